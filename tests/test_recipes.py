@@ -23,6 +23,7 @@ from benchmarks.config_digest import digest_of
 from benchmarks.learning import rows_of
 from benchmarks.learning_groups import GROUPS
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.mistakes import find_traps
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))
@@ -177,6 +178,7 @@ def test_each_config_is_whole_and_trains(path: Path) -> None:
         example(nlp, "bad", "Eve hates a film so", "Ada hates it"),
     ]
     nlp.initialize(lambda: examples)
+    assert not [one.text for one in find_traps(nlp) if one.level != "note"]
     before = {name: weights(nlp, name) for name in nlp.pipe_names}
     # The first rate may be zero; then the gradient below a layer that still is; and what an encoder
     # is shared for reaches it a step late.

@@ -24,7 +24,8 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
     """Around what makes a pipeline of a config: errors of this package begin with the block that
     they come from, where one alone gives the same error, and an unknown registered name becomes a
     LatentError with the block, the name that is nearest, and what there is of its kind; so do an
-    unknown component, an unknown setting, and a text in the place of a number, with the setting."""
+    unknown component, a source that cannot be used, an unknown setting, and a text in the place of
+    a number, with the setting."""
     try:
         yield
     except RegistryError as error:
@@ -49,8 +50,8 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
         if place is not None:
             error.args = (f"[{place}] {error}",)
         raise
-    except ValueError as error:
-        said = list(unknown_components(config))
+    except (ValueError, OSError, KeyError) as error:
+        said = list(unknown_components(config)) or list(unusable_sources(config))
         if not said:
             raise
         raise LatentError(" ".join(said)) from error
@@ -115,6 +116,39 @@ def unknown_components(config: Block) -> Iterator[str]:
         if factory is not None and not nlp.has_factory(factory):
             meant = suggestion(factory, known)
             yield f"[components.{name}] factory: there is no component {factory!r}.{meant}"
+
+
+def unusable_sources(config: Block) -> Iterator[str]:
+    """For each pipeline that components are taken from and that cannot be loaded, and for each
+    component that one does not have, sentences."""
+    from spacy.util import get_sourced_components, load_model
+    from thinc.api import Config
+
+    sourced = get_sourced_components(Config(config).interpolate())
+    for source in dict.fromkeys(block["source"] for block in sourced.values()):
+        names = [name for name, block in sourced.items() if block["source"] == source]
+        try:
+            there = load_model(source).component_names
+        except Exception as error:
+            blocks = ", ".join(f"[components.{name}]" for name in names)
+            yield (
+                f"{blocks} source: {source!r} cannot be loaded ({_in_one_line(error)}). Expected "
+                "the name of an installed pipeline, or the path of one, as seen from "
+                f"{Path.cwd()}, such as training/model-best."
+            )
+            continue
+        for name in names:
+            wanted = sourced[name].get("component", name)
+            if wanted not in there:
+                yield (
+                    f"[components.{name}] source: {source!r} has no component {wanted!r}."
+                    f"{suggestion(wanted, there)} It has {', '.join(there)}. Set component to the "
+                    "name that it has there."
+                )
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).removesuffix(".")
 
 
 def unknown_settings(config: Block) -> Iterator[str]:

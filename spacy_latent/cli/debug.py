@@ -46,7 +46,7 @@ def debug_cli(
     'spacy train'. Exits with code 1 if something will not learn."""
     import srsly
     from spacy.cli._util import parse_config_overrides, show_validation_error
-    from spacy.util import load_config
+    from spacy.util import get_sourced_components, load_config
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
@@ -54,19 +54,23 @@ def debug_cli(
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.diagnosis import describe
+    from spacy_latent.pipeline.finding import Finding
     from spacy_latent.pipeline.inspection import choose_components
-    from spacy_latent.pipeline.mistakes import Finding, find_traps
+    from spacy_latent.pipeline.mistakes import find_traps
 
     try:
         import_code(code)
         use_gpu(gpu_id)
         overrides = parse_config_overrides(context.args)
         findings: list[Finding] = []
+        sourced: list[str] = []
         if source.is_dir():
             nlp, is_new = load(str(source)), False
         elif source.is_file():
             with show_validation_error(source):
                 config = load_config(source, overrides=overrides, interpolate=False)
+                # Afterwards the config of the pipeline has the factories in their place.
+                sourced = list(get_sourced_components(config))
                 nlp, is_new = from_config(config), True
             if invalid := list(invalid_training(nlp)):
                 raise LatentError(" ".join(invalid))
@@ -75,14 +79,16 @@ def debug_cli(
         else:
             fail(f"{source} does not exist. Give a config or a trained pipeline.")
         choose_components(nlp, None, annotating=True)
-        examples, why = training_examples(nlp, corpus, count)
+        examples, why, level = training_examples(nlp, corpus, count)
         if is_new:
-            initialize(nlp, examples, why)
+            initialize(nlp, sourced, examples, why)
         layers = describe(nlp)
-        findings = find_traps(nlp) + findings
+        findings = find_traps(nlp, examples) + findings
         norms: dict[str, dict[str, float]] = {}
         if not examples:
-            findings.append(Finding("note", "no-gradients", f"Gradients were not checked: {why}"))
+            # What a trained pipeline learned from need not be here.
+            level = level if is_new else "note"
+            findings.append(Finding(level, "no-gradients", f"Gradients were not checked: {why}"))
         blocked = any(finding.level == "error" for finding in findings)
         if examples and not blocked:
             norms, more = gradients(nlp, examples, steps)
@@ -112,23 +118,31 @@ def from_config(config: Config) -> Language:
     try:
         with errors_with_blocks(config):
             return load_model_from_config(config, auto_fill=True)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         # spaCy's own errors have a number, and say what to do.
         if re.match(r"\[E\d+\]", str(error)):
             raise LatentError(str(error)) from error
         raise
 
 
-def initialize(nlp: Language, examples: list[Example], why: str) -> None:
-    """On the examples, or where there are none, why being the reason, on a text of three words."""
+def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: str) -> None:
+    """On the examples, or where there are none, why being the reason, on a text of three words. As
+    'spacy train' does, which leaves alone what is frozen and what goes on from another pipeline.
+
+    sourced: names of the components that the config takes from other pipelines.
+    """
     from spacy.training import Example
-    from thinc.api import fix_random_seed
+    from thinc.api import ConfigValidationError, fix_random_seed
 
     from spacy_latent.errors import LatentError, LatentWarning, NoLabels
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
     from spacy_latent.pipeline.training_settings import training_settings
 
-    fix_random_seed(training_settings(nlp).get("seed") or 0)
+    training = training_settings(nlp)
+    fix_random_seed(training.get("seed") or 0)
+    # Names of no component are told with the other mistakes.
+    frozen = [one for one in training.get("frozen_components") or () if one in nlp.component_names]
+    resumed = [one for one in sourced if one in nlp.component_names and one not in frozen]
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
     try:
         with warnings.catch_warnings():
@@ -137,17 +151,48 @@ def initialize(nlp: Language, examples: list[Example], why: str) -> None:
             if not examples:
                 # What is missing in three words says nothing of the corpus.
                 warnings.simplefilter("ignore", LatentWarning)
-            nlp.initialize(lambda: sample)
+            if resumed:
+                with nlp.select_pipes(enable=resumed):
+                    nlp.resume_training()
+            nlp._link_components()
+            with nlp.select_pipes(disable=[*frozen, *resumed]):
+                nlp.initialize(lambda: sample)
     except LatentError as error:
         if examples or not isinstance(error, NoLabels):
             raise
         raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
+    except ConfigValidationError as error:
+        # As a text it has all that was given, such as a file of labels.
+        first: Any = next(iter(error.errors or ()), {})
+        place = ".".join(map(str, (*filter(None, [error.parent]), *first.get("loc", ()))))
+        raise LatentError(f"{error.title}: {place}: {first.get('msg')}.") from error
     except Exception as error:
+        # What a component fails with is often not what was wrong, as of a transformer's listener,
+        # which has no width where nothing answers it.
+        if mistakes := without_weights(nlp) + mistaken_listeners(nlp):
+            raise LatentError(" ".join(mistakes)) from error
         if not examples:
             raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
-        raise LatentError(
-            f"The pipeline cannot be initialized with these examples: {error}"
-        ) from error
+        raise LatentError(f"The pipeline cannot be initialized: {error}") from error
+    if empty := without_weights(nlp):
+        raise LatentError(" ".join(empty))
+
+
+def without_weights(nlp: Language) -> list[str]:
+    from spacy_latent.pipeline.mistakes import frozen_without_weights
+
+    return [
+        f"[training] frozen_components has {name}, which has no weights: 'spacy train' initializes "
+        "nothing that is frozen. Give its block the source of a trained pipeline, or do not freeze "
+        "it."
+        for name in frozen_without_weights(nlp)
+    ]
+
+
+def mistaken_listeners(nlp: Language) -> list[str]:
+    from spacy_latent.pipeline.listening import listening_mistakes
+
+    return [one.text for one in listening_mistakes(nlp) if one.level == "error"]
 
 
 def gradients(
@@ -163,8 +208,8 @@ def gradients(
         raise
     except Exception as error:
         raise LatentError(
-            f"A training step fails ({type(error).__name__}: {error}). Do the examples have what "
-            "the pipeline's components learn from?"
+            "A training step on these examples fails, and 'spacy train' would end with the same: "
+            f"{type(error).__name__}: {error}"
         ) from error
     return norms, judge_gradients(nlp, norms)
 

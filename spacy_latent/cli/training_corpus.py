@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spacy.training import Example
     from thinc.api import Config
 
-    from spacy_latent.pipeline.mistakes import Finding
+    from spacy_latent.pipeline.finding import Finding, Level
 
 
 # Examples by which it is seen whether a corpus has anything to judge training by.
@@ -25,28 +25,34 @@ JUDGED = 200
 SEARCHED = 20_000
 
 
-def training_examples(nlp: Language, corpus: str | None, count: int) -> tuple[list[Example], str]:
-    """The first examples, or none and the reason."""
+def training_examples(
+    nlp: Language, corpus: str | None, count: int
+) -> tuple[list[Example], str, Level]:
+    """The first examples, or none and the reason, with the level of a finding that it makes."""
     from spacy.util import registry
 
     from spacy_latent.cli.config_errors import errors_with_blocks
     from spacy_latent.cli.corpus import read_examples
 
     if corpus is not None:
-        return read_examples(nlp, corpus, count), ""
+        return read_examples(nlp, corpus, count), "", "note"
     why = ""
+    level: Level = "error"
     try:
         config = nlp.config.interpolate()
         with errors_with_blocks(config):
             training = registry.resolve(config["training"])
-            why = missing_path(nlp, "train_corpus")
+            if why := missing_path(nlp, "train_corpus"):
+                level = "note"
+            elif why := absent_path(config, training["train_corpus"]):
+                level = "warning"
             reader = corpus_reader(config, training["train_corpus"])
         none = other_files(nlp, training["train_corpus"]) or "the training corpus is empty."
-        return list(islice(reader(nlp), count)), none
+        return list(islice(reader(nlp), count)), why or none, level
     except Exception as error:
         # A config may name files that are not here; everything else can be checked all the same.
         why = why or f"the config's training corpus cannot be read ({error})."
-        return [], f"{why} Give examples with --corpus, or the path as for 'spacy train'."
+        return [], f"{why} Give examples with --corpus, or the path as for 'spacy train'.", level
 
 
 def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
@@ -57,16 +63,14 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
     """
     from spacy_latent.analysis.reference_check import without_references
     from spacy_latent.cli.config_errors import errors_with_blocks
-    from spacy_latent.pipeline.mistakes import Finding
+    from spacy_latent.pipeline.finding import Finding
 
     if missing := missing_path(nlp, "dev_corpus"):
         return [Finding("note", "no-dev-corpus", missing)]
     config = nlp.config.interpolate()
     judged = str(config["training"].get("dev_corpus"))
-    path = (block_of(config, judged) or {}).get("path")
-    if isinstance(path, str) and path and not Path(path).exists():
-        text = f"[{judged}] path: {path} does not exist, and 'spacy train' needs it."
-        return [Finding("warning", "dev-corpus", text)]
+    if absent := absent_path(config, judged):
+        return [Finding("warning", "dev-corpus", absent)]
     try:
         with errors_with_blocks(config):
             examples = list(islice(corpus_reader(config, judged)(nlp), JUDGED))
@@ -91,7 +95,7 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
     """Labels of the examples, which are of the corpus ``judged``, that the training corpus lacks,
     of which at most :data:`SEARCHED` examples are read, and that only to find them."""
     from spacy_latent.analysis.reference_check import a_label, listed, unknown_labels
-    from spacy_latent.pipeline.mistakes import Finding
+    from spacy_latent.pipeline.finding import Finding
 
     config = nlp.config.interpolate()
     learned = str(config["training"].get("train_corpus"))
@@ -165,3 +169,11 @@ def missing_path(nlp: Language, setting: str) -> str:
     variable = re.fullmatch(r"\$\{(.+)\}", str(raw["path"]))
     option = variable[1] if variable else f"{name}.path"
     return f"[{name}] has no path: 'spacy train' needs --{option}."
+
+
+def absent_path(config: Config, name: str) -> str:
+    """A sentence where the corpus of this dot name has a path that is not there, else nothing."""
+    path = (block_of(config, name) or {}).get("path")
+    if not isinstance(path, str) or not path or Path(path).exists():
+        return ""
+    return f"[{name}] path: {path} does not exist, and 'spacy train' needs it."

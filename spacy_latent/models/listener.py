@@ -47,17 +47,25 @@ def _starts(doc: Doc) -> np.ndarray:
     return doc.to_array(IDX).astype("int64")
 
 
-def no_such_component(component: str, upstream: str, there: str, encoders: Iterable[str]) -> str:
+def no_such_component(
+    component: str,
+    upstream: str,
+    there: str,
+    meant: Iterable[str],
+    listener: str = "spacy-latent.LatentListener.v1",
+    expected: str = "a latent encoder",
+) -> str:
     """Sentences for a component that listens to a name that no component has.
 
-    there: what the pipeline has instead, in words. encoders: names that may be meant.
+    there: what the pipeline has instead, in words. meant: names that may be. listener, expected:
+        what listens, and to what it can, in words.
     """
-    near = get_close_matches(upstream, list(encoders), n=1)
+    near = get_close_matches(upstream, list(meant), n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     return (
         f"{component} listens to {upstream!r}, and the pipeline has no such component (it has: "
-        f"{there}). {hint}Set upstream, in the block of the spacy-latent.LatentListener.v1 of "
-        f"{component}, to the name of a latent encoder."
+        f"{there}). {hint}Set upstream, in the block of the {listener} of {component}, to the name "
+        f"of {expected}."
     )
 
 

@@ -557,16 +557,16 @@ class CrfEntityRecognizer(TrainedComponent):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Language | None = None,
-        labels: Sequence[str] | None = None,
+        labels: object = None,
     ) -> None:
         """Take the labels, from ``labels`` or from the examples, and initialise the model.
 
-        labels: names, such as ``spacy init labels`` writes.
+        labels (Sequence[str]): names, such as ``spacy init labels`` writes. LatentError for others.
         """
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
         if labels is not None:
-            names = list(labels)
+            names = self.names_given(labels)
         else:
             names = sorted(
                 {

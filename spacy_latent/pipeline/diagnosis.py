@@ -12,8 +12,8 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer
 
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.pipeline.finding import Finding
 from spacy_latent.pipeline.inspection import latent_components
-from spacy_latent.pipeline.mistakes import Finding
 from spacy_latent.pipeline.training_settings import training_settings
 
 PARTS = ("embedder", "scorer", "composer", "estimator", "output", "head")

@@ -281,17 +281,18 @@ class LatentParser(TrainedComponent):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Language | None = None,
-        labels: Sequence[str] | None = None,
+        labels: object = None,
     ) -> None:
         """Take the labels, from ``labels`` or from the examples, and initialise the model.
 
-        labels: names, such as ``spacy init labels`` writes.
+        labels (Sequence[str]): names, such as ``spacy init labels`` writes. LatentError for others.
         """
         from spacy_latent.models.labelled_parser import begin_evidence, evidence_of
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "latent_parser")
-        for name in _labels_of(get_examples()) if labels is None else labels:
+        given = _labels_of(get_examples()) if labels is None else self.names_given(labels)
+        for name in given:
             self.add_label(name)
         has_arcs = bool(self.cfg["labels"])
         if not has_arcs:

@@ -296,16 +296,16 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Language | None = None,
-        labels: Iterable[str] | None = None,
+        labels: object = None,
         positive_label: str | None = None,
     ) -> None:
-        """As of ``textcat``. Raises LatentError where there are fewer than two labels, and where
-        training ends before its last stage."""
+        """As of ``textcat``. Raises LatentError where there are fewer than two labels, or labels
+        (Iterable[str]) are no names, and where training ends before its last stage."""
         self.check_initialize(get_examples, nlp)
         given = labels is not None
         if labels is None:
             labels = [label for example in get_examples() for label in example.y.cats]
-        labels = list(dict.fromkeys(labels))
+        labels = list(dict.fromkeys(self.names_given(labels)))
         self._refuse_few_labels({*self.labels, *labels}, 2, given)
         super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
         self._begin_evidence(get_examples)
@@ -696,16 +696,17 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Language | None = None,
-        labels: Iterable[str] | None = None,
+        labels: object = None,
     ) -> None:
-        """As of ``textcat_multilabel``: one label is enough. Warns, with JudgedAsLabels, where
-        numbers in a score_range would be scored as labels."""
+        """As of ``textcat_multilabel``: one label is enough. labels (Iterable[str]): names;
+        LatentError for others. Warns, with JudgedAsLabels, where numbers in a score_range would be
+        scored as labels."""
         self.check_initialize(get_examples, nlp)
         warn_judged_as_labels(self)
         found = labels
         if found is None:
             found = [label for example in get_examples() for label in example.y.cats]
-        for label in found:
+        for label in self.names_given(found):
             self.add_label(label)
         self._refuse_few_labels(set(self.labels), 1, labels is not None)
         # Constraints that contradict each other first, which every text breaks.

@@ -4,18 +4,20 @@ and no error says so."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from difflib import get_close_matches
+from typing import Any
 
 from spacy.language import Language
 from spacy.pipeline import TextCategorizer
 from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.training import Example
 from thinc.api import Model
 
 from spacy_latent.errors import number_of
-from spacy_latent.models.listener import LatentListener
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
+from spacy_latent.pipeline.finding import Finding, Level
 from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.listening import listeners_in, listening_mistakes
 from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
@@ -28,18 +30,11 @@ SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """level: "error" for what will not learn or not work, "warning" for what likely is a mistake,
-    "note" for what is good to know. code: a name for scripts. text: sentences."""
+def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
+    """Mistakes that can be told from the pipeline and its config.
 
-    level: Literal["error", "warning", "note"]
-    code: str
-    text: str
-
-
-def find_traps(nlp: Language) -> list[Finding]:
-    """Mistakes that can be told from the pipeline and its config."""
+    examples: some of those that it is trained on, as the corpus gives them.
+    """
     from spacy_latent.models.inspection import latent_shim
 
     found: list[Finding] = []
@@ -48,7 +43,7 @@ def find_traps(nlp: Language) -> list[Finding]:
     annotating = set(training.get("annotating_components") or ())
     for component, latent in latent_components(nlp).items():
         if hasattr(latent.pipe, "listener_map"):
-            found += _of_listeners(nlp, component, latent.pipe, frozen, annotating)
+            found += _of_encoder(nlp, component, latent.pipe, frozen, annotating)
         elif component in frozen:
             found.append(
                 Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
@@ -62,7 +57,9 @@ def find_traps(nlp: Language) -> list[Finding]:
         for sentence in unreached_stages(latent.pipe.model, last_step(training)):
             found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
     found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
-    found += about_sentences(nlp)
+    found += _of_names(nlp)
+    found += listening_mistakes(nlp)
+    found += about_sentences(nlp, examples)
     found += about_score_ranges(nlp)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
@@ -74,18 +71,65 @@ def find_traps(nlp: Language) -> list[Finding]:
     return sorted(found, key=lambda finding: order.index(finding.level))
 
 
-def _of_listeners(
+def _of_names(nlp: Language) -> Iterable[Finding]:
+    """Settings for components that the pipeline does not have. spaCy reads past all but the
+    first."""
+    config = nlp.config.interpolate()
+    training, names = config.get("training") or {}, nlp.component_names
+    settings: list[tuple[Level, str, Iterable[str]]] = [
+        ("error", "[training] frozen_components", training.get("frozen_components") or ()),
+        (
+            "warning",
+            "[training] annotating_components",
+            training.get("annotating_components") or (),
+        ),
+        (
+            "warning",
+            "[initialize.components]",
+            (config.get("initialize") or {}).get("components") or (),
+        ),
+    ]
+    for level, setting, given in settings:
+        for name in given:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                yield Finding(
+                    level,
+                    "no-component",
+                    f"{setting}: the pipeline has no component {name!r}.{hint} It has "
+                    f"{', '.join(names)}.",
+                )
+
+
+def frozen_without_weights(nlp: Language) -> list[str]:
+    """Components that are frozen and that nothing gave weights to: who trains initializes none that
+    is frozen, and they cannot run. Called once the others are initialized."""
+    frozen = training_settings(nlp).get("frozen_components") or ()
+    pipes = {name: pipe for name, pipe in nlp.pipeline if name in frozen}
+    return [name for name, pipe in pipes.items() if _is_without_weights(pipe)]
+
+
+def _is_without_weights(pipe: Any) -> bool:
+    model = getattr(pipe, "model", None)
+    if not isinstance(model, Model):
+        return False
+    # A transformer has no weights of Thinc's, and no width before it has its own.
+    if hasattr(pipe, "listener_map") and model.has_dim("nO") is None:
+        return True
+    return any(node.has_param(name) is None for node in model.walk() for name in node.param_names)
+
+
+def _of_encoder(
     nlp: Language, component: str, pipe: Any, frozen: set[str], annotating: set[str]
 ) -> Iterable[Finding]:
     listening = list(pipe.listening_components)
     supervised = bool(pipe.cfg.get("supervision"))
     names = nlp.pipe_names
     # spaCy tells a component only of those after it.
-    early = [
-        name
-        for name, other in nlp.pipeline[: names.index(component)]
-        if component in _upstream(other, LatentListener)
-    ]
+    early = any(
+        component in _upstream(other) for _, other in nlp.pipeline[: names.index(component)]
+    )
     if not listening and not supervised and not early:
         yield Finding(
             "error",
@@ -94,33 +138,9 @@ def _of_listeners(
             '@architectures = "spacy-latent.LatentListener.v1" with '
             f'upstream = "{component}", or set its supervision above 0.',
         )
-    if early:
-        yield Finding(
-            "error",
-            "listener-first",
-            f"{', '.join(early)} listens to {component} and stands before it in the pipeline, so "
-            f"it gets no vectors. Put {component} first.",
-        )
     awake = [name for name in listening if name not in frozen]
-    if component in frozen:
-        if awake and component not in annotating:
-            yield Finding(
-                "error",
-                "frozen-encoder",
-                f"{component} is frozen and {', '.join(awake)}, which listens to it, is not: it "
-                f"would get no vectors in training. Add {component} to "
-                "training.annotating_components, or give the listener a copy of its own with "
-                "replace_listeners.",
-            )
-        else:
-            yield Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
-    elif listening and not awake and not supervised:
-        yield Finding(
-            "error",
-            "frozen-listeners",
-            f"All that listens to {component} is frozen ({', '.join(listening)}), so it gets no "
-            "gradient. Freeze it too, or leave one of them free.",
-        )
+    if component in frozen and (not awake or component in annotating):
+        yield Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
     if pipe.cfg.get("set_heads") and "parser" in names:
         yield Finding(
             "warning",
@@ -131,13 +151,7 @@ def _of_listeners(
 
 def _upstream(pipe: Any, kind: type[Model] = Model) -> set[str]:
     """Whom the listeners of this kind, or of any, inside a component listen to."""
-    model = getattr(pipe, "model", None)
-    nodes = model.walk() if isinstance(model, Model) else ()
-    return {
-        node.upstream_name
-        for node in nodes
-        if isinstance(node, kind) and hasattr(node, "upstream_name")
-    }
+    return {name for node, name in listeners_in(pipe) if isinstance(node, kind)}
 
 
 def _of_layer(key: str, node: Model) -> Iterable[Finding]:
@@ -197,9 +211,13 @@ def settings_of(pipe: Any, node: Model) -> LayerSettings:
     )
 
 
-def about_sentences(nlp: Language) -> list[Finding]:
+def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
     """Where structures are of sentences, whether anything sets these, and in training too. The
-    pipeline need not be initialized."""
+    pipeline need not be initialized. examples: of training, which a reader such as
+    ``spacy-latent.ParsedOnce.v1`` may have set them of already."""
+    given = [example.predicted for example in examples if len(example.predicted) > 1]
+    if given and all(doc.has_annotation("SENT_START") for doc in given):
+        return []
     annotating = set(training_settings(nlp).get("annotating_components") or ())
     return [
         finding

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -42,6 +43,31 @@ class TrainedComponent(StoredComponent):
         self.cfg["labels"].append(label)
         self.vocab.strings.add(label)
         return True
+
+    def names_given(self, labels: object, sets: bool = False) -> list[Any]:
+        """The labels that initialize() was given, as a list. It takes anything, since spaCy answers
+        what its signature does not with all of it: a file of another component's labels, such as
+        the moves of ``ner``, fills pages. Raises LatentError for what is no list of names.
+
+        sets: whether lists of names may be among them.
+        """
+        if isinstance(labels, Mapping):
+            what = f"a mapping of {reprlib.repr(list(labels))}"
+        elif isinstance(labels, str) or not isinstance(labels, Iterable):
+            what = reprlib.repr(labels)
+        else:
+            given = list(labels)
+            wrong = [one for one in given if not (_is_name(one) or (sets and _are_names(one)))]
+            if not wrong:
+                return given
+            what = f"a list with {reprlib.repr(wrong[0])} in it"
+        expected = "a list of names, or of lists of these" if sets else "a list of names"
+        raise LatentError(
+            f"{self.name}: its labels, initialize.components.{self.name}.labels, are {what}; "
+            f"expected {expected}. A file of 'spacy init labels' is of one kind of component, and "
+            "this one may be of another, as of spaCy's own: run 'spacy init labels' again with the "
+            "new config."
+        )
 
     def warn_without_labels(self, of: str, consequence: str, needed: str, given: bool) -> None:
         """Say in initialize() that the training data teach nothing, which training itself does not
@@ -135,6 +161,14 @@ class TrainedComponent(StoredComponent):
         tok2vec = self.model.get_ref("tok2vec")
         arrays, backprop = tok2vec.begin_update(docs)
         backprop([array * 0 for array in arrays])
+
+
+def _is_name(label: object) -> bool:
+    return isinstance(label, str)
+
+
+def _are_names(labels: object) -> bool:
+    return isinstance(labels, (list, tuple)) and all(map(_is_name, labels))
 
 
 __all__ = ["TrainedComponent"]

@@ -365,19 +365,20 @@ class TreeSpanCategorizer(TrainedComponent):
         get_examples: Callable[[], Iterable[Example]],
         *,
         nlp: Language | None = None,
-        labels: Sequence[str | Sequence[str]] | None = None,
+        labels: object = None,
     ) -> None:
         """Take the labels, from ``labels`` or from the examples, and initialise the model.
 
-        labels: names, and lists of those that a span may have at once, such as ``spacy init
-            labels`` writes.
+        labels (Sequence[str | Sequence[str]]): names, and lists of those that a span may have at
+            once, such as ``spacy init labels`` writes. LatentError for others.
         """
         from spacy_latent.models.tree_span_classifier import set_classes
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "tree_spancat")
         if labels is not None:
-            given = [[own] if isinstance(own, str) else list(own) for own in labels]
+            names = self.names_given(labels, sets=True)
+            given = [[own] if isinstance(own, str) else list(own) for own in names]
         else:
             given = self._sets_of(get_examples())
         for known in given:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from spacy import blank
 from spacy.cli._util import app
-from spacy.tokens import DocBin
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
 from spacy.util import load_config, load_model_from_config, registry
 from thinc.api import Config
 from typer.testing import CliRunner
@@ -21,9 +22,10 @@ from spacy_latent.cli.config_errors import (
     unread_overrides,
     unread_settings,
 )
+from spacy_latent.cli.debug import gradients, initialize
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import IncompatiblePair, LatentError
-from tests.pipeline.small_pipelines import latent_pipeline
+from tests.pipeline.small_pipelines import TOK2VEC, examples, latent_pipeline
 
 MODEL = "components.latent_encoder.model"
 
@@ -394,6 +396,130 @@ def test_settings_that_nothing_would_read_are_told(name: str, said: str, tmp_pat
     assert list(unread_overrides(tmp_path / "config.cfg", read)) == []
     (found,) = unread_overrides(tmp_path / "config.cfg", {**read, name: 1})
     assert said in found
+
+
+def crf_over_what_is_sourced(folder: Path) -> Config:
+    """Writes a pipeline, and a config of a ``crf_ner`` that shares its tok2vec. RETURNS: the
+    config."""
+    nlp = blank("en")
+    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    nlp.add_pipe("fails_to_initialize")
+    with nlp.select_pipes(disable=["fails_to_initialize"]):
+        nlp.initialize()
+    nlp.to_disk(folder / "source")
+    shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": shared}})
+    config = nlp.config.copy()
+    for name in ("tok2vec", "fails_to_initialize"):
+        config["components"][name] = {"source": str(folder / "source")}
+    config["training"]["frozen_components"] = ["tok2vec", "fails_to_initialize"]
+    config["training"]["annotating_components"] = ["tok2vec"]
+    config.to_disk(folder / "config.cfg")
+    docs = [one.reference for one in examples(nlp)]
+    DocBin(docs=docs).to_disk(folder / "train.spacy")
+    return config
+
+
+class FailsToInitialize:
+    def __call__(self, doc: Doc) -> Doc:
+        return doc
+
+    def initialize(self, get_examples: Any, *, nlp: Any = None) -> None:
+        raise ValueError("its tables are not there")
+
+    def to_disk(self, path: Path, *, exclude: Any = ()) -> None:
+        pass
+
+    def from_disk(self, path: Path, *, exclude: Any = ()) -> FailsToInitialize:
+        return self
+
+
+Language.factory("fails_to_initialize", func=lambda nlp, name: FailsToInitialize())
+
+
+@pytest.mark.parametrize("frozen", [["tok2vec", "fails_to_initialize"], []])
+def test_debug_leaves_alone_what_is_sourced_as_spacy_train_does(
+    frozen: list[str], tmp_path: Path
+) -> None:
+    config = crf_over_what_is_sourced(tmp_path)
+    weights = (tmp_path / "source" / "tok2vec" / "model").read_bytes()
+    config["training"]["frozen_components"] = frozen
+    nlp = load_model_from_config(config, auto_fill=True)
+    sample = examples(nlp)
+    initialize(nlp, ["tok2vec", "fails_to_initialize"], sample, "")
+    assert nlp.get_pipe("tok2vec").model.to_bytes() == weights  # type: ignore[attr-defined]
+    assert nlp.get_pipe("crf_ner").labels == ("GPE",)  # type: ignore[attr-defined]
+
+
+def test_debug_of_a_config_over_another_pipeline(tmp_path: Path) -> None:
+    config = crf_over_what_is_sourced(tmp_path)
+    corpus = ("--corpus", str(tmp_path / "train.spacy"))
+    code, said = debug(tmp_path, *corpus)
+    assert code == 0 and "Norms of the gradients" in said and "No mistake was found" in said
+    code, said = debug(tmp_path, *corpus, "--training.annotating_components", "[]")
+    assert code == 1 and "Add 'tok2vec' to training.annotating_components" in said
+    code, said = debug(tmp_path, *corpus, "--training.frozen_components", '["tok2vek"]')
+    assert code == 1 and "has no component 'tok2vek'. Did you mean tok2vec?" in said
+    config["components"]["tok2vec"] = {"factory": "tok2vec", "model": TOK2VEC}
+    config.to_disk(tmp_path / "config.cfg")
+    code, said = debug(tmp_path, *corpus)
+    assert code == 1 and "[training] frozen_components has tok2vec, which has no weights" in said
+
+
+def test_a_source_that_cannot_be_used_is_told_with_its_block(tmp_path: Path) -> None:
+    config = crf_over_what_is_sourced(tmp_path)
+    config["components"]["tok2vec"] = {"source": "sourze"}
+    config["components"]["fails_to_initialize"]["component"] = "fails_to_initialise"
+    said = str(refused(config))
+    assert said.startswith("[components.tok2vec] source: 'sourze' cannot be loaded ([E050]")
+    assert f"as seen from {Path.cwd()}" in said
+    assert "[components.fails_to_initialize] source:" in said
+    assert "has no component 'fails_to_initialise'. Did you mean fails_to_initialize?" in said
+    config.to_disk(tmp_path / "config.cfg")
+    code, printed = debug(tmp_path)
+    assert code == 1 and "[components.tok2vec] source: 'sourze'" in printed
+
+
+def test_debug_says_how_it_is_with_the_training_corpus(tmp_path: Path) -> None:
+    config = crf_over_what_is_sourced(tmp_path)
+    reader = {"@readers": "spacy.Corpus.v1", "path": None}
+    config["corpora"] = {"train": reader, "dev": {**reader, "path": str(tmp_path / "train.spacy")}}
+    config.to_disk(tmp_path / "config.cfg")
+    DocBin().to_disk(tmp_path / "empty.spacy")
+    (tmp_path / "broken.spacy").write_bytes(b"nothing of the kind")
+    # Not given yet, not there, and there but nothing to train on.
+    code, said = debug(tmp_path)
+    assert code == 0 and "[corpora.train] has no path" in said and "No mistake was found" in said
+    code, said = debug(tmp_path, f"--corpora.train.path={tmp_path / 'none.spacy'}")
+    assert code == 0 and "none.spacy does not exist, and 'spacy train' needs it" in said
+    assert "No mistake was found" not in said
+    for name, why in (("empty", "corpus is empty"), ("broken", "corpus cannot be read ([E1014]")):
+        code, said = debug(tmp_path, f"--corpora.train.path={tmp_path / name}.spacy")
+        assert code == 1 and why in said
+
+
+def test_a_training_step_that_fails_is_told_without_advice(tmp_path: Path) -> None:
+    nlp = blank("en")
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
+    crf: Any = nlp.get_pipe("crf_ner")
+    initialize(nlp, [], examples(nlp), "")
+    crf.update = lambda *given, **options: 1 / 0
+    with pytest.raises(LatentError, match="would end with the same: ZeroDivisionError: division"):
+        gradients(nlp, examples(nlp), 1)
+
+
+def test_debug_tells_of_what_a_component_is_initialized_with_in_a_line(tmp_path: Path) -> None:
+    config = crf_over_what_is_sourced(tmp_path)
+    config["initialize"]["components"] = {"crf_ner": {"labels": {"1": {"GPE": 3}}}}
+    config.to_disk(tmp_path / "config.cfg")
+    corpus = ("--corpus", str(tmp_path / "train.spacy"))
+    code, said = debug(tmp_path, *corpus)
+    assert code == 1 and "are a mapping of ['1']; expected a list of names" in said
+    # Of what spaCy checks itself.
+    config["initialize"]["components"] = {"crf_ner": {"label": ["GPE"]}}
+    config.to_disk(tmp_path / "config.cfg")
+    code, said = debug(tmp_path, *corpus)
+    assert code == 1 and "[initialize.components]: crf_ner.label: " in said and "{" not in said
 
 
 def test_an_error_of_a_function_of_ones_own_is_left_as_it_is() -> None:

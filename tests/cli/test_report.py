@@ -11,6 +11,7 @@ import spacy
 import srsly
 from spacy.cli._util import app
 from spacy.tokens import Doc, DocBin
+from spacy.util import load_config
 from thinc.api import Config
 from typer.testing import CliRunner
 
@@ -293,13 +294,16 @@ def test_debug(saved: Path) -> None:
     assert found["gradients"] == {}
     assert [f["code"] for f in found["findings"] if f["level"] != "note"] == []
     config = saved / "model" / "config.cfg"
-    frozen = ("--training.frozen_components", '["latent_encoder"]')
     run_it = ("debug", config, "--corpus", saved / "dev.spacy", "--json")
-    found = srsly.json_loads(run(*run_it, *frozen, code=1))
-    assert "frozen-encoder" in {finding["code"] for finding in found["findings"]}
     found = srsly.json_loads(run(*run_it, "-n", 6, "--steps", 2))
     assert found["gradients"]["latent_encoder"]["scorer"] > 0
     assert found["layers"]["latent_encoder"]["learn rate"]["scorer"] == 0.001
+    changed = load_config(config)
+    changed["components"]["latent_encoder"] = {"source": str(saved / "model")}
+    changed["training"]["frozen_components"] = ["latent_encoder"]
+    changed.to_disk(saved / "frozen.cfg")
+    found = srsly.json_loads(run("debug", saved / "frozen.cfg", *run_it[2:], code=1))
+    assert "frozen-encoder" in {finding["code"] for finding in found["findings"]}
 
 
 def test_debug_of_entities_with_an_embedder_of_their_own(tmp_path: Path) -> None:

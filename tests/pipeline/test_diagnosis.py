@@ -9,6 +9,7 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
+from spacy.training import Example
 
 from spacy_latent.kernels import blocks
 from spacy_latent.models.latent_shim import LatentShim
@@ -172,6 +173,10 @@ def test_sentences_only_at_prediction() -> None:
     nlp = latent_pipeline("textcat")
     nlp.add_pipe("sentencizer", first=True)
     assert codes(made(nlp)) == {"sentences-in-training"}
+    # A reader may have set them.
+    nlp = made(nlp)
+    read = [Example(nlp.get_pipe("sentencizer")(one.x), one.y) for one in examples(nlp)]  # type: ignore[operator]
+    assert not [finding for finding in find_traps(nlp, read) if finding.level != "note"]
     assert codes(made(nlp, annotating_components=["sentencizer"])) == set()
     texts = {f.code: f.text for f in find_traps(made(latent_pipeline("textcat")))}
     assert "before latent_encoder sets sentences" in texts["no-sentences"]

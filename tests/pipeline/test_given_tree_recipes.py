@@ -18,6 +18,7 @@ from thinc.api import Adam, fix_random_seed
 
 from benchmarks.learning_groups import GROUPS, STOCK_PARSER, Entry
 from spacy_latent.corpora.text_pairs import make_pair_doc
+from spacy_latent.pipeline.mistakes import find_traps
 from tests.pipeline.small_pipelines import examples, step
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -126,6 +127,7 @@ def test_it_trains_over_the_trees_that_it_names(entry: Entry, files: Path) -> No
     config = nlp.config.interpolate()
     training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
     (read,) = resolve_dot_names(config, [training["train_corpus"]])
+    assert not [one.text for one in find_traps(nlp, list(read(nlp))) if one.level != "note"]
     trained = [name for name in nlp.pipe_names if name not in training["frozen_components"]]
     before = {name: nlp.get_pipe(name).to_bytes() for name in nlp.pipe_names}  # type: ignore[attr-defined]
     optimizer = Adam(0.001)

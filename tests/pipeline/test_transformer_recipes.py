@@ -16,6 +16,7 @@ from spacy.util import load_config, resolve_dot_names
 from thinc.api import Adam, Config
 
 from spacy_latent.corpora.text_pairs import make_pair_doc
+from spacy_latent.pipeline.mistakes import find_traps
 from tests.pipeline.small_pipelines import (
     TRANSFORMER_WIDTH,
     examples,
@@ -87,6 +88,7 @@ def test_there_is_a_baseline_of_each() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_config_trains_the_encoder(path: Path, files: Path) -> None:
     nlp = init_nlp(small(path, files))
+    assert not [one.text for one in find_traps(nlp) if one.level != "note"]
     (reader,) = resolve_dot_names(nlp.config.interpolate(), ["corpora.train"])
     before, optimizer = encoder_weights(nlp), Adam(0.001)
     # The first gradient below layers that start at zero is zero.

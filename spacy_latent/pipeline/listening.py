@@ -1,0 +1,260 @@
+"""Who listens to whom in a pipeline, and what keeps a listener from its vectors, or the component
+that it listens to from its gradient. In training spaCy says little of it, and late: a listener
+without vectors fails in the first step with advice that is mostly of another mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spacy.language import Language
+from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
+from thinc.api import Model
+
+from spacy_latent.models.listener import LatentListener, no_such_component
+from spacy_latent.pipeline.finding import Finding
+from spacy_latent.pipeline.latent_encoder import LatentEncoder
+from spacy_latent.pipeline.training_settings import training_settings
+
+# The listener to each component that may be listened to.
+LISTENERS = {
+    "tok2vec": "spacy.Tok2VecListener.v1",
+    "transformer": "spacy-transformers.TransformerListener.v1",
+    "latent_encoder": "spacy-latent.LatentListener.v1",
+}
+
+
+@dataclass(frozen=True)
+class Listening:
+    """One listener of a component that is enabled.
+
+    component: that it is in. upstream: the name that it listens to, or "*". answering: the
+        component, enabled and before it, whose vectors it gets; None for none.
+    """
+
+    component: str
+    node: Model
+    upstream: str
+    answering: str | None
+
+
+def listeners_in(pipe: Any) -> list[tuple[Model, str]]:
+    """The listeners inside a component's model, each with the name that it listens to."""
+    model = getattr(pipe, "model", None)
+    nodes = list(model.walk()) if isinstance(model, Model) else []
+    # Those of curated transformers have it in their attributes.
+    named = ((node, getattr(node, "upstream_name", None)) for node in nodes)
+    found = [(node, name or node.attrs.get("_upstream_name")) for node, name in named]
+    return [(node, name) for node, name in found if name]
+
+
+def listenings(nlp: Language) -> list[Listening]:
+    """All of the enabled components, in the order of the pipeline."""
+    # As spaCy does before training; what was changed in Python since then is not linked yet.
+    nlp._link_components()
+    found = []
+    for place, (component, pipe) in enumerate(nlp.pipeline):
+        for node, upstream in listeners_in(pipe):
+            answering = [
+                name
+                for name, other in nlp.pipeline[:place]
+                if upstream in ("*", name)
+                and any(
+                    node is one for one in getattr(other, "listener_map", {}).get(component, ())
+                )
+            ]
+            # The last to hand over its vectors is the one whose vectors are there.
+            found.append(Listening(component, node, upstream, answering[-1] if answering else None))
+    return found
+
+
+def listening_mistakes(nlp: Language) -> Iterator[Finding]:
+    """Of a ``LatentListener`` to a name that no component has
+    :func:`spacy_latent.pipeline.missing_upstreams.missing_upstreams` tells. Widths are not known
+    of all components before the pipeline is initialized."""
+    training = training_settings(nlp)
+    frozen = set(training.get("frozen_components") or ())
+    annotating = set(training.get("annotating_components") or ())
+    found = listenings(nlp)
+    for one in found:
+        if one.answering is not None:
+            yield from _of_vectors(nlp, one)
+        elif one.component not in frozen:
+            yield from _without_vectors(nlp, one, annotating)
+    for upstream in nlp.pipe_names:
+        yield from _of_order(nlp, upstream, found)
+        listening = [one for one in found if one.answering == upstream]
+        if listening:
+            yield from _of_training(nlp, upstream, listening, frozen, annotating)
+
+
+def _of_vectors(nlp: Language, one: Listening) -> Iterator[Finding]:
+    """Whether those that it gets are of the right kind and width."""
+    assert one.answering is not None
+    upstream: Any = nlp.get_pipe(one.answering)
+    if not _suits(upstream, one.node):
+        yield _wrong_kind(nlp, one, one.answering)
+    wanted, given = one.node.maybe_get_dim("nO"), upstream.model.maybe_get_dim("nO")
+    if wanted is not None and given is not None and wanted != given:
+        yield Finding(
+            "error",
+            "listener-width",
+            f"The listener of {one.component} has width {wanted}, and {one.answering}, to which it "
+            f"listens, gives vectors of {given} features. Set the listener's width to {given}.",
+        )
+
+
+def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Iterator[Finding]:
+    component, name = one.component, one.upstream
+    before = nlp.pipe_names[: nlp.pipe_names.index(component)]
+    suitable = [other for other in nlp.pipe_names if _suits(nlp.get_pipe(other), one.node)]
+    if name == "*":
+        if not suitable:
+            kind = "tok2vec" if isinstance(one.node, Tok2VecListener) else "transformer"
+            yield Finding(
+                "error",
+                "no-upstream",
+                f'{component} listens to "*", any {kind}, and the pipeline has none. Put one '
+                f"before {component}, or give {component} an embedder of its own.",
+            )
+    elif name not in nlp.component_names:
+        if isinstance(one.node, LatentListener):
+            return
+        listener, kind = "listener", " or ".join(suitable) or "a component that gives vectors"
+        there = ", ".join(nlp.component_names)
+        text = no_such_component(component, name, there, suitable, listener, kind)
+        # What a tok2vec writes on docs in training any of spaCy's listeners reads.
+        reads = [
+            other
+            for other in suitable
+            if other in before
+            and other in annotating
+            and not isinstance(nlp.get_pipe(other), LatentEncoder)
+        ]
+        if reads:
+            text += f" As it is, it reads what {reads[-1]} writes on docs, and sends no gradient."
+        yield Finding("warning" if reads else "error", "no-upstream", text)
+    elif name in nlp.disabled:
+        yield Finding(
+            "error",
+            "disabled-upstream",
+            f"{component} listens to {name}, which is disabled, so it gets no vectors. Take {name} "
+            f"out of nlp.disabled, or give {component} an embedder of its own.",
+        )
+    elif name in before:
+        yield _wrong_kind(nlp, one, name)
+
+
+def _suits(upstream: Any, node: Model) -> bool:
+    """Whether a component is of the kind that a listener is made for."""
+    if isinstance(node, LatentListener):
+        return isinstance(upstream, LatentEncoder)
+    if isinstance(node, Tok2VecListener):
+        named = node.upstream_name != "*"
+        return isinstance(upstream, Tok2Vec) or (isinstance(upstream, LatentEncoder) and named)
+    others = (Tok2Vec, LatentEncoder)
+    return hasattr(upstream, "find_listeners") and not isinstance(upstream, others)
+
+
+def _wrong_kind(nlp: Language, one: Listening, upstream: str) -> Finding:
+    factory = nlp.get_pipe_meta(upstream).factory
+    if hasattr(nlp.get_pipe(upstream), "find_listeners"):
+        take = f'Take @architectures = "{LISTENERS[factory]}"' if factory in LISTENERS else ""
+        advice = take or "Take the listener that belongs to it"
+    else:
+        advice = "Set upstream to a component that gives vectors"
+    return Finding(
+        "error",
+        "listener-kind",
+        f"{one.component} has a listener ({one.node.name}) to {upstream}, which is a {factory} and "
+        f"does not answer it. {advice}.",
+    )
+
+
+def _of_order(nlp: Language, upstream: str, found: list[Listening]) -> Iterator[Finding]:
+    """spaCy tells a component only of those after it."""
+    before = nlp.pipe_names[: nlp.pipe_names.index(upstream)]
+    early = [
+        one
+        for one in found
+        if one.answering is None
+        and one.component in before
+        and one.upstream in (upstream, "*")
+        and _suits(nlp.get_pipe(upstream), one.node)
+    ]
+    if early:
+        yield Finding(
+            "error",
+            "listener-first",
+            f"{_names(early)} listens to {upstream} and stands before it in the pipeline, so it "
+            f"gets no vectors. Put {upstream} first.",
+        )
+
+
+def _of_training(
+    nlp: Language,
+    upstream: str,
+    listening: list[Listening],
+    frozen: set[str],
+    annotating: set[str],
+) -> Iterator[Finding]:
+    """What comes of it that some are frozen, and that only some run on the docs of training."""
+    awake = [one for one in listening if one.component not in frozen]
+    if upstream in frozen and awake and upstream not in annotating:
+        yield Finding(
+            "error",
+            "frozen-encoder",
+            f"{upstream} is frozen and {_names(awake)}, which listens to it, is not: it would get "
+            f"no vectors in training. Add {upstream!r} to training.annotating_components, or give "
+            'the listener a copy of its own: replace_listeners = ["model.tok2vec"] in the block of '
+            "a component that is sourced.",
+        )
+    blind = [one for one in listening if one.component in annotating]
+    if blind and upstream not in annotating:
+        yield Finding(
+            "warning",
+            "annotates-without-vectors",
+            f"{_names(blind)} annotates in training, and {upstream}, to which it listens, does "
+            "not: it annotates by vectors of zeros, and what comes after it learns from that. Add "
+            f"{upstream!r} to training.annotating_components.",
+        )
+    if upstream not in frozen:
+        yield from _of_gradient(nlp, upstream, listening, frozen)
+
+
+def _of_gradient(
+    nlp: Language, upstream: str, listening: list[Listening], frozen: set[str]
+) -> Iterator[Finding]:
+    pipe: Any = nlp.get_pipe(upstream)
+    is_encoder = isinstance(pipe, LatentEncoder)
+    awake = [one for one in listening if one.component not in frozen]
+    if not awake and not (is_encoder and pipe.cfg["supervision"]):
+        # What is no encoder may have been trained elsewhere, and stays what it is.
+        yield Finding(
+            "error" if is_encoder else "warning",
+            "frozen-listeners",
+            f"All that listens to {upstream} is frozen ({_names(listening)}), so it gets no "
+            "gradient. Freeze it too, or leave one of them free.",
+        )
+    # A tok2vec and a transformer give the last of their listeners alone a callback that
+    # backpropagates, see shared_upstream; those of other packages may do otherwise.
+    last = list(pipe.listening_components)[-1]
+    one_sends = not is_encoder and all(hasattr(one.node, "_backprop") for one in listening)
+    held = any(isinstance(nlp.get_pipe(one.component), LatentEncoder) for one in awake)
+    if awake and one_sends and not held and last in frozen:
+        yield Finding(
+            "error",
+            "last-listener",
+            f"{upstream} learns nothing: spaCy sends it all gradients with that of {last}, the "
+            f"last component that listens to it, and {last} is frozen. Freeze {upstream} too, and "
+            f"let it annotate; or put {last} before {_names(awake)}; or give {last} a copy of its "
+            'own with replace_listeners = ["model.tok2vec"].',
+        )
+
+
+def _names(listening: list[Listening]) -> str:
+    return ", ".join(dict.fromkeys(one.component for one in listening))
+
+
+__all__ = ["listeners_in", "listening_mistakes"]
