@@ -83,7 +83,9 @@ def _divide_last(row, shares):
     return threshold + 0.5 * (total + 1.0)
 
 
-@kernel(fastmath=ANY_ORDER)
+# In the order that _step took sums: beside large scores, another one has other digits, and the
+# shares of a tag would not sum to 1.
+@kernel(fastmath=FUSED)
 def _divide(previous, block, top, threshold, flow, before, target):
     """Divide the flow of each tag among those before it."""
     tags = len(block)
