@@ -14,6 +14,7 @@ from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.derivatives import recordable, recording
 from spacy_latent.structures.results import ReparameterizedTrace
 
 
@@ -86,13 +87,13 @@ class Relax(Estimator, nn.Module):
         repeated = scores.repeat(count, *[1] * structure.part_axes)
         sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
         # Apart from the graph of the scores: the network learns here, and the scores below.
-        with torch.enable_grad():
-            leaf = repeated.detach().requires_grad_()
-            drawn = of_copies(partial(self.perturbed, structure), leaf, sizes, batch)
+        with recording():
+            leaf = recordable(repeated).detach().requires_grad_()
+            own, sizes = recordable(structure), recordable(sizes)
+            drawn = of_copies(partial(self.perturbed, own), leaf, sizes, batch)
             network = self.surrogate.to(scores.device, scores.dtype)
             free, known = (
-                network(structure, noisy, leaf.detach(), sizes)
-                for noisy in (drawn.noisy, drawn.redrawn)
+                network(own, noisy, leaf.detach(), sizes) for noisy in (drawn.noisy, drawn.redrawn)
             )
             (score,) = torch.autograd.grad(drawn.log_probs.sum(), leaf, retain_graph=True)
             (slope,) = torch.autograd.grad((free - known).sum(), leaf, create_graph=True)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
+from spacy_latent.structures.derivatives import recordable, recording
 
 # What is as good as impossible, and has a gradient.
 NEVER = -1e30
@@ -209,8 +210,8 @@ class LabelField:
     def probabilities(self, logits: Tensor) -> Tensor:
         """Of each label, over all allowed sets. logits: ``(..., labels)``; so is the result, which
         has no gradient."""
-        with torch.enable_grad():
-            present = logits.detach().double().requires_grad_()
+        with recording():
+            present = recordable(logits).detach().double().requires_grad_()
             total = self.log_partition(present, torch.zeros_like(present))
             (marginals,) = torch.autograd.grad(total.sum(), present)
         return marginals.to(logits.dtype)

@@ -22,6 +22,7 @@ from torch import Tensor
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
+from spacy_latent.structures.derivatives import recordable, recording
 from spacy_latent.structures.relaxation import project_simplex
 
 Regularizer = Literal["entropic", "quadratic"]
@@ -66,13 +67,15 @@ def smoothed_expectation(
 ) -> Tensor:
     """The gradient of :func:`smoothed_value`, ``(B, *parts)``: the expected structure;
     differentiable."""
-    with torch.enable_grad():
-        leaf = scores if scores.requires_grad else scores.detach().requires_grad_()
-        total = smoothed_value(structure, leaf, lengths, regularizer, gamma).sum()
+    keep = scores.requires_grad and torch.is_grad_enabled()
+    with recording():
+        leaf = scores if keep else recordable(scores).detach().requires_grad_()
+        own, sizes = recordable(structure), recordable(lengths)
+        total = smoothed_value(own, leaf, sizes, regularizer, gamma).sum()
         if not total.requires_grad:
             # No item, or none with a part.
             return torch.zeros_like(scores)
-        (result,) = torch.autograd.grad(total, leaf, create_graph=scores.requires_grad)
+        (result,) = torch.autograd.grad(total, leaf, create_graph=keep)
     return result
 
 

@@ -411,13 +411,24 @@ class _Contract:
             scores = case.scores()
             first, second = (self.draw(case, scores, False, seed).z for seed in (1, 2))
             self.report.identical("prediction", f"{case.structure.name}, twice", second, first)
-            with torch.no_grad():
-                again = self.draw(case, scores, False).z
-            self.report.identical("prediction", f"{case.structure.name}, no_grad", again, first)
+            self.without_gradients("prediction", case, False, first)
             first, second = (self.draw(case, scores, True, 3).z for _ in range(2))
             self.report.identical(
                 "training", f"{case.structure.name}, twice with one seed", second, first
             )
+            self.without_gradients("training", case, True, first)
+
+    def without_gradients(
+        self, operation: str, case: _Case, is_train: bool, expected: Tensor
+    ) -> None:
+        for mode in (torch.no_grad, torch.inference_mode):
+            where = f"{case.structure.name}, {mode.__name__}"
+            # A network that inference mode makes could not learn.
+            estimator = self.fresh()
+            with self.report.works(operation, where), mode():
+                given = case.scores(), case.lengths.clone()
+                found = self.drawn_by(estimator, case.structure, *given, is_train, 3).z
+            self.report.identical(operation, where, found, expected)
 
     def check_padding_is_never_read(self) -> None:
         for case in self.taken():
