@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +24,21 @@ from spacy_latent.errors import (
     NotTractable,
     check_whole,
     not_finite_message,
+    too_large_message,
 )
 from spacy_latent.kernels.derivatives import refuse_tangents
 from spacy_latent.kernels.transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
+from spacy_latent.structures.derivatives import recordable, recording
+from spacy_latent.structures.far_scores import (
+    LARGE,
+    ROUNDING,
+    are_sure,
+    brought_near,
+    looks_far,
+    without_rounding,
+)
 from spacy_latent.structures.k_best import lawler
 from spacy_latent.structures.results import (
     Reparameterized,
@@ -45,6 +55,18 @@ ADVICE_MAP_ONLY = (
 
 
 Self = TypeVar("Self", bound="Structure")
+
+
+class NearScores(NamedTuple):
+    """What :meth:`Structure._near` gives. structure, scores: those of the same distribution, to be
+    asked for it. given: all that its totals are sums of. removed, beyond: see
+    :class:`spacy_latent.structures.far_scores.Near`."""
+
+    structure: Structure
+    scores: Tensor
+    given: Tensor
+    removed: Tensor
+    beyond: Tensor
 
 
 class Structure(Staged, ABC):
@@ -71,6 +93,8 @@ class Structure(Staged, ABC):
     masks_itself: whether the methods that begin with an underscore mask what is no part, and check
         the values, themselves. They then get scores as :meth:`check` leaves them, else as
         :meth:`masked` does.
+    keeps_digits: whether sums are right however far some scores are from others, without
+        :meth:`_near`.
     annotation: how to read what :meth:`decode` gives: "heads" for one head per token, "tags" for
         one tag per position, or "parts".
     """
@@ -83,6 +107,7 @@ class Structure(Staged, ABC):
     linear: ClassVar[bool] = True
     has_map: ClassVar[bool] = True
     masks_itself: ClassVar[bool] = False
+    keeps_digits: ClassVar[bool] = False
     annotation: ClassVar[str] = "parts"
     acyclic: bool = True
 
@@ -147,9 +172,9 @@ class Structure(Staged, ABC):
         refuse_tangents(f"{self.name}.marginals", scores)
         keep = scores.requires_grad and torch.is_grad_enabled()
         result = None
-        with torch.enable_grad():
-            leaf = scores if keep else scores.detach().requires_grad_()
-            total = self._log_partition(leaf, lengths)
+        with recording():
+            leaf = scores if keep else recordable(scores).detach().requires_grad_()
+            total = recordable(self)._log_partition(leaf, recordable(lengths))
             if total.requires_grad:
                 (result,) = torch.autograd.grad(
                     total.sum(), leaf, create_graph=keep, allow_unused=True
@@ -201,7 +226,11 @@ class Structure(Staged, ABC):
         prepared, lengths = self._read(scores, lengths)
         if type(self)._marginals is Structure._marginals:
             self._watch_gradient(prepared, lengths)
-        return self._log_partition(prepared, lengths).to(scores.dtype)
+        near = None if self.keeps_digits else self._near(prepared, lengths)
+        if near is None:
+            return self._log_partition(prepared, lengths).to(scores.dtype)
+        total = near.structure._log_partition(near.scores, lengths)
+        return (total + self._common(near, lengths)).to(scores.dtype)
 
     def _watch_gradient(self, scores: Tensor, lengths: Tensor) -> None:
         """Let a backward through :meth:`_log_partition` fail where its gradient is NaN. The scores
@@ -223,7 +252,10 @@ class Structure(Staged, ABC):
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
         prepared, lengths = self._read(scores, lengths)
-        return self._marginals(prepared, lengths).to(scores.dtype)
+        near = None if self.keeps_digits else self._near(prepared, lengths)
+        if near is None:
+            return self._marginals(prepared, lengths).to(scores.dtype)
+        return near.structure._marginals(near.scores, lengths).to(scores.dtype)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable. Computed in float64, as are
@@ -250,10 +282,106 @@ class Structure(Staged, ABC):
         return torch.where(crossed.isposinf(), torch.inf, difference).to(other.dtype)
 
     def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        mean = self.marginals(scores, lengths)
-        level = self._levelled(other, lengths)
-        expected, finite = self._expected(mean, level, lengths)
-        return torch.where(finite, self.log_partition(level, lengths) - expected, torch.inf)
+        prepared, sizes = self._read(scores, lengths)
+        near = None if self.keeps_digits else self._near(prepared, sizes)
+        own, given = (self, prepared) if near is None else (near.structure, near.scores)
+        uses = own._expected_uses(given, sizes)
+        prepared, sizes = self._read(other, lengths)
+        near = self._near(prepared, sizes)
+        if near is None:
+            level, _ = self._read(self._levelled(other, lengths), lengths)
+            expected, finite = self._expected(uses, self._given(level), lengths)
+            return torch.where(finite, self._log_partition(level, sizes) - expected, torch.inf)
+        expected, finite = self._expected(uses, near.given, lengths)
+        total = near.structure._log_partition(near.scores, sizes)
+        apart = self._apart(uses, near, sizes)
+        return torch.where(finite, total - expected - apart, torch.inf)
+
+    # ---------------------------------------------------------------- scores that are far
+
+    def _given(self, scores: Tensor) -> Tensor:
+        """All that totals are sums of, ``(B, ...)``, the scores first."""
+        return scores
+
+    def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Which of what :meth:`_given` gives count, bool."""
+        return self.part_mask(scores, lengths.to(scores.device)).expand_as(scores)
+
+    def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """:meth:`_levelled` of all that totals are sums of."""
+        return self._levelled(given, lengths)
+
+    def _with_given(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
+        """The structure, and scores in the shape of these, of which :meth:`_given` makes this."""
+        return self, given
+
+    def _looks_far(self, scores: Tensor) -> bool:
+        # Not asked on a GPU, which would have to be waited for.
+        return not scores.is_cuda and looks_far(scores)
+
+    def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """How often each of what :meth:`_given` gives is expected to be used."""
+        return self._marginals(scores, lengths)
+
+    def _uses(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """How often structures use each of what :meth:`_given` gives."""
+        return z
+
+    def _near(self, scores: Tensor, lengths: Tensor) -> NearScores | None:
+        """Scores of the same distribution whose sums keep their digits; None where these do. Where
+        there are none, and what is likely cannot be told, it raises InvalidScores."""
+        if not (self.linear and scores.numel() and self._looks_far(scores)):
+            return None
+        given, parts = self._given(scores), self._given_parts(scores, lengths)
+        most = 2 * sum(given.shape[1:])
+        found = brought_near(
+            given, parts, lambda known: self._given_levelled(known, scores, lengths), most
+        )
+        if found is None:
+            return None
+        own, near = self._with_given(found.scores, scores)
+        if bool(found.unsure.any()):
+            own._refuse_unsure(near, lengths, found.unsure, most)
+        return NearScores(own, near, found.scores, found.removed, found.beyond)
+
+    def _refuse_unsure(self, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> None:
+        """Refuse items in whose totals what tells their structures apart may be lost."""
+        with torch.no_grad():
+            given = self._given(scores)
+            sizes = torch.where(given.isfinite(), given.abs(), 0.0)
+            sizes = torch.where(self._given_parts(scores, lengths), sizes, 0.0).flatten(1)
+            try:
+                uses = self._expected_uses(scores, lengths)
+                size = (uses.flatten(1) * sizes).sum(1)
+            except InvalidScores:
+                # Marginals cannot be told, but where one structure is far above others, samples.
+                size = most * sizes.amax(1)
+            unsure = unsure & ~(size <= LARGE * most)
+            if not bool(unsure.any()):
+                return
+            # So divided, what rounding could change is no longer told apart.
+            divisor = torch.where(unsure, ROUNDING * size, 1.0)
+            cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
+            own, divided = self._with_given(cooled, scores)
+            unsure = unsure & ~are_sure(own._expected_uses(divided, lengths))
+        items = unsure.nonzero().flatten().tolist()
+        if items:
+            raise InvalidScores(too_large_message(self.name, items))
+
+    def _common(self, near: NearScores, lengths: Tensor) -> Tensor:
+        """What log-partitions lack, ``(B,)``, of which all likely structures have as much."""
+        with torch.no_grad():
+            uses = near.structure._expected_uses(near.scores, lengths)
+            return (uses * near.removed).flatten(1).sum(1)
+
+    def _apart(self, uses: Tensor, near: NearScores, lengths: Tensor) -> Tensor:
+        """What totals of structures, or their mean, of these ``uses`` ``(..., B, ...)``, have less
+        than they have of near scores, beside the likely ones; ``(..., B)``."""
+        axes = tuple(range(-near.given.dim() + 1, 0))
+        with torch.no_grad():
+            likely = near.structure._expected_uses(near.scores, lengths)
+        more = (uses - likely) * near.beyond
+        return without_rounding(more.sum(axes), ((uses + likely) * near.beyond.abs()).sum(axes))
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """The scores less what all structures of an item have in common: differences of their
@@ -283,9 +411,17 @@ class Structure(Staged, ABC):
         """log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for ``(B, *parts)``.
         Whether these are structures of the set is not checked: see :meth:`contains`."""
         exact = _in_float64(scores)
-        whole = self.log_partition(exact, lengths)
+        prepared, sizes = self._read(exact, lengths)
+        near = self._near(prepared, sizes)
+        if near is None:
+            whole = self.log_partition(exact, lengths)
+            self._check_structures(z, scores)
+            return (self._total(z.to(exact.dtype), exact, lengths) - whole).to(scores.dtype)
         self._check_structures(z, scores)
-        return (self._total(z.to(exact.dtype), exact, lengths) - whole).to(scores.dtype)
+        z = z.to(exact.dtype)
+        total = near.structure._total(z, near.scores, lengths)
+        total = total - near.structure._log_partition(near.scores, sizes)
+        return (total + self._apart(self._uses(z, scores, lengths), near, sizes)).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """log p(z) but for a constant of the item, z·s; shapes, and what is not checked, as for
@@ -313,7 +449,9 @@ class Structure(Staged, ABC):
         check_whole(f"{self.name}.sample", error=InvalidScores, num_samples=num_samples)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
-            drawn = self._sample(prepared.detach(), lengths, num_samples, generator)
+            near = None if self.keeps_digits else self._near(prepared.detach(), lengths)
+            own, given = (self, prepared) if near is None else (near.structure, near.scores)
+            drawn = own._sample(given.detach(), lengths, num_samples, generator)
         return drawn.to(scores.dtype)
 
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:

@@ -28,6 +28,7 @@ class Bits(Structure):
     """
 
     part_axes: ClassVar[int] = 1
+    keeps_digits = True
     tractable: ClassVar[frozenset[str]] = frozenset(
         {"log_partition", "marginals", "sample", "entropy", "log_prob", "reparameterize"}
     )

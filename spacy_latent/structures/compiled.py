@@ -12,8 +12,8 @@ from spacy_latent.structures.base import Structure
 
 class CompiledStructure(Structure):
     """The kernels read lengths and constraints themselves, check the values that they read, and
-    never look at padding. A subclass says what they read and write by :meth:`_given`,
-    :meth:`_options` and :meth:`_indicate`.
+    never look at padding. A subclass says what they read and write by
+    :meth:`~Structure._given`, :meth:`_options` and :meth:`_indicate`.
 
     family: where they are, "module:NAME" of a :class:`spacy_latent.kernels.operators.Family`.
     smoothed_family: where those of the recursion with the quadratically smoothed maximum are, of
@@ -24,10 +24,6 @@ class CompiledStructure(Structure):
     smoothed_family: ClassVar[str | None] = None
     masks_itself: ClassVar[bool] = True
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
-
-    def _given(self, scores: Tensor) -> Tensor:
-        """What the kernels read: the scores, as :meth:`check` leaves them."""
-        return scores
 
     def _options(self, scores: Tensor) -> list[int]:
         """Numbers that say which of its structures the family is asked for."""

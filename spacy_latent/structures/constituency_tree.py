@@ -65,7 +65,11 @@ class ConstituencyTree(CompiledStructure):
         from spacy_latent.kernels import operators
 
         prepared, lengths = self._read(scores.detach(), lengths)
-        total, mean = operators.log_partition_and_marginals(prepared, lengths, self.family, [])
+        near = self._near(prepared, lengths)
+        given = prepared if near is None else near.scores
+        total, mean = operators.log_partition_and_marginals(given, lengths, self.family, [])
+        if near is not None:
+            total = total + (mean * near.removed).flatten(1).sum(1)
         return total.to(scores.dtype), mean.to(scores.dtype)
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ class KOfN(ItemSet, CompiledStructure):
     """
 
     family: ClassVar[str] = FAMILY
+    keeps_digits = True
 
     def __init__(self, k: int = 5, exactly: bool = True) -> None:
         check_whole(self.name, error=InvalidScores, k=k)

@@ -22,6 +22,7 @@ class OneOfN(ItemSet):
     """
 
     masks_itself = True
+    keeps_digits = True
     tractable = ItemSet.tractable | {
         "reparameterize",
         "sample_trace",

@@ -21,6 +21,7 @@ class RowChoices(Structure):
     """
 
     masks_itself = True
+    keeps_digits = True
     choice_axis: ClassVar[int]
 
     @abstractmethod

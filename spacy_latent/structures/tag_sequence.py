@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts
+from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
 
@@ -128,6 +128,8 @@ class TagSequence(CompiledStructure):
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
         prepared, lengths = self._read(scores, lengths)
+        near = self._near(prepared, lengths)
+        own, prepared = (self, prepared) if near is None else (near.structure, near.scores)
         inside = torch.arange(scores.shape[1]) < lengths.cpu()[:, None]
         read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
         if bool(((read < 0) | (read >= scores.shape[2])).any()):
@@ -136,7 +138,7 @@ class TagSequence(CompiledStructure):
                 f"{tuple(scores.shape[:2])}, and numbers from 0 to {scores.shape[2] - 1} up to "
                 "each length."
             )
-        array, sizes = operators.read(self._given(prepared), lengths)
+        array, sizes = operators.read(own._given(prepared), lengths)
         given = tags.to("cpu", torch.int32).contiguous().numpy()
         marginals = np.empty((*given.shape, scores.shape[-1]))
         steps, status = np.empty(given.shape), np.zeros(len(given), dtype=np.int8)
@@ -183,12 +185,6 @@ class TagSequence(CompiledStructure):
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         uses = self._expected_uses(scores, lengths)
         return uses[:, : -scores.shape[-1] - 2].reshape(scores.shape)
-
-    def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        uses = self._expected_uses(*self._read(scores, lengths))
-        level, _ = self._read(self._levelled(other, lengths), lengths)
-        expected, finite = self._expected(uses, self._given(level), lengths)
-        return torch.where(finite, self.log_partition(level, lengths) - expected, torch.inf)
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if self.bound is None:
@@ -267,8 +263,36 @@ class TagSequence(CompiledStructure):
             shared = scores.new_zeros((count + 2, count))
         else:
             transitions, start, end = (given.to(scores) for given in self.bound)
-            shared = torch.cat([transitions, start[None], end[None]])
+            # Of each item its own, see :meth:`_with_given`, or one for all.
+            shared = torch.cat([transitions, start[..., None, :], end[..., None, :]], -2)
         return torch.cat([scores.flatten(1, -2), shared.expand(batch, -1, -1)], 1)
+
+    def _with_given(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
+        count = scores.shape[-1]
+        own, shared = given[:, : -count - 2], given[:, -count - 2 :]
+        result = copy(self)
+        result.bound = (shared[:, :count], shared[:, count], shared[:, count + 1])
+        return result, own.reshape(scores.shape)
+
+    def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        own = super()._given_parts(scores, lengths).flatten(1, -2)
+        count = scores.shape[-1]
+        return torch.cat([own, own.new_ones(len(own), count + 2, count)], 1)
+
+    def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """There is one first tag, and one last; and of tags of positions as many transitions."""
+        count = scores.shape[-1]
+        own = given[:, : -count - 2].reshape(scores.shape)
+        shared = given[:, -count - 2 :]
+        parts = torch.ones_like(shared, dtype=torch.bool)
+        between = shared[:, :count]
+        if self.exclusive_axes:
+            between = less_highest(between, parts[:, :count], (0, 1))
+        ends = less_highest(shared[:, count:], parts[:, count:], (1,))
+        return torch.cat([self._levelled(own, lengths).flatten(1, -2), between, ends], 1)
+
+    def _looks_far(self, scores: Tensor) -> bool:
+        return super()._looks_far(scores) or any(map(super()._looks_far, self.bound or ()))
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels import operators
@@ -277,15 +301,18 @@ class TagSequence(CompiledStructure):
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Of hard sequences ``z``: what they use of emissions and of what is bound."""
+        joined = self._given(scores)
+        uses = self._uses(z, scores, lengths)
+        return (uses * torch.where(uses != 0, joined, 0.0)).sum((-2, -1))
+
+    def _uses(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         z = torch.where(self.part_mask(scores, lengths), z, 0.0)
         begins, ends = self._tags_at_cuts(z)
         position = torch.arange(ends.shape[-2], device=z.device)[:, None]
         last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
         pairs = ends[..., :-1, :].transpose(-1, -2) @ begins[..., 1:, :]
         first, final = begins[..., :1, :].sum(-2, True), (ends * last).sum(-2, True)
-        uses = torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
-        joined = self._given(scores)
-        return (uses * torch.where(uses != 0, joined, 0.0)).sum((-2, -1))
+        return torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
 
     def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
         """Which of ``(B, *parts)`` bool have each position of the item just once, ``(B,)``."""

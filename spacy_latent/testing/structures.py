@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -15,7 +16,12 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.results import ReparameterizedTrace
-from spacy_latent.structures.smoothed import Regularizer, maximum, smoothed_value
+from spacy_latent.structures.smoothed import (
+    Regularizer,
+    maximum,
+    smoothed_expectation,
+    smoothed_value,
+)
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
 from spacy_latent.testing.noise import seeded
 from spacy_latent.testing.reports import Check, Report, first_failures, gradient, written
@@ -29,6 +35,8 @@ SUMS = ("log_partition", "marginals", "entropy")
 FORBIDDEN = 0.3
 # Of those that get one of the largest scores, and as many one of the smallest.
 LARGE = 0.15
+# Shares of the parts whose scores are those of a mask, which no structure may then do without.
+MASKED = (0.4, 0.8, 1.0)
 # How many masks of one item are tried for what they leave.
 MASKS = 30
 # Standard errors by which frequencies may differ from probabilities, and as many draws beside.
@@ -78,10 +86,12 @@ def structure_checks(
     −inf at some parts: map, log_partition, marginals, entropy, cross_entropy, kl, log_count,
     log_prob, top_k, sparsemap, contains, encode and decode, and smoothed sums, with their gradients
     and for marginals the product with the Hessian; how often each structure is sampled; and, to the
-    digits that totals have, what is best beside scores of 1e15 and 1e30. Then
-    that nothing depends on padding, layout, the rest of the batch or chance; that dtypes are kept;
-    and that errors name the item. Where ``structure.tractable`` (``has_map`` for map, ``linear``
-    for sparsemap) does not promise an operation, it may raise NotTractable instead.
+    digits that totals have, what is best beside scores of 1e15 and 1e30, and sums where structures
+    have to use scores of −1e15 and −1e30, which may be refused. Then that nothing depends on
+    padding, layout, the rest of the batch, chance or torch's inference
+    mode; that dtypes are kept; and that errors name the item. Where ``structure.tractable``
+    (``has_map`` for map, ``linear`` for sparsemap) does not promise an operation, it may raise
+    NotTractable instead.
 
     members: all structures of an item of a given length, ``(M, *parts)`` 0/1 arrays; the length is
         an int, or a tuple of one for each axis, as in ``lengths``. A few thousand at most.
@@ -385,6 +395,79 @@ class _Contract:
                 there = f"{given}, the score of {self.listing.item(b)}"
                 self.report.same("map", there, own[0], expected[0], 1e-12, tolerance)
                 self.report.same("top_k", there, own[1:], expected, 1e-12, tolerance)
+
+    def check_masked_scores(self) -> None:
+        """Of sums, where structures cannot do without parts whose scores are those of a mask: what
+        counts are those with the fewest, by all their other scores."""
+        if not self.structure.linear:
+            return
+        for (i, share), size in itertools.product(enumerate(MASKED), (1e15, 1e30)):
+            given = f"scores of {-size:g} at a share of {share:g} of the parts"
+            scores = self.scores(offset=110 + i, fill=0.0)
+            drawn = torch.rand(scores.shape, generator=self.generator(120 + i))
+            masked = (drawn < share) & self.parts()
+            found, asked = [], torch.where(masked, -size, scores)
+            try:
+                for operation in ("log_partition", "marginals", "entropy", "kl"):
+                    other = (torch.zeros_like(scores),) if operation == "kl" else ()
+                    found.append(self.call(operation, asked, *other, self.lengths, given=given))
+            except AssertionError as error:
+                # To refuse them is right, too.
+                if isinstance(error.__cause__, InvalidScores):
+                    continue
+                raise
+            if any(one is None for one in found):
+                return
+            for b in range(len(self.listing)):
+                self.of_fewest(given, b, masked, scores, size, [one[b] for one in found])
+            self.samples_of_fewest(given, masked, scores, asked)
+
+    def fewest(self, b: int, masked: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How many masked parts the members of item b have at least, which of them have no more,
+        and the scores of their other parts."""
+        rest = torch.where(masked, 0.0, scores)
+        members = self.listing.members[b]
+        totals = self.listing.log_potential(
+            members, self.listing.own(rest, b), self.listing.sizes[b]
+        )
+        count = (members * self.listing.own(masked, b)).flatten(1).sum(1)
+        least = count[~totals.isneginf()].min()
+        kept = (count == least) & ~totals.isneginf()
+        return least, kept, torch.where(kept, totals, -torch.inf)
+
+    def of_fewest(
+        self, given: str, b: int, masked: Tensor, scores: Tensor, size: float, found: list[Tensor]
+    ) -> None:
+        least, kept, totals = self.fewest(b, masked, scores)
+        p = totals.softmax(0)
+        logs = torch.where(kept, totals.log_softmax(0), 0.0)
+        zeros = torch.zeros_like(self.listing.own(scores, b))
+        others = self.listing.log_potential(self.listing.members[b], zeros, self.listing.sizes[b])
+        ratio = logs - torch.where(kept, others.log_softmax(0), 0.0)
+        expected = {
+            "log_partition": totals.logsumexp(0) - size * least,
+            "marginals": torch.tensordot(p, self.listing.members[b], 1),
+            "entropy": -(p * logs).sum(),
+            "kl": (p * ratio).sum(),
+        }
+        for (operation, own), one in zip(expected.items(), found):
+            one = one[self.listing.windows[b]] if operation == "marginals" else one
+            there = f"{given}, {self.listing.item(b)}"
+            self.report.same(operation, there, one, own, 1e-12, 1e-6)
+
+    def samples_of_fewest(self, given: str, masked: Tensor, scores: Tensor, asked: Tensor) -> None:
+        drawn = self.call("sample", asked, self.lengths, 20, self.generator(3), given=given)
+        if drawn is None:
+            return
+        log_p = self.structure.log_prob(drawn, asked, self.lengths)
+        for b, number in enumerate(self.members("sample", given, drawn, scores)):
+            _, kept, totals = self.fewest(b, masked, scores)
+            there = f"{given}, {self.listing.item(b)}"
+            self.report.holds(
+                "sample", kept[number].all(), f"{there}: given one with more masked parts."
+            )
+            expected = totals.log_softmax(0)[number]
+            self.report.same("log_prob", there, log_p[:, b], expected, 1e-12, 1e-6)
 
     def check_log_prob(self) -> None:
         listing = self.listing
@@ -1118,6 +1201,19 @@ class _Contract:
                     first = function(scores, self.lengths)
                     second = function(scores.clone(), self.lengths.clone())
                 self.report.identical(name, f"{given}, called again", second, first)
+
+    def check_inference_mode(self) -> None:
+        """Results of what torch's inference mode makes are those without it."""
+        scores, operations = self.scores(offset=51), self.deterministic()
+        if "smoothed" in self.structure.tractable:
+            operations["smoothed_expectation"] = partial(smoothed_expectation, self.structure)
+        if "sample" in self.structure.tractable:
+            operations["sample"] = lambda s, n: self.structure.sample(s, n, 5, self.generator(3))
+        for name, function in operations.items():
+            expected = function(scores, self.lengths)
+            with self.report.works(name, "inference mode"), torch.inference_mode():
+                found = function(scores.clone(), self.lengths.clone())
+            self.report.identical(name, "inference mode", found, expected.detach())
 
     def check_precision(self) -> None:
         """dtypes are kept, and results as exact as they can be."""

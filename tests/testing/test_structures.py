@@ -16,6 +16,7 @@ from torch import Tensor
 from spacy_latent.errors import LatentError, NotTractable
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure, TopK
 from spacy_latent.structures.budget_tree import BudgetTree
+from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
@@ -196,6 +197,17 @@ class Biased(KOfN):
         return super()._marginals(1.001 * scores, lengths)
 
 
+class Drowned(KOfN):
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        return CompiledStructure._marginals(self, scores, lengths)
+
+
+class Unrecorded(KOfN):
+    def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        found = super()._marginals(scores, lengths)
+        return torch.zeros_like(found) if torch.is_inference_mode_enabled() else found
+
+
 class WrongHessian(KOfN):
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._marginals(1.001 * scores - 0.001 * scores.detach(), lengths)
@@ -340,6 +352,8 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("log_partition", "has no gradient", NoGradient(2)),
     ("marginals", "marginals: scores of scale 0.001, item 0", Biased(2)),
     ("marginals", "the gradient of marginals", WrongHessian(2)),
+    ("masked_scores", r"marginals: scores of -1e\+\d+ at a share", Drowned(2)),
+    ("inference_mode", "marginals: inference mode", Unrecorded(2)),
     (
         "gradients_by_differences",
         r"gradient of marginals by finite differences: number 0 of the result by free score 0: "

@@ -1,0 +1,117 @@
+"""Sums where some scores are so large that no total keeps a digit of the others beside them.
+
+Masks are often −1e30 in place of −inf. Where every structure of an item has to use what is masked,
+as where a mask leaves too few words, or no arc from the root, all totals lie near −1e30, and what
+structures differ in is lost in them. What is masked then counts first, and all else after it: so it
+is at any number far enough below. :func:`brought_near` gives such scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spacy_latent.kernels.transfers import fetch
+
+# Of scores whose total is this for each part, seven digits after the point are left at most.
+LARGE = 1e9
+# In sums of scores below this at least seven digits after the point are right.
+FAR = 1e6
+# exp of −this is nothing.
+NOTHING = 800.0
+# Beyond this, sums of scores overflow.
+LARGEST = 1e300
+# How often one mask may have been added to another.
+MOST_MASKS = 64
+# Of a sum, as a share of what it is of: what is below comes from rounding.
+ROUNDING = 1e-12
+# What is further from 0 and 1 is no sure probability.
+UNSURE = 1e-6
+
+
+class Near(NamedTuple):
+    """scores: float64, whose sums keep their digits. removed: what the scores given have more than
+    these. beyond: the part of it that structures of an item may differ in. unsure: the items, bool
+    ``(B,)``, for which there are no such scores, which stay as they are, but for what all
+    structures have in common. None of the last three has a gradient."""
+
+    scores: Tensor
+    removed: Tensor
+    beyond: Tensor
+    unsure: Tensor
+
+
+def looks_far(scores: Tensor) -> bool:
+    """Whether there may be finite scores beyond FAR. Not known, and False, where torch only traces
+    what is done, and inside of the transforms of torch.func."""
+    if type(scores) is not Tensor or torch.compiler.is_compiling() or not scores.numel():
+        return False
+    from spacy_latent.kernels.far import holds_beyond
+
+    try:
+        values = fetch(scores).numpy().reshape(-1)
+    except RuntimeError:
+        # What torch.func wraps has no memory of its own.
+        return False
+    return bool(holds_beyond(values, values.dtype.type(FAR)))
+
+
+def brought_near(
+    scores: Tensor, parts: Tensor, level: Callable[[Tensor], Tensor], most: int
+) -> Near | None:
+    """Scores ``(B, ...)`` with the same distribution; None where none is far. Their gradient is
+    that of the scores.
+
+    parts: which of them count, bool. level: takes from scores what all structures of an item have
+        in common. most: bound on how many of them a structure uses.
+    """
+    exact = scores.double()
+    known, axes = exact.detach(), tuple(range(1, scores.dim()))
+    inside = parts & known.isfinite()
+    largest = _largest(known, inside, axes)
+    far = (largest > FAR) & (largest < LARGEST)
+    if not bool(far.any()):
+        return None
+    inside = inside & far
+    levelled = level(known)
+    # What is less than that would be lost beside a mask, and need not be taken off.
+    common = torch.where(inside & ((known - levelled).abs() > FAR), levelled, known)
+    size = common.abs()
+    masked = inside & (size > FAR)
+    step = torch.where(masked, size, torch.inf).amin(axes, keepdim=True)
+    step = torch.where(step.isfinite(), step, 1.0)
+    times = torch.where(masked, (size / step).round(), 0.0)
+    rest = torch.where(masked, size - times * step, common)
+    # Of a mask twice or more: its sum was rounded.
+    rounded = masked & (rest.abs() > FAR) & (rest.abs() <= 4 * torch.finfo(size.dtype).eps * size)
+    rest = torch.where(rounded, 0.0, rest)
+    spread = _largest(rest, inside, axes)
+    # By so much the totals of structures may differ, and there are as many of them, without masks.
+    others = most * (2 * spread + math.log(max(scores[:1].numel(), 2)))
+    place = NOTHING + others
+    told = (spread <= FAR) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
+    moved = torch.where(masked, common.sign() * (times * place + rest), common)
+    moved = torch.where(told, moved, common)
+    near = torch.where(inside, moved + (exact - known), exact)
+    removed = torch.where(inside, known - moved, 0.0)
+    beyond = torch.where(inside, common - moved, 0.0)
+    return Near(near, removed, beyond, (far & ~told).flatten() & masked.flatten(1).any(1))
+
+
+def without_rounding(total: Tensor, of: Tensor) -> Tensor:
+    """The total, 0 where it is as nothing beside what it is ``of``, the sum of sizes."""
+    return torch.where(total.detach().abs() <= ROUNDING * of.detach(), 0.0, total)
+
+
+def are_sure(probabilities: Tensor) -> Tensor:
+    """Which items ``(B, ...)`` have nothing but 0 and 1 for probabilities, ``(B,)``."""
+    near_whole = (probabilities < UNSURE) | ((probabilities - 1.0).abs() < UNSURE)
+    return near_whole.flatten(1).all(1)
+
+
+def _largest(values: Tensor, where: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return torch.where(where, values.abs(), 0.0).amax(axes, keepdim=True)
