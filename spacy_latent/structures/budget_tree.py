@@ -242,6 +242,11 @@ class BudgetTree(DependencyTree):
         """
         mask = self.part_mask(scores[None], torch.tensor([n]))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
+        # Each word has one head: what all heads of a word have in common counts for nothing, and
+        # takes the digits of sums, which tell what is best.
+        highest = open_scores.max(0)
+        highest = np.where(np.isfinite(highest), highest, 0.0)
+        open_scores, level = open_scores - highest, highest.sum()
         if self.projective:
             from spacy_latent.kernels.budget_eisner import best_budget_tree, table_size
 
@@ -270,7 +275,7 @@ class BudgetTree(DependencyTree):
                     warnings.warn(
                         f"{self.name}: the search for the best tree of {n} tokens was given up "
                         f"after {MOST_CALLS} calls of the oracle. The tree found has the score "
-                        f"{best_score:.6g}; none has more than {most:.6g}.",
+                        f"{best_score + level:.6g}; none has more than {most + level:.6g}.",
                         LatentWarning,
                         stacklevel=2,
                     )
