@@ -158,7 +158,8 @@ class FactorGraph(Structure):
         for b in found.nonzero().flatten().tolist():
             size = lengths[b].tolist()
             parts = self.numbered(tuple(size) if isinstance(size, list) else size, shape)
-            chosen = z[b].detach().cpu().numpy().ravel() == 1
+            # NumPy has no bfloat16.
+            chosen = (z[b].detach() == 1).cpu().numpy().ravel()
             for constraint in self.constraints.values():
                 held = (factor.encode().holds(chosen) for factor in constraint.factors(parts))
                 found[b] &= all(held)
