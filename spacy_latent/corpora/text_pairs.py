@@ -68,8 +68,8 @@ def read_text_pairs_v1(
     first, second: the fields, or columns, of the texts. In JSON lines a text may be a list of
         words, tokenised already.
     label: the field of the label, one of all that are in the file; a list is refused. JSON lines
-        may have "cats", an object of labels and numbers, instead. Warns, with LatentWarning, of pairs that have
-        neither where others do.
+        may have "cats", an object of labels and numbers, instead. Warns, with LatentWarning, of
+        pairs that have neither where others do.
     limit: number of pairs to read, 0 for all.
     """
 
