@@ -30,6 +30,9 @@ from spacy_latent.structures.copies import of_copies
 # A span of a doc, start and end, with the classes that it may have.
 Observed = tuple[int, int, tuple[int, ...]]
 TREES = ConstituencyTree()
+# Of two spans that cross, or two labels of one span that exclude each other, one is less probable:
+# than one half, and than what sums in float32 leave open.
+SURE = 0.501
 
 
 @dataclass
@@ -335,6 +338,9 @@ def find_spans(
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
+    if not labels:
+        return pieces
+    bounds = [threshold] if least is None else [threshold, max(least, 1e-30)]
     for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
         lengths = send(group.lengths, scores.device)
@@ -342,31 +348,67 @@ def find_spans(
         for place, known in enumerate(label_sets):
             member[place, list(known)] = 1.0
         with threads_of(scores), torch.no_grad():
-            of_classes = probabilities(scores, lengths, cells)[1:]
-            of_labels = torch.einsum("kl,kpb->lpb", member, of_classes)
-            chosen = choose(of_labels, member, lengths, threshold, cells)
-            _put(pieces, group.members, cells, "chosen", chosen, of_labels)
+            spans = LikelySpans.of(probabilities(scores, lengths, cells)[1:], member, min(bounds))
+            chosen = choose(spans, member, lengths, threshold, cells)
+            _put(pieces, group.members, cells, "chosen", spans, chosen)
             if least is not None:
-                likely = of_labels >= max(least, 1e-30)
-                _put(pieces, group.members, cells, "likely", likely, of_labels)
+                likely = spans.of_labels >= bounds[1]
+                _put(pieces, group.members, cells, "likely", spans, likely)
     return pieces
 
 
-def choose(
-    of_labels: Tensor, member: Tensor, lengths: Tensor, threshold: float, cells: SpanCells
-) -> Tensor:
-    """Which labels of which spans are predicted, ``(L, P, B)`` bool; see :func:`find_spans`.
+@dataclass
+class LikelySpans:
+    """The K spans of which some label is probable, few of many: all that follows looks at these
+    alone.
 
-    of_labels: probabilities ``(L, P, B)``. member: ``(K, L)``, 1 where a class has a label.
+    cell, item: ``(K,)`` int64, which cell of the group's, and of which piece.
+    of_labels: ``(L, K)``, probabilities of a span with each label.
     """
+
+    cell: Tensor
+    item: Tensor
+    of_labels: Tensor
+
+    @classmethod
+    def of(cls, of_classes: Tensor, member: Tensor, least: float) -> LikelySpans:
+        """of_classes: probabilities ``(C, P, B)`` of all classes but the first. member: ``(C, L)``,
+        1 where a class has a label. least: how probable a label has to be."""
+        of_labels = of_classes
+        if not _alone(member):
+            of_labels = torch.einsum("cl,cpb->lpb", member, of_classes)
+        cell, item = (of_labels.amax(0) >= least).nonzero(as_tuple=True)
+        return cls(cell, item, of_labels[:, cell, item])
+
+
+def _alone(member: Tensor) -> bool:
+    """Whether each class is one label, in their order."""
+    return member.shape[0] == member.shape[1] and torch.equal(
+        member, torch.eye(len(member), dtype=member.dtype, device=member.device)
+    )
+
+
+def choose(
+    spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float, cells: SpanCells
+) -> Tensor:
+    """Which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
+
+    member: ``(C, L)``, 1 where a class has a label.
+    """
+    of_labels = spans.of_labels
     likely = (of_labels >= threshold) & (of_labels > 0.0)
-    if not likely.any() or threshold > 0.501:
+    sure = _alone(member) and not (likely & (of_labels <= SURE)).any()
+    if threshold > SURE or sure or not likely.any():
         return likely
     # A label at the threshold itself counts for something.
     gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
-    best, which = torch.einsum("kl,lpb->kpb", member, gains).max(0)
-    taken = cells.of_chart(best_compatible(cells.chart(best), lengths))
-    return likely & taken & (member[which].movedim(-1, 0) > 0)
+    best, which = (member @ gains).max(0)
+    chart = best.new_zeros(len(lengths), cells.n, cells.n, dtype=torch.float64)
+    first, last = (ends.to(best.device)[spans.cell] for ends in (cells.first, cells.last))
+    places = spans.item, first, last
+    chart[places] = best.double()
+    taken = best_compatible(chart, lengths)[places]
+    return likely & taken & (member[which].T > 0)
 
 
 def _put(
@@ -374,18 +416,19 @@ def _put(
     members: list[tuple[int, int]],
     cells: SpanCells,
     where: str,
-    chosen: Tensor,
-    of_labels: Tensor,
+    spans: LikelySpans,
+    wanted: Tensor,
 ) -> None:
-    label, cell, b = chosen.nonzero(as_tuple=True)
-    values = of_labels[label, cell, b].cpu().numpy()
-    label, cell, b = label.cpu(), cell.cpu(), b.cpu()
+    """wanted: ``(L, K)`` bool."""
+    label, place = wanted.nonzero(as_tuple=True)
+    values = spans.of_labels[label, place].cpu().numpy()
+    label, cell, b = label.cpu(), spans.cell[place].cpu(), spans.item[place].cpu()
     rows = torch.stack([b, cells.first[cell], -cells.last[cell], label]).numpy()
-    for place in np.lexsort(rows[::-1]).tolist():
-        piece, start, minus_last, number = rows[:, place].tolist()
+    for column in np.lexsort(rows[::-1]).tolist():
+        piece, start, minus_last, number = rows[:, column].tolist()
         d, s = members[piece]
         own = pieces[d][s]
         span = LabelledSpan(
-            own.start + start, own.start - minus_last + 1, number, float(values[place])
+            own.start + start, own.start - minus_last + 1, number, float(values[column])
         )
         getattr(own, where).append(span)

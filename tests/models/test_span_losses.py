@@ -14,8 +14,10 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.layers.span_features import span_cells
+from spacy_latent.models import span_losses
 from spacy_latent.models.span_losses import (
     Gold,
+    LikelySpans,
     Observed,
     choose,
     crosses,
@@ -223,9 +225,11 @@ def test_predictions_have_the_greatest_gain_of_all_that_do_not_cross(threshold: 
     scores = 2.0 * torch.randn(CLASSES, 1, n, n, dtype=torch.float64)
     cells = span_cells(n)
     of_labels = probabilities(packed(scores), lengths, cells)[1:]
-    chosen = choose(of_labels, torch.eye(2, dtype=torch.float64), lengths, threshold, cells)
-    assert (of_labels[chosen] >= threshold).all()
-    _, cell, _ = chosen.nonzero().T
+    member = torch.eye(2, dtype=torch.float64)
+    spans = LikelySpans.of(of_labels, member, threshold)
+    chosen = choose(spans, member, lengths, threshold, cells)
+    assert (spans.of_labels[chosen] >= threshold).all()
+    cell = spans.cell[chosen.nonzero()[:, 1]]
     places = list(zip(cells.first[cell].tolist(), (cells.last[cell] + 1).tolist()))
     assert places and len(set(places)) == len(places) and not crosses(places)
     best = cells.chart(of_labels.amax(0))[0]
@@ -234,8 +238,21 @@ def test_predictions_have_the_greatest_gain_of_all_that_do_not_cross(threshold: 
         sum(float(best[every[i][0], every[i][1] - 1]) - threshold for i in own)
         for own in sets_without_crossing(every)
     ]
-    gain = float((of_labels[chosen] - threshold).sum())
+    gain = float((spans.of_labels[chosen] - threshold).sum())
     assert gain == pytest.approx(max(gains), abs=1e-4)
+
+
+def test_what_is_sure_is_predicted_without_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is more probable than one half crosses, nor has a span two such labels."""
+    cells, lengths, member = span_cells(3), torch.tensor([3]), torch.eye(2)
+    of_classes = torch.zeros(2, len(cells), 1)
+    of_classes[0, 1], of_classes[1, 5] = 0.9, 0.6
+    spans = LikelySpans.of(of_classes, member, 0.5)
+    assert spans.cell.tolist() == [1, 5] and spans.item.tolist() == [0, 0]
+    wanted = choose(spans, member, lengths, 0.3, cells)
+    monkeypatch.setattr(span_losses, "best_compatible", None)
+    assert choose(spans, member, lengths, 0.3, cells).equal(wanted)
+    assert wanted.tolist() == [[True, False], [False, True]]
 
 
 def test_labels_that_go_together_are_predicted_together() -> None:
@@ -243,8 +260,8 @@ def test_labels_that_go_together_are_predicted_together() -> None:
     member = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
     def predicted(shares: list[float], threshold: float, sets: Tensor = member) -> list[bool]:
-        of_labels = (torch.tensor(shares) @ sets).view(-1, 1, 1)
-        chosen = choose(of_labels, sets, torch.tensor([1]), threshold, span_cells(1))
+        spans = LikelySpans.of(torch.tensor(shares).view(-1, 1, 1), sets, 0.0)
+        chosen = choose(spans, sets, torch.tensor([1]), threshold, span_cells(1))
         return chosen.flatten().tolist()
 
     assert predicted([0.1, 0.1, 0.7], 0.5) == [True, True]
