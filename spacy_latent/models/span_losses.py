@@ -135,20 +135,6 @@ def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return top + total.log(), shares, total
 
 
-def probabilities(scores: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
-    """``(C, P, B)``: that a span is in the tree with this class."""
-    if scores.device.type != "cpu":
-        folded, shares, total = fold_by_tensors(scores)
-        marginals = TREES.marginals(cells.chart(folded), lengths)
-        shares.mul_(cells.of_chart(marginals).to(scores.dtype) / total)
-        return clear_padding(shares, lengths, cells)
-    spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
-    chart = np.empty((scores.shape[2], cells.n, cells.n))
-    spans.fold(chart)
-    mean = TREES.marginals(torch.from_numpy(chart), lengths)
-    return torch.from_numpy(spans.gradient(mean.numpy()))
-
-
 def best_compatible(gains: Tensor, lengths: Tensor) -> Tensor:
     """Of spans with a gain above 0, ``(B, n, n)``, those that together have the greatest, among
     such as do not cross; bool."""
@@ -348,37 +334,56 @@ def find_spans(
         for place, known in enumerate(label_sets):
             member[place, list(known)] = 1.0
         with threads_of(scores), torch.no_grad():
-            spans = LikelySpans.of(probabilities(scores, lengths, cells)[1:], member, min(bounds))
-            chosen = choose(spans, member, lengths, threshold, cells)
-            _put(pieces, group.members, cells, "chosen", spans, chosen)
+            spans = LikelySpans.of(scores, lengths, cells, member, min(bounds))
+            chosen = choose(spans, member, lengths, threshold, cells.n)
+            _put(pieces, group.members, "chosen", spans, chosen)
             if least is not None:
                 likely = spans.of_labels >= bounds[1]
-                _put(pieces, group.members, cells, "likely", spans, likely)
+                _put(pieces, group.members, "likely", spans, likely)
     return pieces
 
 
 @dataclass
 class LikelySpans:
-    """The K spans of which some label is probable, few of many: all that follows looks at these
-    alone.
+    """The K spans of a group of which some label is probable, few of many: labels of others, which
+    no label of theirs can be more probable than, are not looked at.
 
-    cell, item: ``(K,)`` int64, which cell of the group's, and of which piece.
+    item, first, last: ``(K,)`` int64, of which piece, and its first and last token there.
     of_labels: ``(L, K)``, probabilities of a span with each label.
     """
 
-    cell: Tensor
     item: Tensor
+    first: Tensor
+    last: Tensor
     of_labels: Tensor
 
     @classmethod
-    def of(cls, of_classes: Tensor, member: Tensor, least: float) -> LikelySpans:
-        """of_classes: probabilities ``(C, P, B)`` of all classes but the first. member: ``(C, L)``,
-        1 where a class has a label. least: how probable a label has to be."""
-        of_labels = of_classes
+    def of(
+        cls, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor, least: float
+    ) -> LikelySpans:
+        """scores: ``(C, P, B)``. member: ``(C − 1, L)``, 1 where a class but the first has a label.
+        least: how probable a label has to be. Raises InvalidScores where a score is not finite."""
+        if scores.device.type == "cpu":
+            chart = torch.empty(scores.shape[2], cells.n, cells.n, dtype=torch.float64)
+            spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
+            spans.fold(chart.numpy())
+        else:
+            chart = cells.chart(scores.logsumexp(0))
+        marginals = TREES.marginals(chart, lengths)
+        # Longer spans than the widest cells have no class.
+        likely = (marginals >= least) & (marginals > 0.0)
+        item, first, last = likely.nonzero(as_tuple=True)
+        starts = torch.tensor(cells.starts, device=first.device)
+        cell = starts[first] + last - first
+        if len(cells) < cells.n * (cells.n + 1) // 2:
+            known = cell < starts[first + 1]
+            item, first, last, cell = item[known], first[known], last[known], cell[known]
+        of_labels = scores[:, cell, item].softmax(0)[1:]
         if not _alone(member):
-            of_labels = torch.einsum("cl,cpb->lpb", member, of_classes)
-        cell, item = (of_labels.amax(0) >= least).nonzero(as_tuple=True)
-        return cls(cell, item, of_labels[:, cell, item])
+            of_labels = member.T @ of_labels
+        of_labels *= marginals[item, first, last].to(of_labels.dtype)
+        some = of_labels.amax(0) >= least
+        return cls(item[some], first[some], last[some], of_labels[:, some])
 
 
 def _alone(member: Tensor) -> bool:
@@ -388,12 +393,10 @@ def _alone(member: Tensor) -> bool:
     )
 
 
-def choose(
-    spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float, cells: SpanCells
-) -> Tensor:
+def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float, n: int) -> Tensor:
     """Which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
 
-    member: ``(C, L)``, 1 where a class has a label.
+    member: as of :meth:`LikelySpans.of`. n: tokens of the longest piece.
     """
     of_labels = spans.of_labels
     likely = (of_labels >= threshold) & (of_labels > 0.0)
@@ -403,9 +406,8 @@ def choose(
     # A label at the threshold itself counts for something.
     gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
     best, which = (member @ gains).max(0)
-    chart = best.new_zeros(len(lengths), cells.n, cells.n, dtype=torch.float64)
-    first, last = (ends.to(best.device)[spans.cell] for ends in (cells.first, cells.last))
-    places = spans.item, first, last
+    chart = best.new_zeros(len(lengths), n, n, dtype=torch.float64)
+    places = spans.item, spans.first, spans.last
     chart[places] = best.double()
     taken = best_compatible(chart, lengths)[places]
     return likely & taken & (member[which].T > 0)
@@ -414,7 +416,6 @@ def choose(
 def _put(
     pieces: list[list[FoundSpans]],
     members: list[tuple[int, int]],
-    cells: SpanCells,
     where: str,
     spans: LikelySpans,
     wanted: Tensor,
@@ -422,8 +423,8 @@ def _put(
     """wanted: ``(L, K)`` bool."""
     label, place = wanted.nonzero(as_tuple=True)
     values = spans.of_labels[label, place].cpu().numpy()
-    label, cell, b = label.cpu(), spans.cell[place].cpu(), spans.item[place].cpu()
-    rows = torch.stack([b, cells.first[cell], -cells.last[cell], label]).numpy()
+    rows = torch.stack([spans.item[place], spans.first[place], -spans.last[place], label])
+    rows = rows.cpu().numpy()
     for column in np.lexsort(rows[::-1]).tolist():
         piece, start, minus_last, number = rows[:, column].tolist()
         d, s = members[piece]
