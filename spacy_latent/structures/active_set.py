@@ -176,7 +176,8 @@ def _solution(scores: Tensor, solve: Callable[[Tensor], Supports]) -> SparseSolu
     supports, order, known = state
     remember(weights, known)
     expand = _expander(supports, order, scores)
-    return SparseSolution(mean, weights, gap, expand, partial(_numbers, supports, order))
+    number = partial(_numbers, supports, order)
+    return SparseSolution(mean, weights, gap, expand, _number=number)
 
 
 class _ActiveSet(torch.autograd.Function):

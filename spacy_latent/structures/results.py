@@ -88,7 +88,7 @@ class SparseSolution:
     weights: Tensor
     gap: Tensor
     _expand: Callable[..., Tensor] = field(repr=False)
-    _number: Callable[[], np.ndarray] | None = field(default=None, repr=False)
+    _number: Callable[[], np.ndarray] | None = field(default=None, repr=False, kw_only=True)
 
     @property
     def part_numbers(self) -> np.ndarray:
