@@ -423,8 +423,8 @@ def _put(
     """wanted: ``(L, K)`` bool."""
     label, place = wanted.nonzero(as_tuple=True)
     values = spans.of_labels[label, place].cpu().numpy()
-    rows = torch.stack([spans.item[place], spans.first[place], -spans.last[place], label])
-    rows = rows.cpu().numpy()
+    ends = spans.first[place], -spans.last[place]
+    rows = torch.stack([spans.item[place], *ends, label]).cpu().numpy()
     for column in np.lexsort(rows[::-1]).tolist():
         piece, start, minus_last, number = rows[:, column].tolist()
         d, s = members[piece]
