@@ -108,6 +108,8 @@ def explain_cli(
                 drawn.append(found)
         if len(seen) > 1:
             print_mean(seen)
+        if any(found.chosen.any() for found in seen):
+            msg.text(LEGEND)
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
@@ -181,6 +183,11 @@ def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
     msg.table(rows, header=header, aligns=("l", "r", "r", "r", "r"), divider=True)
 
 
+LEGEND = (
+    "compr.: by how much the probability falls without these words, suff.: by how much with these "
+    "words alone, both in points of percent; good words have much of the first and little of the "
+    "second. (cut): with words taken out of the text, not hidden from the model."
+)
 # Of a mask that has settled some weight is larger.
 HALF = 0.5
 # Around the chosen words of a longer text; the others are left out.

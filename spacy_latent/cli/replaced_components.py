@@ -121,8 +121,8 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
     names = names or [name for name in pipeline if components[name].get("factory") in made.replaces]
     if not names:
         raise LatentError(
-            f"None of {', '.join(pipeline) or 'its components'} is {old}. Begin with 'spacy init "
-            f"config --pipeline {old}'."
+            f"None of {_kinds(components, pipeline)} is spaCy's {old}, which {made.option} "
+            f"replaces. Begin with 'spacy init config --pipeline {old}'."
         )
     defaults = Language.get_factory_meta(made.factory).default_config
     assert defaults is not None
@@ -156,6 +156,15 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
             },
         }
     return changed
+
+
+def _kinds(components: dict[str, Block], pipeline: list[str]) -> str:
+    """The components, and what each is where its name does not say it: "parser" may be another."""
+    told = []
+    for name in pipeline:
+        kind = components[name].get("factory", "taken from a trained pipeline")
+        told.append(name if kind == name else f"{name} ({kind})")
+    return ", ".join(told) or "its components"
 
 
 def hints(before: Config, after: Config) -> Iterator[str]:

@@ -21,6 +21,8 @@ FIRST, SECOND = "a", "b"
 # Of any version: models and what gives the spans, where docs have two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 READER = "spacy-latent.TextPairs.v1"
+# What a label of a pair may be.
+SINGLE = (str, int, float)
 
 
 class NoSuchField(LatentError):
@@ -65,9 +67,9 @@ def read_text_pairs_v1(
         that are trained on.
     first, second: the fields, or columns, of the texts. In JSON lines a text may be a list of
         words, tokenised already.
-    label: the field of the label, one of all that are in the file. JSON lines may have "cats", an
-        object of labels and numbers, instead. Warns, with LatentWarning, of pairs that have
-        neither where others do.
+    label: the field of the label, one of all that are in the file; a list is refused. JSON lines
+        may have "cats", an object of labels and numbers, instead. Warns, with LatentWarning, of
+        pairs that have neither where others do.
     limit: number of pairs to read, 0 for all.
     """
 
@@ -114,7 +116,8 @@ def read_docs(
         if cats is not None:
             doc.cats = cats
         elif row.get(label) not in (None, ""):
-            doc.cats = {name: float(name == str(row[label])) for name in labels}
+            own = _label(path, number, row, label)
+            doc.cats = {name: float(name == own) for name in labels}
         yield doc
 
 
@@ -124,9 +127,11 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
     labels, count, without = set(), 0, []
     for number, row in rows:
         count += 1
-        if row.get(label) not in (None, ""):
-            labels.add(str(row[label]))
-        elif read_categories(row, f"{path}, line {number}") is None:
+        cats = read_categories(row, f"{path}, line {number}")
+        # Beside "cats" it may be anything: it is not read.
+        if row.get(label) not in (None, "") and (cats is None or isinstance(row[label], SINGLE)):
+            labels.add(_label(path, number, row, label))
+        elif cats is None:
             without.append(number)
     if 0 < len(without) < count:
         warnings.warn(
@@ -136,6 +141,17 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
             stacklevel=2,
         )
     return sorted(labels)
+
+
+def _label(path: Path, number: int, row: dict[str, Any], field: str) -> str:
+    value = row[field]
+    if not isinstance(value, SINGLE):
+        raise LatentError(
+            f"{path}, line {number}: the label under {field!r} is {value!r}; expected one text or "
+            'number. For several labels of a pair, or none, give "cats" in its place, as '
+            '{"cats": {"yes": 1.0, "no": 0.0}}, with all labels in every line.'
+        )
+    return str(value)
 
 
 def is_of_pairs(config: Mapping[str, object]) -> bool:

@@ -20,6 +20,9 @@ from spacy_latent.distributed.trained_arrays import trained_components
 from spacy_latent.models.batch_share import only_a_share
 from spacy_latent.pipeline.shared_upstream import SharedBatch
 
+# The last batch of an epoch is small in any training.
+MANY_EMPTY = 0.1
+
 
 class RankView:
     """``update`` takes the batch of all ranks and learns from this rank's share; gradients are
@@ -30,6 +33,8 @@ class RankView:
     accumulate: into how many parts a batch is divided, one after another
         (``training.accumulate_gradient``). Each rank takes its share of each part.
     idle: going through the steps of before a checkpoint, without doing anything.
+    shares, empty_shares: how many parts of batches the ranks have had, all together, and how many
+        of these had no doc.
     losses: those that the loop is adding up. carried: those of before a checkpoint, to begin with.
     """
 
@@ -43,6 +48,8 @@ class RankView:
         self.accumulate = accumulate
         self.reduce = AllReduce(nlp, frozen, ranks)
         self.idle = False
+        self.shares = 0
+        self.empty_shares = 0
         self.step = 0
         self.losses: dict[str, float] = {}
         self.carried: dict[str, float] = {}
@@ -87,12 +94,26 @@ class RankView:
             return losses
         with self.reduce.keeping_failure(), self._shared_components_wait():
             for number, part in enumerate(parts):
+                self.shares += self.ranks.world
+                self.empty_shares += max(0, self.ranks.world - len(part))
                 share = part[self.ranks.rank :: self.ranks.world]
                 if share:
                     noise = noise_of(self.seed, self.ranks.rank, self.step, number)
                     with noise, only_a_share(_words(share) / _words(part)):
                         self.nlp.update(share, losses=losses, **options)
         return losses
+
+    def told_of_empty_shares(self) -> str | None:
+        """What to say where many batches had fewer docs than there are ranks: nothing else shows
+        that some of these learned from none, and that more of them bring nothing."""
+        if self.empty_shares <= MANY_EMPTY * self.shares:
+            return None
+        return (
+            f"{self.empty_shares / self.shares:.0%} of the ranks' shares of batches had no doc: "
+            f"batches had fewer docs than there are ranks, {self.ranks.world}, and a rank without "
+            "one waits for the others. Give larger batches (training.batcher), shorter docs, or "
+            "fewer ranks."
+        )
 
     @contextlib.contextmanager
     def _shared_components_wait(self) -> Iterator[None]:

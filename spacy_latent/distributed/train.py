@@ -272,6 +272,8 @@ class RankTraining:
         if not self.ranks.alone:
             self.view.reduce.agree()
         saved = self._save_last() or saved
+        if told := self.view.told_of_empty_shares():
+            self._tell(told)
         if saved is not None:
             text = Printer(no_print=True).good("Saved pipeline to output directory", saved)
             if self.ranks.is_first:

@@ -13,6 +13,7 @@ from spacy_latent.estimators.target_difference import (
     NoisyTargetDifference,
     check_positive,
     norms,
+    not_masked,
 )
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
@@ -22,6 +23,7 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
     """I-MLE whose step adapts: λ = β·‖s + ε‖ / ‖g‖ of each item, and the difference is divided by
     λ. The paper has ‖s‖; then scores of 0, as those of a fresh scorer may be, would never have a
     gradient, whatever β. It costs that the step varies with the noise, by as much as ‖s + ε‖ does.
+    Of neither norm are parts that a mask forbids, also one such as −1e6 or −1e30.
 
     β rises by ``rate`` after a batch in which a running mean of the number of parts with a gradient
     is below ``target`` per item, else it falls; it is saved with the weights. The scale of the loss
@@ -83,8 +85,9 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
     def gradient_of_scores(
         self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
     ) -> Tensor:
-        share = self.step.to(scores) * norms(scores)
-        length = norms(gradient)
+        counted = not_masked(scores)
+        share = self.step.to(scores) * norms(scores, counted)
+        length = norms(gradient, counted)
         # An item without a gradient, or with β = 0, keeps its structure.
         size = torch.where(length > 0, share / length.clamp_min(1e-300), 0.0)
         batch = len(lengths) // self.num_samples

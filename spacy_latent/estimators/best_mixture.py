@@ -13,6 +13,7 @@ from spacy_latent.estimators.dense_marginalization import (
     check_marginalization,
 )
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.totals import exact_potential
 
 
 class BestMixture(Estimator):
@@ -49,5 +50,6 @@ class BestMixture(Estimator):
             return Draw.single(z[0])
         padding = ~known
         some = torch.where(known.view(*known.shape, *[1] * structure.part_axes), z, z[:1])
-        totals = structure.log_potential(some, scores, lengths)
-        return Draw(some, totals.masked_fill(padding, -torch.inf).softmax(0), padding=padding)
+        totals = exact_potential(structure, some, scores, lengths)
+        weights = totals.masked_fill(padding, -torch.inf).softmax(0).to(scores.dtype)
+        return Draw(some, weights, padding=padding)

@@ -9,6 +9,7 @@ from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.straight_through import GradientOf
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.totals import exact_potential
 
 
 class BestStraightThrough(Estimator):
@@ -39,8 +40,8 @@ class BestStraightThrough(Estimator):
         z = torch.where(
             padding.view(*padding.shape, *[1] * structure.part_axes), best.z[:1], best.z
         )
-        potential = structure.log_potential(z, scores, lengths)
-        soft = potential.masked_fill(padding, -torch.inf).softmax(0)
+        totals = exact_potential(structure, z, scores, lengths)
+        soft = totals.masked_fill(padding, -torch.inf).softmax(0).to(scores.dtype)
         first = torch.zeros_like(soft)
         first[0] = 1.0
         return Draw(z, GradientOf.apply(soft, first), padding=padding)

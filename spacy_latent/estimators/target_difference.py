@@ -14,6 +14,10 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.perturbed_best import PerturbedBest
 from spacy_latent.structures.base import Structure
 
+# A score so far below the highest of its item stands for −inf: models mask by −1e6, −1e30 and what
+# is between, to which noise may add.
+MASK = 5e5
+
 
 class TargetDifference(Estimator):
     """Forward z = MAP(s); backward as :meth:`gradient_of_scores` says, from further MAP calls."""
@@ -57,10 +61,18 @@ class _Difference(torch.autograd.Function):
         return result, None, None, None
 
 
-def norms(values: Tensor) -> Tensor:
-    """Of each item's finite numbers, shaped to multiply the items."""
-    finite = values.masked_fill(~values.isfinite(), 0.0)
-    return finite.flatten(1).norm(dim=1).view(-1, *[1] * (values.dim() - 1))
+def not_masked(scores: Tensor) -> Tensor:
+    """Which of the scores ``(B, *parts)`` are magnitudes, and no mask; −inf is one."""
+    axes = tuple(range(1, scores.dim()))
+    if not scores.numel():
+        return torch.ones_like(scores, dtype=torch.bool)
+    return scores > scores.amax(axes, keepdim=True) - MASK
+
+
+def norms(values: Tensor, counted: Tensor) -> Tensor:
+    """Of those of each item's numbers that are ``counted``, shaped to multiply the items."""
+    own = values.masked_fill(~counted, 0.0)
+    return own.flatten(1).norm(dim=1).view(-1, *[1] * (values.dim() - 1))
 
 
 def check_positive(name: str, **numbers: float) -> None:

@@ -12,6 +12,7 @@ from spacy_latent.estimators.dense_marginalization import (
     check_marginalization,
 )
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.totals import exact_potential
 
 
 class TopKSparsemax(Estimator):
@@ -42,9 +43,7 @@ class TopKSparsemax(Estimator):
             z = structure.map(scores, lengths)
             return Draw.single(z)
         z, known = best_structures(structure, scores, lengths, self.k)
-        totals = torch.where(known, structure.log_potential(z, scores, lengths), -torch.inf)
+        totals = torch.where(known, exact_potential(structure, z, scores, lengths), -torch.inf)
         sizes = torch.full((totals.shape[1],), len(totals), dtype=torch.int64)
-        # The kernel reads no half precision.
-        wide = totals if totals.dtype == torch.float64 else totals.float()
-        weights = sparsemax(wide.t().contiguous(), sizes, self.name).t().to(scores.dtype)
+        weights = sparsemax(totals.t().contiguous(), sizes, self.name).t().to(scores.dtype)
         return Draw(z, weights, padding=weights.detach() == 0)

@@ -21,6 +21,9 @@ class BiLstm(nn.Module):
         self.lstm = nn.LSTM(width, hidden_width, layers, batch_first=True, bidirectional=True)
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        if not vectors.shape[:2].numel():
+            # torch packs nothing that is empty.
+            return vectors.new_zeros(*vectors.shape[:2], self.output_width)
         sizes = fetch(lengths).clamp_min(1)
         # Else torch sends the order to a GPU and fetches it again.
         ordered = vectors.device.type != "cpu" and bool((sizes[1:] <= sizes[:-1]).all())

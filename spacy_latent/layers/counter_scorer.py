@@ -54,8 +54,7 @@ class CounterScorer(CountingScorer):
             nn.Linear(hidden_width, 1),
         )
 
-    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        vectors = self.read(vectors, lengths)
+    def score(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         added = self.steps(vectors)
         counters = added.cumsum(1)
         arcs = counter_pairs(

@@ -46,8 +46,7 @@ class CounterSpanScorer(CountingScorer):
         self.last = nn.Linear(2 * self.width, hidden_width, bias=False)
         self.output = nn.Linear(hidden_width, 1)
 
-    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        vectors = self.read(vectors, lengths)
+    def score(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         counters = self.steps(vectors).cumsum(1)
         # A span is from one boundary to another: 0 is before the first token, n after the last.
         after = nn.functional.pad(vectors, (0, 0, 0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 
@@ -36,6 +37,19 @@ class CountingScorer(EncodedScorer):
     """
 
     counts = True
+
+    def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        vectors = self.read(vectors, lengths)
+        if vectors.is_cuda:
+            return self.score(vectors, lengths)
+        # In bfloat16, which autocast would make of steps here, sums of them have no digits; and the
+        # kernel reads none. On a GPU, autocast sums in float32 itself.
+        with torch.autocast(vectors.device.type, enabled=False):
+            return self.score(vectors.to(self.step.weight.dtype), lengths)
+
+    @abstractmethod
+    def score(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Scores of parts, from vectors that are encoded and 0 at padding."""
 
     def __init__(
         self,

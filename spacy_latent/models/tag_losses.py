@@ -26,6 +26,7 @@ from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.results import SparseSolution
 from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions
+from spacy_latent.structures.totals import exact_potential
 
 
 @dataclass
@@ -77,13 +78,13 @@ def quadratic_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tens
 
 def perceptron_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
     """The score of the best sequence (Collins 2002)."""
-    return chain.log_potential(chain.map(scores, lengths), scores, lengths)
+    return exact_potential(chain, chain.map(scores, lengths), scores, lengths)
 
 
 def sparsemap_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
     """max over the marginal polytope of μ·s − ½‖μ‖², μ over pairs of neighbouring tags (Niculae et
     al. 2018a)."""
-    pairs = chain.chain_scores(scores, lengths)
+    pairs = chain.chain_scores(scores.double(), lengths)
     mean = LinearChain().sparsemap(pairs.detach(), lengths).mean
     # By Danskin's theorem the gradient is the mean.
     taken = torch.where(mean != 0, pairs, 0.0)
@@ -107,7 +108,8 @@ def tag_loss(
     """
     gold = scores.masked_fill(~allowed, -torch.inf)
     value = VALUES[kind]
-    return value(chain, scores, lengths) - value(chain, gold, lengths)
+    # Two large numbers, whose difference float32 would not hold: they may be of float64.
+    return (value(chain, scores, lengths) - value(chain, gold, lengths)).to(scores.dtype)
 
 
 def loss_and_gradient(

@@ -81,7 +81,9 @@ class Problem:
         wrong = exists & ~(scores < np.inf)
         self.not_finite = np.unique(self.item[wrong]).tolist()
         self.allowed = exists & np.isfinite(scores)
-        self.target = np.where(self.allowed, scores, 0.0).clip(-LARGEST_SCORE, LARGEST_SCORE)
+        given = np.where(self.allowed, scores, 0.0)
+        self.target = given.clip(-LARGEST_SCORE, LARGEST_SCORE)
+        self.cut = given - self.target
         self.edge_allowed = self.allowed[self.part]
 
         structures = [f for g in graphs for f in g.structures]
@@ -321,7 +323,17 @@ class Problem:
                     penalty *= growth
                     duals /= growth[self.edge_item]
                     normals /= growth[self.edge_item]
-        return np.clip(mean, 0.0, 1.0)
+        mean = np.clip(mean, 0.0, 1.0)
+        self.residual = np.maximum(self.residual, self._left_by_cuts(mean, tolerance))
+        return mean
+
+    def _left_by_cuts(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
+        """How far the solution may be, per item, since scores were cut. Where what was cut is 0, or
+        1 if the score is high, no point of [0, 1] gains by what the score lacks. Else one gains at
+        most the product, and is within √(2·gain)."""
+        missing = np.where(self.cut > 0.0, 1.0 - mean, mean)
+        missing[missing <= tolerance] = 0.0
+        return np.sqrt(2.0 * np.bincount(self.item, np.abs(self.cut) * missing, self.batch))
 
     def _on_faces(
         self, multipliers: np.ndarray, live: np.ndarray

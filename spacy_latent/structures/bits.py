@@ -134,12 +134,10 @@ class Bits(Structure):
         prepared, lengths = self._read(scores, lengths)
         if self._subsets:
             flat = self._subsets.sparsemap(*_flat(prepared))
-            mean = flat.mean.view_as(scores)
         else:
-            mean = prepared.clamp(0.0, 1.0)
-            flat = decompose(mean.flatten(1).to(scores.dtype))
-        weights, shape = flat.weights, scores.shape
-        mean = mean.to(scores.dtype)
+            flat = decompose(prepared.double().clamp(0.0, 1.0).flatten(1))
+        flat = flat.cast(scores.dtype)
+        mean, weights, shape = flat.mean.view_as(scores), flat.weights, scores.shape
         return SparseSolution(
             mean, weights, flat.gap, lambda: flat.atoms.view(len(weights), *shape)
         )

@@ -24,7 +24,12 @@ from spacy_latent.structures.budget_prices import nearest_average_of_trees
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Budget
-from spacy_latent.structures.lp_sparsemap import ItemGraph, point_solution, solve_graphs
+from spacy_latent.structures.lp_sparsemap import (
+    ItemGraph,
+    bring_near,
+    point_solution,
+    solve_graphs,
+)
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 
@@ -105,7 +110,8 @@ class BudgetTree(DependencyTree):
         larger set is the best of a smaller one, too, where it lies in it. Where it does not,
         modifiers have prices and trees are found anew for each, see
         :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`. What none of them
-        solves is left to ADMM with trees and budgets, which takes scores beyond ±1e8 for that.
+        solves is left to ADMM with trees and budgets, which takes scores beyond ±1e8 for that,
+        where not all heads of a word have such.
         Prices divide the scores of an item where an arc is taken that is worse by more than 1e8
         than another one of its modifier, until no difference is larger.
 
@@ -182,7 +188,8 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         graphs = self._graphs(lengths.tolist())
-        found = solve_graphs(graphs, scores, steps, tolerance, self.name)
+        near = bring_near(scores, self.exclusive_axes)
+        found = solve_graphs(graphs, near, steps, tolerance, self.name)
         return torch.arange(len(lengths)), found.mean, found.residual, found.iterations
 
     def _graphs(self, sizes: list[int]) -> list[ItemGraph]:
@@ -242,6 +249,11 @@ class BudgetTree(DependencyTree):
         """
         mask = self.part_mask(scores[None], torch.tensor([n]))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
+        # Each word has one head: what all heads of a word have in common counts for nothing, and
+        # takes the digits of sums, which tell what is best.
+        highest = open_scores.max(0)
+        highest = np.where(np.isfinite(highest), highest, 0.0)
+        open_scores, level = open_scores - highest, highest.sum()
         if self.projective:
             from spacy_latent.kernels.budget_eisner import best_budget_tree, table_size
 
@@ -270,7 +282,7 @@ class BudgetTree(DependencyTree):
                     warnings.warn(
                         f"{self.name}: the search for the best tree of {n} tokens was given up "
                         f"after {MOST_CALLS} calls of the oracle. The tree found has the score "
-                        f"{best_score:.6g}; none has more than {most:.6g}.",
+                        f"{best_score + level:.6g}; none has more than {most + level:.6g}.",
                         LatentWarning,
                         stacklevel=2,
                     )

@@ -14,7 +14,12 @@ from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.encoded_graph import StructureFactor
-from spacy_latent.structures.lp_sparsemap import GraphSolution, ItemGraph, solve_graphs
+from spacy_latent.structures.lp_sparsemap import (
+    GraphSolution,
+    ItemGraph,
+    bring_near,
+    solve_graphs,
+)
 
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or one of the structures alone"
 # ADMM takes more and cheaper steps than an active set does.
@@ -134,7 +139,8 @@ class FactorGraph(Structure):
         keys = [tuple(n) if isinstance(n, list) else n for n in sizes.tolist()]
         graphs = {key: self.graph(key, shape) for key in set(keys)}
         chosen, steps = [graphs[key] for key in keys], max_iter * ITERATIONS_PER_CALL
-        solution = solve_graphs(chosen, masked, steps, tolerance, self.name)
+        near = bring_near(masked, self.exclusive_axes)
+        solution = solve_graphs(chosen, near, steps, tolerance, self.name)
         return solution.cast(scores.dtype).sent(scores.device)
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -152,7 +158,8 @@ class FactorGraph(Structure):
         for b in found.nonzero().flatten().tolist():
             size = lengths[b].tolist()
             parts = self.numbered(tuple(size) if isinstance(size, list) else size, shape)
-            chosen = z[b].detach().cpu().numpy().ravel() == 1
+            # NumPy has no bfloat16.
+            chosen = (z[b].detach() == 1).cpu().numpy().ravel()
             for constraint in self.constraints.values():
                 held = (factor.encode().holds(chosen) for factor in constraint.factors(parts))
                 found[b] &= all(held)

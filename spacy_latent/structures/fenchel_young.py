@@ -28,6 +28,7 @@ from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.totals import exact_potential, exact_scores
 
 LOSSES = ("crf", "sparsemap", "perceptron", "perturbed")
 
@@ -82,7 +83,7 @@ def structured_loss(
     noise: Tensor | None = None,
 ) -> Tensor:
     """The loss of each item, ``(B,)``, differentiable in ``scores``: "crf" twice, the others once.
-    Never negative, but for rounding.
+    Never negative, but for rounding. Computed in float64: a small difference of large numbers.
 
     scores: ``(B, *parts)``. gold: ``(B, *parts)``, 0/1, members of the structure.
     margin: for "perceptron", how much better than another structure the gold one has to be, for
@@ -91,13 +92,15 @@ def structured_loss(
     """
     if loss == "crf":
         return -structure.log_prob(gold, scores, lengths)
+    exact, dtype = exact_scores(structure, scores), scores.dtype
+    gold = gold.to(exact.dtype)
     if loss == "sparsemap":
         # At the maximum the value does not change with μ: no gradient has to go through it.
-        mean = structure.sparsemap(scores.detach(), lengths).mean
+        mean = structure.sparsemap(exact.detach(), lengths).mean
         squares = (mean.square() - gold.square()).flatten(1).sum(1)
-        return _dot(mean, scores) - _dot(gold, scores) - 0.5 * squares
+        return (_dot(mean, exact) - _dot(gold, exact) - 0.5 * squares).to(dtype)
     # Unlike a dot product, this counts the transitions that a structure may have bound.
-    of_gold = structure.log_potential(gold, scores, lengths)
+    of_gold = exact_potential(structure, gold, exact, lengths)
     if loss == "perturbed":
         if noise is None or not len(noise):
             raise LatentError(
@@ -105,20 +108,20 @@ def structured_loss(
             )
         # Of gold under the same noise, whose mean is that of gold: never negative, less variance.
         gains = [
-            _maximum(structure, noisy, lengths) - structure.log_potential(gold, noisy, lengths)
-            for noisy in scores + noise
+            _maximum(structure, noisy, lengths) - exact_potential(structure, gold, noisy, lengths)
+            for noisy in exact + noise
         ]
-        return torch.stack(gains).mean(0)
+        return torch.stack(gains).mean(0).to(dtype)
     cost = margin * (1 - gold)
-    best = structure.map(scores.detach() + cost, lengths)
-    of_best = structure.log_potential(best, scores, lengths)
-    return of_best - of_gold + (best * cost).flatten(1).sum(1)
+    best = structure.map(exact.detach() + cost, lengths)
+    of_best = exact_potential(structure, best, exact, lengths)
+    return (of_best - of_gold + (best * cost).flatten(1).sum(1)).to(dtype)
 
 
 def _maximum(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
     """What the best structure of each item scores, ``(B,)``; its gradient is that structure."""
     best = structure.map(scores.detach(), lengths)
-    return structure.log_potential(best, scores, lengths)
+    return exact_potential(structure, best, scores, lengths)
 
 
 def _dot(z: Tensor, scores: Tensor) -> Tensor:

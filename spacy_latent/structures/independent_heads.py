@@ -49,7 +49,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
-        return self._solution(sparsemax(rows, sizes, self.name), prepared, scores.dtype)
+        return self._solution(sparsemax(rows.double(), sizes, self.name), prepared, scores.dtype)
 
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the heads of each node ``(B·(N+1), N+1)``, and how many there are to choose

@@ -11,6 +11,10 @@ from torch import Tensor
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 
+# By how much a sum of the shares of some items may miss the whole number that it should be. Means
+# are given in float64 for its sake: what float32 rounds off 5,000 of them is far more.
+ROUNDING = 1e-9
+
 
 class ItemSet(Structure):
     """Subsets of n items. Scores ``(B, N)``, lengths ``(B,)``, each at most N."""
@@ -31,8 +35,8 @@ class ItemSet(Structure):
 
 
 def decompose(mean: Tensor) -> SparseSolution:
-    """Subsets whose weighted sum is ``mean`` ``(B, N)``, each of as many items as the sum of the
-    mean, rounded down or up; at most N + 1 of them.
+    """Subsets whose weighted sum is ``mean`` ``(B, N)``, float64, each of as many items as the sum
+    of the mean, rounded down or up; at most N + 1 of them.
 
     Systematic sampling (Madow 1949): item i takes the stretch of length mean[i] of a line; for an
     offset u in [0, 1), those items are chosen whose stretch holds one of u, u + 1, u + 2, ... The
@@ -40,11 +44,10 @@ def decompose(mean: Tensor) -> SparseSolution:
     these. They are differentiable, and linear in the mean.
     """
     batch = len(mean)
-    # The ends in float64: each is a sum of up to N numbers.
-    ends = mean.double().cumsum(1)
-    # Where a sum should be whole, rounding must not open a sliver at either side of it.
-    rounding = 1e-9 if mean.dtype == torch.float64 else 1e-5
-    whole = (ends.detach() - ends.detach().round()).abs() < rounding
+    ends = mean.cumsum(1)
+    # Where a sum should be whole, rounding must not open a sliver at either side of it: its subset
+    # would be one too large or too small.
+    whole = (ends.detach() - ends.detach().round()).abs() < ROUNDING
     ends = torch.where(whole, ends.detach().round() + (ends - ends.detach()), ends)
     fractions = ends - ends.detach().floor()
     knots = torch.cat([ends.new_zeros(batch, 1), fractions, ends.new_ones(batch, 1)], 1)
@@ -61,7 +64,7 @@ def decompose(mean: Tensor) -> SparseSolution:
         # Numbers of the form u + whole, below a point: how many a stretch holds.
         below = (ends[:, None] - offsets[:, :, None]).ceil()
         above = (begins[:, None] - offsets[:, :, None]).ceil()
-        atoms = (below - above).clamp(0, 1).to(mean.dtype)
+        atoms = (below - above).clamp(0, 1)
     picked = weights.gather(1, order)
     picked = torch.where(picked.detach() > 1e-12, picked, torch.zeros_like(picked))
     chosen = torch.where(picked.detach()[:, :, None] > 0, atoms, 0.0).transpose(0, 1)
@@ -70,4 +73,4 @@ def decompose(mean: Tensor) -> SparseSolution:
     def expand(device: torch.device = mean.device) -> Tensor:
         return chosen if device == mean.device else send(chosen, device)
 
-    return SparseSolution(mean, picked.t().to(mean.dtype), gap, expand)
+    return SparseSolution(mean, picked.t(), gap, expand)

@@ -208,5 +208,7 @@ class KOfN(ItemSet, CompiledStructure):
         check_options(self, max_iter, tolerance)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
-        mean = capped_simplex(prepared, sizes, self.k, self.exactly, self.name)
-        return decompose(mean.to(scores.dtype)).sent(scores.device)
+        # What is far from the k-th is whole, or has no share, wherever it is.
+        near, _ = self._bring_near(prepared, sizes)
+        mean = capped_simplex(near, sizes, self.k, self.exactly, self.name)
+        return decompose(mean).cast(scores.dtype).sent(scores.device)

@@ -22,7 +22,7 @@ from spacy_latent.errors import (
     not_finite_message,
 )
 from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative
-from spacy_latent.structures.admm import Infeasible, Problem
+from spacy_latent.structures.admm import LARGEST_SCORE, Infeasible, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
 
@@ -54,7 +54,9 @@ class GraphSolution(SparseSolution):
     NotTractable.
 
     residual: ``(B,)``, float64: how far the factors are from agreeing, or the gradient from what
-        their constraints explain, whichever is more; Euclidean.
+        their constraints explain, whichever is more; Euclidean. Where a score beyond ±1e8 is
+        taken for that, and its part is not left out if it is low, nor whole if it is high, at least
+        a bound on what that moves the point by, which may be far too large.
     iterations: ``(B,)``, int64.
     gap: half the square of the residual; here not a bound on the duality gap.
     """
@@ -101,6 +103,25 @@ def solve_graphs(
         )
     mean, residual, iterations = _LocalPolytope.apply(scores, graphs, max_iter, tolerance, name)
     return point_solution(mean, residual, iterations, name)
+
+
+def bring_near(scores: Tensor, axes: Sequence[int]) -> Tensor:
+    """Scores ``(B, *parts)`` of the same solution, of which less is cut. Of each group along
+    ``axes`` (0 the first of the parts) a structure has just one part: what all of a group have in
+    common changes nothing. Where the second highest would be cut, it becomes 0; the highest alone
+    may be far above. −inf stays; the gradient does."""
+    if not axes or not scores.numel():
+        return scores
+    own = sorted(1 + axis for axis in axes)
+    rest = [axis for axis in range(scores.dim()) if axis not in own]
+    groups = scores.detach().permute(rest + own).flatten(len(rest))
+    best = groups.topk(min(2, groups.shape[-1]), -1).values
+    second = torch.where(best[..., -1].isfinite(), best[..., -1], best[..., 0])
+    far = second.isfinite() & (second.abs() > LARGEST_SCORE)
+    common = torch.where(far, second, 0.0)
+    for axis in own:
+        common = common.unsqueeze(axis)
+    return scores - common
 
 
 def point_solution(mean: Tensor, residual: Tensor, iterations: Tensor, name: str) -> GraphSolution:

@@ -73,7 +73,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
 
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
-        rows, sizes = self._rows(prepared, lengths)
+        rows, sizes = self._rows(prepared.double(), lengths)
         if self.unaligned:
             # No part stands for a word alone, so nothing is taken off for its share.
             sizes = sizes - (sizes > 0).to(sizes)

@@ -77,7 +77,12 @@ class OneOfN(ItemSet):
         """The one choice, which is as probable as in :meth:`sample`."""
         with torch.no_grad():
             z = self._sample(scores.detach(), lengths, num_samples, generator)
-        return Traces(z, self._total(z, scores, lengths) - self._log_partition(scores, lengths))
+        return Traces(z, self._log_prob(z, scores, lengths))
+
+    def _log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+        """:meth:`log_prob`, in float64: a small difference of large numbers."""
+        exact = self._levelled(scores.double(), lengths)
+        return self._total(z.double(), exact, lengths) - self._log_partition(exact, lengths)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """See :meth:`Structure.top_k`; in O(N log N) an item, whatever k is."""
@@ -110,7 +115,7 @@ class OneOfN(ItemSet):
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
         """As :meth:`reparameterize`: the choice is the trace."""
         found = self._reparameterize(scores, lengths)
-        log_probs = self._total(found.z, scores, lengths) - self._log_partition(scores, lengths)
+        log_probs = self._log_prob(found.z, scores, lengths)
         return ReparameterizedTrace(found.z, found.noisy, found.redrawn, log_probs)
 
     def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class OneToOneAlignment(Alignment):
         max_iter: bound on the number of steps, each one of the rows and one of the columns. The
             larger scores / temperature, the more it takes; short of that many, sums of columns are
             right and those of rows not yet.
-        tolerance: steps end when no logarithm of a sum is wrong by more.
+        tolerance: the steps of an item end when no logarithm of its sums is wrong by more.
         """
         if not temperature > 0 or max_iter < 1 or not tolerance > 0:
             raise InvalidScores(
@@ -97,17 +97,20 @@ class OneToOneAlignment(Alignment):
         must_columns = (lengths[:, 1] <= lengths[:, 0])[:, None] & (not self.unaligned)
         row_shift = torch.zeros_like(logits[:, :, :1].sum(2))
         column_shift = torch.zeros_like(logits[:, :1].sum(1))
+        # Each item ends at its own step, whatever is beside it in the batch.
+        live = torch.ones_like(row_shift[:, :1], dtype=torch.bool)
         if logits.numel():
             for _ in range(max_iter):
                 total = (logits - column_shift[:, None]).logsumexp(2)
                 total = torch.where(must_rows, total, total.clamp_min(0.0))
                 total = torch.where(rows, total, 0.0)
-                wrong = (total - row_shift).detach().abs().max()
-                row_shift = total
+                wrong = (total - row_shift).detach().abs().amax(1, keepdim=True)
+                row_shift = torch.where(live, total, row_shift)
                 total = (logits - row_shift[:, :, None]).logsumexp(1)
                 total = torch.where(must_columns, total, total.clamp_min(0.0))
-                column_shift = torch.where(columns, total, 0.0)
-                if wrong <= tolerance:
+                column_shift = torch.where(live, torch.where(columns, total, 0.0), column_shift)
+                live = live & (wrong > tolerance)
+                if not bool(live.any()):
                     break
         plan = (logits - row_shift[:, :, None] - column_shift[:, None]).exp()
         return torch.where(inside, plan, 0.0).to(scores.dtype)

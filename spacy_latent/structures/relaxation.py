@@ -33,6 +33,10 @@ def project_simplex(points: Tensor) -> Tensor:
     size = points.shape[-1]
     if size == 0:
         return points
+    # What all points of a row have in common changes nothing, and takes digits: those of float32
+    # are gone at 1e7. Its gradient is 0.
+    top = points.detach().amax(-1, keepdim=True)
+    points = points - top.masked_fill(top.isneginf(), 0.0)
     ordered = points.sort(-1, descending=True).values
     rank = torch.arange(1, size + 1, device=points.device, dtype=points.dtype)
     finite = ordered.masked_fill(ordered.isneginf(), 0.0)

@@ -61,8 +61,8 @@ class RowChoices(Structure):
         return self._parts(OneOfN().redraw(chosen, rows, sizes), prepared)
 
     def _solution(self, dense: Tensor, prepared: Tensor, dtype: torch.dtype) -> SparseSolution:
-        """Of SparseMAP, from that of each row ``(B·R, C)``: the structures that the rows of the
-        mean give to a common uniform number (systematic sampling, Madow 1949)."""
+        """Of SparseMAP, from that of each row ``(B·R, C)``, float64: the structures that the rows
+        of the mean give to a common uniform number (systematic sampling, Madow 1949)."""
         mean = self._parts(dense, prepared)
         # Only what has a share, in the order of the rows.
         flat = dense.unflatten(0, prepared.shape[:2]).flatten(1)
@@ -74,6 +74,6 @@ class RowChoices(Structure):
             chosen = solution.atoms
             whole = chosen.new_zeros(len(chosen), *flat.shape)
             whole.scatter_(2, place[None].expand_as(chosen), chosen)
-            return self._parts(whole.view(-1, *dense.shape), prepared).to(dtype)
+            return self._parts(whole.view(len(chosen), *dense.shape), prepared).to(dtype)
 
         return SparseSolution(mean.to(dtype), solution.weights.to(dtype), solution.gap, expand)

@@ -139,7 +139,8 @@ class Decisions:
         row, first, last = spans.nonzero(as_tuple=True)
         split = ends[row, first, last - 1]
         # When the next word is shifted, the top of the stack is the longest span that ends here.
-        begin = (spans | torch.diag_embed(inner[:, 0].expand(len(z), -1))).int().argmax(1)
+        begin = (spans | torch.diag_embed(inner[:, 0].expand(len(z), -1))).int()
+        begin = begin.argmax(1) if longest else begin.new_zeros(len(z), 0, dtype=torch.int64)
         at_shift, at = ((begin > 0) & inner[:, 0]).nonzero(as_tuple=True)
         top = begin[at_shift, at]
         self.row = torch.cat([row, at_shift])

@@ -78,10 +78,11 @@ def structure_checks(
     −inf at some parts: map, log_partition, marginals, entropy, cross_entropy, kl, log_count,
     log_prob, top_k, sparsemap, contains, encode and decode, and smoothed sums, with their gradients
     and for marginals the product with the Hessian; how often each structure is sampled; and, to the
-    digits that totals have, what is best beside scores of 1e15 and 1e30. Then
-    that nothing depends on padding, layout, the rest of the batch or chance; that dtypes are kept;
-    and that errors name the item. Where ``structure.tractable`` (``has_map`` for map, ``linear``
-    for sparsemap) does not promise an operation, it may raise NotTractable instead.
+    digits that totals have, what is best beside scores of 1e15 and 1e30. Then that nothing depends
+    on padding, layout, the rest of the batch or chance; that dtypes are kept, and atoms of
+    SparseMAP are members in half precision, too; and that errors name the item. Where
+    ``structure.tractable`` (``has_map`` for map, ``linear`` for sparsemap) does not promise an
+    operation, it may raise NotTractable instead.
 
     members: all structures of an item of a given length, ``(M, *parts)`` 0/1 arrays; the length is
         an int, or a tuple of one for each axis, as in ``lengths``. A few thousand at most.
@@ -924,6 +925,11 @@ class _Contract:
             if self.structure.has_map:
                 self.mixture(given, solution, scores)
             self.optimal(given, solution, scores)
+        if self.structure.has_map:
+            for dtype in (torch.float16, torch.bfloat16):
+                given, scores = f"scores in {dtype}", self.scores(0.5, offset=2000).to(dtype)
+                solution = self.call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
+                self.of_the_list(given, solution)
         self.gradient_of_sparsemap()
 
     def mixture(self, given: str, solution: SparseSolution, scores: Tensor) -> None:
@@ -946,18 +952,23 @@ class _Contract:
             0,
             tolerance * float(size.max()) if size.numel() else tolerance,
         )
+        self.of_the_list(given, solution)
         for b in range(len(self.listing)):
             there = weights[:, b] > 0
-            number = self.listing.find(b, atoms[there, b])
-            report.holds(
-                "sparsemap",
-                (number >= 0).all(),
-                f"{given}, {self.listing.item(b)}: an atom is no structure of the list.",
-            )
             report.holds(
                 "sparsemap",
                 not atoms[~there, b].any(),
                 f"{given}, {self.listing.item(b)}: an atom without weight is not zero.",
+            )
+
+    def of_the_list(self, given: str, solution: SparseSolution) -> None:
+        for b in range(len(self.listing)):
+            there = solution.weights[:, b] > 0
+            number = self.listing.find(b, solution.atoms[there, b])
+            self.report.holds(
+                "sparsemap",
+                (number >= 0).all(),
+                f"{given}, {self.listing.item(b)}: an atom is no structure of the list.",
             )
 
     def optimal(self, given: str, solution: SparseSolution, scores: Tensor) -> None:

@@ -149,6 +149,8 @@ def test_several_texts_have_a_mean(saved: Any) -> None:
     # A text without words is none of them.
     assert result.exit_code == 0 and "2 texts" in shown and " of 6.0 words by" in shown
     assert "no words in this text" in shown and "stands without" not in shown
+    # What the columns are is said once, however many tables there are.
+    assert shown.count("compr.: by how much") == 1
     assert "texts" not in explain(saved, BAD, "--steps", 5).output
 
 

@@ -462,6 +462,9 @@ def test_what_does_not_become_one_of_ours(factory: str) -> None:
             replaced_by(factory, filled(made(pipeline)), names)
     with pytest.raises(LatentError, match="structure already"):
         replaced_by(factory, filled(with_structure(filled(made([name])), [])))
+    # It keeps the name, which alone would say that it is none of what it is called.
+    with pytest.raises(LatentError, match=rf"None of tok2vec, {name} \({factory}\) is spaCy's"):
+        replaced_by(factory, replaced_by(factory, filled(made([name]))))
 
 
 @pytest.mark.parametrize("factory", REPLACED)

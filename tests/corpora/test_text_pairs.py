@@ -128,6 +128,18 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, name, content, said):
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("label", [["yes", "no"], [], {"yes": 1.0}])
+def test_a_label_that_is_no_single_one_is_refused(tmp_path, label):
+    """Written out, a list would be a category of its own that nobody meant."""
+    path = tmp_path / "pairs.jsonl"
+    row = {"text_a": "a", "text_b": "b", "label": label}
+    path.write_text(json.dumps(row), encoding="utf8")
+    with pytest.raises(LatentError, match=r"line 1: the label under 'label' is .*\"cats\""):
+        read(path)
+    path.write_text(json.dumps({**row, "cats": {"yes": 1.0}}), encoding="utf8")
+    assert read(path)[0].reference.cats == {"yes": 1.0}
+
+
 def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("text_a\ttext_b\tlabel\na\tb\tx\na\tb\t\na\tb\t\n", encoding="utf8")

@@ -175,6 +175,20 @@ def test_a_further_step_that_fails_on_a_rank_is_told_to_all() -> None:
         InnerSteps("latent_textcat", pipe, reduce).finish_update(Adam())
 
 
+def test_ranks_that_had_nothing_to_learn_from_are_told_of() -> None:
+    """A stock config begins with batches of a hundred words, which may be one doc."""
+    nlp, examples = make_pipeline(shared("tagger"))
+    view = RankView(nlp, [], Paired([None]), seed=0, accumulate=1)
+    for _ in range(9):
+        view.update(examples[:2], losses={}, sgd=False)
+    view.update(examples[:1], losses={}, sgd=False)
+    assert view.told_of_empty_shares() is None
+    for _ in range(2):
+        view.update(examples[:1], losses={}, sgd=False)
+    told = view.told_of_empty_shares()
+    assert told is not None and told.startswith("12% of the ranks' shares") and "batcher" in told
+
+
 # ---------------------------------------------------------------- random numbers
 
 

@@ -8,6 +8,8 @@ from spacy.util import registry
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.best_mixture import BestMixture
+from spacy_latent.estimators.best_straight_through import BestStraightThrough
+from spacy_latent.estimators.top_k_sparsemax import TopKSparsemax
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.layers.merge_scorer import build_merge_scorer_v1
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -100,3 +102,26 @@ def test_a_beam_of_merges_learns_in_a_latent_layer(name):
 def test_bad_options_are_refused(options, said):
     with pytest.raises(LatentError, match=said):
         BestMixture(**options)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [BestMixture(k=5), BestStraightThrough(k=5), TopKSparsemax(k=5)],
+    ids=lambda estimator: estimator.name,
+)
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
+def test_weights_hold_their_digits_beside_an_offset(estimator, offset):
+    """Of all spans, of which a tree has 2n − 1: totals in single precision have no digits left."""
+    torch.manual_seed(0)
+    scores = 0.5 * torch.randn(2, 30, 30) + offset
+    lengths, values = torch.tensor([30, 21]), torch.arange(5.0)[:, None]
+
+    def found(given):
+        given = given.requires_grad_()
+        weights = estimator(ConstituencyTree(), given, lengths, is_train=True).weights
+        return weights, torch.autograd.grad((weights * values).sum(), given)[0]
+
+    single, double = found(scores.clone()), found(scores.double())
+    for own, exact in zip(single, double):
+        assert own.dtype == torch.float32
+        torch.testing.assert_close(own, exact.float(), rtol=1e-5, atol=1e-6)

@@ -15,6 +15,7 @@ from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.spigot_marginals import SpigotMarginals
+from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.structures.oracles import listed_trees
@@ -247,3 +248,20 @@ def test_impossible_settings_are_refused() -> None:
         BlackBox(-1.0)
     with pytest.raises(IncompatiblePair, match=r"SpigotMarginals.*Listed"):
         SpigotMarginals().check(ORACLE)
+
+
+@pytest.mark.parametrize("difference", ["forward", "central"])
+@pytest.mark.parametrize("mask", [-1e6, -1e30])
+def test_the_step_of_aimle_is_not_that_of_a_mask(difference: str, mask: float) -> None:
+    def gradient(masking: float) -> Tensor:
+        scores = torch.randn(8, 5, generator=torch.Generator().manual_seed(2))
+        scores[:, 2] = masking
+        scores.requires_grad_()
+        upstream = torch.randn(8, 5, generator=torch.Generator().manual_seed(3))
+        torch.manual_seed(4)
+        draw = AdaptiveImplicitMLE(difference)(KOfN(2), scores, torch.full((8,), 5), True)
+        return torch.autograd.grad((draw.mean() * upstream).sum(), scores)[0]
+
+    expected = gradient(-torch.inf)
+    assert expected.any() and not expected[:, 2].any()
+    torch.testing.assert_close(gradient(mask), expected)

@@ -310,3 +310,26 @@ def size_of_digits(step_cost: float) -> float:
 
 def test_steps_that_make_no_difference_are_taken_back() -> None:
     assert size_of_digits(1.0) < 0.02 < size_of_digits(0.0)
+
+
+@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+@pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4)])
+def test_autocast_on_the_cpu_leaves_the_sums_alone(build, encoder):
+    torch.manual_seed(0)
+    scorer = build(counters=2, hidden_width=7, encoder=encoder)(6)
+    vectors, lengths = torch.randn(2, 30, 6), torch.tensor([30, 12])
+    expected = scorer(vectors, lengths)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = scorer(vectors, lengths)
+    assert found.dtype == torch.float32
+    if encoder is None:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    found.sum().backward()
+    assert all(weight.grad is not None for weight in scorer.parameters())
+
+
+@pytest.mark.parametrize("batch, words", [(0, 3), (2, 0), (0, 0)])
+def test_an_encoder_of_no_items_and_of_no_words(batch, words):
+    encoder = build_bilstm_v1(hidden_width=4)(6)
+    found = encoder(torch.zeros(batch, words, 6), torch.zeros(batch, dtype=torch.int64))
+    assert found.shape == (batch, words, 8)

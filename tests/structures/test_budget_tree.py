@@ -663,3 +663,19 @@ def test_estimators_that_need_the_best_tree_are_refused() -> None:
 def test_pickles() -> None:
     again = pickle.loads(pickle.dumps(BudgetTree(3, projective=True)))
     assert repr(again) == repr(BudgetTree(3, projective=True))
+
+
+@pytest.mark.parametrize("projective", [False, True])
+def test_what_all_heads_of_a_word_have_in_common_does_not_hide_the_best(projective: bool) -> None:
+    structure, n = BudgetTree(1, projective), 5
+    members = torch.from_numpy(trees(n, 1, projective)).double()
+    torch.manual_seed(0)
+    for _ in range(20):
+        shifted = normal(1, n + 1, n + 1)
+        shifted[:, :, 1] += 1e10
+        best = structure.map(shifted, torch.tensor([n]))
+        # Without what 1e10 rounds off the scores.
+        scores = shifted.clone()
+        scores[:, :, 1] -= 1e10
+        totals = (members * scores).sum((1, 2))
+        assert float((best * scores).sum()) >= float(totals.max()) - 1e-9

@@ -429,3 +429,33 @@ def test_structures_that_do_not_go_together_are_refused() -> None:
     graph = FactorGraph({"all": Bits()}, {"lines": LineBudget(1, axis=1)})
     with pytest.raises(LatentError, match="parts have 1 axes"):
         graph.sparsemap(torch.zeros(1, 3), torch.tensor([3]))
+
+
+@pytest.mark.parametrize("offset", [-1e10, 1e8, 1e10])
+def test_what_all_heads_of_a_word_have_in_common_is_not_cut(offset: float) -> None:
+    graph = FactorGraph({"tree": SpanningTree()}, {"all": LineBudget(4, 0, True)})
+    lengths = torch.tensor([4])
+    scores = torch.randn(1, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores[:, :, 1] += offset
+    found = graph.sparsemap(scores, lengths)
+    assert found.residual <= 1e-6
+    expected = SpanningTree().sparsemap(scores, lengths).mean
+    torch.testing.assert_close(found.mean, expected, rtol=0, atol=1e-5)
+
+
+def test_the_residual_tells_where_cuts_may_have_changed_the_point() -> None:
+    """One of two items is bought; what they differ by is beyond what is not cut."""
+    graph = ItemGraph((2,), [Xor([0, 1])])
+    for scores, whole in (([1e10, 3e10], False), ([1e10, 0.0], True), ([0.0, -1e30], True)):
+        found = graph.sparsemap(torch.tensor(scores, dtype=torch.float64))
+        best = torch.tensor(scores).argmax()
+        error = 1.0 - float(found.mean[0, best])
+        assert (error < 1e-6) == whole
+        assert found.residual >= error - 1e-6 and (found.residual <= 1e-6) == whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_members_in_half_precision(dtype: torch.dtype) -> None:
+    graph = FactorGraph({"tree": ProjectiveTree()}, {"few": LineBudget(1, 0, True)})
+    z = torch.stack([torch.from_numpy(enumeration.arcs(h)) for h in ((0, 1, 2), (0, 1, 1))])
+    assert graph.contains(z.to(dtype), torch.tensor([3, 3])).tolist() == [True, False]

@@ -268,3 +268,18 @@ def test_settings_that_cannot_be() -> None:
     scores, lengths = torch.zeros(1, 3), torch.tensor([3])
     with pytest.raises(LatentError, match=r"'perturbed' needs noise \(K, B"):
         structured_loss(OneOfN(), scores, scores, lengths, "perturbed")
+
+
+@pytest.mark.parametrize("loss", ["crf", "sparsemap", "perceptron", "perturbed"])
+@pytest.mark.parametrize("offset", [1e3, 1e5])
+def test_values_hold_their_digits_beside_an_offset(loss: str, offset: float) -> None:
+    torch.manual_seed(0)
+    scores, lengths = torch.randn(2, 40, 3, 3) + offset, torch.tensor([40, 17])
+    gold = LinearChain().map(torch.randn_like(scores), lengths)
+    options: dict[str, Any] = {"margin": 0.5} if loss == "perceptron" else {}
+    if loss == "perturbed":
+        options["noise"] = torch.randn(2, *scores.shape)
+    single = structured_loss(LinearChain(), scores, gold, lengths, loss, **options)
+    exact = structured_loss(LinearChain(), scores.double(), gold, lengths, loss, **options)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single, exact.float(), rtol=1e-6, atol=1e-5)

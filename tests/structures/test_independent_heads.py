@@ -39,3 +39,10 @@ def test_graphs_may_have_cycles_and_trees_are_among_them() -> None:
     both = IndependentHeads("earlier"), SpanningTree(direction="earlier")
     sums = [each.log_partition(scores_for((4,)), torch.tensor([4])) for each in both]
     torch.testing.assert_close(*sums)
+
+
+def test_no_item_and_no_word_have_structures_to_show() -> None:
+    for batch, words in ((0, 3), (2, 0), (0, 0)):
+        scores = torch.zeros(batch, words + 1, words + 1)
+        found = IndependentHeads().sparsemap(scores, torch.zeros(batch, dtype=torch.int64))
+        assert found.atoms.shape[1:] == scores.shape and not found.atoms.any()

@@ -163,3 +163,29 @@ def test_masks_that_leave_more_or_less_than_k(exactly: bool, size: float, signs:
     generator = torch.Generator().manual_seed(0)
     drawn = structure.sample(scores, lengths, 400, generator)
     torch.testing.assert_close(drawn.mean(0), expected, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("structure", [KOfN(2), KOfN(3), KOfN(3, exactly=False), Bits(budget=3)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_atoms_are_members_in_any_precision(structure: Structure, dtype: torch.dtype) -> None:
+    generator, lengths = torch.Generator().manual_seed(0), torch.tensor([9, 7, 5, 2])
+    for _ in range(20):
+        scores = (0.5 * torch.randn(4, 9, generator=generator)).to(dtype)
+        found = structure.sparsemap(scores, lengths)
+        assert found.mean.dtype == found.weights.dtype == found.atoms.dtype == dtype
+        for weights, atoms in zip(found.weights, found.atoms):
+            assert (structure.contains(atoms, lengths) | (weights == 0)).all()
+
+
+def test_atoms_of_many_items_have_k_in_single_precision() -> None:
+    scores = 0.7 * torch.rand(1, 1_500, generator=torch.Generator().manual_seed(2))
+    found = KOfN(500).sparsemap(scores, torch.tensor([1_500]))
+    sizes = found.atoms[:, 0].sum(1)[found.weights[:, 0] > 0]
+    assert sizes.unique().tolist() == [500.0]
+
+
+def test_sparsemap_of_fewer_than_k_beside_a_mask_chooses_k() -> None:
+    scores = torch.tensor([[0.3, -1e30, -1e30, -1e30], [-1e30, -1e30, 1.0, 0.0]])
+    mean = KOfN(2).sparsemap(scores, torch.tensor([4, 2])).mean
+    expected = torch.tensor([[1.0, 1 / 3, 1 / 3, 1 / 3], [1.0, 1.0, 0.0, 0.0]])
+    torch.testing.assert_close(mean, expected)

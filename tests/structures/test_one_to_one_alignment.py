@@ -287,3 +287,17 @@ def test_dtypes_and_layout(unaligned: bool) -> None:
     both = torch.tensor([[3, 3], [2, 2]])
     assert torch.equal(structure.map(square, both[:, 0]), structure.map(square, both))
     assert pickle.loads(pickle.dumps(structure)).unaligned == unaligned
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_sinkhorn_of_an_item_is_the_same_beside_any_other(unaligned: bool) -> None:
+    """Also of one that is done after fewer steps than those beside it."""
+    torch.manual_seed(0)
+    scores, lengths = padded([(3, 4), (4, 2), (5, 5), (0, 3)])
+    scores[2] *= 20.0
+    structure = OneToOneAlignment(unaligned)
+    together = structure.sinkhorn(scores, lengths, 1.0, 100, 1e-2)
+    for b in range(len(scores)):
+        own = slice(b, b + 1)
+        alone = structure.sinkhorn(scores[own], lengths[own], 1.0, 100, 1e-2)
+        torch.testing.assert_close(together[own], alone, rtol=0, atol=1e-12)

@@ -13,6 +13,7 @@ from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
+from spacy_latent.structures.relaxation import project_simplex
 from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
@@ -194,3 +195,15 @@ def test_gradients_of_marginals_at_large_scores(structure: Structure, size: floa
     (again,) = torch.autograd.grad(mean, given, along)
     torch.testing.assert_close(again, gradient, rtol=0.0, atol=1e-8)
     assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize("offset", [-1e9, -1e7, 1e4, 1e7, 1e9])
+def test_points_far_from_the_simplex_are_projected_on_it(offset: float) -> None:
+    points = offset + torch.tensor([[0.0, 0.0, -1e30], [2048.0, 0.0, -torch.inf]])
+    points.requires_grad_()
+    shares = project_simplex(points)
+    assert shares.tolist() == [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]
+    (slope,) = torch.autograd.grad(shares[0, 0], points)
+    assert slope.tolist() == [[0.5, -0.5, 0.0], [0.0, 0.0, 0.0]]
+    half = torch.tensor([[300.0, 300.0, 1.0]], dtype=torch.bfloat16)
+    assert project_simplex(half).tolist() == [[0.5, 0.5, 0.0]]

@@ -202,3 +202,13 @@ def test_straight_through_over_the_best_is_its_definition(structure):
     assert found[0].any() and not found[1].any()
     predicted = BestStraightThrough(k=4)(structure, scores, lengths, False)
     torch.testing.assert_close(predicted.z[0], best.z[0])
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_of_no_words_there_is_one_tree(batch):
+    scores, lengths = torch.zeros(batch, 0, 0, requires_grad=True), torch.zeros(batch).long()
+    structure = ShiftReduce()
+    z = structure.sample(scores, lengths, 3)
+    assert z.shape == (3, batch, 0, 0)
+    assert structure.log_prob(z, scores, lengths).tolist() == 3 * [batch * [0.0]]
+    assert structure.log_prob(z[0], scores, lengths).tolist() == batch * [0.0]

@@ -330,3 +330,15 @@ def test_what_has_no_trace_says_so() -> None:
         KOfN(2, exactly=False).sample_trace(torch.zeros(1, 3), torch.tensor([2]))
     with pytest.raises(InvalidScores, match="num_samples is 0"):
         SpanningTree().sample_trace(torch.zeros(1, 3, 3), torch.tensor([2]), 0)
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e6])
+def test_a_single_choice_holds_its_digits_beside_an_offset(offset: float) -> None:
+    scores, lengths = offset - torch.arange(3.0).repeat(2, 1), torch.tensor([3, 2])
+    structure, generator = OneOfN(), torch.Generator().manual_seed(0)
+    sampled = structure.sample_trace(scores, lengths, 8, generator)
+    redrawn = structure.reparameterize_trace(scores, lengths)
+    for found in (sampled, redrawn):
+        assert found.log_probs.dtype == torch.float32
+        expected = structure.log_prob(found.z, scores, lengths)
+        torch.testing.assert_close(found.log_probs, expected)
