@@ -10,7 +10,10 @@ d, and the last token's is the sum itself.
 Weights are exp(score − the column's best). Where so much cancels that weights that underflowed
 could matter, or that the adjoint would overflow, the same elimination runs on logarithms: a weight
 that was lost counts as much as one divided by all pivots, which is 1 by the probability that heads
-chosen one by one form a tree (SMALLEST_CHANCE). Everything is float64.
+chosen one by one form a tree (SMALLEST_CHANCE). Where every token may hang on every other by a
+weight of SMALLEST_WEIGHT or more, no weight is lost: those between tokens only grow, and what
+underflows is added to what is larger by a hundred decades. Sums and marginals then need no
+logarithms, however improbable trees are. Everything is float64.
 
 Marginals are w[h, m]·B[m, m]·Q[h, m] with B the inverse of the Laplacian and Q[h, m] the
 probability that a walk from h over heads comes to the root before m. kernels.escapes finds both
@@ -68,6 +71,8 @@ SMALLEST_PIVOT = 1e-150
 # and gradients, and by its square the derivatives of gradients.
 SMALLEST_CHANCE = 1e-100
 LOG_SMALLEST_CHANCE = math.log(SMALLEST_CHANCE)
+# Of products of two, times that of a share, nothing underflows.
+SMALLEST_WEIGHT = 1e-100
 # Of a walk to a token, see above, in float32 and float64.
 LARGEST_RETURNS = 1e7, 1e3
 HEADER = LANES
@@ -99,12 +104,12 @@ def _shape(n):
 
 
 @kernel(fastmath=FAST)
-def _eliminate(w, n, first, shares, pivots, row):
+def _eliminate(w, n, first, smallest_chance, shares, pivots, row):
     """Eliminate tokens n .. 1 of ``w``, [head, modifier], in place.
 
     Afterwards row k holds the weights w[k, m] for m < k that the token had as a head. shares: like
     w; written: shares[k, h] is f[h] of k for h < k, and 0 for the others. pivots: written: d.
-    first: 1 with a single root, else 0. row: workspace.
+    first: 1 with a single root, else 0. smallest_chance: see SMALLEST_CHANCE. row: workspace.
     RETURNS: log Z, or NaN where pivots are too small to trust.
     """
     total, chance = 0.0, 1.0
@@ -121,7 +126,7 @@ def _eliminate(w, n, first, shares, pivots, row):
         # The root's own arcs, as the last pivot, choose one of its children and close no cycle.
         if k > first:
             chance *= pivot / pivots[k]
-            if not chance > SMALLEST_CHANCE:
+            if not chance >= smallest_chance:
                 return np.nan
         total += math.log(pivot)
         inverse = 1.0 / pivot
@@ -310,6 +315,19 @@ def _read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, 
         if not weights[int(best[m]), m] > 0.0:
             return INFEASIBLE, 0.0
     return FEASIBLE, offset
+
+
+@kernel
+def _loses_nothing(matrix, weights, n, begin):
+    """Whether no weight between tokens is below SMALLEST_WEIGHT, nor one from the root, unless it
+    is forbidden: the first token with one that is taken out of the graph gives it to all others.
+    matrix, weights, begin: as of :func:`_read_weights`."""
+    for h in range(n + 1):
+        for m in range(1, n + 1):
+            if h != m and not weights[h, m - begin] >= SMALLEST_WEIGHT:
+                if h > 0 or matrix[h, m] > -np.inf:
+                    return False
+    return True
 
 
 @kernel
@@ -589,6 +607,7 @@ def sum_by_escapes(
             value = _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch)
             if math.isnan(value) or not (
                 _log_chance(value, weights, n, single_root, rows[5]) > LOG_SMALLEST_CHANCE
+                or _loses_nothing(matrix, weights, n, 1)
             ):
                 status[b], own[0] = UNSOLVED, REFUSED
                 continue
@@ -678,7 +697,13 @@ def sum_over_trees(
         if child != 1:
             _swap(weights, 1, child, n)
         _copy(weights, w, *shape)
-        value = _eliminate(w, n, first, shares, pivots, rows[0])
+        value = _eliminate(w, n, first, SMALLEST_CHANCE, shares, pivots, rows[0])
+        if math.isnan(value) and what == 0:
+            if child != 1:
+                _swap(matrix, 1, child, n)
+            if _loses_nothing(matrix, weights, n, 0):
+                _copy(weights, w, *shape)
+                value = _eliminate(w, n, first, 0.0, shares, pivots, rows[0])
         if math.isnan(value):
             status[b] = UNSOLVED
             continue

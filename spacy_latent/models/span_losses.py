@@ -30,6 +30,9 @@ from spacy_latent.structures.copies import of_copies
 # A span of a doc, start and end, with the classes that it may have.
 Observed = tuple[int, int, tuple[int, ...]]
 TREES = ConstituencyTree()
+# Of two spans that cross, or two labels of one span that exclude each other, one is less probable:
+# than one half, and than what sums in float32 leave open.
+SURE = 0.501
 
 
 @dataclass
@@ -130,20 +133,6 @@ def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     shares = (scores - top).exp_()
     total = shares.sum(0)
     return top + total.log(), shares, total
-
-
-def probabilities(scores: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
-    """``(C, P, B)``: that a span is in the tree with this class."""
-    if scores.device.type != "cpu":
-        folded, shares, total = fold_by_tensors(scores)
-        marginals = TREES.marginals(cells.chart(folded), lengths)
-        shares.mul_(cells.of_chart(marginals).to(scores.dtype) / total)
-        return clear_padding(shares, lengths, cells)
-    spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
-    chart = np.empty((scores.shape[2], cells.n, cells.n))
-    spans.fold(chart)
-    mean = TREES.marginals(torch.from_numpy(chart), lengths)
-    return torch.from_numpy(spans.gradient(mean.numpy()))
 
 
 def best_compatible(gains: Tensor, lengths: Tensor) -> Tensor:
@@ -335,6 +324,9 @@ def find_spans(
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
+    if not labels:
+        return pieces
+    bounds = [threshold] if least is None else [threshold, max(least, 1e-30)]
     for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
         lengths = send(group.lengths, scores.device)
@@ -342,50 +334,102 @@ def find_spans(
         for place, known in enumerate(label_sets):
             member[place, list(known)] = 1.0
         with threads_of(scores), torch.no_grad():
-            of_classes = probabilities(scores, lengths, cells)[1:]
-            of_labels = torch.einsum("kl,kpb->lpb", member, of_classes)
-            chosen = choose(of_labels, member, lengths, threshold, cells)
-            _put(pieces, group.members, cells, "chosen", chosen, of_labels)
+            spans = LikelySpans.of(scores, lengths, cells, member, min(bounds))
+            chosen = choose(spans, member, lengths, threshold, cells.n)
+            _put(pieces, group.members, "chosen", spans, chosen)
             if least is not None:
-                likely = of_labels >= max(least, 1e-30)
-                _put(pieces, group.members, cells, "likely", likely, of_labels)
+                likely = spans.of_labels >= bounds[1]
+                _put(pieces, group.members, "likely", spans, likely)
     return pieces
 
 
-def choose(
-    of_labels: Tensor, member: Tensor, lengths: Tensor, threshold: float, cells: SpanCells
-) -> Tensor:
-    """Which labels of which spans are predicted, ``(L, P, B)`` bool; see :func:`find_spans`.
+@dataclass
+class LikelySpans:
+    """The K spans of a group of which some label is probable, few of many: labels of others, which
+    no label of theirs can be more probable than, are not looked at.
 
-    of_labels: probabilities ``(L, P, B)``. member: ``(K, L)``, 1 where a class has a label.
+    item, first, last: ``(K,)`` int64, of which piece, and its first and last token there.
+    of_labels: ``(L, K)``, probabilities of a span with each label.
     """
+
+    item: Tensor
+    first: Tensor
+    last: Tensor
+    of_labels: Tensor
+
+    @classmethod
+    def of(
+        cls, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor, least: float
+    ) -> LikelySpans:
+        """scores: ``(C, P, B)``. member: ``(C − 1, L)``, 1 where a class but the first has a label.
+        least: how probable a label has to be. Raises InvalidScores where a score is not finite."""
+        if scores.device.type == "cpu":
+            chart = torch.empty(scores.shape[2], cells.n, cells.n, dtype=torch.float64)
+            spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
+            spans.fold(chart.numpy())
+        else:
+            chart = cells.chart(scores.logsumexp(0))
+        marginals = TREES.marginals(chart, lengths)
+        # Longer spans than the widest cells have no class.
+        likely = (marginals >= least) & (marginals > 0.0)
+        item, first, last = likely.nonzero(as_tuple=True)
+        starts = torch.tensor(cells.starts, device=first.device)
+        cell = starts[first] + last - first
+        if len(cells) < cells.n * (cells.n + 1) // 2:
+            known = cell < starts[first + 1]
+            item, first, last, cell = item[known], first[known], last[known], cell[known]
+        of_labels = scores[:, cell, item].softmax(0)[1:]
+        if not _alone(member):
+            of_labels = member.T @ of_labels
+        of_labels *= marginals[item, first, last].to(of_labels.dtype)
+        some = of_labels.amax(0) >= least
+        return cls(item[some], first[some], last[some], of_labels[:, some])
+
+
+def _alone(member: Tensor) -> bool:
+    """Whether each class is one label, in their order."""
+    return member.shape[0] == member.shape[1] and torch.equal(
+        member, torch.eye(len(member), dtype=member.dtype, device=member.device)
+    )
+
+
+def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float, n: int) -> Tensor:
+    """Which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
+
+    member: as of :meth:`LikelySpans.of`. n: tokens of the longest piece.
+    """
+    of_labels = spans.of_labels
     likely = (of_labels >= threshold) & (of_labels > 0.0)
-    if not likely.any() or threshold > 0.501:
+    sure = _alone(member) and not (likely & (of_labels <= SURE)).any()
+    if threshold > SURE or sure or not likely.any():
         return likely
     # A label at the threshold itself counts for something.
     gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
-    best, which = torch.einsum("kl,lpb->kpb", member, gains).max(0)
-    taken = cells.of_chart(best_compatible(cells.chart(best), lengths))
-    return likely & taken & (member[which].movedim(-1, 0) > 0)
+    best, which = (member @ gains).max(0)
+    chart = best.new_zeros(len(lengths), n, n, dtype=torch.float64)
+    places = spans.item, spans.first, spans.last
+    chart[places] = best.double()
+    taken = best_compatible(chart, lengths)[places]
+    return likely & taken & (member[which].T > 0)
 
 
 def _put(
     pieces: list[list[FoundSpans]],
     members: list[tuple[int, int]],
-    cells: SpanCells,
     where: str,
-    chosen: Tensor,
-    of_labels: Tensor,
+    spans: LikelySpans,
+    wanted: Tensor,
 ) -> None:
-    label, cell, b = chosen.nonzero(as_tuple=True)
-    values = of_labels[label, cell, b].cpu().numpy()
-    label, cell, b = label.cpu(), cell.cpu(), b.cpu()
-    rows = torch.stack([b, cells.first[cell], -cells.last[cell], label]).numpy()
-    for place in np.lexsort(rows[::-1]).tolist():
-        piece, start, minus_last, number = rows[:, place].tolist()
+    """wanted: ``(L, K)`` bool."""
+    label, place = wanted.nonzero(as_tuple=True)
+    values = spans.of_labels[label, place].cpu().numpy()
+    ends = spans.first[place], -spans.last[place]
+    rows = torch.stack([spans.item[place], *ends, label]).cpu().numpy()
+    for column in np.lexsort(rows[::-1]).tolist():
+        piece, start, minus_last, number = rows[:, column].tolist()
         d, s = members[piece]
         own = pieces[d][s]
         span = LabelledSpan(
-            own.start + start, own.start - minus_last + 1, number, float(values[place])
+            own.start + start, own.start - minus_last + 1, number, float(values[column])
         )
         getattr(own, where).append(span)

@@ -23,6 +23,7 @@ from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.span_groups import group_spans
 from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.results import SparseSolution
 from spacy_latent.structures.smoothed import smoothed_expectation, smoothed_value
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions
 from spacy_latent.structures.totals import exact_potential
@@ -263,8 +264,7 @@ def probabilities(
     pairs = chain.chain_scores(scores, lengths)
     if kind == "sparsemap":
         solution = LinearChain().sparsemap(pairs, lengths)
-        sequences = solution.atoms.amax(3).argmax(-1).cpu().numpy()
-        mixture = sequences, solution.weights.cpu().numpy()
+        mixture = _tags_of(solution, pairs), solution.weights.cpu().numpy()
         return Probabilities(solution.mean.sum(2).cpu().numpy(), path, mixture=mixture)
     walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic")
     of_pairs = walk.double().cpu().numpy()
@@ -275,6 +275,13 @@ def probabilities(
     whole = np.where(places > 0, of_tags[items, places - 1, before], 1.0)
     steps = np.divide(pair, whole, out=np.zeros(path.shape), where=(path >= 0) & (whole > 0))
     return Probabilities(of_tags, path, steps)
+
+
+def _tags_of(solution: SparseSolution, pairs: Tensor) -> np.ndarray:
+    """The sequences of a mixture, ``(S, B, N)``, −1 at padding, by one transition at each position;
+    as 0/1 arrays they would be S times as large as the scores of pairs, ``(B, N, K, K)``."""
+    numbers, count = solution.part_numbers, pairs.shape[-1]
+    return np.where(numbers < 0, -1, numbers % count)
 
 
 def ranked(
@@ -293,9 +300,10 @@ def ranked(
         tags, totals = LinearChain().top_k_tags(steps.log(), lengths, count)
         weights = totals.exp()
     elif kind == "sparsemap":
-        solution = LinearChain().sparsemap(chain.chain_scores(scores, lengths), lengths)
+        pairs = chain.chain_scores(scores, lengths)
+        solution = LinearChain().sparsemap(pairs, lengths)
         # Heaviest first, as the solver leaves them.
-        tags = solution.atoms[:count].amax(3).argmax(-1).int()
+        tags = torch.from_numpy(_tags_of(solution, pairs)[:count])
         weights = solution.weights[:count]
     else:
         tags, totals = chain.top_k_tags(scores, lengths, count)

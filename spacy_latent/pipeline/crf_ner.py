@@ -446,11 +446,10 @@ class CrfEntityRecognizer(TrainedComponent):
         )
         if left_out:
             text = examples[left_out[0]].reference.text[:60]
-            warnings.warn(
-                f"{self.name}: no sequence of entities agrees with the annotation of "
-                f"{len(left_out)} doc(s) of the batch, such as {text!r}. They do not count.",
-                LatentWarning,
-                stacklevel=2,
+            self.tell_once(
+                "left out",
+                f"no sequence of entities agrees with the annotation of {len(left_out)} doc(s) of "
+                f"a batch, such as {text!r}. Such docs do not count, here and in other batches.",
             )
         return float(sum(losses)), gradient
 

@@ -3,7 +3,6 @@
 Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +17,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -138,6 +137,7 @@ class LatentParser(TrainedComponent):
         self.model = model
         self.name = name
         self.scorer = scorer
+        self._told: set[str] = set()
         self.cfg: dict[str, Any] = {
             "labels": [],
             "annotate": annotate,
@@ -263,11 +263,10 @@ class LatentParser(TrainedComponent):
             losses[key] = losses.get(key, 0.0) + float(told.words.sum())
         if told.left_out:
             text = examples[told.left_out[0]].reference.text[:60]
-            warnings.warn(
-                f"{self.name}: no tree agrees with the heads of {len(told.left_out)} sentence(s) "
-                f"of the batch, such as one in {text!r}. They do not count.",
-                LatentWarning,
-                stacklevel=2,
+            self.tell_once(
+                "left out",
+                f"no tree agrees with the heads of {len(told.left_out)} sentence(s) of a batch, "
+                f"such as one in {text!r}. Such sentences do not count, here and in other batches.",
             )
         return losses
 

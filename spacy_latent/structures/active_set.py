@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,9 @@ def _solution(scores: Tensor, solve: Callable[[Tensor], Supports]) -> SparseSolu
     mean, weights, gap = _ActiveSet.apply(scores, solve, state)
     supports, order, known = state
     remember(weights, known)
-    return SparseSolution(mean, weights, gap, _expander(supports, order, scores))
+    expand = _expander(supports, order, scores)
+    number = partial(_numbers, supports, order)
+    return SparseSolution(mean, weights, gap, expand, _number=number)
 
 
 class _ActiveSet(torch.autograd.Function):
@@ -235,15 +238,21 @@ def _expander(supports: Supports, order: np.ndarray, scores: Tensor) -> Callable
     return expand
 
 
+def _numbers(supports: Supports, order: np.ndarray) -> np.ndarray:
+    """Part numbers of all structures ``(K, B, W)``, in this order, then −1."""
+    places = np.take_along_axis(supports.atoms, order[:, :, None], 1)
+    places[order >= supports.counts[:, None]] = -1
+    return places.swapaxes(0, 1)
+
+
 def _marked(
     supports: Supports, order: np.ndarray, shape: torch.Size, device: torch.device
 ) -> Tensor:
     """The structures ``(K, B, *parts)``, 0/1 in single precision, on a GPU: only the numbers of
     their parts go there, a tenth or less of as many bytes."""
-    places = np.take_along_axis(supports.atoms, order[:, :, None], 1)
-    places[order >= supports.counts[:, None]] = -1
+    places = _numbers(supports, order)
     count = supports.means.shape[1]
-    places = np.where(places < 0, count, places).astype(np.int32).swapaxes(0, 1)
+    places = np.where(places < 0, count, places).astype(np.int32)
     index = send(torch.from_numpy(np.ascontiguousarray(places)), device).long()
     marked = torch.zeros(*index.shape[:2], count + 1, device=device)
     marked.scatter_(2, index, 1.0)
@@ -256,7 +265,8 @@ def _marked(
 class _Support:
     """The support of one item: rows of part numbers, their weights, the inverse of G + 11ᵀ."""
 
-    def __init__(self, scores: np.ndarray, parts: np.ndarray) -> None:
+    def __init__(self, scores: np.ndarray, parts: np.ndarray, gradient: np.ndarray) -> None:
+        """gradient: a row of its own, in which the scores stand."""
         self.scores = scores
         self.count = 0
         self.gap = np.full(1, np.inf)
@@ -265,7 +275,7 @@ class _Support:
         self.inverse = np.zeros((room, room))
         self.row_sums = np.zeros(room)
         self.weights = np.zeros(room)
-        self.gradient = scores.copy()
+        self.gradient = gradient
         self.indicator = np.zeros(len(scores), dtype=np.int32)
         self.add(parts, 0.0)
 
@@ -335,29 +345,26 @@ def _solve_by_map(
         top = masked.amax([1 + axis for axis in structure.exclusive_axes], keepdim=True)
         masked = masked - top.masked_fill(top.isneginf(), 0.0)
         flat = masked.flatten(1).cpu().numpy()
-    atoms = _ask(structure, masked, lengths)
+    atoms = structure._best_parts(masked, lengths)
     wrong = [b for b in range(batch) if np.isneginf(flat[b][atoms[b]]).any()]
     if wrong:
         structure.raise_infeasible(wrong)
-    state = [_Support(flat[b], atoms[b]) for b in range(batch)]
+    gradients = flat.copy()
+    state = [_Support(flat[b], atoms[b], gradients[b]) for b in range(batch)]
     active = list(range(batch))
     for _ in range(max_iter):
         if not active:
             break
-        gradients = torch.from_numpy(np.stack([state[b].gradient for b in active]))
-        gradients = gradients.view(len(active), *scores.shape[1:]).to(scores.device)
+        # Neighbours need no copy, which takes as long as some oracles do.
+        together = active[-1] - active[0] == len(active) - 1
+        own = gradients[active[0] : active[-1] + 1] if together else gradients[active]
+        given = torch.from_numpy(own).view(len(active), *scores.shape[1:]).to(scores.device)
         index = torch.as_tensor(active, device=lengths.device)
-        atoms = _ask(structure, gradients, lengths[index])
+        atoms = structure._best_parts(given, lengths[index])
         active = [b for b, parts in zip(active, atoms) if state[b].add(parts, gap)]
     for support in state:
         support.finish()
     return _pack(state, flat.shape)
-
-
-def _ask(structure: Oracle, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
-    """Part numbers of the best structure of each item."""
-    best = structure._map(scores, lengths).flatten(1).cpu().numpy()
-    return [np.flatnonzero(row).astype(np.int32) for row in best]
 
 
 def _pack(state: list[_Support], shape: tuple[int, int]) -> Supports:

@@ -146,6 +146,13 @@ class Structure(Staged, ABC):
         """The best structure of each item, 0/1 in the dtype of ``scores``. Ties may be broken
         freely but always the same way. For ``scores`` see ``masks_itself``."""
 
+    def _best_parts(self, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
+        """Where the parts of the best structure of each item stand in its scores, int32 each, from
+        the first on: what SparseMAP asks for again and again. Does not write to the scores."""
+        # Those given are still needed.
+        best = self._map(scores.clone(), lengths).flatten(1).cpu().numpy()
+        return [np.flatnonzero(row).astype(np.int32) for row in best]
+
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Which entries of ``scores`` are parts, as a bool tensor that broadcasts to its shape.
 

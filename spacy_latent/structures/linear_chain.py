@@ -76,6 +76,12 @@ class LinearChain(CompiledStructure):
 
         return best_transitions(scores, lengths)
 
+    def _best_parts(self, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
+        tags, count = self._best(scores, lengths).cpu().numpy(), scores.shape[-1]
+        place = count * count * np.arange(tags.shape[1], dtype="int32") + tags
+        place[:, 1:] += count * tags[:, :-1]
+        return [row[:n] for row, n in zip(place, lengths.tolist())]
+
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         return transitions_of(found, scores)
 

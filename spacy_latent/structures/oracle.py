@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 
@@ -22,5 +23,7 @@ class Oracle(Protocol):
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def _best_parts(self, scores: Tensor, lengths: Tensor) -> list[np.ndarray]: ...
 
     def raise_infeasible(self, items: list[int]) -> None: ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,6 +88,22 @@ class SparseSolution:
     weights: Tensor
     gap: Tensor
     _expand: Callable[..., Tensor] = field(repr=False)
+    _number: Callable[[], np.ndarray] | None = field(default=None, repr=False, kw_only=True)
+
+    @property
+    def part_numbers(self) -> np.ndarray:
+        """The structures of the support by their parts, ``(K, B, W)`` int32: places in an item's
+        scores, of a chain from its first position on, then −1; −1 alone where the weight is
+        padding. As many as a structure has parts, where :attr:`atoms` are as many as there are
+        scores."""
+        if self._number is not None:
+            return self._number()
+        atoms = self.atoms.flatten(2).cpu().numpy() > 0
+        numbers = np.full((*atoms.shape[:2], int(atoms.sum(2).max(initial=0))), -1, dtype=np.int32)
+        for place in np.ndindex(*atoms.shape[:2]):
+            own = np.flatnonzero(atoms[place])
+            numbers[place][: len(own)] = own
+        return numbers
 
     @property
     def atoms(self) -> Tensor:
@@ -109,7 +126,7 @@ class SparseSolution:
         can be made on any device."""
         if self.mean.device == device:
             return self
-        names = [each.name for each in fields(self) if each.name != "_expand"]
+        names = [each.name for each in fields(self) if not each.name.startswith("_")]
         sent = send_together([getattr(self, name) for name in names], device)
         there: dict[str, Any] = dict(zip(names, sent))
         return replace(self, **there, _expand=partial(self._expand, device))

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.layers.span_features import span_cells
+from spacy_latent.models import span_losses
 from spacy_latent.models.span_losses import (
     Gold,
+    LikelySpans,
     Observed,
     choose,
     crosses,
@@ -23,7 +25,6 @@ from spacy_latent.models.span_losses import (
     losses_and_gradient,
     losses_by_tensors,
     most_compatible,
-    probabilities,
 )
 from spacy_latent.testing.listing import scored
 from tests.enumeration import constituency_trees
@@ -161,11 +162,32 @@ def test_probabilities_are_those_of_all_trees() -> None:
     n, trees = 4, labelled_trees(4)
     scores = torch.randn(CLASSES, n, n, dtype=torch.float64)
     cells = span_cells(n)
-    found = probabilities(packed(scores[:, None]), torch.tensor([n]), cells)
-    found = torch.cat([cells.chart(part) for part in found])
     z = indicators(trees, n)
-    expected = torch.einsum("t,tcij->cij", scored(z, scores, None).softmax(0), z)
-    torch.testing.assert_close(found, expected)
+    expected = torch.einsum("t,tcij->cij", scored(z, scores, None).softmax(0), z)[1:]
+    # Labels of one class each, and one that both classes have.
+    for member in (torch.eye(2), torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])):
+        member = member.double()
+        wanted = torch.einsum("cl,cij->lij", member, expected)
+        for least in (0.0, 0.1):
+            given = packed(scores[:, None]), torch.tensor([n]), cells
+            spans = LikelySpans.of(*given, member, least)
+            found = torch.zeros_like(wanted)
+            found[:, spans.first, spans.last] = spans.of_labels
+            some = wanted.amax(0) >= least
+            assert len(spans.item) == (some & (wanted.amax(0) > 0)).sum() and not spans.item.any()
+            torch.testing.assert_close(found, torch.where(some, wanted, 0.0))
+
+
+def test_spans_that_are_wider_than_the_bound_are_not_likely() -> None:
+    cells = span_cells(4, 2)
+    spans = LikelySpans.of(
+        torch.zeros(2, len(cells), 1), torch.tensor([4]), cells, torch.eye(1), 0.0
+    )
+    places = torch.stack([spans.first, spans.last]).T.tolist()
+    assert places == torch.stack([cells.first, cells.last]).T.tolist()
+    # Four trees have one pair, and weigh two; that of both ends weighs four.
+    expected = [1 / 2, 3 / 12, 1 / 2, 2 / 12, 1 / 2, 3 / 12, 1 / 2]
+    assert spans.of_labels[0].tolist() == pytest.approx(expected)
 
 
 def test_what_is_certainly_wrong_still_has_a_gradient() -> None:
@@ -222,20 +244,36 @@ def test_predictions_have_the_greatest_gain_of_all_that_do_not_cross(threshold: 
     n, lengths = 5, torch.tensor([5])
     scores = 2.0 * torch.randn(CLASSES, 1, n, n, dtype=torch.float64)
     cells = span_cells(n)
-    of_labels = probabilities(packed(scores), lengths, cells)[1:]
-    chosen = choose(of_labels, torch.eye(2, dtype=torch.float64), lengths, threshold, cells)
-    assert (of_labels[chosen] >= threshold).all()
-    _, cell, _ = chosen.nonzero().T
-    places = list(zip(cells.first[cell].tolist(), (cells.last[cell] + 1).tolist()))
+    member = torch.eye(2, dtype=torch.float64)
+    spans = LikelySpans.of(packed(scores), lengths, cells, member, threshold)
+    chosen = choose(spans, member, lengths, threshold, n)
+    assert (spans.of_labels[chosen] >= threshold).all()
+    own = chosen.nonzero()[:, 1]
+    places = list(zip(spans.first[own].tolist(), (spans.last[own] + 1).tolist()))
     assert places and len(set(places)) == len(places) and not crosses(places)
-    best = cells.chart(of_labels.amax(0))[0]
+    best = torch.zeros(n, n, dtype=torch.float64)
+    best[spans.first, spans.last] = spans.of_labels.amax(0)
     every = [(i, j + 1) for i, j in (best >= threshold).nonzero().tolist()]
     gains = [
         sum(float(best[every[i][0], every[i][1] - 1]) - threshold for i in own)
         for own in sets_without_crossing(every)
     ]
-    gain = float((of_labels[chosen] - threshold).sum())
+    gain = float((spans.of_labels[chosen] - threshold).sum())
     assert gain == pytest.approx(max(gains), abs=1e-4)
+
+
+def test_what_is_sure_is_predicted_without_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is more probable than one half crosses, nor has a span two such labels."""
+    lengths, member = torch.tensor([3]), torch.eye(2)
+    places = torch.tensor([[0, 0], [0, 2], [1, 2]]).T
+    spans = LikelySpans(
+        *places.new_zeros(1, 3), *places, torch.tensor([[0.9, 0, 0], [0, 0.4, 0.6]])
+    )
+    wanted = choose(spans, member, lengths, 0.5, 3)
+    assert choose(spans, member, lengths, 0.4, 3).any(0).tolist() == [True, True, True]
+    monkeypatch.setattr(span_losses, "best_compatible", None)
+    assert choose(spans, member, lengths, 0.5, 3).equal(wanted)
+    assert wanted.tolist() == [[True, False, False], [False, False, True]]
 
 
 def test_labels_that_go_together_are_predicted_together() -> None:
@@ -243,8 +281,9 @@ def test_labels_that_go_together_are_predicted_together() -> None:
     member = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
     def predicted(shares: list[float], threshold: float, sets: Tensor = member) -> list[bool]:
-        of_labels = (torch.tensor(shares) @ sets).view(-1, 1, 1)
-        chosen = choose(of_labels, sets, torch.tensor([1]), threshold, span_cells(1))
+        place = torch.zeros(1, dtype=torch.int64)
+        spans = LikelySpans(place, place, place, (torch.tensor(shares) @ sets)[:, None])
+        chosen = choose(spans, sets, torch.tensor([1]), threshold, 1)
         return chosen.flatten().tolist()
 
     assert predicted([0.1, 0.1, 0.7], 0.5) == [True, True]

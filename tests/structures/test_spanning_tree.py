@@ -315,6 +315,58 @@ def test_products_against_many_digits(scale: float, dtype: torch.dtype, single_r
             assert not rest.any()
 
 
+def of_pairs(n: int, gap: float) -> np.ndarray:
+    """Scores of n tokens of which pairs prefer each other."""
+    scores = np.random.default_rng(n).normal(size=(n + 1, n + 1))
+    first = np.arange(1, n, 2)
+    scores[first, first + 1] += gap
+    scores[first + 1, first] += gap
+    return scores
+
+
+@pytest.mark.parametrize("single_root", [False, True])
+@pytest.mark.parametrize("gap, roots", [(60.0, 17), (60.0, 1), (180.0, 17)])
+def test_pairs_that_prefer_each_other_need_no_logarithms(
+    gap: float, roots: int, single_root: bool
+) -> None:
+    """Heads chosen one by one form a tree in one of 1e200 cases and more."""
+    n, structure = 17, SpanningTree(single_root)
+    scores, along = of_pairs(n, gap), np.random.default_rng(0).normal(size=(n + 1, n + 1))
+    scores[0, 1 : n + 1 - roots] = -np.inf
+    expected, expected_product = exact(scores, along, single_root)
+    given, lengths = torch.from_numpy(scores)[None].requires_grad_(), torch.tensor([n])
+    marginals = structure.marginals(given, lengths)
+    (found,) = torch.autograd.grad(marginals, given, torch.from_numpy(along)[None])
+    # What is 0 is, in 250 digits, not quite.
+    found_marginals = marginals.detach()[0].numpy()
+    np.testing.assert_allclose(found_marginals, expected, rtol=1e-12, atol=1e-140)
+    np.testing.assert_allclose(found[0].numpy(), expected_product, rtol=0.0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(structure.log_partition(given, lengths).sum(), given)
+    torch.testing.assert_close(gradient, marginals)
+    for family in (matrix_tree.sum_by_escapes, matrix_tree.sum_over_trees):
+        what = int(family is matrix_tree.sum_by_escapes)
+        status, value = np.zeros(1, dtype=np.int8), np.zeros(1)
+        family(
+            *(0, 1, np.zeros(1, dtype=np.int64), scores[None], lengths.numpy(), 0, -1),
+            *(int(single_root), scores[None], what, value, np.zeros((1, n + 1, n + 1))),
+            *(np.zeros((1, 0)), status),
+        )
+        assert status[0] == FEASIBLE
+        total = structure.log_partition(given.detach(), lengths)
+        np.testing.assert_allclose(value, total, rtol=1e-14)
+
+
+def test_weights_that_are_lost_are_still_counted_by_logarithms() -> None:
+    """All trees have an arc of each pair from outside, of which some are below the range."""
+    n = 8
+    scores = of_pairs(n, 500.0)
+    scores[1:, 5] -= 400.0
+    scores[6, 5] += 400.0
+    expected, _ = exact(scores)
+    found = SpanningTree().marginals(torch.from_numpy(scores)[None], torch.tensor([n]))
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=0.0, atol=1e-12)
+
+
 @pytest.mark.parametrize("single_root", [False, True])
 def test_cycles_within_cycles_that_are_hardly_ever_left(single_root: bool) -> None:
     """As a scorer may learn that multiplies what is known of a head and of its modifier: all tokens

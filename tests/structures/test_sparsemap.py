@@ -13,6 +13,7 @@ from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
@@ -169,6 +170,40 @@ def test_empty_batch_and_dtype() -> None:
     assert solution.mean.shape == (0, 3, 3) and solution.atoms.shape[1:] == (0, 3, 3)
     solution = SpanningTree().sparsemap(torch.zeros(1, 3, 3), torch.tensor([2]))
     assert solution.mean.dtype == solution.weights.dtype == solution.atoms.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "structure, shape, lengths",
+    [
+        (LinearChain(), (4, 3, 3), [4, 2, 0]),
+        (SpanningTree(), (5, 5), [4, 2, 0]),
+        (OneOfN(), (4,), [4, 2, 1]),
+    ],
+)
+def test_structures_of_the_support_by_their_parts(
+    structure: Structure, shape: tuple[int, ...], lengths: list[int]
+) -> None:
+    torch.manual_seed(0)
+    solution = structure.sparsemap(torch.randn(3, *shape), torch.tensor(lengths))
+    numbers = solution.part_numbers
+    found = torch.zeros(*numbers.shape[:2], int(np.prod(shape)))
+    for k, b, place in zip(*np.nonzero(numbers >= 0)):
+        found[k, b, numbers[k, b, place]] += 1.0
+    assert len(numbers) > 1 and torch.equal(found.view_as(solution.atoms), solution.atoms)
+    assert ((numbers[:, :, :-1] >= 0) >= (numbers[:, :, 1:] >= 0)).all()
+    if isinstance(structure, LinearChain):
+        # One at each position, from the first on.
+        where = np.where(numbers < 0, np.arange(numbers.shape[2]), numbers // 9)
+        assert (where == np.arange(numbers.shape[2])).all()
+
+
+def test_the_best_chain_by_its_parts_is_that_of_map() -> None:
+    torch.manual_seed(0)
+    scores, lengths = torch.randn(4, 5, 3, 3, dtype=torch.float64), torch.tensor([5, 1, 0, 3])
+    chain = LinearChain()
+    found = chain._best_parts(scores, lengths)
+    for own, expected in zip(found, Structure._best_parts(chain, scores, lengths)):
+        np.testing.assert_array_equal(own, expected)
 
 
 def test_unfinished_items_say_how_far_they_are() -> None:
