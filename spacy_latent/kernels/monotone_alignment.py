@@ -45,6 +45,14 @@ def read_cells(scores, rows, columns, window, s):
 
 
 @kernel
+def read_changes(along, s, rows, columns, ds):
+    """Copy what the cells of an item change by to ``ds``: 0 where the cell ``s`` is forbidden."""
+    for i in range(rows):
+        for j in range(columns):
+            ds[i, j] = along[i, j] if s[i, j] > -np.inf else 0.0
+
+
+@kernel
 def _sum(a, b, c):
     """log(e^a + e^b + e^c), and the share of each in it; all 0 where there is nothing."""
     top = max(a, max(b, c))
@@ -234,9 +242,7 @@ def sum_over_alignments(
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
         if operation == HESSIAN_PRODUCT:
-            for i in range(rows):
-                for j in range(columns):
-                    ds[i, j] = along[b, i, j] if s[i, j] > -np.inf else 0.0
+            read_changes(along[b], s, rows, columns, ds)
         total = _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares)
         if total == -np.inf:
             status[b] = INFEASIBLE

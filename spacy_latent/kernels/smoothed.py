@@ -19,7 +19,7 @@ import numpy as np
 from spacy_latent.kernels import linear_chain, monotone_alignment
 from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.linear_chain import centred, is_wrong
-from spacy_latent.kernels.monotone_alignment import read_cells, room_of
+from spacy_latent.kernels.monotone_alignment import read_cells, read_changes, room_of
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.simplex import sparsemax_threshold
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
@@ -334,9 +334,7 @@ def sum_over_paths(
         if status[b] != FEASIBLE or rows == 0 or columns == 0:
             continue
         if operation == HESSIAN_PRODUCT:
-            for i in range(rows):
-                for j in range(columns):
-                    ds[i, j] = along[b, i, j] if s[i, j] > -np.inf else 0.0
+            read_changes(along[b], s, rows, columns, ds)
         value[b] = _forward(s, ds, rows, columns, operation, total, change, shares, d_shares)
         if value[b] == -np.inf:
             value[b] = 0.0

@@ -24,6 +24,7 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.derivatives import recordable, recording
 from spacy_latent.structures.relaxation import project_simplex
+from spacy_latent.structures.totals import exact_potential, exact_scores
 
 Regularizer = Literal["entropic", "quadratic"]
 REGULARIZERS = ("entropic", "quadratic")
@@ -90,8 +91,8 @@ def fenchel_young_loss(
     """The smoothed value less the score of the ``gold`` structure, 0/1, ``(B,)``; never negative.
     With "entropic" and γ = 1 the negative log-likelihood. The gradient is the expected structure
     less the gold one (Blondel et al. 2020)."""
-    value = smoothed_value(structure, scores, lengths, regularizer, gamma)
-    return value - structure.log_potential(gold, scores, lengths)
+    value = smoothed_value(structure, exact_scores(structure, scores), lengths, regularizer, gamma)
+    return (value - exact_potential(structure, gold, scores, lengths)).to(scores.dtype)
 
 
 def maximum(regularizer: Regularizer, gamma: float) -> Callable[[Tensor], Tensor]:
