@@ -49,6 +49,12 @@ class Group:
 
 DEMO, LISTOPS, ARBORESCENCE = "corpus/demo", "corpus/listops", "corpus/arborescence"
 ACCURACY = {"accuracy": "cats_micro_f"}
+# As in the configs that `spacy init config` writes.
+AS_LONG_AS_IT_GAINS: tuple[tuple[str, Setting], ...] = (
+    ("training.max_steps", 20_000),
+    ("training.eval_frequency", 200),
+    ("training.patience", 1600),
+)
 # Groups of spacy_latent.analysis.groups_by_operator.
 WITH_SUMS = ("with SM", "without SM")
 # Measures of spacy_latent.analysis.tree_measures that do not ask which token of a list heads it.
@@ -452,6 +458,14 @@ GROUPS = {
         (
             Entry("parser_ewt", "UD English EWT"),
             Entry("parser_ewt_transition", "UD English EWT, control: spaCy's parser"),
+            Entry(
+                "parser_ewt", "UD English EWT, as long as it gains", settings=AS_LONG_AS_IT_GAINS
+            ),
+            Entry(
+                "parser_ewt_transition",
+                "UD English EWT, control: spaCy's parser, as long as it gains",
+                settings=AS_LONG_AS_IT_GAINS,
+            ),
             Entry("parser_latin", "UD Latin CIRCSE"),
         ),
     ),
