@@ -47,8 +47,10 @@ def training_examples(
             elif why := absent_path(config, training["train_corpus"]):
                 level = "warning"
             reader = corpus_reader(config, training["train_corpus"])
-        none = other_files(nlp, training["train_corpus"]) or "the training corpus is empty."
-        return list(islice(reader(nlp), count)), why or none, level
+        examples = list(islice(reader(nlp), count))
+        if not (examples or why):
+            why = other_files(nlp, training["train_corpus"]) or "the training corpus is empty."
+        return examples, why, level
     except Exception as error:
         # A config may name files that are not here; everything else can be checked all the same.
         why = why or f"the config's training corpus cannot be read ({error})."

@@ -21,8 +21,6 @@ FIRST, SECOND = "a", "b"
 # Of any version: models and what gives the spans, where docs have two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 READER = "spacy-latent.TextPairs.v1"
-# What a label of a pair may be.
-SINGLE = (str, int, float)
 
 
 class NoSuchField(LatentError):
@@ -67,9 +65,9 @@ def read_text_pairs_v1(
         that are trained on.
     first, second: the fields, or columns, of the texts. In JSON lines a text may be a list of
         words, tokenised already.
-    label: the field of the label, one of all that are in the file; a list is refused. JSON lines
-        may have "cats", an object of labels and numbers, instead. Warns, with LatentWarning, of
-        pairs that have neither where others do.
+    label: the field of the label, one of all that are in the file; a list is refused, and a number
+        that is not whole. JSON lines may have "cats", an object of labels and numbers, instead.
+        Warns, with LatentWarning, of pairs that have neither where others do.
     limit: number of pairs to read, 0 for all.
     """
 
@@ -129,7 +127,7 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
         count += 1
         cats = read_categories(row, f"{path}, line {number}")
         # Beside "cats" it may be anything: it is not read.
-        if row.get(label) not in (None, "") and (cats is None or isinstance(row[label], SINGLE)):
+        if row.get(label) not in (None, "") and (cats is None or _is_single(row[label])):
             labels.add(_label(path, number, row, label))
         elif cats is None:
             without.append(number)
@@ -145,13 +143,25 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
 
 def _label(path: Path, number: int, row: dict[str, Any], field: str) -> str:
     value = row[field]
-    if not isinstance(value, SINGLE):
+    if isinstance(value, float) and not _is_single(value):
+        raise LatentError(
+            f"{path}, line {number}: the label under {field!r} is {value!r}; expected a text, or a "
+            "whole number, each of which is a category of its own. For a score that is to be "
+            'predicted as a number give "cats" in its place, as {"cats": {"score": 3.5}}.'
+        )
+    if not _is_single(value):
         raise LatentError(
             f"{path}, line {number}: the label under {field!r} is {value!r}; expected one text or "
             'number. For several labels of a pair, or none, give "cats" in its place, as '
             '{"cats": {"yes": 1.0, "no": 0.0}}, with all labels in every line.'
         )
-    return str(value)
+    # Tables with gaps write 1 as 1.0.
+    return str(int(value) if isinstance(value, float) else value)
+
+
+def _is_single(value: object) -> bool:
+    """Whether it may be the label of a pair."""
+    return isinstance(value, (str, int)) or (isinstance(value, float) and value.is_integer())
 
 
 def is_of_pairs(config: Mapping[str, object]) -> bool:

@@ -128,9 +128,9 @@ def test_what_is_wrong_is_told_with_its_place(tmp_path, name, content, said):
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize("label", [["yes", "no"], [], {"yes": 1.0}])
+@pytest.mark.parametrize("label", [["yes", "no"], [], {"yes": 1.0}, 3.5, float("nan")])
 def test_a_label_that_is_no_single_one_is_refused(tmp_path, label):
-    """Written out, a list would be a category of its own that nobody meant."""
+    """Written out, a list or a score would be a category of its own that nobody meant."""
     path = tmp_path / "pairs.jsonl"
     row = {"text_a": "a", "text_b": "b", "label": label}
     path.write_text(json.dumps(row), encoding="utf8")
@@ -138,6 +138,16 @@ def test_a_label_that_is_no_single_one_is_refused(tmp_path, label):
         read(path)
     path.write_text(json.dumps({**row, "cats": {"yes": 1.0}}), encoding="utf8")
     assert read(path)[0].reference.cats == {"yes": 1.0}
+
+
+def test_whole_numbers_are_one_category_however_they_are_written(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    lines = [
+        json.dumps({"text_a": "a", "text_b": "b", "label": label}) for label in (1, 1.0, "1", 2)
+    ]
+    path.write_text("\n".join(lines), encoding="utf8")
+    cats = [example.reference.cats for example in read(path)]
+    assert cats == [{"1": 1.0, "2": 0.0}] * 3 + [{"1": 0.0, "2": 1.0}]
 
 
 def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):
