@@ -24,6 +24,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentWarning
 from spacy_latent.kernels import ahead_of_time, blocks, just_in_time, launch
+from spacy_latent.structures import base
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.compile_gpu_kernels import DTYPES, PROCESSORS, kernels, sources
@@ -124,6 +125,8 @@ def emulated(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Em
     for name in ("best_kernel", "total_kernel", "view", "stream_of"):
         monkeypatch.delattr(just_in_time, name)
     monkeypatch.setattr(blocks, "on_device", lambda scores: True)
+    # A GPU is not asked, and kernels get such scores.
+    monkeypatch.setattr(base, "looks_far", lambda scores: False)
     monkeypatch.setattr(blocks, "LEAST_ITEMS", 1)
     monkeypatch.setattr(blocks, "_failed", set())
     # Else kernels for the CPU would be compiled for float32.
