@@ -708,6 +708,11 @@ def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tens
 
 def check_given(structure: Structure, z: Tensor, lengths: Tensor) -> None:
     """For tests of membership: refuse ``z`` that has not the axes of ``(B, *parts)``."""
+    if not (isinstance(z, Tensor) and isinstance(lengths, Tensor)):
+        raise InvalidScores(
+            f"{structure.name}.contains: structures are {type(z).__name__} and lengths "
+            f"{type(lengths).__name__}; expected tensors. Convert them with torch.as_tensor()."
+        )
     if z.dim() != 1 + structure.part_axes or len(z) != len(lengths):
         raise InvalidScores(
             f"{structure.name}.contains: structures have shape {tuple(z.shape)} and lengths "
