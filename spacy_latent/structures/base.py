@@ -558,6 +558,8 @@ class Structure(Staged, ABC):
             try:
                 best = self.map(2 * own - 1, own_sizes)
             except InfeasibleError as error:
+                if not error.items:
+                    raise
                 # Of these items the set is empty.
                 rows = _without(rows, error.items)
                 continue
