@@ -208,3 +208,27 @@ def test_an_error_that_names_no_item_ends_a_search() -> None:
     wanted = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3)
     with pytest.raises(InfeasibleError, match="that the structure does not name"):
         _complete(NoneNamed(), *wanted, LENGTHS, torch.tensor([True, True]))
+
+
+class OfAnotherShape(Whole):
+    """Whose best structures lack the last part."""
+
+    def __init__(self, given: Callable[[Tensor], Any]) -> None:
+        self.given = given
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Any:
+        return self.given(torch.ones_like(scores))
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (lambda z: z[:, :-1], r"_map gives Tensor of shape \(2, 2\); expected .*\(2, 3\)"),
+        (lambda z: z.numpy(), "_map gives ndarray; expected a tensor"),
+        (lambda z: None, "_map gives NoneType; expected a tensor"),
+    ],
+)
+def test_a_best_structure_of_another_shape_is_refused(given, message: str) -> None:
+    for ask in (OfAnotherShape(given).map, OfAnotherShape(given).sparsemap):
+        with pytest.raises(LatentError, match=message):
+            ask(torch.zeros(2, 3), LENGTHS)
