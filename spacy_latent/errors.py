@@ -40,7 +40,7 @@ class InfeasibleError(LatentError):
 
     def __init__(self, structure: str, items: Sequence[int], advice: str = "") -> None:
         self.items = list(items)
-        named = ", ".join(str(i) for i in self.items[:10])
+        named = ", ".join(str(i) for i in self.items[:10]) or "that the structure does not name"
         more = ", ..." if len(self.items) > 10 else ""
         message = (
             f"{structure}: no feasible structure for item(s) {named}{more} of the batch: "

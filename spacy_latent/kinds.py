@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ PARTS = "parts"
 ACCESSORS = ("heads", "arcs", "items", "tags", "entities", "brackets", "cells")
 
 Part = tuple[int, ...]
+Answer = TypeVar("Answer")
 
 
 def _always(span: object) -> bool:
@@ -160,6 +161,15 @@ class Kind:
     part_text: Callable[[Any, Any, Part], str] = INHERITED
     gallery: str = INHERITED
 
+    def said(self, field: str, answer: Answer | None) -> Answer:
+        """What the function of this field said. That of a kind of one's own may lack a return."""
+        if answer is None:
+            raise LatentError(
+                f"{field} of the kind {self.name!r} gives None; where there is nothing to say, it "
+                "has to return an empty list, or an empty dict."
+            )
+        return answer
+
 
 _KINDS: dict[str, Kind] = {}
 
@@ -171,6 +181,11 @@ def register_kind(kind: Kind) -> Kind:
     place of the first, as when a cell of a notebook is run again. Raises LatentError for a name of
     this package, and for one that is like what is not known.
     """
+    if not isinstance(kind, Kind) or not (isinstance(kind.name, str) and kind.name):
+        raise LatentError(
+            f"register_kind: given is {kind!r}; expected a Kind with a name, such as "
+            'Kind("windows", like="items").'
+        )
     if kind.name in BUILT_IN:
         raise LatentError(
             f"{kind.name!r} is a kind of this package. Give yours another name, and say like = "
@@ -183,6 +198,13 @@ def register_kind(kind: Kind) -> Kind:
         raise LatentError(
             f"The kind {kind.name!r} has the accessors {accessors!r}; expected a tuple of some of "
             f"{', '.join(ACCESSORS)}."
+        )
+    drawings = {} if kind.drawings is INHERITED else kind.drawings
+    wrong = [style for style, each in drawings.items() if not isinstance(each, Drawing)]
+    if wrong:
+        raise LatentError(
+            f"The kind {kind.name!r} has drawings {wrong} that are no Drawing; give Drawing(draw), "
+            "with the function that draws."
         )
     above = kind.like
     while above != PARTS:

@@ -19,6 +19,7 @@ from thinc.api import Adam, fix_random_seed
 from torch import Tensor, nn
 
 from spacy_latent.analysis.figures import plain
+from spacy_latent.analysis.structures import structure_statistics
 from spacy_latent.analysis.verdicts import Verdict
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, to_json, write
 from spacy_latent.cli.show import show_cli
@@ -360,3 +361,20 @@ def test_nothing_can_be_said_of_a_field_that_another_kind_has() -> None:
 def test_accessors_that_there_are_not(accessors: Any) -> None:
     with pytest.raises(LatentError, match="expected a tuple of some of heads, arcs, items"):
         register_kind(Kind("test_kinds.wins", accessors=accessors))
+
+
+def test_what_is_no_kind_or_no_drawing_is_refused() -> None:
+    for given in (Kind, "windows", Kind("")):
+        with pytest.raises(LatentError, match="expected a Kind with a name"):
+            register_kind(given)  # type: ignore[arg-type]
+    drawings: Any = {"blocks": draw_highlights}
+    with pytest.raises(LatentError, match=r"drawings \['blocks'\] that are no Drawing"):
+        register_kind(Kind("test_kinds.drawn", drawings=drawings))
+
+
+def test_a_function_of_a_kind_without_a_return_is_named() -> None:
+    nothing: Any = lambda decoded, tokens: None  # noqa: E731
+    own = register_kind(Kind("test_kinds.silent", statistics=nothing))
+    span = SpanStructure(0, 2, "Silent", own.name, np.array([[0], [1]]))
+    with pytest.raises(LatentError, match=r"statistics of the kind .*silent' gives None"):
+        structure_statistics(span)

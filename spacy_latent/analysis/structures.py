@@ -64,7 +64,9 @@ def structure_statistics(span: SpanStructure) -> dict[str, float]:
     Numbers that a structure does not have, such as the arc length of a single token, are left
     out."""
     found: dict[str, Any] = {"tokens": len(span)}
-    found.update(find_kind(span.kind).statistics(np.asarray(span.decoded), len(span)))
+    kind = find_kind(span.kind)
+    numbers = kind.statistics(np.asarray(span.decoded), len(span))
+    found.update(kind.said("statistics", numbers))
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

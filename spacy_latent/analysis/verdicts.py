@@ -212,7 +212,8 @@ def points(share: float) -> str:
 
 
 def _of_shape(figures: LayerFigures) -> list[Verdict]:
-    found = list(find_kind(figures.kind).judge(figures))
+    kind = find_kind(figures.kind)
+    found = list(kind.said("judge", kind.judge(figures)))
     shares = figures.tag_shares or {}
     if shares and max(shares.values()) >= NEARLY:
         tag = max(shares, key=lambda name: (shares[name], name))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
@@ -28,6 +31,20 @@ def check_kind(argument: str, given: object, expected: type, instead: str = "") 
             f"{argument} is of type {type(given).__name__}; expected {expected.__name__}. "
             f"Check the @misc name in the config's block for the {argument}{fits}."
         )
+
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def build_part(argument: str, builder: Callable[[int], Part], width: int) -> Part:
+    """The scorer or composer for vectors of this width."""
+    if isinstance(builder, nn.Module) or not callable(builder):
+        raise LatentError(
+            f"{argument} is of type {type(builder).__name__}; expected what makes it of the width "
+            "of the vectors. Let the function that is registered return the class, or a "
+            "functools.partial of it."
+        )
+    return builder(width)
 
 
 def check_parts(

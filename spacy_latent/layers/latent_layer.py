@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, is_whole
 from spacy_latent.estimators.base import Draw, Estimator, Given, check_draw
 from spacy_latent.kernels.transfers import places_of
 from spacy_latent.layers.base import Composer, PartScorer
@@ -100,6 +100,11 @@ class LatentLayer(nn.Module):
         check_parts(structure, estimator, scorer, composer)
         check_kind("scorer", scorer, PartScorer)
         check_kind("composer", composer, Composer)
+        if not is_whole(getattr(composer, "output_width", None), least=0):
+            raise LatentError(
+                f"{type(composer).__name__} has no output_width; set it in __init__ to how many "
+                "numbers there are in each of the vectors that it gives."
+            )
         self.scorer = scorer
         self.structure = structure
         self.estimator = estimator
@@ -253,7 +258,13 @@ class LatentLayer(nn.Module):
 
         per_token: parts are those of a token, the first axis of an item's scores.
         """
-        structure, shape = self.present_structure, tuple(scores.shape)
+        structure = self.present_structure
+        if not isinstance(scores, Tensor):
+            raise LatentError(
+                f"{type(self.scorer).__name__} gave {type(scores).__name__}; expected a tensor, "
+                f"the scores (B, *parts) of {structure.name}."
+            )
+        shape = tuple(scores.shape)
         batch, tokens = vectors.shape[:2]
         if self.scorer.decides:
             return
@@ -295,9 +306,9 @@ class LatentLayer(nn.Module):
         """
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
-            return self.composer.compose_several(vectors, draw.z[0], lengths)
+            return self._made(vectors, draw.z[0], lengths)
         k, item = places_of(draw.present)
-        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
+        composed = self._made(vectors, draw.z[k, item], lengths, item)
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
         return total.index_add(0, item, weighted)
@@ -307,16 +318,32 @@ class LatentLayer(nn.Module):
         structure."""
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
-            return self.composer.compose_several(vectors, draw.z[0], lengths)[None]
+            return self._made(vectors, draw.z[0], lengths)[None]
         if draw.padding is None:
             count, items = draw.weights.shape
             item = torch.arange(items, device=vectors.device).repeat(count)
-            composed = self.composer.compose_several(vectors, draw.z.flatten(0, 1), lengths, item)
+            composed = self._made(vectors, draw.z.flatten(0, 1), lengths, item)
             return composed.unflatten(0, (count, items))
         k, item = places_of(draw.present)
-        composed = self.composer.compose_several(vectors, draw.z[k, item], lengths, item)
+        composed = self._made(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
         return result.index_put((k, item), composed)
+
+    def _made(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
+    ) -> Tensor:
+        """See :meth:`Composer.compose_several`."""
+        composed = self.composer.compose_several(vectors, z, lengths, item)
+        name, width = type(self.composer).__name__, self.composer.output_width
+        expected = (len(z), vectors.shape[1], width)
+        given = tuple(composed.shape) if isinstance(composed, Tensor) else None
+        if given != expected:
+            said = "" if given is None else f" of shape {given}"
+            raise LatentError(
+                f"{name} gave {type(composed).__name__}{said}; expected a tensor of shape "
+                f"{expected}: vectors of its output_width for each token of each structure."
+            )
+        return composed
 
 
 def encode_given(

@@ -19,7 +19,7 @@ from spacy_latent.kernels.blocks import looked_at_later
 from spacy_latent.kernels.transfers import fetch
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
-from spacy_latent.layers.fitting import check_parts
+from spacy_latent.layers.fitting import build_part, check_parts
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
 from spacy_latent.models.batch_share import share_of_batch
 from spacy_latent.models.interventions import edits_of_layer
@@ -189,10 +189,10 @@ def build_latent_layer(
     # An estimator with a state of its own starts again with the weights.
     own = estimator.each(lambda stage: stage.for_width(total(input_width)))
     return LatentLayer(
-        scorer(scored),
+        build_part("scorer", scorer, scored),
         structure,
         own,
-        composer(composed),
+        build_part("composer", composer, composed),
         scorer_width=scorer_width,
     )
 

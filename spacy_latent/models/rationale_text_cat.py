@@ -20,7 +20,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
-from spacy_latent.layers.latent_layer import check_kind, check_parts
+from spacy_latent.layers.fitting import build_part, check_kind, check_parts
 from spacy_latent.layers.rationale_layer import RationaleLayer
 from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates
@@ -307,7 +307,7 @@ def build_rationale_module(
     """widths: of the selector's vectors and of the reader's."""
     selector_width, reader_width = widths
     layer = RationaleLayer(
-        scorer(selector_width),
+        build_part("scorer", scorer, selector_width),
         structure,
         estimator.each(lambda stage: stage.for_width(selector_width + reader_width + 1)),
         reader(reader_width),

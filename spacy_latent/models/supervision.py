@@ -123,6 +123,8 @@ def _complete(
             z[rows] = structure.map(restricted, lengths[rows]).to(z)
             return
         except InfeasibleError as error:
+            if not error.items:
+                raise
             z[rows[error.items]] = 0.0
             feasible = torch.ones_like(rows, dtype=torch.bool)
             feasible[error.items] = False

@@ -552,10 +552,13 @@ def _controls(
         heading = agreements.head_words([part for part, _ in pairs], trees)
     return {
         d: [
-            kind.controls(
-                words[d][s.start : s.end],
-                heading,
-                words[d][s.other_start : s.other_end] if s.other_start is not None else (),
+            kind.said(
+                "controls",
+                kind.controls(
+                    words[d][s.start : s.end],
+                    heading,
+                    words[d][s.other_start : s.other_end] if s.other_start is not None else (),
+                ),
             )
             for s in found
         ]

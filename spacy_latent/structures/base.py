@@ -150,8 +150,10 @@ class Structure(Staged, ABC):
         """Where the parts of the best structure of each item stand in its scores, int32 each, from
         the first on: what SparseMAP asks for again and again. Does not write to the scores."""
         # Those given are still needed.
-        best = self._map(scores.clone(), lengths).flatten(1).cpu().numpy()
-        return [np.flatnonzero(row).astype(np.int32) for row in best]
+        best = self._map(scores.clone(), lengths)
+        self._check_best(best, scores)
+        rows = best.flatten(1).cpu().numpy()
+        return [np.flatnonzero(row).astype(np.int32) for row in rows]
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Which entries of ``scores`` are parts, as a bool tensor that broadcasts to its shape.
@@ -226,7 +228,18 @@ class Structure(Staged, ABC):
         """
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
-            return self._map(prepared.detach(), lengths).to(scores.dtype)
+            best = self._map(prepared.detach(), lengths)
+        self._check_best(best, prepared)
+        return best.to(scores.dtype)
+
+    def _check_best(self, best: object, scores: Tensor) -> None:
+        """Refuse what a :meth:`_map` of one's own gives in another shape."""
+        if not isinstance(best, Tensor) or best.shape != scores.shape:
+            shape = f" of shape {tuple(best.shape)}" if isinstance(best, Tensor) else ""
+            raise LatentError(
+                f"{self.name}: _map gives {type(best).__name__}{shape}; expected a tensor of the "
+                f"shape of the scores, {tuple(scores.shape)}."
+            )
 
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log Σ_z exp(z·s) of each item, ``(B,)``. Its gradient is :meth:`marginals`."""
@@ -558,6 +571,8 @@ class Structure(Staged, ABC):
             try:
                 best = self.map(2 * own - 1, own_sizes)
             except InfeasibleError as error:
+                if not error.items:
+                    raise
                 # Of these items the set is empty.
                 rows = _without(rows, error.items)
                 continue
@@ -708,6 +723,11 @@ def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tens
 
 def check_given(structure: Structure, z: Tensor, lengths: Tensor) -> None:
     """For tests of membership: refuse ``z`` that has not the axes of ``(B, *parts)``."""
+    if not (isinstance(z, Tensor) and isinstance(lengths, Tensor)):
+        raise InvalidScores(
+            f"{structure.name}.contains: structures are {type(z).__name__} and lengths "
+            f"{type(lengths).__name__}; expected tensors. Convert them with torch.as_tensor()."
+        )
     if z.dim() != 1 + structure.part_axes or len(z) != len(lengths):
         raise InvalidScores(
             f"{structure.name}.contains: structures have shape {tuple(z.shape)} and lengths "

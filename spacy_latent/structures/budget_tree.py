@@ -19,7 +19,7 @@ from spacy_latent.errors import (
 )
 from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.budget_prices import nearest_average_of_trees
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
@@ -374,7 +374,7 @@ class BudgetTree(DependencyTree):
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        return Structure._sample(self, scores, lengths, num_samples, generator)
+        raise NotTractable(self.name, "sample", ADVICE)
 
 
 def _slack(score: float) -> float:

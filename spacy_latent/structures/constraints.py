@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from spacy_latent.errors import LatentError, check_whole
+from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.structures.logic_factors import Budget, LogicFactor
 
 
@@ -32,15 +32,18 @@ class LineBudget(Constraint):
 
     def __init__(self, limit: int, axis: int = 0, but_first: bool = False) -> None:
         check_limit("LineBudget", limit)
-        if axis < 0:
-            raise LatentError(f"LineBudget: axis is {axis}; expected 0 for the first, or more.")
+        check_whole("LineBudget", least=0, axis=axis)
+        check_flags("LineBudget", but_first=but_first)
         self.limit = limit
         self.axis = axis
         self.but_first = but_first
 
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
         if self.axis >= parts.ndim:
-            raise LatentError(f"LineBudget: axis is {self.axis}, and parts have {parts.ndim} axes.")
+            raise LatentError(
+                f"LineBudget: axis is {self.axis}, and parts have {parts.ndim} axes; expected "
+                f"{' or '.join(map(str, range(parts.ndim)))}."
+            )
         lines = np.moveaxis(parts, self.axis, 0)[int(self.but_first) :]
         known = [line[line >= 0].ravel().tolist() for line in lines]
         return [Budget(line, self.limit) for line in known if len(line) > self.limit]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import IncompatiblePair, InvalidScores, LatentError, is_whole, number_of
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.logic_factors import LogicFactor
 
@@ -27,16 +27,51 @@ class StructureFactor:
     parts: np.ndarray
     length: int | tuple[int, ...]
 
-    def check(self) -> None:
-        """Raise LatentError unless ``parts`` names only what is a part of the structure."""
-        name, given = self.structure.name, torch.zeros(1, *np.shape(self.parts))
-        if given.dim() != 1 + self.structure.part_axes:
+    def __post_init__(self) -> None:
+        structure, parts = self.structure, np.asarray(self.parts)
+        if not isinstance(structure, Structure):
+            shown = structure.__name__ if isinstance(structure, type) else repr(structure)
+            raise LatentError(f"StructureFactor: {shown} is no structure; expected SpanningTree().")
+        if parts.size and parts.dtype.kind not in "iu":
             raise LatentError(
-                f"StructureFactor: parts have shape {np.shape(self.parts)}; expected "
-                f"{self.structure.part_axes} axes, as the parts of {name} have."
+                f"StructureFactor: parts have dtype {parts.dtype}; expected an int array with the "
+                "number of each part. Those of a mask are np.where(mask, numbers, -1)."
             )
-        mask = self.structure.part_mask(given, torch.tensor([self.length]))
-        strangers = np.argwhere((np.asarray(self.parts) >= 0) & ~mask[0].numpy())
+        object.__setattr__(self, "parts", parts.astype(np.int64))
+
+    def check(self) -> None:
+        """Raise LatentError unless ``parts`` names only what is a part of the structure, whose
+        length they have room for."""
+        structure, name, shape = self.structure, self.structure.name, self.parts.shape
+        if not (structure.linear and structure.has_map):
+            raise IncompatiblePair(
+                "ItemGraph",
+                name,
+                "it has no best member of scores that are added up",
+                "structures with a map, such as SpanningTree or LinearChain",
+            )
+        if len(shape) != structure.part_axes:
+            raise LatentError(
+                f"StructureFactor: parts have shape {shape}; expected {structure.part_axes} axes, "
+                f"as the parts of {name} have."
+            )
+        each = self.length if isinstance(self.length, (tuple, list)) else [self.length]
+        if not all(is_whole(n, least=0) for n in each):
+            raise LatentError(
+                f"StructureFactor: the length is {self.length!r}; expected the number of tokens of "
+                "the item, or a tuple with one for each text."
+            )
+        given, sizes = torch.zeros(1, *shape), torch.tensor([self.length])
+        try:
+            # A kernel writes beyond the end of what has no room for the length.
+            structure.check(given, sizes)
+        except InvalidScores as error:
+            raise LatentError(
+                f"StructureFactor: {name} of length {self.length} has no parts of shape {shape}. "
+                f"{error}"
+            ) from None
+        mask = structure.part_mask(given, sizes)
+        strangers = np.argwhere((self.parts >= 0) & ~mask[0].numpy())
         if len(strangers):
             raise LatentError(
                 f"StructureFactor: {tuple(strangers[0].tolist())} is no part of {name} of length "
@@ -77,7 +112,7 @@ class EncodedGraph:
         if len(self.edges) and self.edges.max() >= np.prod(self.shape):
             raise LatentError(
                 f"ItemGraph: a factor names part {self.edges.max()}, but scores of shape "
-                f"{self.shape} have the parts 0 to {int(np.prod(self.shape)) - 1}."
+                f"{self.shape} have {number_of(int(np.prod(self.shape)), 'part')}, counted from 0."
             )
         for own in members:
             if len(np.unique(own)) < len(own):

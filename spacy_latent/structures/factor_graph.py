@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, InfeasibleError, LatentError, NotTractable
+from spacy_latent.errors import (
+    IncompatiblePair,
+    InfeasibleError,
+    LatentError,
+    NotTractable,
+    number_of,
+)
 from spacy_latent.kernels.transfers import send
-from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.base import SparseSolution, Structure, check_given
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.encoded_graph import StructureFactor
+from spacy_latent.structures.logic_factors import Encoded, LogicFactor
 from spacy_latent.structures.lp_sparsemap import (
+    OR_LOOSEN,
     GraphSolution,
     ItemGraph,
     bring_near,
     solve_graphs,
 )
+from spacy_latent.structures.results import TopK
 
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or one of the structures alone"
 # ADMM takes more and cheaper steps than an active set does.
@@ -52,6 +61,11 @@ class FactorGraph(Structure):
         if not structures:
             raise LatentError(f"{self.name}: there are no structures; give at least one.")
         for given, kind in ((structures, Structure), (constraints or {}, Constraint)):
+            if not isinstance(given, Mapping):
+                raise LatentError(
+                    f"{self.name}: {kind.__name__.lower()}s are {type(given).__name__}; expected a "
+                    "dict, each under a name of its own."
+                )
             for name, value in given.items():
                 if not isinstance(value, kind):
                     raise LatentError(
@@ -122,9 +136,35 @@ class FactorGraph(Structure):
         factors: list[Any] = [
             StructureFactor(structure, parts, size) for structure in self.structures.values()
         ]
-        for constraint in self.constraints.values():
-            factors += constraint.factors(parts)
-        return ItemGraph(shape, factors)
+        return ItemGraph(shape, factors + self.logic(parts))
+
+    def logic(self, parts: np.ndarray) -> list[LogicFactor]:
+        """What the constraints say of an item with these parts, see :meth:`numbered`."""
+        factors: list[LogicFactor] = []
+        for name, constraint in self.constraints.items():
+            given = constraint.factors(parts)
+            if not isinstance(given, Iterable):
+                raise LatentError(
+                    f"{self.name}: the factors of {name!r} are {type(given).__name__}; expected a "
+                    "list of logic factors, which may be empty."
+                )
+            own = list(given)
+            for factor in own:
+                if not isinstance(factor, LogicFactor):
+                    raise LatentError(
+                        f"{self.name}: the constraint {name!r} gives a {type(factor).__name__}; "
+                        "expected logic factors, such as Budget. A structure stands among the "
+                        "structures."
+                    )
+                beyond = [part for part in factor.encode().parts if part >= parts.size]
+                if beyond:
+                    raise LatentError(
+                        f"{self.name}: the constraint {name!r} names part {beyond[0]} of an item "
+                        f"with {number_of(parts.size, 'part')}, counted from 0; take numbers from "
+                        "the array that it is given."
+                    )
+            factors += own
+        return factors
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
@@ -144,10 +184,12 @@ class FactorGraph(Structure):
         return solution.cast(scores.dtype).sent(scores.device)
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        self.check_tensors(scores, lengths)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         return send(super(FactorGraph, own).map(given, sizes), scores.device)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
+        check_given(self, z, lengths)
         if z.device.type != "cpu":
             own, given, sizes = self.at_hand(z.detach(), lengths)
             return send(own.contains(given, sizes), z.device)
@@ -155,14 +197,15 @@ class FactorGraph(Structure):
         for structure in self.structures.values():
             found &= structure.contains(z, lengths)
         shape = tuple(z.shape[1:])
+        known: dict[int | tuple[int, ...], list[Encoded]] = {}
         for b in found.nonzero().flatten().tolist():
-            size = lengths[b].tolist()
-            parts = self.numbered(tuple(size) if isinstance(size, list) else size, shape)
+            count = lengths[b].tolist()
+            size = tuple(count) if isinstance(count, list) else count
+            if size not in known:
+                known[size] = [f.encode() for f in self.logic(self.numbered(size, shape))]
             # NumPy has no bfloat16.
             chosen = (z[b].detach() == 1).cpu().numpy().ravel()
-            for constraint in self.constraints.values():
-                held = (factor.encode().holds(chosen) for factor in constraint.factors(parts))
-                found[b] &= all(held)
+            found[b] &= all(factor.holds(chosen) for factor in known[size])
         return found
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -170,18 +213,10 @@ class FactorGraph(Structure):
         left = torch.arange(len(scores), device=scores.device)
         impossible: list[int] = []
         for k in TRIED:
-            if not len(left):
+            best, left = self._best_of_first(scores, lengths, left, k, impossible)
+            if best is None:
                 break
             sizes = lengths[left.to(lengths.device)]
-            try:
-                best = self.first.top_k(scores[left], sizes, k)
-            except InfeasibleError as error:
-                impossible += left[error.items].tolist()
-                kept = torch.ones_like(left, dtype=torch.bool)
-                kept[error.items] = False
-                left = left[kept]
-                sizes = lengths[left.to(lengths.device)]
-                best = self.first.top_k(scores[left], sizes, k)
             known = ~best.scores.isneginf()
             count = len(best.z)
             repeated = sizes.repeat(count, *[1] * (sizes.dim() - 1))
@@ -196,8 +231,40 @@ class FactorGraph(Structure):
         if impossible:
             self.raise_infeasible(sorted(impossible))
         if len(left):
-            raise NotTractable(self.name, f"map of item(s) {left.tolist()[:10]}", ADVICE)
+            raise NotTractable(
+                self.name,
+                f"map of item(s) {left.tolist()[:10]}",
+                f"annotate = 'none' in the component, since none of the {TRIED[-1]:,} best members "
+                f"of {self.first.name} is in the whole set, and SparseMAP needs no best one; or "
+                "looser constraints; or as the first structure the one that says the most",
+            )
         return result
+
+    def _best_of_first(
+        self, scores: Tensor, lengths: Tensor, left: Tensor, k: int, impossible: list[int]
+    ) -> tuple[TopK | None, Tensor]:
+        """The k best of the first structure, of those of the items ``left`` that have any, and
+        these; the others are added to ``impossible``."""
+        while len(left):
+            try:
+                return self.first.top_k(scores[left], lengths[left.to(lengths.device)], k), left
+            except InfeasibleError as error:
+                # A structure of one's own may name one after the other.
+                if not error.items:
+                    raise
+                impossible += left[error.items].tolist()
+                kept = torch.ones_like(left, dtype=torch.bool)
+                kept[error.items] = False
+                left = left[kept]
+        return None, left
+
+    def raise_infeasible(self, items: list[int]) -> None:
+        raise InfeasibleError(self.name, items, OR_LOOSEN)
+
+    def _sample(
+        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
+    ) -> Tensor:
+        raise NotTractable(self.name, "sample", ADVICE)
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotTractable(self.name, "log_partition", ADVICE)

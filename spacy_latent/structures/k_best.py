@@ -126,8 +126,16 @@ class _Solver:
     ) -> list[_Candidate | None]:
         size = max(1, CALL_PARTS // max(1, self.flat.shape[1]))
         results: list[_Candidate | None] = []
+        impossible: list[int] = []
         for start in range(0, len(subsets), size):
-            results += self._solve(subsets[start : start + size], required)
+            call = subsets[start : start + size]
+            try:
+                results += self._solve(call, required)
+            except InfeasibleError as error:
+                # The oracle names positions in this call.
+                impossible += [call[i][0] for i in error.items]
+        if impossible:
+            raise InfeasibleError(self.structure.name, impossible)
         return results
 
     def _solve(

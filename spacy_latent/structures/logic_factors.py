@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_whole
 
 # The numbers of spacy_latent.kernels.logic, which is not imported with this module: it compiles.
 AT_MOST, EXACTLY, OR_OUT = 0, 1, 2
@@ -43,16 +44,50 @@ class LogicFactor(ABC):
     def encode(self) -> Encoded: ...
 
     def _encode(
-        self, kind: int, limit: float, parts: Sequence[int], negated: Collection[int]
+        self, kind: int, limit: float, parts: Iterable[int], negated: Iterable[int]
     ) -> Encoded:
+        return Encoded(kind, limit, *self._read(parts, negated))
+
+    def _encode_or(
+        self, parts: Iterable[int], negated: Iterable[int], premises: int = 0
+    ) -> Encoded:
+        """That at least one holds: at most n − 1 of the negations. The first ``premises`` enter it
+        as "not"."""
+        numbers, flips = self._read(parts, negated)
+        opposite = [flip == (i < premises) for i, flip in enumerate(flips)]
+        return Encoded(AT_MOST, len(numbers) - 1, numbers, opposite)
+
+    def _read(self, parts: Iterable[int], negated: Iterable[int]) -> tuple[list[int], list[bool]]:
+        """The numbers of the parts, and which of them are negated."""
         name = type(self).__name__
-        numbers = [int(part) for part in parts]
-        if len(set(numbers)) < len(numbers) or any(part < 0 for part in numbers):
-            raise LatentError(f"{name}: parts {numbers} repeat or are negative; name each once.")
-        strangers = sorted(set(negated) - set(numbers))
+        numbers = _numbers(f"{name}: parts", parts)
+        opposite = set(_numbers(f"{name}: negated", negated))
+        nowhere = sorted({part for part in numbers if part < 0})
+        if nowhere:
+            raise LatentError(
+                f"{name}: parts {nowhere} are negative, which stands for what is no part; leave "
+                "them out."
+            )
+        if len(set(numbers)) < len(numbers):
+            twice = sorted(part for part, count in Counter(numbers).items() if count > 1)
+            raise LatentError(f"{name}: parts {twice[:10]} repeat; name each once.")
+        strangers = sorted(opposite - set(numbers))
         if strangers:
             raise LatentError(f"{name}: negated parts {strangers} are not among {numbers}.")
-        return Encoded(kind, limit, numbers, [part in set(negated) for part in numbers])
+        return numbers, [part in opposite for part in numbers]
+
+
+def _numbers(name: str, given: Iterable[int]) -> list[int]:
+    try:
+        numbers = np.asarray(list(given))
+    except (TypeError, ValueError):
+        numbers = np.array(None)
+    if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+        raise LatentError(
+            f"{name} are {given!r}; expected a sequence of the numbers of parts, ints from 0, as "
+            "the scores are numbered in C order. Those of a mask are np.flatnonzero(mask)."
+        )
+    return [int(number) for number in numbers]
 
 
 @dataclass(frozen=True)
@@ -64,8 +99,7 @@ class Budget(LogicFactor):
     negated: Collection[int] = ()
 
     def encode(self) -> Encoded:
-        if self.limit < 0:
-            raise LatentError(f"Budget: limit is {self.limit}; expected at least 0.")
+        check_whole("Budget", least=0, limit=self.limit)
         return self._encode(AT_MOST, self.limit, self.parts, self.negated)
 
 
@@ -100,10 +134,7 @@ class Or(LogicFactor):
     negated: Collection[int] = ()
 
     def encode(self) -> Encoded:
-        # At most n − 1 of their negations.
-        opposite = [part for part in self.parts if part not in set(self.negated)]
-        self._encode(AT_MOST, 0, self.parts, self.negated)
-        return self._encode(AT_MOST, len(self.parts) - 1, self.parts, opposite)
+        return self._encode_or(self.parts, self.negated)
 
 
 @dataclass(frozen=True)
@@ -128,9 +159,5 @@ class Implication(LogicFactor):
     negated: Collection[int] = ()
 
     def encode(self) -> Encoded:
-        flipped = [part for part in self.premises if part not in set(self.negated)]
-        if self.conclusion in self.negated:
-            flipped.append(self.conclusion)
         parts = [*self.premises, self.conclusion]
-        self._encode(AT_MOST, 0, parts, self.negated)
-        return Or(parts, flipped).encode()
+        return self._encode_or(parts, self.negated, premises=len(parts) - 1)

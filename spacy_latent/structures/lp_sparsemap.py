@@ -19,6 +19,7 @@ from spacy_latent.errors import (
     InfeasibleError,
     InvalidScores,
     NotTractable,
+    is_whole,
     not_finite_message,
 )
 from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative
@@ -28,6 +29,9 @@ from spacy_latent.structures.encoded_graph import EncodedGraph
 
 # Iterations in which infeasible factors betray themselves where all scores are 0.
 FEASIBILITY_ITERATIONS = 200
+OR_LOOSEN = (
+    "Or loosen a constraint: its structures and factors may contradict each other for this item."
+)
 
 
 class ItemGraph(EncodedGraph):
@@ -43,7 +47,8 @@ class ItemGraph(EncodedGraph):
     ) -> GraphSolution:
         """Of one item: ``scores`` are of the graph's shape. See :func:`solve_graphs`, whose batch
         of one this is."""
-        return solve_graphs([self], scores[None], max_iter, tolerance)
+        whole = scores[None] if isinstance(scores, Tensor) else scores
+        return solve_graphs([self], whole, max_iter, tolerance)
 
 
 @dataclass
@@ -83,10 +88,15 @@ def solve_graphs(
     name: of what is solved, for errors. They are InvalidScores for NaN and +inf, InfeasibleError
         where it is proved that no point satisfies all factors.
     """
-    if max_iter < 1 or not tolerance > 0:
+    if not is_whole(max_iter, least=1) or not tolerance > 0:
         raise InvalidScores(
             f"{name}.sparsemap: max_iter is {max_iter} and tolerance {tolerance}; "
-            "expected max_iter >= 1 and tolerance > 0."
+            "expected a whole max_iter >= 1 and tolerance > 0."
+        )
+    if not isinstance(scores, Tensor):
+        raise InvalidScores(
+            f"{name}: scores are {type(scores).__name__}; expected a tensor. Convert them with "
+            "torch.as_tensor()."
         )
     if not scores.is_floating_point():
         raise InvalidScores(
@@ -157,7 +167,7 @@ class _LocalPolytope(torch.autograd.Function):
             solution = problem.solve(max_iter, tolerance)
             _prove_feasible(graphs, problem, tolerance)
         except Infeasible as found:
-            raise InfeasibleError(name, found.items) from None
+            raise InfeasibleError(name, found.items, OR_LOOSEN) from None
         ctx.problem = problem
         mean = np.zeros(scores.numel())
         mean[ctx.places] = solution

@@ -27,7 +27,7 @@ from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing.listing import Length
 from spacy_latent.testing.noise import seeded
-from spacy_latent.testing.reports import Check, Report, first_failures, written
+from spacy_latent.testing.reports import Check, Report, expect_made, first_failures, written
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -142,6 +142,7 @@ def estimator_checks(
         a step of it and round.
     seed: of scores, losses and noise.
     """
+    expect_made("check_estimator", estimator, Estimator, "SparseMAP()")
     contract = _Contract(
         estimator, list(problems or _default()), gradient, strength, num_draws, seed
     )

@@ -22,6 +22,32 @@ def scored(z: Tensor, scores: Tensor, length: Length) -> Tensor:
     return (z * torch.where(z != 0, scores, 0.0)).flatten(1).sum(1)
 
 
+def _stacked(listed: list[np.ndarray], length: Length) -> np.ndarray:
+    """``(M, *parts)``. A list that is wrong would put the blame on the structure."""
+    shapes = sorted({z.shape for z in listed})
+    if len(shapes) > 1:
+        raise LatentError(
+            f"members({length!r}) gives arrays of the shapes {shapes[:5]}; expected one, that "
+            "of the scores of an item of this length."
+        )
+    stacked = np.stack(listed)
+    wrong = stacked[(stacked != 0) & (stacked != 1)]
+    if len(wrong):
+        raise LatentError(
+            f"members({length!r}) gives arrays with values such as {wrong[0]}; expected 1 for each "
+            "part of a structure, else 0."
+        )
+    places: dict[bytes, int] = {}
+    for i, z in enumerate(stacked):
+        before = places.setdefault(z.tobytes(), i)
+        if before != i:
+            raise LatentError(
+                f"members({length!r}) gives one structure twice, at {before} and {i}; list each "
+                "once."
+            )
+    return stacked
+
+
 class Listing:
     """A ragged batch of B items with all structures of each.
 
@@ -49,7 +75,7 @@ class Listing:
                     f"and at most {MOST_MEMBERS}, which is what can be compared in a test. Give "
                     "other lengths."
                 )
-            self.members.append(torch.from_numpy(np.stack(listed)))
+            self.members.append(torch.from_numpy(_stacked(listed, length)))
         shapes = [tuple(z.shape[1:]) for z in self.members]
         if len({len(shape) for shape in shapes}) > 1:
             raise LatentError(f"members gives arrays of the shapes {shapes}; expected as many axes")

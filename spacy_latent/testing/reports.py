@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
+from spacy_latent.errors import LatentError
+
 Refusal = TypeVar("Refusal", bound=Exception)
 # Of a tensor, this many numbers are written out.
 SHOWN = 40
@@ -48,6 +50,15 @@ def written(value: object) -> str:
     numbers = ", ".join(f"{number:.10g}" for number in flat[:SHOWN])
     more = ", ..." if len(flat) > SHOWN else ""
     return f"[{numbers}{more}] of shape {tuple(value.shape)}"
+
+
+def expect_made(check: str, given: object, kind: type, example: str) -> None:
+    """Refuse what is no ``kind`` before all checks of it fail, such as its class."""
+    if not isinstance(given, kind):
+        shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+        raise LatentError(
+            f"{check}: {shown} is given; expected one that is made, such as {example}."
+        )
 
 
 # As of torch.autograd.gradcheck.

@@ -24,7 +24,14 @@ from spacy_latent.structures.smoothed import (
 )
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
 from spacy_latent.testing.noise import seeded
-from spacy_latent.testing.reports import Check, Report, first_failures, gradient, written
+from spacy_latent.testing.reports import (
+    Check,
+    Report,
+    expect_made,
+    first_failures,
+    gradient,
+    written,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -106,6 +113,7 @@ def structure_checks(
     num_samples: on which frequencies are counted. They may differ by five standard errors.
     seed: of all scores and samples.
     """
+    expect_made("check_structure", structure, Structure, "SpanningTree()")
     contract = _Contract(
         structure,
         Listing(members, lengths, log_potential),

@@ -13,10 +13,10 @@ from torch import Tensor
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.marginals import Marginals
-from spacy_latent.layers.base import PartScorer
+from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
-from spacy_latent.layers.fitting import check_parts
+from spacy_latent.layers.fitting import build_part, check_parts
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import build_item_scorer_v1
 from spacy_latent.layers.latent_layer import LatentLayer, without_traces
@@ -107,6 +107,51 @@ def test_scores_of_a_wrong_shape_are_refused() -> None:
         LatentError, match=r"Unsqueezed gave .* \(3, 5, 1\); KOfN over 5 tokens needs \(3, 5\)"
     ):
         layer(vectors, lengths)
+
+
+class Keep(Composer):
+    """Chosen vectors, or what it is given in their place."""
+
+    def __init__(self, width: int | None, change: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        if width is not None:
+            self.output_width = width
+        self.change = change
+
+    def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Any:
+        return self.change(vectors * z[..., None])
+
+
+@pytest.mark.parametrize(
+    "width, change, message",
+    [
+        (None, Tensor.clone, "Keep has no output_width; set it in __init__"),
+        (5, Tensor.clone, r"Keep gave Tensor of shape \(2, 3, 4\); expected .*\(2, 3, 5\)"),
+        (4, lambda v: v[:, :-1], r"Keep gave Tensor of shape \(2, 2, 4\)"),
+        (4, lambda v: v.sum(1), r"Keep gave Tensor of shape \(2, 4\)"),
+        (4, lambda v: None, "Keep gave NoneType; expected a tensor"),
+    ],
+)
+def test_what_a_composer_gives_is_looked_at(width, change, message: str) -> None:
+    """A token less would count for nothing without a word."""
+    with pytest.raises(LatentError, match=message):
+        layer = LatentLayer(build_item_scorer_v1()(4), KOfN(1), Marginals(), Keep(width, change))
+        layer(torch.zeros(2, 3, 4), torch.tensor([3, 2]))
+
+
+def test_a_scorer_that_gives_no_tensor_is_named() -> None:
+    class Wrong(PartScorer):
+        def forward(self, vectors: Tensor, lengths: Tensor) -> Any:
+            return vectors[:, :, 0].detach().numpy()
+
+    layer = LatentLayer(Wrong(), KOfN(1), Marginals(), build_selection_v1()(4))
+    with pytest.raises(LatentError, match=r"Wrong gave ndarray; expected a tensor.*KOfN"):
+        layer(torch.zeros(2, 3, 4), torch.tensor([3, 2]))
+
+
+def test_a_scorer_in_the_place_of_what_makes_it_is_refused() -> None:
+    with pytest.raises(LatentError, match=r"scorer is of type ItemScorer.*return the class"):
+        build_part("scorer", build_item_scorer_v1()(4), 4)
 
 
 def test_what_an_estimator_gives_is_looked_at() -> None:

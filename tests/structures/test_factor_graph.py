@@ -26,13 +26,14 @@ from spacy_latent.structures import admm, factor_graph
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree
-from spacy_latent.structures.constraints import LineBudget, TotalBudget
+from spacy_latent.structures.constraints import Constraint, LineBudget, TotalBudget
 from spacy_latent.structures.factor_graph import (
     FactorGraph,
     ItemGraph,
     StructureFactor,
     solve_graphs,
 )
+from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.logic_factors import AtMostOne, Budget, Implication, Or, OrOut, Xor
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
@@ -310,8 +311,11 @@ def test_what_cannot_be_solved() -> None:
         xor.sparsemap(torch.tensor([0, 1]))
     with pytest.raises(InvalidScores, match="does not hold"):
         xor.sparsemap(torch.zeros(1))
-    with pytest.raises(InvalidScores, match="max_iter"):
-        xor.sparsemap(torch.zeros(2), max_iter=0)
+    for most in (0, 2.5):
+        with pytest.raises(InvalidScores, match="max_iter"):
+            xor.sparsemap(torch.zeros(2), max_iter=most)  # type: ignore[arg-type]
+    with pytest.raises(InvalidScores, match="scores are ndarray; expected a tensor"):
+        xor.sparsemap(np.zeros(2))  # type: ignore[arg-type]
     with pytest.raises(LatentError, match="StructureFactor or a LogicFactor"):
         ItemGraph((2,), [SpanningTree()])  # type: ignore[list-item]
     diagonal = StructureFactor(SpanningTree(), np.arange(9).reshape(3, 3), 2)
@@ -406,7 +410,7 @@ def test_a_best_member_far_down_is_not_guessed(monkeypatch: pytest.MonkeyPatch) 
     graph = FactorGraph({"all": Bits()}, {"few": TotalBudget(1)})
     scores = torch.full((2, 4), 5.0)
     scores[0] = -1.0
-    with pytest.raises(NotTractable, match=r"item\(s\) \[1\]"):
+    with pytest.raises(NotTractable, match=r"item\(s\) \[1\].*annotate = 'none'"):
         graph.map(scores, torch.tensor([4, 4]))
 
 
@@ -423,12 +427,98 @@ def test_structures_that_do_not_go_together_are_refused() -> None:
         FactorGraph({})
     with pytest.raises(LatentError, match="'few' is of type Budget; expected a registered constr"):
         FactorGraph({"all": Bits()}, {"few": Budget([0], 1)})  # type: ignore[dict-item]
-    for wrong in (lambda: LineBudget(-1), lambda: TotalBudget(True), lambda: LineBudget(1, -1)):
-        with pytest.raises(LatentError, match=r"limit is|axis is"):
+    for given in ([Bits()], Bits()):
+        with pytest.raises(LatentError, match=r"structures are .*; expected a dict"):
+            FactorGraph(given)  # type: ignore[arg-type]
+    for wrong in (
+        lambda: LineBudget(-1),
+        lambda: TotalBudget(True),
+        lambda: LineBudget(1, -1),
+        lambda: LineBudget(1, 0.5),  # type: ignore[arg-type]
+        lambda: LineBudget(1, 0, "no"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(LatentError, match=r"limit is|axis is|but_first is"):
             wrong()
     graph = FactorGraph({"all": Bits()}, {"lines": LineBudget(1, axis=1)})
-    with pytest.raises(LatentError, match="parts have 1 axes"):
+    with pytest.raises(LatentError, match="parts have 1 axes; expected 0"):
         graph.sparsemap(torch.zeros(1, 3), torch.tensor([3]))
+
+
+@pytest.mark.parametrize(
+    "structure, parts, length, message",
+    [
+        # A kernel would write beyond the end of its parts.
+        (KOfN(1), np.arange(3), 10, "length 10 has no parts of shape"),
+        (ProjectiveTree(), np.full((3, 3), -1), 8, "length 8 has no parts of shape"),
+        (OneToOneAlignment(), np.arange(6).reshape(2, 3), (2, 4), "room for 0 to 3"),
+        (KOfN(1), np.arange(3), (3, 3), r"lengths have shape \(1, 2\)"),
+        (KOfN(1), np.arange(3), -1, "the length is -1"),
+        (KOfN(1), np.arange(3), 3.0, "the length is 3.0"),
+        (KOfN(1), np.array([True, True, False]), 3, r"dtype bool.*np.where\(mask"),
+        (KOfN(1), np.array([0.0, 1.0, np.nan]), 3, "dtype float64"),
+        (KOfN, np.arange(3), 3, "KOfN is no structure"),
+        (ShiftReduce(), np.full((3, 3), -1), 3, "ShiftReduce.*scores that are added up"),
+        (FactorGraph({"all": Bits()}), np.arange(3), 3, "FactorGraph.*no best member"),
+    ],
+)
+def test_structures_that_cannot_stand_in_a_graph(structure, parts, length, message) -> None:
+    with pytest.raises(LatentError, match=message):
+        ItemGraph(parts.shape, [StructureFactor(structure, parts, length)])
+
+
+def test_parts_of_a_structure_may_be_a_list() -> None:
+    scores = torch.tensor([0.3, 0.1, 0.0], dtype=torch.float64)
+    means = [
+        ItemGraph((3,), [StructureFactor(KOfN(1), parts, 3)]).sparsemap(scores).mean
+        for parts in ([2, 1, 0], np.array([2, 1, 0]))
+    ]
+    assert torch.equal(*means)
+
+
+class Given(Constraint):
+    """Whose factors are what it is given."""
+
+    def __init__(self, given) -> None:
+        self.given = given
+
+    def factors(self, parts):
+        return self.given
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (None, "factors of 'mine' are NoneType; expected a list"),
+        (Budget([0], 1), "factors of 'mine' are Budget; expected a list"),
+        (["no"], "'mine' gives a str; expected logic factors"),
+        ([StructureFactor(Bits(), np.arange(3), 3)], "'mine' gives a StructureFactor"),
+        ([Budget([0, 9], 1)], "'mine' names part 9 of an item with 3 parts"),
+    ],
+)
+def test_a_constraint_of_ones_own_that_is_wrong_is_named(given, message: str) -> None:
+    graph, lengths = FactorGraph({"all": Bits()}, {"mine": Given(given)}), torch.tensor([3])
+    scores = torch.zeros(1, 3)
+    for ask in (graph.sparsemap, graph.map, graph.contains):
+        with pytest.raises(LatentError, match=message):
+            ask(scores, lengths)
+
+
+def test_every_item_without_a_member_is_named() -> None:
+    """Also where the structure names one after the other."""
+    graph = FactorGraph({"one": listed_subsets(1, 1)}, {"few": TotalBudget(1)})
+    scores = torch.zeros(5, 3)
+    scores[[0, 3]] = -torch.inf
+    for left, items in (([0, 1, 2, 3, 4], [0, 3]), ([3, 0], [0, 1])):
+        with pytest.raises(InfeasibleError, match="loosen a constraint") as error:
+            graph.map(scores[left], torch.tensor([3] * len(left)))
+        assert error.value.items == items
+
+
+def test_what_is_no_tensor_is_refused() -> None:
+    graph, lengths = FactorGraph({"all": Bits()}), torch.tensor([3])
+    for ask in (graph.map, graph.sparsemap, graph.contains, Bits().contains):
+        with pytest.raises(InvalidScores, match=r"ndarray.*expected tensors"):
+            ask(np.zeros((1, 3)), lengths)
 
 
 @pytest.mark.parametrize("offset", [-1e10, 1e8, 1e10])

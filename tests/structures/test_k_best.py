@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.structures import k_best
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -195,3 +196,13 @@ def test_refuses_k_below_one_and_infeasible_items() -> None:
     scores[1, :, 2] = -torch.inf
     with pytest.raises(InfeasibleError, match=r"item\(s\) 1 "):
         listed_trees().top_k(scores, torch.tensor([2, 2]), 2)
+
+
+def test_errors_name_items_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of one of several calls of the oracle."""
+    monkeypatch.setattr(k_best, "CALL_PARTS", 32)
+    scores = torch.zeros(5, 4, 4)
+    scores[[1, 4]] = -torch.inf
+    with pytest.raises(InfeasibleError) as error:
+        ProjectiveTree().top_k(scores, torch.full((5,), 3), 2)
+    assert error.value.items == [1, 4]

@@ -125,7 +125,14 @@ def test_ties_share(value: float) -> None:
 def test_what_is_wrong_with_a_factor() -> None:
     for factor, message in [
         (Budget([0, 1], -1), "limit is -1"),
-        (Budget([0, 0], 1), "repeat"),
+        (Budget([0, 1], 1.5), "limit is 1.5"),  # type: ignore[arg-type]
+        (Budget([0, 1], np.nan), "limit is nan"),  # type: ignore[arg-type]
+        (Budget([0, 0], 1), r"parts \[0\] repeat"),
+        (Budget([-1, 0], 1), r"parts \[-1\] are negative, .* leave them out"),
+        (Budget(np.array([False, True, True]), 1), r"np.flatnonzero\(mask\)"),  # type: ignore[arg-type]
+        (Budget([0, 1.7], 1), r"parts are \[0, 1.7\]"),  # type: ignore[list-item]
+        (Budget([(0, 1)], 1), r"parts are \[\(0, 1\)\]"),  # type: ignore[list-item]
+        (Xor([0, 1], 0), "negated are 0"),  # type: ignore[arg-type]
         (Or([0, 1], [2]), "negated parts"),
         (Implication([0], 1, [2]), "negated parts"),
         (Xor([0, 7]), "names part 7"),
@@ -134,3 +141,18 @@ def test_what_is_wrong_with_a_factor() -> None:
             ItemGraph((3,), [factor])
     with pytest.raises(InfeasibleError):
         project(Xor([]), np.zeros(1))
+
+
+def test_parts_may_be_given_in_any_way() -> None:
+    point = np.array([2.0, 1.0, -1.0])
+    for premises, conclusion, negated in (
+        (np.array([0, 1]), np.int64(2), np.array([1])),
+        (torch.tensor([0, 1]), torch.tensor(2), torch.tensor([1])),
+        ((i for i in (0, 1)), 2, (i for i in (1,))),
+        ({0: "a", 1: "b"}, 2, {1}),
+    ):
+        factor = Implication(premises, conclusion, negated)  # type: ignore[arg-type]
+        expected = project(Implication([0, 1], 2, [1]), point)
+        np.testing.assert_array_equal(project(factor, point), expected)
+    alike = Xor([0, 1], (part for part in (0,)))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(project(alike, np.zeros(2)), np.zeros(2))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.cases import scores_for, structures
 from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError
+from spacy_latent.models.supervision import _complete
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constituency_tree import ConstituencyTree
@@ -191,3 +192,43 @@ def test_other_shapes_and_counts() -> None:
             structure.sparsemap(scores, lengths, max_iter=0)
         with pytest.raises(InvalidScores, match="tolerance -1"):
             structure.sparsemap(scores, lengths, tolerance=-1.0)
+
+
+class NoneNamed(Whole):
+    """Whose errors name no item: to ask again without these would never end."""
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        self.raise_infeasible([])
+        return scores
+
+
+def test_an_error_that_names_no_item_ends_a_search() -> None:
+    with pytest.raises(InfeasibleError, match="that the structure does not name"):
+        NoneNamed().contains(torch.ones(2, 3), LENGTHS)
+    wanted = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3)
+    with pytest.raises(InfeasibleError, match="that the structure does not name"):
+        _complete(NoneNamed(), *wanted, LENGTHS, torch.tensor([True, True]))
+
+
+class OfAnotherShape(Whole):
+    """Whose best structures lack the last part."""
+
+    def __init__(self, given: Callable[[Tensor], Any]) -> None:
+        self.given = given
+
+    def _map(self, scores: Tensor, lengths: Tensor) -> Any:
+        return self.given(torch.ones_like(scores))
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (lambda z: z[:, :-1], r"_map gives Tensor of shape \(2, 2\); expected .*\(2, 3\)"),
+        (lambda z: z.numpy(), "_map gives ndarray; expected a tensor"),
+        (lambda z: None, "_map gives NoneType; expected a tensor"),
+    ],
+)
+def test_a_best_structure_of_another_shape_is_refused(given, message: str) -> None:
+    for ask in (OfAnotherShape(given).map, OfAnotherShape(given).sparsemap):
+        with pytest.raises(LatentError, match=message):
+            ask(torch.zeros(2, 3), LENGTHS)

@@ -257,6 +257,11 @@ def test_problems_without_an_item_to_name_are_refused() -> None:
             Problem(KOfN(2), lengths, (4,))
 
 
+def test_a_class_is_refused() -> None:
+    with pytest.raises(LatentError, match="the class Own is given; expected one that is made"):
+        check_estimator(Own)  # type: ignore[arg-type]
+
+
 def test_all_that_fails_is_said_at_once() -> None:
     with pytest.raises(AssertionError, match=r"(?s)checks failed.*- draws: .*- errors: "):
         check_estimator(BothWrong(), PROBLEMS)

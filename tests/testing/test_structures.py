@@ -454,6 +454,18 @@ def test_lists_that_cannot_be_compared_are_refused() -> None:
         next(structure_checks(Runs(), lambda n: [], (2, 1, 0)))
     with pytest.raises(LatentError, match="at least two items"):
         next(structure_checks(Runs(), runs, (2,)))
+    for members, message in (
+        (lambda n: [*runs(n), runs(n)[0]], r"members\(2\) gives one structure twice, at 0 and 1"),
+        (lambda n: [z / 2 for z in runs(n)], r"members\(2\) gives arrays with values such as 0.5"),
+        (lambda n: [np.ones(n), np.ones(n + 1)], r"of the shapes \[\(2,\), \(3,\)\]"),
+    ):
+        with pytest.raises(LatentError, match=message):
+            next(structure_checks(Runs(), members, (2, 1, 0)))
+
+
+def test_a_class_is_refused() -> None:
+    with pytest.raises(LatentError, match="the class Runs is given; expected one that is made"):
+        check_structure(Runs, runs)  # type: ignore[arg-type]
 
 
 def test_no_test_runner_is_needed() -> None:
