@@ -71,7 +71,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
             if line.strip():
                 try:
                     value = json.loads(line)
-                except json.JSONDecodeError as error:
+                except (ValueError, RecursionError) as error:
                     raise LatentError(
                         f"{path}, line {number}: not a JSON value: {error}."
                     ) from None
