@@ -234,6 +234,7 @@ def names_of(places: Sequence[str]) -> list[str]:
 
 def listen(host: str, port: int) -> Any:
     """A socket that is bound; a port that is taken is an error, not another one."""
+    import errno
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -248,8 +249,11 @@ def listen(host: str, port: int) -> Any:
     except OSError as error:
         if made is not None:
             made.close()
+        elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         fail(
             f"{host}:{port} cannot be listened on: {error.strerror or error}",
-            "Give another --port, or --port 0 for any that is free.",
+            "Give a --host that is an address of this machine, or none."
+            if elsewhere
+            else "Give another --port, or --port 0 for any that is free.",
         )
     return made
