@@ -185,10 +185,9 @@ def application_of(
 
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
-    from spacy_latent.cli.corpus import reads_pairs
     from spacy_latent.cli.pipelines import load
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.inspection import choose_components
+    from spacy_latent.pipeline.inspection import choose_components, reads_pairs
     from spacy_latent.visualize.explorer import Explorer
 
     nlp = load(place)
