@@ -9,11 +9,13 @@ name components instead of models, see :mod:`spacy_latent.pipeline.counterfactua
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 from spacy_latent.errors import LatentError
 
@@ -32,6 +34,8 @@ class Intervention:
 
     forbidden: parts that no structure may have. forced: parts that each must have.
     temperature: scores are divided by it, beside the temperature of the model.
+
+    Raises LatentError for what are no places, and for a temperature that is none.
     """
 
     forbidden: tuple[Place, ...] = ()
@@ -39,14 +43,34 @@ class Intervention:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
+        for name in ("forbidden", "forced"):
+            object.__setattr__(self, name, _as_places(name, getattr(self, name)))
+        known = isinstance(self.temperature, Real)
+        if not known or not 0 < self.temperature < math.inf:
             raise LatentError(
-                f"temperature is {self.temperature}; expected a finite number above 0, and 1 for "
+                f"temperature is {self.temperature!r}; expected a finite number above 0, and 1 for "
                 "that of the model."
             )
 
     def __bool__(self) -> bool:
         return bool(self.forbidden or self.forced or self.temperature != 1.0)
+
+
+def _as_places(name: str, asked: Any) -> tuple[Place, ...]:
+    try:
+        return tuple((_whole(start), tuple(map(_whole, part))) for start, part in asked)
+    except (TypeError, ValueError):
+        raise LatentError(
+            f"{name} is {asked!r}; expected places, each of the first token of a span in the doc "
+            "and a part of its structure: ((0, (3, 1)),) for the arc from word 3 to word 1 of the "
+            "span that begins at token 0."
+        ) from None
+
+
+def _whole(number: Any) -> int:
+    if isinstance(number, bool):
+        raise TypeError
+    return operator.index(number)
 
 
 _PRESENT: ContextVar[Mapping[int, Intervention]] = ContextVar("spacy_latent_interventions")

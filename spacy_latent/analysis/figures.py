@@ -212,10 +212,10 @@ class OtherModels:
 
 @dataclass
 class LoneStructures:
-    """share: of the spans of several tokens those whose mixture has come down to one structure.
-    temperature: that of the model, NaN where it has another in each step. higher: the lowest of
-    those tried at which the mixtures of half of the spans have several structures; infinite where
-    none is enough."""
+    """share: of the spans with several structures to choose from those whose mixture has come down
+    to one. temperature: that of the model, NaN where it has another in each step. higher: the
+    lowest of those tried at which the mixtures of half of the spans have several structures;
+    infinite where none is enough."""
 
     share: float
     temperature: float

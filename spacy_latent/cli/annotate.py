@@ -133,7 +133,7 @@ def annotate_cli(
         )
     if done.failed:
         msg.warn(f"{done.failed} of {number_of(done.rows, 'text')} failed", why)
-    before = f"; {done.skipped} were done before" if done.skipped else ""
+    before = f"; {number_of(done.skipped, 'file')} done before" if done.skipped else ""
     texts, files = number_of(done.rows, "text"), number_of(done.shards, "file")
     msg.good(f"{texts} in {files} in {output}{before}")
 

@@ -50,6 +50,12 @@ def comparison(metrics: list[dict[str, Any]]) -> dict[str, list[float]]:
     }
 
 
+def missing_scores(metrics: list[dict[str, Any]]) -> list[str]:
+    """Names of the plain scores that some evaluations have, and others do not."""
+    names = dict.fromkeys(key for each in metrics for key in each if _is_number(each[key]))
+    return [key for key in names if not all(_is_number(each.get(key)) for each in metrics)]
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -70,6 +76,8 @@ def main(
     structures agree."""
     import srsly
 
+    from spacy_latent.cli.pipelines import short_name
+
     for path in files:
         if not path.exists():
             fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.")
@@ -86,13 +94,22 @@ def main(
             fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
         if not isinstance(metrics[-1], dict):
             fail(f"{path} holds no scores. Write it with 'spacy evaluate --output'.")
+    rows = comparison_rows(metrics)
+    if not rows:
+        fail(
+            "The evaluations have no score in common",
+            "Give those of pipelines for one task, as 'spacy evaluate --output' writes them.",
+        )
     if as_json:
         named = [str(path) for path in files]
         print(srsly.json_dumps({"files": named, "scores": comparison(metrics)}))
         return
-    header = ("", *(path.stem for path in files))
+    paths = [str(path) for path in files]
+    header = ("", *(short_name(path, paths).removesuffix(".json") for path in paths))
     aligns = ("l", *("r" for _ in files))
-    msg.table(comparison_rows(metrics), header=header, aligns=aligns, divider=True)
+    msg.table(rows, header=header, aligns=aligns, divider=True)
+    if missed := missing_scores(metrics):
+        msg.info(f"Not every evaluation has {', '.join(missed)}: left out")
 
 
 def _compare_pipelines(

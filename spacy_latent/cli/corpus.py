@@ -107,6 +107,8 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
 
 
 def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
+    from spacy_latent.pipeline.inspection import reads_pairs
+
     if reads_pairs(nlp):
         yield from _of_pairs(nlp, corpus, path)
     elif corpus == STDIN or path.suffix == ".txt":
@@ -130,15 +132,6 @@ def there_is(corpus: Path) -> str:
 
     names = field_names(corpus) if corpus.suffix in (".jsonl", ".tsv") else []
     return f" (there is {', '.join(map(repr, names))})" if names else ""
-
-
-def reads_pairs(nlp: Language) -> bool:
-    """Whether docs have to be of two texts each."""
-    from spacy_latent.models.span_getters import PairSpans
-    from spacy_latent.pipeline.inspection import latent_components
-
-    nodes = [node for found in latent_components(nlp).values() for node in found.layers.values()]
-    return any(isinstance(node.attrs["span_getter"], PairSpans) for node in nodes)
 
 
 def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:

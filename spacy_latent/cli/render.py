@@ -89,9 +89,10 @@ def render_cli(
       spacy latent render training/model-best pairs.jsonl map.html -s heatmap -tk first,second
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
-    from spacy_latent.cli.corpus import import_code, reads_pairs
+    from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_pairs import pair_fields
     from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.inspection import reads_pairs
     from spacy_latent.visualize import render, render_svg
     from spacy_latent.visualize.drawing import is_drawn
     from spacy_latent.visualize.page import NOTHING

@@ -185,10 +185,9 @@ def application_of(
 
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
-    from spacy_latent.cli.corpus import reads_pairs
     from spacy_latent.cli.pipelines import load
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.inspection import choose_components
+    from spacy_latent.pipeline.inspection import choose_components, reads_pairs
     from spacy_latent.visualize.explorer import Explorer
 
     nlp = load(place)
@@ -234,6 +233,7 @@ def names_of(places: Sequence[str]) -> list[str]:
 
 def listen(host: str, port: int) -> Any:
     """A socket that is bound; a port that is taken is an error, not another one."""
+    import errno
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -248,8 +248,11 @@ def listen(host: str, port: int) -> Any:
     except OSError as error:
         if made is not None:
             made.close()
+        elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         fail(
             f"{host}:{port} cannot be listened on: {error.strerror or error}",
-            "Give another --port, or --port 0 for any that is free.",
+            "Give a --host that is an address of this machine, or none."
+            if elsewhere
+            else "Give another --port, or --port 0 for any that is free.",
         )
     return made

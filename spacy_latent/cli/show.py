@@ -53,9 +53,10 @@ def show_cli(
     import srsly
 
     from spacy_latent.annotations import to_json
-    from spacy_latent.cli.corpus import import_code, lines_of_stdin, reads_pairs, typed_text
+    from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.corpora.text_pairs import make_pair_doc
     from spacy_latent.errors import LatentError
+    from spacy_latent.pipeline.inspection import reads_pairs
     from spacy_latent.visualize.terminal import format_annotation
 
     check_output(html)

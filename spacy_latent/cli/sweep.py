@@ -41,6 +41,7 @@ def sweep_cli(
 
     from spacy_latent.cli.config_errors import unread_overrides
     from spacy_latent.distributed.sweep import (
+        SEED,
         cells_of,
         open_study,
         read_grid,
@@ -56,6 +57,11 @@ def sweep_cli(
     if code is not None and not code.is_file():
         fail(f"--code: {code} does not exist. Give a Python file.")
     overrides = parse_config_overrides(context.args)
+    if SEED in overrides:
+        fail(
+            f"--{SEED} is {overrides[SEED]}, and a sweep gives each training its own, from 0 on",
+            f"Leave it out, and give --seeds, the number of trainings of each setting ({seeds}).",
+        )
     output = output or study.with_name(f"{study.stem}-models")
     arguments = ["--gpu-id", str(gpu_id)] + ([] if code is None else ["--code", str(code)])
     try:

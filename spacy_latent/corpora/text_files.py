@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -54,13 +53,19 @@ def _not_utf_8(path: Path) -> str:
 def lines_of(stream: Iterable[str]) -> Iterator[str]:
     """The lines of standard input, without the mark that may stand at its start. Raises LatentError
     for another encoding."""
-    lines = iter(stream)
     try:
-        for first in islice(lines, 1):
-            yield first.removeprefix(MARK)
-        yield from lines
+        for number, line in enumerate(stream, 1):
+            # Where the locale is C, Python puts halves of surrogate pairs for bytes that are no
+            # UTF-8, and raises nothing.
+            line.encode("utf8")
+            yield line if number > 1 else line.removeprefix(MARK)
     except UnicodeDecodeError as error:
-        raise LatentError(f"Standard input is not in UTF-8: {error}.") from None
+        raise LatentError(f"Standard input is not in UTF-8: {error}. Give UTF-8.") from None
+    except UnicodeEncodeError as error:
+        raise LatentError(
+            f"Standard input is not in UTF-8: line {number} has the byte "
+            f"{ord(line[error.start]) & 0xFF:02X}. Give UTF-8."
+        ) from None
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -71,7 +76,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
             if line.strip():
                 try:
                     value = json.loads(line)
-                except json.JSONDecodeError as error:
+                except (ValueError, RecursionError) as error:
                     raise LatentError(
                         f"{path}, line {number}: not a JSON value: {error}."
                     ) from None

@@ -478,6 +478,11 @@ def _check_output(
         raise LatentError(
             f"{output} cannot be written to: {error.strerror}. Give another directory."
         ) from error
+    except ValueError as error:
+        raise LatentError(
+            f"{path}, which says what {output} was begun with, is no JSON: {error}. Delete "
+            f"{output} to begin anew, or name another directory."
+        ) from error
     if other := list(_differences(theirs, ours)):
         raise LatentError(
             f"{output} was begun with other settings than these: {'; '.join(other)}. Give what it "

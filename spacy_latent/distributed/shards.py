@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -133,7 +133,7 @@ def form_of(path: Path) -> str:
 
 
 def _rows_of_parquet(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
-    with pyarrow().parquet.ParquetFile(path) as file:
+    with _opened_parquet(path) as file:
         total = file.metadata.num_rows
     for first in range(0, total, rows):
         yield first, min(rows, total - first), 0
@@ -171,8 +171,22 @@ def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
         yield row if row.id else replace(row, id=f"{name}:{number}")
 
 
+@contextmanager
+def _opened_parquet(path: str | Path) -> Iterator[Any]:
+    pa = pyarrow()
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise LatentError(_broken(path, error)) from error
+
+
+def _broken(path: str | Path, error: Exception) -> str:
+    return f"{path} cannot be read: {error}. Write it again, or take it out of the corpus."
+
+
 def _check_columns(shard: Shard) -> None:
-    with pyarrow().parquet.ParquetFile(shard.path) as file:
+    with _opened_parquet(shard.path) as file:
         names = file.schema_arrow.names
     if missing := [name for name in shard.fields if name not in names]:
         raise LatentError(
@@ -187,7 +201,7 @@ def _check_fields(shards: Sequence[Shard]) -> None:
         return
     rows = []
     for _, line, _ in _lines(replace(shards[0], count=LOOKED_AT)):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             rows.append(json.loads(line))
     rows = [row for row in rows if isinstance(row, dict)]
     fields = shards[0].fields
@@ -202,7 +216,7 @@ def _check_fields(shards: Sequence[Shard]) -> None:
 
 def _read_parquet(shard: Shard) -> Iterator[Source]:
     _check_columns(shard)
-    with pyarrow().parquet.ParquetFile(shard.path) as file:
+    with _opened_parquet(shard.path) as file:
         names = file.schema_arrow.names
         wanted = [name for name in (shard.id_field, *shard.fields) if name in names]
         first, left = shard.first, shard.count or 0
@@ -238,7 +252,7 @@ def _read_lines(shard: Shard, form: str) -> Iterator[tuple[int, Source]]:
 def _row_of_json(shard: Shard, line: str) -> Source:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Source("", line, f"The line is no JSON: {error}")
     missing = [name for name in shard.fields if not isinstance(row, dict) or name not in row]
     if missing:
@@ -262,9 +276,14 @@ def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
 def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
     from spacy.tokens import DocBin
 
-    for doc in DocBin().from_disk(shard.path).get_docs(vocab):
+    try:
+        stored = DocBin().from_disk(shard.path)
+    except Exception as error:
+        # Of zlib, msgpack or spaCy, as the file is cut off or is something else.
+        raise LatentError(_broken(shard.path, error)) from error
+    for doc in stored.get_docs(vocab):
         own = doc.user_data.get("id")
-        yield Source(own if isinstance(own, str) else "", doc)
+        yield Source("" if own is None else _encodable(str(own)), doc)
 
 
 def _source(id_: Any, texts: Sequence[Any]) -> Source:

@@ -37,6 +37,8 @@ STUDY = "sweep"
 BEAT = 10.0
 MISSED = 6
 SEED = "training.seed"
+# Of a trial in the journal, beside its settings.
+NOTES = ("cell", "worker", "token", "error", "scores")
 Scores = dict[str, float]
 
 
@@ -59,6 +61,9 @@ def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     path: a file of JSON or YAML: an object of settings. One that is a list has values of the
         setting of the config of that name; one that is an object has names, each with overrides
         that belong together.
+
+    Raises LatentError for what is no such object, for seeds, and for a setting of the config that
+    two of the grid change.
     """
     expected = (
         'Expected an object such as {"training.dropout": [0.1, 0.2], "trees": {"all": '
@@ -72,16 +77,44 @@ def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
         raise LatentError(f"The grid {path} is {read!r}. {expected}")
     grid: dict[str, dict[str, dict[str, Any]]] = {}
     for setting, values in read.items():
-        if isinstance(values, list) and values:
+        if isinstance(setting, str) and isinstance(values, list) and values:
             grid[setting] = {
                 value if isinstance(value, str) else json.dumps(value): {setting: value}
                 for value in values
             }
-        elif isinstance(values, dict) and all(isinstance(v, dict) for v in values.values()):
+        elif isinstance(setting, str) and _are_named(values):
             grid[setting] = values
         else:
             raise LatentError(f"{path}: {setting!r} is {values!r}. {expected}")
+    _check_changes(path, grid)
     return grid
+
+
+def _are_named(values: Any) -> bool:
+    """Whether they are names, each with overrides of the config."""
+    return (
+        isinstance(values, dict)
+        and bool(values)
+        and all(isinstance(v, dict) and all(isinstance(n, str) for n in v) for v in values.values())
+    )
+
+
+def _check_changes(path: Path, grid: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Of two that change the same, one would be a column of the table, and changed nothing."""
+    changed_by: dict[str, str] = {}
+    for setting, values in grid.items():
+        for name in dict.fromkeys(name for each in values.values() for name in each):
+            if name == SEED:
+                raise LatentError(
+                    f"{path}: {setting!r} sets {SEED}, which is 0, 1, ... for the trainings of "
+                    "each setting. Take it out of the grid, and give --seeds, their number."
+                )
+            if name in changed_by:
+                raise LatentError(
+                    f"{path}: {changed_by[name]!r} and {setting!r} both set {name}. Leave it to "
+                    "one of them."
+                )
+            changed_by[name] = setting
 
 
 def cells_of(grid: Mapping[str, Mapping[str, Mapping[str, Any]]], seeds: int) -> list[Cell]:
@@ -222,7 +255,9 @@ def _claim(study: Study, cell: Cell, worker: str) -> FrozenTrial | None:
     running = optuna.trial.TrialState.RUNNING
     token = uuid4().hex
     # In one line of the journal, so that nobody sees a part of it.
-    attributes = {"cell": cell.name, "worker": worker, "token": token, **cell.settings}
+    attributes = {"cell": cell.name, "worker": worker, "token": token}
+    for name, value in cell.settings.items():
+        attributes[f"setting {name}" if name in NOTES else name] = value
     study.add_trial(optuna.trial.create_trial(state=running, user_attrs=attributes))
     at_it = [
         trial

@@ -65,6 +65,9 @@ MOST_DRAWS = 5
 VECTORS = 256e6
 # Of shorter spans nearly all structures look alike.
 LONG_ENOUGH = 4
+# The logarithm of how many structures there are to choose from is less where there is one, as of
+# one token, or of as many tokens as are to be chosen.
+SEVERAL = math.log(1.5)
 
 
 @dataclass
@@ -465,8 +468,12 @@ class _Run:
         warmths = []
         for d, found in spans.items():
             known = self.uncertainties[d].get(key) or ()
-            # Of one token there is one structure, whatever the temperature.
-            warmths += [sure.warmth for span, sure in zip(found, known) if len(span) > 1]
+            # One structure without others is alone whatever the temperature.
+            warmths += [
+                sure.warmth
+                for span, sure in zip(found, known)
+                if len(span) > 1 and not sure.log_count < SEVERAL
+            ]
         warmths = [warmth for warmth in warmths if not math.isnan(warmth)]
         if not warmths:
             return None
@@ -484,7 +491,7 @@ class _Run:
                 if known and len(span):
                     sure = known[i]
                     row["entropy"] = sure.nats / len(span)
-                    if sure.log_count > 0:
+                    if sure.log_count > SEVERAL:
                         row["relative entropy"] = sure.nats / sure.log_count
                     row["effective number"] = structures.effective_number(sure.nats)
                     if sure.support:

@@ -31,6 +31,9 @@ def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator
             f"The pipeline has no structures {unknown[0]!r} to ask something of; it has "
             f"{', '.join(models) or 'none'}."
         )
+    for name, one in asked.items():
+        if not isinstance(one, Intervention):
+            raise LatentError(f"Of {name!r} is asked {one!r}; expected an Intervention.")
     with intervening({models[name].id: one for name, one in asked.items()}):
         yield
 

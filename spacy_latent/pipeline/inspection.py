@@ -78,6 +78,14 @@ def latent_components(nlp: Language, annotating: bool = False) -> dict[str, Late
     }
 
 
+def reads_pairs(nlp: Language) -> bool:
+    """Whether docs have to be of two texts each."""
+    from spacy_latent.models.span_getters import PairSpans
+
+    nodes = [node for found in latent_components(nlp).values() for node in found.layers.values()]
+    return any(isinstance(node.attrs["span_getter"], PairSpans) for node in nodes)
+
+
 def choose_components(nlp: Language, component: str | None, annotating: bool = False) -> list[str]:
     """That one of :func:`latent_components` alone, or all. Raises LatentError for none."""
     latent = list(latent_components(nlp, annotating))

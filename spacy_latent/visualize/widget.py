@@ -12,6 +12,7 @@ from spacy.language import Language
 
 from spacy_latent.errors import LatentError, NothingLeft, number_of
 from spacy_latent.interventions import Intervention
+from spacy_latent.pipeline.inspection import reads_pairs
 from spacy_latent.visualize.elements import Markup, script_policy, tag
 from spacy_latent.visualize.explorer import Explorer, Limits, Seen, SeenPart, SeenStructure
 from spacy_latent.visualize.look import settings_of
@@ -95,10 +96,11 @@ def explore(
     most: parts to try, each of which takes a prediction; those of the best structures go first.
 
     Raises LatentError for a text that is too long, see
-    :class:`~spacy_latent.visualize.explorer.Limits`, and for a component without structures.
+    :class:`~spacy_latent.visualize.explorer.Limits`, for two where the pipeline reads one or the
+    other way round, and for a component without structures.
     """
     texts = [text] if isinstance(text, str) else list(text)
-    explorer = Explorer(nlp, pairs=len(texts) == 2, alternatives=0, limits=limits)
+    explorer = Explorer(nlp, pairs=reads_pairs(nlp), alternatives=0, limits=limits)
     seen = explorer.look(texts)
     structures = [one for one in seen.structures() if component in (None, one.key)]
     if component is not None and not structures:

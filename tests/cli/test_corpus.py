@@ -49,6 +49,7 @@ def test_another_encoding_is_named_with_what_to_do(tmp_path: Path, name: str) ->
         ('{"text": "a", "cats": {"good": NaN}}', "'cats' has 'good': NaN, which is not JSON"),
         ('{"text": NaN}', "'text' is nan, not a text"),
         ('{"text": "a"', "not a JSON value"),
+        ("[" * 100_000, "not a JSON value"),
         ('{"text": "a", "heads": 3}', "Annotations are those of spaCy's training format"),
     ],
 )
@@ -63,11 +64,15 @@ def test_who_gives_a_table_is_told_how_it_is_converted(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_read_as_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def given(content: bytes) -> None:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf8"))
+    def given(content: bytes, errors: str = "strict") -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf8", errors))
 
     given("\ufeffé\na\n".encode())
     assert list(lines_of_stdin()) == ["é\n", "a\n"]
     given("é\n".encode("utf16"))
     with pytest.raises(LatentError, match="Standard input is not in UTF-8"):
+        list(lines_of_stdin())
+    # As Python reads it where the locale is C, as it often is in a container.
+    given("a\né\n".encode("latin1"), "surrogateescape")
+    with pytest.raises(LatentError, match="not in UTF-8: line 2 has the byte E9"):
         list(lines_of_stdin())

@@ -276,6 +276,14 @@ def test_compare_evaluations(tmp_path: Path) -> None:
     srsly.write_json(second, {"cats_score": 0.625, "speed": 2000.0})
     shown = said(run("compare", first, second))
     assert "cats_score 50.0 62.5" in shown and "words/s 1,000 2,000" in shown
+    assert "Not every evaluation has only: left out" in shown
+    namesake = tmp_path / "later" / "a.json"
+    namesake.parent.mkdir()
+    srsly.write_json(namesake, {"cats_score": 0.75})
+    shown = said(run("compare", first, namesake))
+    assert f"{tmp_path.name}/a later/a" in shown and "cats_score 50.0 75.0" in shown
+    srsly.write_json(namesake, {"ents_f": 0.75})
+    assert "no score in common" in said(run("compare", first, namesake, code=1))
     found = srsly.json_loads(run("compare", first, second, "--json"))
     assert found["scores"] == {"cats_score": [0.5, 0.625], "speed": [1000.4, 2000.0]}
     second.write_text("{", encoding="utf8")

@@ -60,6 +60,14 @@ def test_a_port_that_is_taken_is_an_error(capsys: pytest.CaptureFixture[str]) ->
         taken.close()
 
 
+def test_a_host_that_is_another_machine_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    # Of those that are for documentation.
+    with pytest.raises(SystemExit):
+        serve.listen("192.0.2.1", 0)
+    told = capsys.readouterr().err
+    assert "--host" in told and "--port" not in told
+
+
 def test_names_are_as_short_as_tells_them_apart() -> None:
     assert serve.names_of(["training/model-best"]) == ["model-best"]
     assert serve.names_of(["a/model-best", "b/model-best"]) == ["a/model-best", "b/model-best"]

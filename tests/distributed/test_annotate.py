@@ -107,6 +107,9 @@ def test_output_of_something_else_is_not_added_to(model: Path, tmp_path: Path) -
     save_lines(corpus, texts(5))
     with pytest.raises(LatentError, match="than these: another corpus"):
         annotate(model, corpus, tmp_path / "out")
+    (tmp_path / "out" / module.MANIFEST).write_text("{")
+    with pytest.raises(LatentError, match=r"_annotation.json.* is no JSON.*Delete"):
+        annotate(model, corpus, tmp_path / "out")
     (tmp_path / "out" / module.MANIFEST).unlink()
     with pytest.raises(LatentError, match="something else"):
         annotate(model, corpus, tmp_path / "out")
@@ -160,6 +163,7 @@ def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -
     docs = [nlp(text) for text in [*texts(3), "bad"]]
     docs[1].spans["kept"] = [docs[1][:2]]
     docs[2].user_data["id"] = "own"
+    docs[1].user_data["id"] = 17
     DocBin(docs=docs, store_user_data=True).to_disk(tmp_path / "corpus.spacy")
     annotate(model, tmp_path / "corpus.spacy", tmp_path / "out", form="docbin")
     (file,) = (tmp_path / "out").glob("*.spacy")
@@ -167,7 +171,7 @@ def test_docs_of_docbin_are_annotated_as_they_are(model: Path, tmp_path: Path) -
     assert [doc.text for doc in found] == [doc.text for doc in docs]
     assert len(found[1].spans["kept"]) == 1 and "marking" in found[1]._.latent
     ids = [doc.user_data["id"] for doc in found]
-    assert ids == ["corpus.spacy:0", "corpus.spacy:1", "own", "corpus.spacy:3"]
+    assert ids == ["corpus.spacy:0", "17", "own", "corpus.spacy:3"]
     assert "a bad text" in found[3].user_data["error"] and "error" not in found[0].user_data
 
 
@@ -283,10 +287,11 @@ def test_every_form_is_read_in_shards(model: Path, tmp_path: Path) -> None:
 
 def test_lines_that_are_no_rows_are_kept_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"text": "good"}\nno json\n[1]\n{"text": 3}\n\xff\xfe\n{"other": "a"}\n')
+    wrong = [b"no json", b"[1]", b'{"text": 3}', b"\xff\xfe", b'{"other": "a"}', b"[" * 100_000]
+    path.write_bytes(b"\n".join([b'{"text": "good"}', *wrong]))
     found = list(read_shard(shards_of(path, 100)[0], spacy.blank("en").vocab))
-    assert [row.error is None for row in found] == [True, False, False, False, False, False]
-    assert [row.id for row in found] == [f"rows.jsonl:{number}" for number in range(6)]
+    assert [row.error is None for row in found] == [True] + [False] * 6
+    assert [row.id for row in found] == [f"rows.jsonl:{number}" for number in range(7)]
     assert found[1].text == "no json" and "UTF-8" in str(found[4].error)
 
 
@@ -383,6 +388,18 @@ def test_a_corpus_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> N
             annotate(model, tmp_path / name, tmp_path / "out")
     with pytest.raises(LatentError, match=r"expected a .parquet or a .spacy"):
         annotate_shard(model, Shard("a", "stdin", lines=("a",)), tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("name", ["cut.spacy", "cut.parquet"])
+def test_a_file_that_is_cut_off_is_named(model: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if path.suffix == ".spacy":
+        DocBin(docs=[spacy.blank("en")("a text")]).to_disk(path)
+    else:
+        pq.write_table(pa.table({"text": ["a text"]}), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(LatentError, match=rf"{name} cannot be read: .*Write it again"):
+        annotate(model, path, tmp_path / "out")
 
 
 def test_a_shard_that_another_command_has_done_meanwhile_is_left_alone(

@@ -188,11 +188,44 @@ def test_a_training_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> Non
     os.close(reader)
 
 
-@pytest.mark.parametrize("grid", ["[1]", "{}", '{"a": 1}', '{"a": []}', '{"a": {"b": 1}}', "{"])
+@pytest.mark.parametrize(
+    "grid",
+    ["[1]", "{}", '{"a": 1}', '{"a": []}', '{"a": {"b": 1}}', "{", '{"a": {}}', "1: [2]"],
+)
 def test_a_grid_that_is_none_is_refused(grid: str, tmp_path: Path) -> None:
     (tmp_path / "grid.json").write_text(grid)
     with pytest.raises(LatentError, match=r"grid.json .*Expected an object|Expected an object"):
         read_grid(tmp_path / "grid.json")
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        ({"training.seed": [7, 8]}, "'training.seed' sets training.seed.*give --seeds"),
+        ({"a": {"b": {"training.seed": 7}}}, "'a' sets training.seed.*give --seeds"),
+        ({"x.y": [1, 2], "a": {"b": {"x.y": 3}}}, "'x.y' and 'a' both set x.y. Leave it to one"),
+    ],
+)
+def test_a_grid_that_would_not_do_what_it_says_is_refused(
+    grid: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    with pytest.raises(LatentError, match=said):
+        read_grid(tmp_path / "grid.json")
+
+
+@pytest.mark.parametrize("name", ["cell", "worker", "token", "scores", "error"])
+def test_a_setting_may_be_called_as_what_the_journal_notes(name: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text(json.dumps({name: {"a": {"x.y": 1}, "b": {"x.y": 2}}}))
+    cells = cells_of(read_grid(tmp_path / "grid.json"), 1)
+    study = tmp_path / "sweep.log"
+    sweep(cells, study, lambda cell, number: {"score": float(cell.overrides["x.y"])}, wait=False)
+    rows = table(open_study(study, "", cells), cells)
+    assert [(row["settings"], row["seeds"], row["failed"]) for row in rows] == [
+        ({name: "a"}, 1, 0),
+        ({name: "b"}, 1, 0),
+    ]
+    assert [row["scores"]["score"]["mean"] for row in rows] == [1.0, 2.0]
 
 
 def test_the_command_trains_a_config(tmp_path: Path) -> None:
@@ -213,6 +246,9 @@ def test_the_command_trains_a_config(tmp_path: Path) -> None:
         refused = CliRunner().invoke(latent_cli, list(map(str, [*arguments, *more])))
         assert refused.exit_code == 1 and not study.exists()
         assert "Did you mean dropout?" in " ".join(refused.output.split())
+    seeded = CliRunner().invoke(latent_cli, list(map(str, [*arguments, "--training.seed", 3])))
+    assert seeded.exit_code == 1 and not study.exists()
+    assert "give --seeds" in " ".join(seeded.output.split())
     done = CliRunner().invoke(latent_cli, list(map(str, arguments)))
     log = tmp_path / "sweep-models" / "0000" / "log.txt"
     assert done.exit_code == 0, done.output + (log.read_text() if log.exists() else "")

@@ -139,9 +139,28 @@ def test_places_and_names_that_are_not_there_are_refused(nlp: Language) -> None:
         counterfactual(nlp, {"ner": Intervention()}),
     ):
         pass
-    for temperature in (0.0, -1.0, float("inf"), float("nan")):
+    for temperature in (0.0, -1.0, float("inf"), float("nan"), "1"):
         with pytest.raises(LatentError, match="temperature"):
-            Intervention(temperature=temperature)
+            Intervention(temperature=temperature)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "places", [((3, 1),), (0, (3, 1)), ((0, (3.0, 1.0)),), ((0, "31"),), ((0, (True, 2)),), 5]
+)
+def test_what_are_no_places_is_refused_where_it_is_given(places: Any) -> None:
+    with pytest.raises(LatentError, match=r"forced is .*expected places.*\(\(0, \(3, 1\)\),\)"):
+        Intervention(forced=places)
+
+
+def test_places_in_lists_are_those_in_tuples(nlp: Language) -> None:
+    listed: Any = [[0, [3, 1]]]
+    assert Intervention(forced=listed) == Intervention(forced=((0, (3, 1)),))
+    anything: Any = {NAME: listed}
+    with (
+        pytest.raises(LatentError, match="expected an Intervention"),
+        counterfactual(nlp, anything),
+    ):
+        pass
 
 
 def test_temperature_divides_scores(nlp: Language) -> None:

@@ -13,7 +13,13 @@ from spacy_latent.analysis.verdicts import answer, headline, trivial
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.pipeline.assessment import Assessment, assess
 from tests.pipeline.flag_pipelines import flag_examples, flag_pipeline
-from tests.pipeline.keyword_pipelines import FILLERS, TREE, keyword_examples, keyword_pipeline
+from tests.pipeline.keyword_pipelines import (
+    CHOICE,
+    FILLERS,
+    TREE,
+    keyword_examples,
+    keyword_pipeline,
+)
 from tests.pipeline.small_pipelines import TOK2VEC
 
 NAME = "latent_encoder"
@@ -217,3 +223,17 @@ def test_mixtures_of_one_structure_are_said_with_a_temperature_that_makes_severa
     nlp = keyword_pipeline(TREE, steps=0)
     figures = assess(nlp, keyword_examples(nlp, 4), random=False).figures
     assert figures.components[NAME].alone is None and "alone" not in figures.plain()
+
+
+def test_where_all_words_are_chosen_a_mixture_of_one_structure_is_no_fault() -> None:
+    structure = {"@misc": "spacy-latent.KOfN.v1", "k": 2}
+    nlp = keyword_pipeline({**CHOICE, "structure": structure}, steps=0)
+    cats = {"cats": {"good": 1.0, "bad": 0.0}}
+    whole = [Example.from_dict(nlp.make_doc(text), cats) for text in ("good filler1", "filler2 x")]
+    found = assess(nlp, whole, random=False)
+    assert found.figures.components[NAME].alone is None and "one-structure" not in codes(found)
+    assert "relative entropy" not in found.figures.components[NAME].statistics
+    longer = Example.from_dict(nlp.make_doc("good filler1 filler2 x"), cats)
+    found = assess(nlp, [*whole, longer], random=False)
+    alone = found.figures.components[NAME].alone
+    assert alone is not None and alone.share in (0.0, 1.0)

@@ -66,6 +66,8 @@ def test_entities_and_pairs() -> None:
     nlp = pairs.trained(pairs.pipeline(), steps=2)
     page = explore(nlp, ["the dog runs", "the dog runs fast"], most=4).page
     assert any(line.startswith("dog ~ dog") for line in lines(page))
+    with pytest.raises(LatentError, match="reads two texts, and 1 were given"):
+        explore(nlp, "the dog runs")
 
 
 def test_what_cannot_be_explored_says_so(nlp: Language) -> None:
@@ -75,6 +77,8 @@ def test_what_cannot_be_explored_says_so(nlp: Language) -> None:
         explore(nlp, "a " * 400)
     with pytest.raises(TooMuch):
         explore(nlp, TEXT, limits=Limits(tokens=2))
+    with pytest.raises(LatentError, match="reads one text, and 2 were given"):
+        explore(nlp, [TEXT, TEXT])
     assert "Predicted" in explore(nlp, "").page
 
 
