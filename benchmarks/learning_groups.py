@@ -458,12 +458,10 @@ GROUPS = {
         (
             Entry("parser_ewt", "UD English EWT"),
             Entry("parser_ewt_transition", "UD English EWT, control: spaCy's parser"),
-            Entry(
-                "parser_ewt", "UD English EWT, as long as it gains", settings=AS_LONG_AS_IT_GAINS
-            ),
+            Entry("parser_ewt", "as long as it gains", settings=AS_LONG_AS_IT_GAINS),
             Entry(
                 "parser_ewt_transition",
-                "UD English EWT, control: spaCy's parser, as long as it gains",
+                "control: as long as it gains",
                 settings=AS_LONG_AS_IT_GAINS,
             ),
             Entry("parser_latin", "UD Latin CIRCSE"),
