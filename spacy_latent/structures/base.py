@@ -272,10 +272,8 @@ class Structure(Staged, ABC):
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
         prepared, lengths = self._read(scores, lengths)
-        near = None if self.keeps_digits else self._near(prepared, lengths)
-        if near is None:
-            return self._marginals(prepared, lengths).to(scores.dtype)
-        return near.structure._marginals(near.scores, lengths).to(scores.dtype)
+        own, near = self._to_sum_over(prepared, lengths)
+        return own._marginals(near, lengths).to(scores.dtype)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable. Computed in float64, as are
@@ -303,8 +301,7 @@ class Structure(Staged, ABC):
 
     def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
         prepared, sizes = self._read(scores, lengths)
-        near = None if self.keeps_digits else self._near(prepared, sizes)
-        own, given = (self, prepared) if near is None else (near.structure, near.scores)
+        own, given = self._to_sum_over(prepared, sizes)
         uses = own._expected_uses(given, sizes)
         prepared, sizes = self._read(other, lengths)
         near = self._near(prepared, sizes)
@@ -363,6 +360,12 @@ class Structure(Staged, ABC):
         if bool(found.unsure.any()):
             own._refuse_unsure(near, lengths, found.unsure, most)
         return NearScores(own, near, found.scores, found.removed, found.beyond)
+
+    def _to_sum_over(self, scores: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
+        """The structure and the scores of the same distribution to take sums of: these, unless what
+        :meth:`_near` gives keeps digits that these lose."""
+        near = None if self.keeps_digits else self._near(scores, lengths)
+        return (self, scores) if near is None else (near.structure, near.scores)
 
     def _refuse_unsure(self, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> None:
         """Refuse items in whose totals what tells their structures apart may be lost."""
@@ -469,9 +472,8 @@ class Structure(Staged, ABC):
         check_whole(f"{self.name}.sample", error=InvalidScores, num_samples=num_samples)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
-            near = None if self.keeps_digits else self._near(prepared.detach(), lengths)
-            own, given = (self, prepared) if near is None else (near.structure, near.scores)
-            drawn = own._sample(given.detach(), lengths, num_samples, generator)
+            own, near = self._to_sum_over(prepared.detach(), lengths)
+            drawn = own._sample(near, lengths, num_samples, generator)
         return drawn.to(scores.dtype)
 
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:

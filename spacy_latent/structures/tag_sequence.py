@@ -128,8 +128,7 @@ class TagSequence(CompiledStructure):
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
         prepared, lengths = self._read(scores, lengths)
-        near = self._near(prepared, lengths)
-        own, prepared = (self, prepared) if near is None else (near.structure, near.scores)
+        own, prepared = self._to_sum_over(prepared, lengths)
         inside = torch.arange(scores.shape[1]) < lengths.cpu()[:, None]
         read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
         if bool(((read < 0) | (read >= scores.shape[2])).any()):
