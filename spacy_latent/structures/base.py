@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -24,21 +24,13 @@ from spacy_latent.errors import (
     NotTractable,
     check_whole,
     not_finite_message,
-    too_large_message,
 )
 from spacy_latent.kernels.derivatives import refuse_tangents
 from spacy_latent.kernels.transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.derivatives import recordable, recording
-from spacy_latent.structures.far_scores import (
-    LARGE,
-    ROUNDING,
-    are_sure,
-    brought_near,
-    looks_far,
-    without_rounding,
-)
+from spacy_latent.structures.far_scores import NearScores, looks_far, near_scores
 from spacy_latent.structures.k_best import lawler
 from spacy_latent.structures.results import (
     Reparameterized,
@@ -55,18 +47,6 @@ ADVICE_MAP_ONLY = (
 
 
 Self = TypeVar("Self", bound="Structure")
-
-
-class NearScores(NamedTuple):
-    """What :meth:`Structure._near` gives. structure, scores: those of the same distribution, to be
-    asked for it. given: all that its totals are sums of. removed, beyond: see
-    :class:`spacy_latent.structures.far_scores.Near`."""
-
-    structure: Structure
-    scores: Tensor
-    given: Tensor
-    removed: Tensor
-    beyond: Tensor
 
 
 class Structure(Staged, ABC):
@@ -244,13 +224,17 @@ class Structure(Staged, ABC):
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """log Σ_z exp(z·s) of each item, ``(B,)``. Its gradient is :meth:`marginals`."""
         prepared, lengths = self._read(scores, lengths)
-        if type(self)._marginals is Structure._marginals:
-            self._watch_gradient(prepared, lengths)
         near = None if self.keeps_digits else self._near(prepared, lengths)
         if near is None:
-            return self._log_partition(prepared, lengths).to(scores.dtype)
-        total = near.structure._log_partition(near.scores, lengths)
-        return (total + self._common(near, lengths)).to(scores.dtype)
+            return self._watched_log_partition(prepared, lengths).to(scores.dtype)
+        total = near.structure._watched_log_partition(near.scores, lengths)
+        return (total + near.common(lengths)).to(scores.dtype)
+
+    def _watched_log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """:meth:`_log_partition`, of which a NaN gradient is refused."""
+        if type(self)._marginals is Structure._marginals:
+            self._watch_gradient(scores, lengths)
+        return self._log_partition(scores, lengths)
 
     def _watch_gradient(self, scores: Tensor, lengths: Tensor) -> None:
         """Let a backward through :meth:`_log_partition` fail where its gradient is NaN. The scores
@@ -311,7 +295,7 @@ class Structure(Staged, ABC):
             return torch.where(finite, self._log_partition(level, sizes) - expected, torch.inf)
         expected, finite = self._expected(uses, near.given, lengths)
         total = near.structure._log_partition(near.scores, sizes)
-        apart = self._apart(uses, near, sizes)
+        apart = near.apart(uses, sizes)
         return torch.where(finite, total - expected - apart, torch.inf)
 
     # ---------------------------------------------------------------- scores that are far
@@ -349,62 +333,13 @@ class Structure(Staged, ABC):
         there are none, and what is likely cannot be told, it raises InvalidScores."""
         if not (self.linear and scores.numel() and self._looks_far(scores)):
             return None
-        given, parts = self._given(scores), self._given_parts(scores, lengths)
-        most = 2 * sum(given.shape[1:])
-        found = brought_near(
-            given, parts, lambda known: self._given_levelled(known, scores, lengths), most
-        )
-        if found is None:
-            return None
-        own, near = self._with_given(found.scores, scores)
-        if bool(found.unsure.any()):
-            own._refuse_unsure(near, lengths, found.unsure, most)
-        return NearScores(own, near, found.scores, found.removed, found.beyond)
+        return near_scores(self, scores, lengths)
 
     def _to_sum_over(self, scores: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
         """The structure and the scores of the same distribution to take sums of: these, unless what
         :meth:`_near` gives keeps digits that these lose."""
         near = None if self.keeps_digits else self._near(scores, lengths)
         return (self, scores) if near is None else (near.structure, near.scores)
-
-    def _refuse_unsure(self, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> None:
-        """Refuse items in whose totals what tells their structures apart may be lost."""
-        with torch.no_grad():
-            given = self._given(scores)
-            sizes = torch.where(given.isfinite(), given.abs(), 0.0)
-            sizes = torch.where(self._given_parts(scores, lengths), sizes, 0.0).flatten(1)
-            try:
-                uses = self._expected_uses(scores, lengths)
-                size = (uses.flatten(1) * sizes).sum(1)
-            except InvalidScores:
-                # Marginals cannot be told, but where one structure is far above others, samples.
-                size = most * sizes.amax(1)
-            unsure = unsure & ~(size <= LARGE * most)
-            if not bool(unsure.any()):
-                return
-            # So divided, what rounding could change is no longer told apart.
-            divisor = torch.where(unsure, ROUNDING * size, 1.0)
-            cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
-            own, divided = self._with_given(cooled, scores)
-            unsure = unsure & ~are_sure(own._expected_uses(divided, lengths))
-        items = unsure.nonzero().flatten().tolist()
-        if items:
-            raise InvalidScores(too_large_message(self.name, items))
-
-    def _common(self, near: NearScores, lengths: Tensor) -> Tensor:
-        """What log-partitions lack, ``(B,)``, of which all likely structures have as much."""
-        with torch.no_grad():
-            uses = near.structure._expected_uses(near.scores, lengths)
-            return (uses * near.removed).flatten(1).sum(1)
-
-    def _apart(self, uses: Tensor, near: NearScores, lengths: Tensor) -> Tensor:
-        """What totals of structures, or their mean, of these ``uses`` ``(..., B, ...)``, have less
-        than they have of near scores, beside the likely ones; ``(..., B)``."""
-        axes = tuple(range(-near.given.dim() + 1, 0))
-        with torch.no_grad():
-            likely = near.structure._expected_uses(near.scores, lengths)
-        more = (uses - likely) * near.beyond
-        return without_rounding(more.sum(axes), ((uses + likely) * near.beyond.abs()).sum(axes))
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """The scores less what all structures of an item have in common: differences of their
@@ -436,15 +371,14 @@ class Structure(Staged, ABC):
         exact = _in_float64(scores)
         prepared, sizes = self._read(exact, lengths)
         near = self._near(prepared, sizes)
-        if near is None:
-            whole = self.log_partition(exact, lengths)
-            self._check_structures(z, scores)
-            return (self._total(z.to(exact.dtype), exact, lengths) - whole).to(scores.dtype)
         self._check_structures(z, scores)
         z = z.to(exact.dtype)
+        if near is None:
+            found = self._total(z, exact, lengths) - self._watched_log_partition(prepared, sizes)
+            return found.to(scores.dtype)
         total = near.structure._total(z, near.scores, lengths)
-        total = total - near.structure._log_partition(near.scores, sizes)
-        return (total + self._apart(self._uses(z, scores, lengths), near, sizes)).to(scores.dtype)
+        total = total - near.structure._watched_log_partition(near.scores, sizes)
+        return (total + near.apart(self._uses(z, scores, lengths), sizes)).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """log p(z) but for a constant of the item, z·s; shapes, and what is not checked, as for

@@ -3,19 +3,24 @@
 Masks are often −1e30 in place of −inf. Where every structure of an item has to use what is masked,
 as where a mask leaves too few words, or no arc from the root, all totals lie near −1e30, and what
 structures differ in is lost in them. What is masked then counts first, and all else after it: so it
-is at any number far enough below. :func:`brought_near` gives such scores.
+is at any number far enough below. :func:`brought_near` gives such scores, and :func:`near_scores`
+those of a structure.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from spacy_latent.errors import InvalidScores, too_large_message
 from spacy_latent.kernels.transfers import fetch
+
+if TYPE_CHECKING:
+    from spacy_latent.structures.base import Structure
 
 # Of scores whose total is this for each part, seven digits after the point are left at most.
 LARGE = 1e9
@@ -43,6 +48,49 @@ class Near(NamedTuple):
     removed: Tensor
     beyond: Tensor
     unsure: Tensor
+
+
+class NearScores(NamedTuple):
+    """What :func:`near_scores` gives. structure, scores: those of the same distribution, to be
+    asked for it. given: all that its totals are sums of. removed, beyond: see :class:`Near`."""
+
+    structure: Structure
+    scores: Tensor
+    given: Tensor
+    removed: Tensor
+    beyond: Tensor
+
+    def common(self, lengths: Tensor) -> Tensor:
+        """What log-partitions lack, ``(B,)``, of which all likely structures have as much."""
+        return (self._likely(lengths) * self.removed).flatten(1).sum(1)
+
+    def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
+        """What totals of structures, or their mean, of these ``uses`` ``(..., B, ...)``, have less
+        than they have of near scores, beside the likely ones; ``(..., B)``."""
+        axes = tuple(range(-self.given.dim() + 1, 0))
+        likely = self._likely(lengths)
+        more = (uses - likely) * self.beyond
+        return _without_rounding(more.sum(axes), ((uses + likely) * self.beyond.abs()).sum(axes))
+
+    def _likely(self, lengths: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.structure._expected_uses(self.scores, lengths)
+
+
+def near_scores(structure: Structure, scores: Tensor, lengths: Tensor) -> NearScores | None:
+    """Scores of the same distribution over structures whose sums keep their digits; None where
+    these do. Where there are none, and what is likely cannot be told, it raises InvalidScores."""
+    given, parts = structure._given(scores), structure._given_parts(scores, lengths)
+    most = 2 * sum(given.shape[1:])
+    found = brought_near(
+        given, parts, lambda known: structure._given_levelled(known, scores, lengths), most
+    )
+    if found is None:
+        return None
+    own, near = structure._with_given(found.scores, scores)
+    if bool(found.unsure.any()):
+        _refuse_unsure(own, near, lengths, found.unsure, most)
+    return NearScores(own, near, found.scores, found.removed, found.beyond)
 
 
 def looks_far(scores: Tensor) -> bool:
@@ -102,15 +150,42 @@ def brought_near(
     return Near(near, removed, beyond, (far & ~told).flatten() & masked.flatten(1).any(1))
 
 
-def without_rounding(total: Tensor, of: Tensor) -> Tensor:
+def _without_rounding(total: Tensor, of: Tensor) -> Tensor:
     """The total, 0 where it is as nothing beside what it is ``of``, the sum of sizes."""
     return torch.where(total.detach().abs() <= ROUNDING * of.detach(), 0.0, total)
 
 
-def are_sure(probabilities: Tensor) -> Tensor:
+def _are_sure(probabilities: Tensor) -> Tensor:
     """Which items ``(B, ...)`` have nothing but 0 and 1 for probabilities, ``(B,)``."""
     near_whole = (probabilities < UNSURE) | ((probabilities - 1.0).abs() < UNSURE)
     return near_whole.flatten(1).all(1)
+
+
+def _refuse_unsure(
+    structure: Structure, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
+) -> None:
+    """Refuse items in whose totals what tells their structures apart may be lost."""
+    with torch.no_grad():
+        given = structure._given(scores)
+        sizes = torch.where(given.isfinite(), given.abs(), 0.0)
+        sizes = torch.where(structure._given_parts(scores, lengths), sizes, 0.0).flatten(1)
+        try:
+            uses = structure._expected_uses(scores, lengths)
+            size = (uses.flatten(1) * sizes).sum(1)
+        except InvalidScores:
+            # Marginals cannot be told, but where one structure is far above others, samples.
+            size = most * sizes.amax(1)
+        unsure = unsure & ~(size <= LARGE * most)
+        if not bool(unsure.any()):
+            return
+        # So divided, what rounding could change is no longer told apart.
+        divisor = torch.where(unsure, ROUNDING * size, 1.0)
+        cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
+        own, divided = structure._with_given(cooled, scores)
+        unsure = unsure & ~_are_sure(own._expected_uses(divided, lengths))
+    items = unsure.nonzero().flatten().tolist()
+    if items:
+        raise InvalidScores(too_large_message(structure.name, items))
 
 
 def _largest(values: Tensor, where: Tensor, axes: tuple[int, ...]) -> Tensor:
