@@ -328,7 +328,7 @@ class Structure(Staged, ABC):
         """How often structures use each of what :meth:`_given` gives."""
         return z
 
-    def _near(self, scores: Tensor, lengths: Tensor) -> NearScores | None:
+    def _near(self, scores: Tensor, lengths: Tensor) -> NearScores[Structure] | None:
         """Scores of the same distribution whose sums keep their digits; None where these do. Where
         there are none, and what is likely cannot be told, it raises InvalidScores."""
         if not (self.linear and scores.numel() and self._looks_far(scores)):

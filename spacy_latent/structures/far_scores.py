@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, too_large_message
 from spacy_latent.kernels.transfers import fetch
-
-if TYPE_CHECKING:
-    from spacy_latent.structures.base import Structure
 
 # Of scores whose total is this for each part, seven digits after the point are left at most.
 LARGE = 1e9
@@ -50,11 +48,32 @@ class Near(NamedTuple):
     unsure: Tensor
 
 
-class NearScores(NamedTuple):
+S = TypeVar("S", bound="Scored")
+
+
+class Scored(Protocol):
+    """What is asked of a structure, see :class:`spacy_latent.structures.base.Structure`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def _given(self, scores: Tensor) -> Tensor: ...
+
+    def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor: ...
+
+    def _with_given(self: S, given: Tensor, scores: Tensor) -> tuple[S, Tensor]: ...
+
+    def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class NearScores(Generic[S]):
     """What :func:`near_scores` gives. structure, scores: those of the same distribution, to be
     asked for it. given: all that its totals are sums of. removed, beyond: see :class:`Near`."""
 
-    structure: Structure
+    structure: S
     scores: Tensor
     given: Tensor
     removed: Tensor
@@ -77,7 +96,7 @@ class NearScores(NamedTuple):
             return self.structure._expected_uses(self.scores, lengths)
 
 
-def near_scores(structure: Structure, scores: Tensor, lengths: Tensor) -> NearScores | None:
+def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] | None:
     """Scores of the same distribution over structures whose sums keep their digits; None where
     these do. Where there are none, and what is likely cannot be told, it raises InvalidScores."""
     given, parts = structure._given(scores), structure._given_parts(scores, lengths)
@@ -162,7 +181,7 @@ def _are_sure(probabilities: Tensor) -> Tensor:
 
 
 def _refuse_unsure(
-    structure: Structure, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
+    structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
 ) -> None:
     """Refuse items in whose totals what tells their structures apart may be lost."""
     with torch.no_grad():
