@@ -17,10 +17,10 @@ class CounterSpanScorer(CountingScorer):
     Counters are those of :class:`CounterScorer`. A span sees, of each, how much the counter changes
     over it, and its least and greatest value between two of its tokens less its value before the
     first and after the last, all of these up to 1 and −1, and how near the change is to 0, to 1 and
-    to −1; how short the span is; then the vectors
-    of its first and last token and of those just outside, 0 where the text ends. A pair of brackets
-    with what is between them is a span over which a counter comes back to its value, and inside is
-    always above it. Entries with first after last are no spans, and 0.
+    to −1; how short the span is; then the vectors of its first and last token and of those just
+    outside, 0 where the text ends. A pair of brackets with what is between them is a span over
+    which a counter comes back to its value, and inside is always above it. Entries with first after
+    last are no spans, and 0.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """
