@@ -290,13 +290,13 @@ class Structure(Staged, ABC):
         prepared, sizes = self._read(other, lengths)
         near = self._near(prepared, sizes)
         if near is None:
-            level, _ = self._read(self._levelled(other, lengths), lengths)
-            expected, finite = self._expected(uses, self._given(level), lengths)
+            level, _ = self._read(self._levelled(other, sizes), sizes)
+            expected, finite = self._expected(uses, self._given(level), sizes)
             return torch.where(finite, self._log_partition(level, sizes) - expected, torch.inf)
-        expected, finite = self._expected(uses, near.given, lengths)
+        expected, finite = self._expected(uses, near.given, sizes)
         total = near.structure._log_partition(near.scores, sizes)
         apart = near.apart(uses, sizes)
-        return torch.where(finite, total - expected - apart, torch.inf)
+        return torch.where(finite, near.known(total - expected) - apart, torch.inf)
 
     # ---------------------------------------------------------------- scores that are far
 
@@ -374,11 +374,11 @@ class Structure(Staged, ABC):
         self._check_structures(z, scores)
         z = z.to(exact.dtype)
         if near is None:
-            found = self._total(z, exact, lengths) - self._watched_log_partition(prepared, sizes)
+            found = self._total(z, exact, sizes) - self._watched_log_partition(prepared, sizes)
             return found.to(scores.dtype)
-        total = near.structure._total(z, near.scores, lengths)
-        total = total - near.structure._watched_log_partition(near.scores, sizes)
-        return (total + near.apart(self._uses(z, scores, lengths), sizes)).to(scores.dtype)
+        total = near.structure._total(z, near.scores, sizes)
+        total = near.known(total - near.structure._watched_log_partition(near.scores, sizes))
+        return (total + near.apart(self._uses(z, scores, sizes), sizes)).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """log p(z) but for a constant of the item, z·s; shapes, and what is not checked, as for
@@ -550,11 +550,13 @@ class Structure(Staged, ABC):
             raise InvalidScores(
                 f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.{mask}"
             )
+        # Before anything is done with them: torch can do nothing with unsigned ones of NumPy.
+        lengths = lengths.to(torch.int64)
         if type(self).part_mask is Structure.part_mask:
             self.check_room(lengths, *scores.shape[1:])
         if scores.dtype in (torch.float16, torch.bfloat16):
             scores = scores.float()
-        return scores, lengths.to(torch.int64)
+        return scores, lengths
 
     def check_tensors(self, scores: object, lengths: object) -> None:
         """Refuse what is no tensor."""
@@ -653,7 +655,7 @@ def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tens
     are 0/1 and have none where there is no part."""
     check_given(structure, z, lengths)
     chosen = z.detach() == 1
-    inside = structure.part_mask(z, lengths.to(z.device))
+    inside = structure.part_mask(z, lengths.to(z.device, torch.int64))
     return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1)
 
 

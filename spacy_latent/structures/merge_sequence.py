@@ -64,7 +64,7 @@ class MergeSequence(Structure):
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         chosen, valid = chosen_parts(self, z, lengths)
-        steps = self.part_mask(z, lengths).any(2)
+        steps = self.part_mask(z, lengths.to(z.device, torch.int64)).any(2)
         return valid & (chosen.sum(2) == steps).all(1)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> MergePolicy:

@@ -215,7 +215,8 @@ class TagSequence(CompiledStructure):
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         chosen, valid = chosen_parts(self, z, lengths)
-        whole = valid & self._covers_positions(chosen, lengths.to(z.device))
+        lengths = lengths.to(z.device, torch.int64)
+        whole = valid & self._covers_positions(chosen, lengths)
         if self.bound is None:
             return whole
         safe = torch.where(whole.view(-1, *[1] * self.part_axes), chosen, False).to(z.dtype)
