@@ -403,7 +403,7 @@ class Structure(Staged, ABC):
 
         generator: the source of randomness, torch's default on the CPU if None.
         """
-        check_whole(f"{self.name}.sample", error=InvalidScores, num_samples=num_samples)
+        self._check_draws("sample", num_samples, generator)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             own, near = self._to_sum_over(prepared.detach(), lengths)
@@ -434,7 +434,7 @@ class Structure(Staged, ABC):
 
         generator: as for :meth:`sample`.
         """
-        check_whole(f"{self.name}.sample_trace", error=InvalidScores, num_samples=num_samples)
+        self._check_draws("sample_trace", num_samples, generator)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
         found = own._sample_trace(prepared, sizes, num_samples, generator)
@@ -554,7 +554,8 @@ class Structure(Staged, ABC):
         lengths = lengths.to(torch.int64)
         if type(self).part_mask is Structure.part_mask:
             self.check_room(lengths, *scores.shape[1:])
-        if scores.dtype in (torch.float16, torch.bfloat16):
+        # Half precision and less.
+        if scores.element_size() < 4:
             scores = scores.float()
         return scores, lengths
 
@@ -566,14 +567,33 @@ class Structure(Staged, ABC):
                 f"{type(lengths).__name__}; expected tensors. Convert them with torch.as_tensor()."
             )
 
-    def _check_structures(self, z: Tensor, scores: Tensor) -> None:
+    def _check_draws(self, operation: str, num_samples: object, generator: object) -> None:
+        name = f"{self.name}.{operation}"
+        check_whole(name, error=InvalidScores, num_samples=num_samples)
+        if not (generator is None or isinstance(generator, torch.Generator)):
+            raise InvalidScores(
+                f"{name}: generator is {generator!r}; expected a torch.Generator or None. One with "
+                "a seed is torch.Generator().manual_seed(seed)."
+            )
+
+    def _check_structures(self, z: object, scores: Tensor) -> None:
+        if not isinstance(z, Tensor):
+            raise InvalidScores(
+                f"{self.name}: structures are {type(z).__name__}; expected a tensor. Convert them "
+                "with torch.as_tensor()."
+            )
         if z.shape != scores.shape and z.shape[1:] != scores.shape:
             raise InvalidScores(
                 f"{self.name}: structures have shape {tuple(z.shape)}; expected that of the "
                 f"scores, {tuple(scores.shape)}, or K of these, (K, B, parts)."
             )
 
-    def _check_pair(self, scores: Tensor, other: Tensor) -> None:
+    def _check_pair(self, scores: object, other: object) -> None:
+        if not (isinstance(scores, Tensor) and isinstance(other, Tensor)):
+            raise InvalidScores(
+                f"{self.name}: the scores of p are {type(scores).__name__} and those of q "
+                f"{type(other).__name__}; expected tensors. Convert them with torch.as_tensor()."
+            )
         if scores.shape != other.shape:
             raise InvalidScores(
                 f"{self.name}: the scores of p and q have shapes {tuple(scores.shape)} and "

@@ -78,6 +78,7 @@ class MergeSequence(Structure):
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         prepared, lengths = self._read(scores, lengths)
+        self._check_structures(z, scores)
         several = z if z.dim() == 4 else z[None]
         flat = several.flatten(0, 1)
         steps = self.decided(flat, prepared, lengths)
