@@ -72,7 +72,9 @@ class TagSequence(CompiledStructure):
                     f"{self.name}.bind: a tensor has dtype {given.dtype}; expected floating point."
                 )
         result = copy(self)
-        result.bound = (transitions, start, end)
+        # As scores are.
+        wide = [one.float() if one.element_size() < 4 else one for one in (transitions, start, end)]
+        result.bound = (wide[0], wide[1], wide[2])
         return result
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
