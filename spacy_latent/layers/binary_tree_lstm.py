@@ -240,8 +240,8 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
     span of a tree. Raises LatentError for an item whose spans do not make a binary tree.
     """
     longest = z.shape[-1]
-    token = torch.arange(longest, device=z.device)
-    inside = token < lengths.to(z.device)[:, None, None]
+    token, size = torch.arange(longest, device=z.device), lengths.to(z.device, torch.int64)
+    inside = token < size[:, None, None]
     chosen = (z.detach() > 0.5) & (token[:, None] < token) & inside
     # [i, j]: the end of the longest span from i that ends at j or before; i if it is a leaf.
     ends = torch.where(chosen, token, token[:, None].expand_as(chosen))
@@ -250,7 +250,6 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
     split = ends[item, first, last - 1]
     whole = chosen[item, split + 1, last] | (split + 1 == last)
     # What the root splits into, down to the leaves, is n − 1 spans: there must be no others.
-    size = lengths.to(z.device)
     tree = chosen.flatten(1).sum(1) == (size - 1).clamp_min(0)
     if longest:
         root = chosen[:, 0].gather(1, (size - 1).clamp_min(0)[:, None]).squeeze(1)

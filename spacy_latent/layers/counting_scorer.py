@@ -39,13 +39,21 @@ class CountingScorer(EncodedScorer):
     counts = True
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        lengths = lengths.to(torch.int64)
         vectors = self.read(vectors, lengths)
         if vectors.is_cuda:
             return self.score(vectors, lengths)
+        precision = self.step.weight.dtype
+        if precision in (torch.float16, torch.bfloat16):
+            raise LatentError(
+                f"{type(self).__name__}: its weights are {precision}, in which sums over a text "
+                "have no digits; expected float32 or float64 on a CPU. Call float() on the scorer, "
+                "and for half precision elsewhere use torch.autocast."
+            )
         # In bfloat16, which autocast would make of steps here, sums of them have no digits; and the
         # kernel reads none. On a GPU, autocast sums in float32 itself.
         with torch.autocast(vectors.device.type, enabled=False):
-            return self.score(vectors.to(self.step.weight.dtype), lengths)
+            return self.score(vectors.to(precision), lengths)
 
     @abstractmethod
     def score(self, vectors: Tensor, lengths: Tensor) -> Tensor:

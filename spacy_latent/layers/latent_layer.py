@@ -105,6 +105,11 @@ class LatentLayer(nn.Module):
                 f"{type(composer).__name__} has no output_width; set it in __init__ to how many "
                 "numbers there are in each of the vectors that it gives."
             )
+        if not temperature > 0:
+            raise LatentError(
+                f"{type(self).__name__}: temperature is {temperature}; expected a number above 0. "
+                "The higher it is, the more alike are the probabilities of structures."
+            )
         self.scorer = scorer
         self.structure = structure
         self.estimator = estimator
@@ -311,7 +316,8 @@ class LatentLayer(nn.Module):
         composed = self._made(vectors, draw.z[k, item], lengths, item)
         weighted = draw.weights[k, item][:, None, None] * composed
         total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
-        return total.index_add(0, item, weighted)
+        # In half precision where all weights of the model are, which those of structures never are.
+        return total.index_add(0, item, weighted).to(vectors.dtype)
 
     def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         """composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding: for losses of each

@@ -14,7 +14,8 @@ from spacy_latent.layers.shared_structures import Merges
 
 class Recursion(torch.autograd.Function):
     """States of all rows, ``(leaves + merges, d)``, round by round in one piece of memory; the
-    gradient computes each round again, so that nothing but the states is kept.
+    gradient computes each round again, so that nothing but the states is kept, and under the
+    autocast that there was then.
 
     merge: states of what halves make, ``(m, d)`` each. parameters: those that it has.
     weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces, where what is
@@ -38,6 +39,9 @@ class Recursion(torch.autograd.Function):
             states[count + begin : count + end] = merge(left, right)
         ctx.merge, ctx.shared, ctx.count = merge, shared, count
         ctx.weighs = weights is not None
+        kind = leaves.device.type
+        ctx.precision = torch.get_autocast_dtype(kind)
+        ctx.halved = torch.is_autocast_enabled(kind)
         ctx.save_for_backward(states, *parameters)
         return states
 
@@ -55,8 +59,12 @@ class Recursion(torch.autograd.Function):
             left, right = shared.left[begin:end], shared.right[begin:end]
             halves = [states[rows].requires_grad_() for rows in (left, right)]
             given = of_states[count + begin : count + end]
-            with torch.enable_grad():
-                made = ctx.merge(*halves)
+            # Weights that autocast keeps in half precision may be those of a graph that is gone.
+            with (
+                torch.autocast(states.device.type, ctx.precision, ctx.halved, cache_enabled=False),
+                torch.enable_grad(),
+            ):
+                made = ctx.merge(*halves).to(states.dtype)
             slopes = torch.autograd.grad(made, [*halves, *learned], given, allow_unused=True)
             for rows, slope in zip((left, right), slopes):
                 of_states.index_add_(0, rows, slope)

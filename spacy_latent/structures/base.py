@@ -290,13 +290,13 @@ class Structure(Staged, ABC):
         prepared, sizes = self._read(other, lengths)
         near = self._near(prepared, sizes)
         if near is None:
-            level, _ = self._read(self._levelled(other, lengths), lengths)
-            expected, finite = self._expected(uses, self._given(level), lengths)
+            level, _ = self._read(self._levelled(other, sizes), sizes)
+            expected, finite = self._expected(uses, self._given(level), sizes)
             return torch.where(finite, self._log_partition(level, sizes) - expected, torch.inf)
-        expected, finite = self._expected(uses, near.given, lengths)
+        expected, finite = self._expected(uses, near.given, sizes)
         total = near.structure._log_partition(near.scores, sizes)
         apart = near.apart(uses, sizes)
-        return torch.where(finite, total - expected - apart, torch.inf)
+        return torch.where(finite, near.known(total - expected) - apart, torch.inf)
 
     # ---------------------------------------------------------------- scores that are far
 
@@ -374,11 +374,11 @@ class Structure(Staged, ABC):
         self._check_structures(z, scores)
         z = z.to(exact.dtype)
         if near is None:
-            found = self._total(z, exact, lengths) - self._watched_log_partition(prepared, sizes)
+            found = self._total(z, exact, sizes) - self._watched_log_partition(prepared, sizes)
             return found.to(scores.dtype)
-        total = near.structure._total(z, near.scores, lengths)
-        total = total - near.structure._watched_log_partition(near.scores, sizes)
-        return (total + near.apart(self._uses(z, scores, lengths), sizes)).to(scores.dtype)
+        total = near.structure._total(z, near.scores, sizes)
+        total = near.known(total - near.structure._watched_log_partition(near.scores, sizes))
+        return (total + near.apart(self._uses(z, scores, sizes), sizes)).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """log p(z) but for a constant of the item, z·s; shapes, and what is not checked, as for
@@ -403,7 +403,7 @@ class Structure(Staged, ABC):
 
         generator: the source of randomness, torch's default on the CPU if None.
         """
-        check_whole(f"{self.name}.sample", error=InvalidScores, num_samples=num_samples)
+        self._check_draws("sample", num_samples, generator)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
             own, near = self._to_sum_over(prepared.detach(), lengths)
@@ -434,7 +434,7 @@ class Structure(Staged, ABC):
 
         generator: as for :meth:`sample`.
         """
-        check_whole(f"{self.name}.sample_trace", error=InvalidScores, num_samples=num_samples)
+        self._check_draws("sample_trace", num_samples, generator)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
         found = own._sample_trace(prepared, sizes, num_samples, generator)
@@ -550,11 +550,14 @@ class Structure(Staged, ABC):
             raise InvalidScores(
                 f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.{mask}"
             )
+        # Before anything is done with them: torch can do nothing with unsigned ones of NumPy.
+        lengths = lengths.to(torch.int64)
         if type(self).part_mask is Structure.part_mask:
             self.check_room(lengths, *scores.shape[1:])
-        if scores.dtype in (torch.float16, torch.bfloat16):
+        # Half precision and less.
+        if scores.element_size() < 4:
             scores = scores.float()
-        return scores, lengths.to(torch.int64)
+        return scores, lengths
 
     def check_tensors(self, scores: object, lengths: object) -> None:
         """Refuse what is no tensor."""
@@ -564,14 +567,33 @@ class Structure(Staged, ABC):
                 f"{type(lengths).__name__}; expected tensors. Convert them with torch.as_tensor()."
             )
 
-    def _check_structures(self, z: Tensor, scores: Tensor) -> None:
+    def _check_draws(self, operation: str, num_samples: object, generator: object) -> None:
+        name = f"{self.name}.{operation}"
+        check_whole(name, error=InvalidScores, num_samples=num_samples)
+        if not (generator is None or isinstance(generator, torch.Generator)):
+            raise InvalidScores(
+                f"{name}: generator is {generator!r}; expected a torch.Generator or None. One with "
+                "a seed is torch.Generator().manual_seed(seed)."
+            )
+
+    def _check_structures(self, z: object, scores: Tensor) -> None:
+        if not isinstance(z, Tensor):
+            raise InvalidScores(
+                f"{self.name}: structures are {type(z).__name__}; expected a tensor. Convert them "
+                "with torch.as_tensor()."
+            )
         if z.shape != scores.shape and z.shape[1:] != scores.shape:
             raise InvalidScores(
                 f"{self.name}: structures have shape {tuple(z.shape)}; expected that of the "
                 f"scores, {tuple(scores.shape)}, or K of these, (K, B, parts)."
             )
 
-    def _check_pair(self, scores: Tensor, other: Tensor) -> None:
+    def _check_pair(self, scores: object, other: object) -> None:
+        if not (isinstance(scores, Tensor) and isinstance(other, Tensor)):
+            raise InvalidScores(
+                f"{self.name}: the scores of p are {type(scores).__name__} and those of q "
+                f"{type(other).__name__}; expected tensors. Convert them with torch.as_tensor()."
+            )
         if scores.shape != other.shape:
             raise InvalidScores(
                 f"{self.name}: the scores of p and q have shapes {tuple(scores.shape)} and "
@@ -653,7 +675,7 @@ def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tens
     are 0/1 and have none where there is no part."""
     check_given(structure, z, lengths)
     chosen = z.detach() == 1
-    inside = structure.part_mask(z, lengths.to(z.device))
+    inside = structure.part_mask(z, lengths.to(z.device, torch.int64))
     return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1)
 
 

@@ -71,13 +71,20 @@ class Scored(Protocol):
 @dataclass(frozen=True)
 class NearScores(Generic[S]):
     """What :func:`near_scores` gives. structure, scores: those of the same distribution, to be
-    asked for it. given: all that its totals are sums of. removed, beyond: see :class:`Near`."""
+    asked for it. given: all that its totals are sums of. removed, beyond: see :class:`Near`.
+    lost: ``(B,)``, what sums of items that no scores bring near have lost: differences of their
+    totals are right, or less than this and 0. 0 for the others."""
 
     structure: S
     scores: Tensor
     given: Tensor
     removed: Tensor
     beyond: Tensor
+    lost: Tensor
+
+    def known(self, difference: Tensor) -> Tensor:
+        """A difference of totals ``(..., B)`` of :attr:`given`, without what is only rounding."""
+        return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
         """What log-partitions lack, ``(B,)``, of which all likely structures have as much."""
@@ -107,9 +114,10 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
     if found is None:
         return None
     own, near = structure._with_given(found.scores, scores)
+    lost = torch.zeros_like(found.unsure, dtype=found.scores.dtype)
     if bool(found.unsure.any()):
-        _refuse_unsure(own, near, lengths, found.unsure, most)
-    return NearScores(own, near, found.scores, found.removed, found.beyond)
+        lost = _lost(own, near, lengths, found.unsure, most)
+    return NearScores(own, near, found.scores, found.removed, found.beyond, lost)
 
 
 def looks_far(scores: Tensor) -> bool:
@@ -180,10 +188,9 @@ def _are_sure(probabilities: Tensor) -> Tensor:
     return near_whole.flatten(1).all(1)
 
 
-def _refuse_unsure(
-    structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
-) -> None:
-    """Refuse items in whose totals what tells their structures apart may be lost."""
+def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> Tensor:
+    """What differences of totals have lost, ``(B,)``, 0 where they have all digits that count.
+    Refuses items in whose totals what tells their structures apart may be lost."""
     with torch.no_grad():
         given = structure._given(scores)
         sizes = torch.where(given.isfinite(), given.abs(), 0.0)
@@ -195,16 +202,18 @@ def _refuse_unsure(
             # Marginals cannot be told, but where one structure is far above others, samples.
             size = most * sizes.amax(1)
         unsure = unsure & ~(size <= LARGE * most)
+        lost = torch.where(unsure, ROUNDING * size, 0.0)
         if not bool(unsure.any()):
-            return
+            return lost
         # So divided, what rounding could change is no longer told apart.
-        divisor = torch.where(unsure, ROUNDING * size, 1.0)
+        divisor = torch.where(unsure, lost, 1.0)
         cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
         own, divided = structure._with_given(cooled, scores)
         unsure = unsure & ~_are_sure(own._expected_uses(divided, lengths))
     items = unsure.nonzero().flatten().tolist()
     if items:
         raise InvalidScores(too_large_message(structure.name, items))
+    return lost
 
 
 def _largest(values: Tensor, where: Tensor, axes: tuple[int, ...]) -> Tensor:

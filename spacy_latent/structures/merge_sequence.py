@@ -64,7 +64,7 @@ class MergeSequence(Structure):
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         chosen, valid = chosen_parts(self, z, lengths)
-        steps = self.part_mask(z, lengths).any(2)
+        steps = self.part_mask(z, lengths.to(z.device, torch.int64)).any(2)
         return valid & (chosen.sum(2) == steps).all(1)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> MergePolicy:
@@ -78,6 +78,7 @@ class MergeSequence(Structure):
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         prepared, lengths = self._read(scores, lengths)
+        self._check_structures(z, scores)
         several = z if z.dim() == 4 else z[None]
         flat = several.flatten(0, 1)
         steps = self.decided(flat, prepared, lengths)

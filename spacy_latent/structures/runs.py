@@ -58,6 +58,6 @@ class Runs(ItemSet, CompiledStructure):
         count = chosen.sum(1)
         begins = chosen.clone()
         begins[:, 1:] &= ~chosen[:, :-1]
-        wanted = lengths.to(z.device).clamp_max(self.k)
+        wanted = lengths.long().to(z.device).clamp_max(self.k)
         right = count == wanted if self.exactly else count <= wanted
         return plain & right & (begins.sum(1) <= self.runs)

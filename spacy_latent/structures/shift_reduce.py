@@ -59,6 +59,7 @@ class ShiftReduce(ConstituencyTree):
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         prepared, lengths = self._read(scores, lengths)
+        self._check_structures(z, scores)
         several = z if z.dim() == 4 else z[None]
         decisions, logits = self.decided(several.flatten(0, 1), prepared, lengths)
         rows = several.shape[0] * several.shape[1]

@@ -72,7 +72,9 @@ class TagSequence(CompiledStructure):
                     f"{self.name}.bind: a tensor has dtype {given.dtype}; expected floating point."
                 )
         result = copy(self)
-        result.bound = (transitions, start, end)
+        # As scores are.
+        wide = [one.float() if one.element_size() < 4 else one for one in (transitions, start, end)]
+        result.bound = (wide[0], wide[1], wide[2])
         return result
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,7 +217,8 @@ class TagSequence(CompiledStructure):
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         chosen, valid = chosen_parts(self, z, lengths)
-        whole = valid & self._covers_positions(chosen, lengths.to(z.device))
+        lengths = lengths.to(z.device, torch.int64)
+        whole = valid & self._covers_positions(chosen, lengths)
         if self.bound is None:
             return whole
         safe = torch.where(whole.view(-1, *[1] * self.part_axes), chosen, False).to(z.dtype)

@@ -328,6 +328,22 @@ def test_autocast_on_the_cpu_leaves_the_sums_alone(build, encoder):
     assert all(weight.grad is not None for weight in scorer.parameters())
 
 
+@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+def test_the_integer_type_of_lengths_makes_no_difference(build):
+    torch.manual_seed(0)
+    scorer = build(counters=2, hidden_width=7)(6)
+    vectors, lengths = torch.randn(3, 4, 6), torch.tensor([4, 0, 2])
+    found = scorer(vectors, lengths.to(torch.uint8))
+    torch.testing.assert_close(found, scorer(vectors, lengths), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_weights_in_half_precision_are_refused(precision):
+    scorer = build_counter_scorer_v2(counters=2, hidden_width=7)(6).to(precision)
+    with pytest.raises(LatentError, match=f"{precision}.*float32.*autocast"):
+        scorer(torch.randn(1, 3, 6, dtype=precision), torch.tensor([3]))
+
+
 @pytest.mark.parametrize("batch, words", [(0, 3), (2, 0), (0, 0)])
 def test_an_encoder_of_no_items_and_of_no_words(batch, words):
     encoder = build_bilstm_v1(hidden_width=4)(6)

@@ -13,6 +13,7 @@ from torch import Tensor
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
@@ -137,6 +138,23 @@ def test_what_a_composer_gives_is_looked_at(width, change, message: str) -> None
     with pytest.raises(LatentError, match=message):
         layer = LatentLayer(build_item_scorer_v1()(4), KOfN(1), Marginals(), Keep(width, change))
         layer(torch.zeros(2, 3, 4), torch.tensor([3, 2]))
+
+
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_a_layer_in_half_precision_gives_it(num_samples: int) -> None:
+    parts = build_biaffine_scorer_v1()(6), build_graph_convolution_v1()(6)
+    estimator = ScoreFunction(num_samples)
+    layer = LatentLayer(parts[0], SpanningTree(), estimator, parts[1]).bfloat16()
+    found = layer(torch.randn(2, 3, 6, dtype=torch.bfloat16), torch.tensor([3, 2]))
+    assert found.vectors.dtype == torch.bfloat16
+    found.vectors.sum().backward()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
+    parts = build_biaffine_scorer_v1()(6), build_graph_convolution_v1()(6)
+    with pytest.raises(LatentError, match=f"temperature is {temperature}; expected .* above 0"):
+        LatentLayer(parts[0], SpanningTree(), Marginals(), parts[1], temperature)
 
 
 def test_a_scorer_that_gives_no_tensor_is_named() -> None:

@@ -314,6 +314,13 @@ def test_gated_recursive_tree_equals_the_recursion(output):
         torch.testing.assert_close(result, expected)
 
 
+def test_the_integer_type_of_lengths_makes_no_difference():
+    composer = make("BinaryTreeLstm", output_width=4)
+    vectors = torch.randn(3, 5, 6)
+    found = composer(vectors, trees(), LENGTHS.to(torch.uint8))
+    torch.testing.assert_close(found, composer(vectors, trees(), LENGTHS), rtol=0, atol=0)
+
+
 def test_spans_that_are_no_tree_are_refused():
     """Of all sets of spans of four tokens, those that are taken are the five binary trees."""
     spans = [(i, j) for j in range(4) for i in range(j)]

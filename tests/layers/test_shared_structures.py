@@ -19,6 +19,7 @@ from spacy_latent.layers.binary_tree_lstm import (
     build_binary_tree_lstm_v1,
 )
 from spacy_latent.layers.chart_tree_lstm import build_chart_tree_lstm_v1
+from spacy_latent.layers.gated_recursive_heads import build_gated_recursive_heads_v1
 from spacy_latent.layers.gated_recursive_tree import (
     build_gated_recursive_tree_v1,
     build_merge_gated_recursive_tree_v1,
@@ -31,6 +32,7 @@ from spacy_latent.layers.recursive_message_passing import (
     depth,
 )
 from spacy_latent.layers.shared_structures import share_equals, share_subtrees
+from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.merge_sequence import MergeSequence
@@ -361,6 +363,37 @@ def test_autocast_holds_for_all_items(three_threads: None) -> None:
     arguments = (torch.randn(ITEMS, SIZE, WIDTH), z, LENGTHS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(composer.compose_several(*arguments), composer(*arguments))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+@pytest.mark.parametrize(
+    "composer, structure, room",
+    [
+        (build_binary_tree_lstm_v1()(WIDTH), ConstituencyTree(), SIZE),
+        (build_gated_recursive_heads_v1()(WIDTH), ProjectiveTree(), SIZE + 1),
+    ],
+    ids=["BinaryTreeLstm", "GatedRecursiveHeads"],
+)
+def test_gradients_of_shared_trees_under_autocast(
+    composer: Composer, structure: Structure, room: int, inside: bool
+) -> None:
+    """Rounds are computed again as they were; torch asks for gradients outside of autocast."""
+    torch.manual_seed(0)
+    z = structure.sample(torch.randn(ITEMS, room, room), LENGTHS, COUNT).flatten(0, 1)
+    item = torch.arange(ITEMS).repeat(COUNT)
+    vectors = torch.randn(ITEMS, SIZE, WIDTH, requires_grad=True)
+    wanted, up = [vectors, *composer.parameters()], torch.randn(len(item), SIZE, WIDTH)
+
+    def gradients(half: bool) -> list[Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            total = (composer.compose_several(vectors, z, LENGTHS, item) * up).sum()
+            if inside:
+                return list(torch.autograd.grad(total, wanted))
+        return list(torch.autograd.grad(total, wanted))
+
+    for found, expected in zip(gradients(True), gradients(False)):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=0.05 * float(expected.norm()))
 
 
 def test_gradients_of_several_threads_are_there_once(three_threads: None) -> None:

@@ -135,6 +135,23 @@ def test_large_scores_of_all_sizes_that_leave_nothing_open_are_not_refused() -> 
     assert torch.equal(tree.marginals(scores, lengths), tree.map(scores, lengths))
 
 
+@pytest.mark.parametrize("scale", [1e12, 1e15])
+@pytest.mark.parametrize(
+    "structure, room",
+    [(ConstituencyTree(), (5, 5)), (MonotoneAlignment(), (5, 5)), (Runs(4, 2, False), (5,))],
+    ids=lambda v: str(v)[:20],
+)
+def test_what_rounding_leaves_is_no_probability(
+    structure: Structure, room: tuple[int, ...], scale: float
+) -> None:
+    scores, lengths = scale * numbers(20, *room), torch.full((20,), 5)
+    best = structure.top_k(scores, lengths, 2).z
+    first, second = structure.log_prob(best, scores, lengths)
+    assert not first.any() and (second < -scale / 1e3).all()
+    assert not structure.entropy(scores, lengths).any()
+    assert not structure.kl(scores, scores / 2, lengths).any()
+
+
 def test_only_finite_scores_are_far() -> None:
     near = torch.tensor([[1e3, -torch.inf, torch.nan, torch.inf]])
     assert not looks_far(near) and not looks_far(near.double()) and not looks_far(near[:, :0])

@@ -18,10 +18,12 @@ from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.runs import Runs
+from spacy_latent.structures.shift_reduce import ShiftReduce
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
 from spacy_latent.testing import structure_checks
@@ -157,9 +159,39 @@ def test_what_is_no_tensor_is_refused(structure: Structure) -> None:
             call(scores.numpy(), lengths)
 
 
+@pytest.mark.parametrize("structure", structures()[:3], ids=lambda structure: structure.name)
+def test_scores_in_eight_bits_are_read(structure: Structure) -> None:
+    scores, lengths = scores_for(structure, 3, 2)
+    small = scores.to(torch.float8_e4m3fn)
+    assert torch.equal(structure.map(small, lengths).float(), structure.map(small.float(), lengths))
+
+
 def test_a_mask_is_no_length() -> None:
     with pytest.raises(InvalidScores, match=r"torch.bool; expected int64. .* mask.sum\(1\)"):
         KOfN(2).map(torch.randn(2, 3), torch.ones(2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("structure", [ShiftReduce(), MergeSequence()], ids=lambda s: s.name)
+def test_structures_of_decisions_are_not_broadcast(structure: Structure) -> None:
+    scores, lengths = torch.randn(3, 3, 3), torch.full((3,), 3 + (structure.parts == "merges"))
+    z = structure.map(scores, lengths)
+    assert structure.log_prob(z[None], scores, lengths).shape == (1, 3)
+    for wrong in (z[:1], z[0], z[:, :2], z[None, :2], z[None, None]):
+        with pytest.raises(InvalidScores, match="structures have shape"):
+            structure.log_prob(wrong, scores, lengths)
+
+
+def test_what_else_is_no_tensor_is_refused() -> None:
+    scores, lengths, structure = torch.randn(2, 4), torch.tensor([4, 3]), KOfN(2)
+    wrong: Any = scores.numpy()
+    with pytest.raises(InvalidScores, match="structures are ndarray; expected a tensor"):
+        structure.log_prob(wrong, scores, lengths)
+    with pytest.raises(InvalidScores, match="those of q ndarray; expected tensors"):
+        structure.kl(scores, wrong, lengths)
+    seed: Any = 42
+    for draw in (structure.sample, structure.sample_trace):
+        with pytest.raises(InvalidScores, match=r"generator is 42; .*manual_seed\(seed\)"):
+            draw(scores, lengths, 2, seed)
 
 
 @pytest.mark.parametrize("operation", ["log_prob", "log_potential"])

@@ -311,6 +311,19 @@ def test_wrong_input_is_refused() -> None:
         TagSequence().bind(transitions.long(), start, end)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_bound_may_be_in_half_precision(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    scores, lengths = torch.randn(2, 4, 3).to(dtype), torch.tensor([4, 2])
+    half = [torch.randn(shape).to(dtype).requires_grad_() for shape in ((3, 3), (3,), (3,))]
+    own = TagSequence().bind(half[0], half[1], half[2])
+    whole = TagSequence().bind(half[0].float(), half[1].float(), half[2].float())
+    found = own.marginals(scores, lengths)
+    assert found.dtype == dtype and torch.equal(found, whole.marginals(scores, lengths))
+    slopes = torch.autograd.grad(own.log_partition(scores, lengths).sum(), half)
+    assert all(slope.dtype == dtype and slope.any() for slope in slopes)
+
+
 def test_what_is_bound_can_be_pickled_and_does_not_fill_the_screen() -> None:
     structure = TagSequence().bind(*random_bound(3))
     again = pickle.loads(pickle.dumps(structure))
