@@ -322,6 +322,32 @@ def test_an_encoder_over_an_encoder_learns_with_nlp_update() -> None:
         assert losses[-1][name] < losses[0][name] / 2
 
 
+@pytest.mark.parametrize("kind", ["tok2vec", "transformer"])
+def test_a_copy_of_an_encoder_listens_as_the_encoder_does(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path = request.getfixturevalue("transformer") if kind == "transformer" else None
+    order = [("latent_encoder", "latent_encoder", "shared"), ("tagger", "tagger", "latent_encoder")]
+    nlp = after_some_steps(shared_pipeline(kind, path, order))
+
+    def scores(one: Language) -> np.ndarray:
+        tagger: Any = one.get_pipe("tagger")
+        (found,) = tagger.model.predict([one("I like London a lot")])
+        return found
+
+    expected = scores(nlp)
+    nlp.replace_listeners("latent_encoder", "tagger", ["model.tok2vec"])
+    nlp.to_disk(tmp_path)
+    other = spacy.load(tmp_path)
+    for one in (nlp, other):
+        assert scores(one) == pytest.approx(expected)
+    # It trains what is shared, without the encoder.
+    upstream: Any = other.pipeline[0][1]
+    assert upstream.listening_components == ["latent_encoder", "tagger"]
+    found = gradients_of(other, parts_of(other, 1), exclude=["latent_encoder"])
+    assert all(any(one.any() for one in found[name]) for name in (kind, "tagger"))
+
+
 def test_the_shared_component_gets_its_method_back(pair: Pair) -> None:
     nlp, _ = pair
     upstream: Any = nlp.pipeline[0][1]
