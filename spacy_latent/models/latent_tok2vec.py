@@ -20,6 +20,7 @@ from spacy_latent.models.latent_layer_model import (
     given_structures,
 )
 from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.listener import renew_listeners
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
@@ -107,13 +108,21 @@ def over_embedder(
         init=init,
         layers=[tok2vec, latent],
         dims={"nO": latent.maybe_get_dim("nO")},
-        attrs={"span_getter": span_getter or SentenceSpans(), "replace_listener": set_refs},
+        attrs={"span_getter": span_getter or SentenceSpans(), "replace_listener": complete_copy},
     )
     return set_refs(model)
 
 
+def complete_copy(copied: Model, listener: Model, encoder: Any) -> Model:
+    """Give a copy of an encoder's model, which takes the place of a listener to the encoder, what
+    ``Model.copy`` drops: the names of its parts, and the listeners among them. Called by
+    ``nlp.replace_listeners``."""
+    renew_listeners(encoder.model, copied)
+    return set_refs(copied)
+
+
 def set_refs(model: Model) -> Model:
-    """Name the parts. ``Model.copy`` drops the names, so ``nlp.replace_listeners`` calls this."""
+    """Name the parts."""
     tok2vec, latent = model.layers
     model.set_ref("embedder", tok2vec)
     # By the name that all other models have for it: of 'spacy pretrain', as pretraining.layer.

@@ -10,6 +10,7 @@ import numpy as np
 from spacy.attrs import IDX
 from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
+from spacy.util import replace_model_node
 from thinc.api import Model
 from thinc.types import Floats2d
 from thinc.util import get_array_module
@@ -122,6 +123,28 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
             "the name of the latent encoder, for example 'latent_encoder'."
         )
     return LatentListener(upstream_name=upstream, width=width)
+
+
+def renew_listeners(model: Model, copied: Model) -> None:
+    """Put listeners where a copy of a model has what ``Model.copy`` makes of them, which is no
+    listener: it has the function of one, and neither a batch nor the name that it listens to."""
+    for node, other in zip(list(model.walk()), list(copied.walk())):
+        if hasattr(node, "_backprop"):
+            replace_model_node(copied, other, _another(node))
+
+
+def _another(listener: Any) -> Model:
+    """A listener to the same component, of spaCy, of spacy-transformers or of this package, which
+    has no batch yet."""
+    width = listener.maybe_get_dim("nO")
+    if isinstance(listener, Tok2VecListener):
+        made = type(listener)(listener.upstream_name, width)
+    else:
+        made = type(listener)(listener.upstream_name)
+        if width is not None:
+            made.set_dim("nO", width)
+    made.attrs.update(listener.attrs)
+    return made
 
 
 def init(model: LatentListener, X: Any = None, Y: Any = None) -> None:

@@ -286,7 +286,14 @@ class TreeSpanCategorizer(TrainedComponent):
         """The spans that a tree can have, with the classes that agree with their labels."""
         from spacy_latent.models.span_losses import most_compatible, place_of
 
-        given = list(example.reference.spans.get(self.key, []))
+        annotated = list(example.reference.spans.get(self.key, []))
+        given = [span for span in annotated if len(span)]
+        if len(given) < len(annotated):
+            self.tell_once(
+                "empty",
+                f"a span of {example.reference.text[:60]!r} has no tokens. Such spans are left "
+                "out: look at what made the annotation.",
+            )
         aligned = example.get_aligned_spans_y2x(given, allow_overlap=True) if given else []
         if len(aligned) < len(given):
             self.tell_once(

@@ -322,6 +322,34 @@ def test_an_encoder_over_an_encoder_learns_with_nlp_update() -> None:
         assert losses[-1][name] < losses[0][name] / 2
 
 
+@pytest.mark.parametrize("kind", ["tok2vec", "transformer"])
+def test_a_copy_of_an_encoder_listens_as_the_encoder_does(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path = request.getfixturevalue("transformer") if kind == "transformer" else None
+    order = [("latent_encoder", "latent_encoder", "shared"), ("tagger", "tagger", "latent_encoder")]
+    nlp = after_some_steps(shared_pipeline(kind, path, order))
+
+    def scores(one: Language) -> np.ndarray:
+        tagger: Any = one.get_pipe("tagger")
+        (found,) = tagger.model.predict([one("I like London a lot")])
+        return found
+
+    expected = scores(nlp)
+    nlp.to_disk(tmp_path)
+    config = copy.deepcopy(spacy.blank("en").config)
+    config["nlp"]["pipeline"] = list(nlp.pipe_names)
+    config["components"] = {name: {"source": str(tmp_path)} for name in nlp.pipe_names}
+    config["components"]["tagger"]["replace_listeners"] = ["model.tok2vec"]
+    other = spacy.util.load_model_from_config(config, auto_fill=True)
+    assert scores(other) == pytest.approx(expected)
+    # It trains what is shared, without the encoder.
+    upstream: Any = other.pipeline[0][1]
+    assert upstream.listening_components == ["latent_encoder", "tagger"]
+    found = gradients_of(other, parts_of(other, 1), exclude=["latent_encoder"])
+    assert all(any(one.any() for one in found[name]) for name in (kind, "tagger"))
+
+
 def test_the_shared_component_gets_its_method_back(pair: Pair) -> None:
     nlp, _ = pair
     upstream: Any = nlp.pipeline[0][1]

@@ -359,6 +359,14 @@ def test_spans_that_the_tokens_do_not_fit_are_left_out() -> None:
     assert lost == pytest.approx(loss_of(nlp, example(nlp, "the dogs ran", [])))
 
 
+def test_a_span_without_tokens_is_left_out_for_that_reason() -> None:
+    nlp = pipeline()
+    initialized(nlp, sample=examples(nlp))
+    with pytest.warns(LatentWarning, match="a span of 'the dogs ran' has no tokens"):
+        lost = loss_of(nlp, example(nlp, "the dogs ran", [(2, 2, "NP"), (0, 2, "NP")]))
+    assert lost == pytest.approx(loss_of(nlp, example(nlp, "the dogs ran", [(0, 2, "NP")])))
+
+
 def test_a_span_may_have_labels_that_were_seen_together() -> None:
     both = [("a cat", [(0, 2, "NP"), (0, 2, "SUBJ")]), ("the dog ran", [(0, 2, "NP")])]
     nlp = trained(data=both)
