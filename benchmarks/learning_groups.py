@@ -390,6 +390,7 @@ GROUPS = {
         },
         (
             Entry("aspects_implicit_mle", "ten words, I-MLE"),
+            Entry("aspects_attention", "control: attention to all words"),
             Entry("aspects_full_text", "control: all words"),
         ),
     ),
