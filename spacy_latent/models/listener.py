@@ -125,17 +125,22 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
     return LatentListener(upstream_name=upstream, width=width)
 
 
+def keeps_batch(node: Model) -> bool:
+    """Whether it is a listener that keeps its batch as spaCy's do: one of spaCy, of
+    spacy-transformers or of this package."""
+    return hasattr(node, "_backprop")
+
+
 def renew_listeners(model: Model, copied: Model) -> None:
     """Put listeners where a copy of a model has what ``Model.copy`` makes of them, which is no
     listener: it has the function of one, and neither a batch nor the name that it listens to."""
     for node, other in zip(list(model.walk()), list(copied.walk())):
-        if hasattr(node, "_backprop"):
+        if keeps_batch(node):
             replace_model_node(copied, other, _another(node))
 
 
 def _another(listener: Any) -> Model:
-    """A listener to the same component, of spaCy, of spacy-transformers or of this package, which
-    has no batch yet."""
+    """A listener to the same component, which has no batch yet."""
     width = listener.maybe_get_dim("nO")
     if isinstance(listener, Tok2VecListener):
         made = type(listener)(listener.upstream_name, width)

@@ -12,7 +12,7 @@ from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from thinc.api import Model
 
-from spacy_latent.models.listener import LatentListener, no_such_component
+from spacy_latent.models.listener import LatentListener, keeps_batch, no_such_component
 from spacy_latent.pipeline.finding import Finding
 from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.training_settings import training_settings
@@ -240,7 +240,7 @@ def _of_gradient(
     # A tok2vec and a transformer give the last of their listeners alone a callback that
     # backpropagates, see shared_upstream; those of other packages may do otherwise.
     last = list(pipe.listening_components)[-1]
-    one_sends = not is_encoder and all(hasattr(one.node, "_backprop") for one in listening)
+    one_sends = not is_encoder and all(keeps_batch(one.node) for one in listening)
     held = any(isinstance(nlp.get_pipe(one.component), LatentEncoder) for one in awake)
     if awake and one_sends and not held and last in frozen:
         yield Finding(

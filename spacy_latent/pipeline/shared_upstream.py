@@ -19,6 +19,7 @@ from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from thinc.api import Model, Optimizer
 
 from spacy_latent.errors import LatentWarning
+from spacy_latent.models.listener import keeps_batch
 
 
 class HeldBatch:
@@ -117,7 +118,7 @@ class UpstreamListeners:
 
     def __init__(self, model: Model) -> None:
         nodes = list(model.walk())
-        self.nodes: list[Any] = [node for node in nodes if hasattr(node, "_backprop")]
+        self.nodes: list[Any] = [node for node in nodes if keeps_batch(node)]
         # Listeners of curated transformers keep their batch elsewhere.
         self.others: list[str] = [
             node.attrs["_upstream_name"] for node in nodes if "_upstream_name" in node.attrs

@@ -670,13 +670,14 @@ class Structure(Staged, ABC):
         raise InfeasibleError(self.name, items)
 
 
-def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For tests of membership: the parts of ``z`` ``(B, *parts)``, bool, and which items ``(B,)``
-    are 0/1 and have none where there is no part."""
+    are 0/1 and have none where there is no part; and the lengths, int64, beside them."""
     check_given(structure, z, lengths)
     chosen = z.detach() == 1
-    inside = structure.part_mask(z, lengths.to(z.device, torch.int64))
-    return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1)
+    sizes = lengths.to(z.device, torch.int64)
+    inside = structure.part_mask(z, sizes)
+    return chosen, torch.where(inside, chosen | (z == 0), z == 0).flatten(1).all(1), sizes
 
 
 def check_given(structure: Structure, z: Tensor, lengths: Tensor) -> None:

@@ -63,8 +63,8 @@ class MergeSequence(Structure):
         return prepared, lengths
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
-        chosen, valid = chosen_parts(self, z, lengths)
-        steps = self.part_mask(z, lengths.to(z.device, torch.int64)).any(2)
+        chosen, valid, sizes = chosen_parts(self, z, lengths)
+        steps = self.part_mask(z, sizes).any(2)
         return valid & (chosen.sum(2) == steps).all(1)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> MergePolicy:

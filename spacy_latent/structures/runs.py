@@ -54,10 +54,10 @@ class Runs(ItemSet, CompiledStructure):
         return self.k >= other.k and min(self.runs, other.k) >= min(other.runs, other.k)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
-        chosen, plain = chosen_parts(self, z, lengths)
+        chosen, plain, sizes = chosen_parts(self, z, lengths)
         count = chosen.sum(1)
         begins = chosen.clone()
         begins[:, 1:] &= ~chosen[:, :-1]
-        wanted = lengths.long().to(z.device).clamp_max(self.k)
+        wanted = sizes.clamp_max(self.k)
         right = count == wanted if self.exactly else count <= wanted
         return plain & right & (begins.sum(1) <= self.runs)

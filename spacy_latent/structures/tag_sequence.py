@@ -216,8 +216,7 @@ class TagSequence(CompiledStructure):
         return k_best(self._given(prepared), lengths, k, family, kernel, options)
 
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
-        chosen, valid = chosen_parts(self, z, lengths)
-        lengths = lengths.to(z.device, torch.int64)
+        chosen, valid, lengths = chosen_parts(self, z, lengths)
         whole = valid & self._covers_positions(chosen, lengths)
         if self.bound is None:
             return whole
