@@ -3,12 +3,15 @@ the same time of a processor.
 
     python -m benchmarks parsing english --seconds 120 --seeds 0 1
     python -m benchmarks parsing latin --seconds 120 --seeds 0 1
+    python -m benchmarks parsing english_over_encoder --encoder path/to/encoder
 
 Each trains on one thread, with the corpora, batches, optimizer and dropout of its config and
 without evaluations, until it has taken the seconds of a processor; its last weights are judged on
 the development set by spaCy's own scorer, sentences being found as well. Speeds are of ``nlp.pipe``
 over that set, the most of several, in words per second of a processor. The corpora are those of
-project.yml, made by its commands ``parser-ewt-data`` and ``parser-latin-data``.
+project.yml, made by its commands ``parser-ewt-data`` and ``parser-latin-data``. Over a pre-trained
+encoder learning rates stay where the warm-up has brought them, as nobody knows beforehand how many
+updates there will be.
 
 Each run is a line of ``benchmarks/runs/parsing.jsonl``; what stands there is not run again. A peer
 that is not installed is left out, and what is known of it stays in the table."""
@@ -48,6 +51,13 @@ LATIN = {
 }
 
 
+# So slow a decline of the rate that there is none; a batch that a processor's cache has room for.
+ENCODER: dict[str, Any] = {
+    "training.optimizer.learn_rate.total_steps": 1_000_000,
+    "nlp.batch_size": 16,
+}
+
+
 @dataclass(frozen=True)
 class Side:
     """config: a file, from the root of the repository. needs: a module without which it cannot
@@ -72,6 +82,13 @@ SIDES: dict[str, dict[str, Side]] = {
         "parser": Side("configs/parser_ewt_transition.cfg"),
         "biaffine parser of spacy-experimental": Side("benchmarks/parser_ewt_biaffine.cfg", **PEER),
     },
+    "english_over_encoder": {
+        "latent_parser": Side("configs/parser_ewt_transformer.cfg", ENCODER),
+        "parser": Side("configs/parser_ewt_transformer_baseline.cfg", ENCODER),
+        "biaffine parser of spacy-experimental": Side(
+            "benchmarks/parser_ewt_biaffine_transformer.cfg", ENCODER, **PEER
+        ),
+    },
     "latin": {
         "latent_parser": Side("configs/parser_latin.cfg"),
         "latent_parser, no arcs cross": Side(
@@ -87,9 +104,11 @@ SIDES: dict[str, dict[str, Side]] = {
 FIGURES = {"UAS": "dep_uas", "LAS": "dep_las", "sentences F1": "sents_f"}
 
 
-def run(side: Side, seconds: float, seed: int) -> dict[str, Any]:
+def run(side: Side, seconds: float, seed: int, encoder: Path | None = None) -> dict[str, Any]:
     """steps: of training. scores: on the development set. speed: words per second."""
     settings = {**side.settings, "system.seed": seed}
+    if encoder is not None:
+        settings["paths.encoder"] = str(encoder)
     nlp = init_nlp(load_config(ROOT / side.config, overrides=settings))
     config = nlp.config.interpolate()
     training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
@@ -108,6 +127,7 @@ def run(side: Side, seconds: float, seed: int) -> dict[str, Any]:
                 for token, known in zip(example.x, example.get_aligned_sent_starts()):
                     token.is_sent_start = known
         nlp.update(batch, **told)
+        told["sgd"].step_schedules()
         steps += 1
         if time.process_time() - begin > seconds:
             break
@@ -127,7 +147,7 @@ def words_per_second(nlp: Language) -> float:
     words = [[token.text for token in example.x] for example in corpus(nlp)]
     docs = [Doc(nlp.vocab, words=own) for own in words]
     begin = time.process_time()
-    for _ in nlp.pipe(docs, batch_size=256):
+    for _ in nlp.pipe(docs):
         pass
     return sum(map(len, words)) / (time.process_time() - begin)
 
@@ -185,6 +205,11 @@ def main() -> None:
     parser.add_argument("language", choices=list(SIDES))
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument(
+        "--encoder",
+        type=Path,
+        help="where the pre-trained encoder lies that configs name; else it is fetched by its name",
+    )
     parser.add_argument("--only", nargs="+", help="of the components, all if not given")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -206,12 +231,13 @@ def main() -> None:
                 "date": str(date.today()),
                 "torch": torch.__version__,
                 "spacy": spacy.__version__,
-                **run(side, given.seconds, seed),
+                **run(side, given.seconds, seed, given.encoder),
             }
             add(KEPT, row)
             print(what, seed, row["steps"], row["scores"], flush=True)
     lines = table(given.language, given.seconds)
-    write_section(f"parsing_{given.language}", f"Parsing: {given.language}", lines)
+    title = "Parsing: " + given.language.replace("_", " ")
+    write_section(f"parsing_{given.language}", title, lines)
     print("\n".join(lines))
 
 
