@@ -32,6 +32,7 @@ import torch
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
 from spacy.tokens import Doc
+from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import create_train_batches
 from spacy.util import load_config, registry, resolve_dot_names
@@ -110,28 +111,8 @@ def run(side: Side, seconds: float, seed: int, encoder: Path | None = None) -> d
     if encoder is not None:
         settings["paths.encoder"] = str(encoder)
     nlp = init_nlp(load_config(ROOT / side.config, overrides=settings))
-    config = nlp.config.interpolate()
-    training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
-    names = [training["train_corpus"], training["dev_corpus"]]
-    train_corpus, dev_corpus = resolve_dot_names(config, names)
-    fix_random_seed(seed)
-    told = {
-        "sgd": training["optimizer"],
-        "drop": training["dropout"],
-        "annotates": training["annotating_components"],
-    }
-    steps, begin = 0, time.process_time()
-    for _, batch in create_train_batches(nlp, train_corpus, training["batcher"], 0):
-        if side.gold_sentences:
-            for example in batch:
-                for token, known in zip(example.x, example.get_aligned_sent_starts()):
-                    token.is_sent_start = known
-        nlp.update(batch, **told)
-        told["sgd"].step_schedules()
-        steps += 1
-        if time.process_time() - begin > seconds:
-            break
-    scores = nlp.evaluate(list(dev_corpus(nlp)))
+    steps = train(nlp, side, seconds, seed)
+    scores = nlp.evaluate(development_set(nlp))
     speed = max(words_per_second(nlp) for _ in range(ROUNDS))
     return {
         "steps": steps,
@@ -140,11 +121,41 @@ def run(side: Side, seconds: float, seed: int, encoder: Path | None = None) -> d
     }
 
 
-def words_per_second(nlp: Language) -> float:
-    """Of a processor, over the development set."""
+def train(nlp: Language, side: Side, seconds: float, seed: int) -> int:
+    """Until it has taken so many seconds of a processor; how many steps these were."""
+    config = nlp.config.interpolate()
+    training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
+    (train_corpus,) = resolve_dot_names(config, [training["train_corpus"]])
+    fix_random_seed(seed)
+    optimizer = training["optimizer"]
+    steps, begin = 0, time.process_time()
+    for _, batch in create_train_batches(nlp, train_corpus, training["batcher"], 0):
+        if side.gold_sentences:
+            for example in batch:
+                for token, known in zip(example.x, example.get_aligned_sent_starts()):
+                    token.is_sent_start = known
+        nlp.update(
+            batch,
+            sgd=optimizer,
+            drop=training["dropout"],
+            annotates=training["annotating_components"],
+        )
+        optimizer.step_schedules()
+        steps += 1
+        if time.process_time() - begin > seconds:
+            break
+    return steps
+
+
+def development_set(nlp: Language) -> list[Example]:
     config = nlp.config.interpolate()
     (corpus,) = resolve_dot_names(config, [config["training"]["dev_corpus"]])
-    words = [[token.text for token in example.x] for example in corpus(nlp)]
+    return list(corpus(nlp))
+
+
+def words_per_second(nlp: Language) -> float:
+    """Of a processor, over the development set."""
+    words = [[token.text for token in example.x] for example in development_set(nlp)]
     docs = [Doc(nlp.vocab, words=own) for own in words]
     begin = time.process_time()
     for _ in nlp.pipe(docs):

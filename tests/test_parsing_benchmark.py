@@ -1,6 +1,12 @@
 """The table of parsers is made of what was kept; what they reach is not tested."""
 
+import time
+
 import pytest
+import spacy
+from spacy.tokens import Doc, DocBin
+from spacy.training.initialize import init_nlp
+from spacy.util import load_config
 
 from benchmarks import parsing, raw_results
 
@@ -56,8 +62,8 @@ def test_what_is_known_is_not_run_and_a_peer_that_is_not_there_is_left_out(
 ):
     ran = []
 
-    def run(side, seconds, seed):
-        ran.append((side.config, seed))
+    def run(side, seconds, seed, encoder):
+        ran.append((side.config, seed, encoder))
         return {"steps": 1, "scores": dict.fromkeys(parsing.FIGURES, 0.5), "speed": 10}
 
     monkeypatch.setattr(parsing, "run", run)
@@ -66,7 +72,24 @@ def test_what_is_known_is_not_run_and_a_peer_that_is_not_there_is_left_out(
     monkeypatch.setattr(parsing, "write_section", lambda *given: sections.append(given))
     monkeypatch.setattr("sys.argv", "parsing english --seconds 20 --seeds 0 1".split())
     parsing.main()
-    assert ran == [("configs/parser_ewt.cfg", 1), ("configs/parser_ewt_transition.cfg", 1)]
+    configs = ["configs/parser_ewt.cfg", "configs/parser_ewt_transition.cfg"]
+    assert ran == [(config, 1, None) for config in configs]
     assert "left out, as spacy_experimental is not installed" in capsys.readouterr().out
     ((name, _, lines),) = sections
     assert name == "parsing_english" and "| 0, 1, 2 |" in lines[-2]
+
+
+def test_rates_go_on_as_their_schedule_says(tmp_path, monkeypatch):
+    vocab = spacy.blank("en").vocab
+    doc = Doc(vocab, ["A", "cat", "sat"], heads=[1, 2, 2], deps=["det", "nsubj", "ROOT"])
+    DocBin(docs=[doc] * 40).to_disk(tmp_path / "train.spacy")
+    read = load_config(parsing.ROOT / "configs/parser_ewt.cfg")
+    read["paths"].update(train=str(tmp_path / "train.spacy"), dev=str(tmp_path / "train.spacy"))
+    warm_up = {"@schedules": "warmup_linear.v1", "warmup_steps": 4, "total_steps": 1000}
+    read["training"]["optimizer"]["learn_rate"] = {**warm_up, "initial_rate": 4.0}
+    nlp, rates = init_nlp(read), []
+    monkeypatch.setattr(nlp, "update", lambda batch, sgd, **_: rates.append(sgd.learn_rate))
+    elapsed = iter([0.0, 1.0, 2.0, 3.0])
+    monkeypatch.setattr(time, "process_time", lambda: next(elapsed))
+    assert parsing.train(nlp, parsing.Side("-"), seconds=2.0, seed=0) == 3
+    assert rates == [0.0, 1.0, 2.0]
