@@ -1,7 +1,6 @@
 """The latent layers inside a model of any component, their structures and how sure they are."""
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ class KeptVectors:
 def embedding_once(
     models: Iterable[Model], docs: Sequence[Doc], kept: KeptVectors, batch: int
 ) -> Iterator[None]:
-    """While it lasts, the embedder of each of these :func:`latent_models` reads the docs once,
+    """While it lasts, the embedder of each of these :func:`latent_models` reads each doc once,
     however often it is asked, and not at all if its vectors are kept for a batch of this number.
     The docs must not be changed meanwhile."""
     embedders = [model.layers[0] for model in models]
@@ -109,17 +108,19 @@ def embedding_once(
 def _remembering(
     function: Callable[..., Any], known: list[Doc], kept: KeptVectors, key: tuple[int, int]
 ) -> Callable[..., Any]:
-    made = kept.get(key)
+    # By doc: a component asks for some of the docs at a time.
+    made = dict(zip(map(id, known), kept.get(key) or ()))
+    ours = set(map(id, known))
 
     def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
-        nonlocal made
-        same = len(docs) == len(known) and all(map(operator.is_, docs, known))
-        if is_train or not same:
+        if is_train or not ours.issuperset(map(id, docs)):
             return function(model, docs, is_train)
-        if made is None:
-            made, _ = function(model, docs, is_train)
-            kept.put(key, made)
-        return made, _no_backprop
+        new = [doc for doc in docs if id(doc) not in made]
+        if new:
+            made.update(zip(map(id, new), function(model, new, is_train)[0]))
+            if len(made) == len(ours):
+                kept.put(key, [made[id(doc)] for doc in known])
+        return [made[id(doc)] for doc in docs], _no_backprop
 
     return forward
 

@@ -37,11 +37,12 @@ def substitute_structures(
         tells, those of the best structure at random places; "best", the single best structure, for
         estimators that would compose with a mixture. Or trees of one's own, for layers of trees:
         a GivenTrees, or a function from docs to one array for each doc, or None for one that keeps
-        its trees. For dependency trees that is for each token the place of its head in the doc, its
-        own for a root, and −1 where it is not known (spans with one such keep their trees); for
-        structures of spans ``(m, 2)``, the first and last token of each bracket, of which those
-        inside of a span count, and single tokens and the whole span may be left out. They may be
-        outside of the set that the layer chooses from.
+        its trees. It is asked for some docs at a time, in any order. For dependency trees an array
+        is for each token the place of its head in the doc, its own for a root, and −1 where it is
+        not known (spans with one such keep their trees); for structures of spans ``(m, 2)``, the
+        first and last token of each bracket, of which those inside of a span count, and single
+        tokens and the whole span may be left out. They may be outside of the set that the layer
+        chooses from.
     seed: of the random ones, which are the same for the same docs in the same batches.
     YIELDS: how many layers were found.
     """

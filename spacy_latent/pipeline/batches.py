@@ -23,13 +23,14 @@ class BatchedComponent(TrainablePipe):
         others of its batch go on."""
         for docs in minibatch(stream, size=batch_size):
             docs = list(docs)
-            failed: set[int] = set()
+            again: set[int] = set()
             for part in self._parts(docs):
                 try:
                     self.set_annotations(part, self.predict(part))
                 except Exception:
-                    failed.update(id(doc) for doc in part if not _annotate(self, doc))
-            yield from (doc for doc in docs if id(doc) not in failed)
+                    again.update(map(id, part))
+            docs = [doc for doc in docs if id(doc) not in again or _annotate(self, doc)]
+            yield from docs
 
     def _parts(self, docs: list[Doc]) -> Iterable[list[Doc]]:
         """Docs of similar length, so that a pre-trained encoder pads little and a processor's cache

@@ -285,11 +285,11 @@ class Structure(Staged, ABC):
 
     def _cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
         prepared, sizes = self._read(scores, lengths)
-        near = self._near(prepared, sizes)
-        own, given = (self, prepared) if near is None else (near.structure, near.scores)
+        own, given = self._to_sum_over(prepared, sizes)
         uses = own._expected_uses(given, sizes)
         if other is not scores:
-            near = self._near(self._read(other, lengths)[0], sizes)
+            prepared, sizes = self._read(other, lengths)
+        near = self._near(prepared, sizes)
         if near is None:
             level, _ = self._read(self._levelled(other, sizes), sizes)
             expected, finite = self._expected(uses, self._given(level), sizes)

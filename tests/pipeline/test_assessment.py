@@ -17,6 +17,7 @@ from spacy_latent.analysis.figures import plain
 from spacy_latent.errors import LatentError
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.pipeline import assessment as module_of_assess
+from spacy_latent.pipeline import batches
 from spacy_latent.pipeline.assessment import Assessment, assess
 from spacy_latent.pipeline.inspection import choose_components, inspect_docs, inspect_pipe
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline
@@ -230,9 +231,12 @@ def test_docs_that_an_error_handler_lets_go(tree: Language) -> None:
 
 
 @pytest.mark.parametrize("room", [256e6, 0.0])
+@pytest.mark.parametrize("words", [batches.WORDS, 40])
 def test_docs_are_embedded_once_where_there_is_room(
-    tree: Language, room: float, monkeypatch: pytest.MonkeyPatch
+    tree: Language, room: float, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """words: of docs that a component predicts at once."""
+    monkeypatch.setattr(batches, "WORDS", words)
     corpus = keyword_examples(tree, 20)
     expected = plain(assess(tree, corpus).figures)
     encoder: Any = tree.get_pipe("latent_encoder")

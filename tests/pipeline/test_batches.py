@@ -87,6 +87,13 @@ def test_the_others_of_a_part_with_a_doc_that_fails_come_in_their_order() -> Non
     assert sorted(map(len, component.annotated)) == [6, 8, 900, 900, 900]
 
 
+def test_docs_that_fail_are_handed_over_in_the_order_of_the_stream() -> None:
+    component, docs, failed = Recording(), docs_of([5, 300, 5, 1100]), []
+    component.set_annotations = lambda docs, predictions: 1 / 0  # type: ignore[method-assign]
+    component.set_error_handler(lambda name, proc, docs, error: failed.extend(docs))
+    assert list(component.pipe(docs)) == [] and failed == docs
+
+
 def test_without_a_handler_the_error_is_raised() -> None:
     with pytest.raises(ValueError, match="refused"):
         list(Recording(refused=7).pipe(docs_of([8, 7])))

@@ -189,3 +189,11 @@ def test_sparsemap_of_fewer_than_k_beside_a_mask_chooses_k() -> None:
     mean = KOfN(2).sparsemap(scores, torch.tensor([4, 2])).mean
     expected = torch.tensor([[1.0, 1 / 3, 1 / 3, 1 / 3], [1.0, 1.0, 0.0, 0.0]])
     torch.testing.assert_close(mean, expected)
+
+
+def test_bits_with_large_scores_tell_what_others_say_of_them() -> None:
+    """Each bit is a choice of its own: what is large elsewhere takes no digits from it."""
+    scores = torch.tensor([[1.54e12, -2.9e11, -2.0]], dtype=torch.float64)
+    other, lengths = torch.zeros_like(scores), torch.tensor([3])
+    found = Bits().cross_entropy(scores, other, lengths)
+    torch.testing.assert_close(found, torch.tensor([3 * np.log(2.0)]), rtol=1e-12, atol=0)
