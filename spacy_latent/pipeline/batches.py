@@ -10,9 +10,11 @@ from spacy.tokens import Doc
 from spacy.training.batchers import minibatch_by_padded_size
 from spacy.util import minibatch
 
-# Words of docs that are predicted at once on a CPU, padding counted. Of 1,024, 2,048, 4,096 and
-# all, this was the fastest or nearly so, over a pre-trained encoder and over HashEmbedCNN.
+# Words of docs that are predicted at once on a CPU, padding counted: without a transformer, and
+# with one of its own, whose vectors are wider. Of 512, 1,024, 2,048, 4,096 and all these were the
+# fastest or nearly so, of HashEmbedCNN and of a small pre-trained encoder.
 WORDS = 2048
+TRANSFORMED_WORDS = 512
 
 
 class BatchedComponent(TrainablePipe):
@@ -21,10 +23,13 @@ class BatchedComponent(TrainablePipe):
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Apply the component to a stream. A doc that fails goes to the error handler alone; the
         others of its batch go on."""
+        words = self._words_at_once()
         for docs in minibatch(stream, size=batch_size):
             docs = list(docs)
             again: set[int] = set()
-            for part in self._parts(docs):
+            # Of similar length: a pre-trained encoder pads little.
+            parts = minibatch_by_padded_size(docs, words, buffer=len(docs)) if words else [docs]
+            for part in map(list, parts):
                 try:
                     self.set_annotations(part, self.predict(part))
                 except Exception:
@@ -32,12 +37,13 @@ class BatchedComponent(TrainablePipe):
             docs = [doc for doc in docs if id(doc) not in again or _annotate(self, doc)]
             yield from docs
 
-    def _parts(self, docs: list[Doc]) -> Iterable[list[Doc]]:
-        """Docs of similar length, so that a pre-trained encoder pads little and a processor's cache
-        has room for what it makes of them. A GPU is not kept waiting by many small batches."""
+    def _words_at_once(self) -> int | None:
+        """What a processor's cache has room for; None on a GPU, which many small batches would keep
+        waiting."""
         if self.model.ops.device_type != "cpu":
-            return [docs]
-        return map(list, minibatch_by_padded_size(docs, WORDS, buffer=len(docs)))
+            return None
+        transformed = any("transformer" in node.name for node in self.model.walk())
+        return TRANSFORMED_WORDS if transformed else WORDS
 
 
 def _annotate(component: Any, doc: Doc) -> bool:

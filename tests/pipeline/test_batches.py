@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
+from thinc.api import Model
 
-from spacy_latent.pipeline.batches import WORDS, BatchedComponent
+from spacy_latent.pipeline.batches import TRANSFORMED_WORDS, WORDS, BatchedComponent
 
 VOCAB = Vocab()
 
@@ -23,9 +24,12 @@ class Recording(BatchedComponent):
     """Notes the sizes of the docs that it predicts together, and fails where one is of the size
     that it refuses."""
 
-    def __init__(self, device: str = "cpu", refused: int = -1) -> None:
+    def __init__(self, device: str = "cpu", refused: int = -1, layer: str = "linear") -> None:
         self.name = "recording"
-        self.model: Any = SimpleNamespace(ops=SimpleNamespace(device_type=device))
+        inner: Model = Model(layer, lambda *_: None)
+        model: Any = Model("outer", lambda *_: None, layers=[inner])
+        model.ops = SimpleNamespace(device_type=device)
+        self.model = model
         self.refused = refused
         self.together: list[list[int]] = []
         self.annotated: list[Doc] = []
@@ -47,15 +51,16 @@ def docs_of(sizes: Iterable[int]) -> list[Doc]:
     return [Doc(VOCAB, words=["a"] * size) for size in sizes]
 
 
-@given(st.lists(st.integers(0, 900), max_size=40), st.integers(1, 30))
+@pytest.mark.parametrize("layer, words", [("linear", WORDS), ("transformer", TRANSFORMED_WORDS)])
+@given(sizes=st.lists(st.integers(0, 900), max_size=40), batch_size=st.integers(1, 30))
 def test_docs_come_in_their_order_and_are_predicted_in_bounded_parts(
-    sizes: list[int], batch_size: int
+    layer: str, words: int, sizes: list[int], batch_size: int
 ) -> None:
-    component, docs = Recording(), docs_of(sizes)
+    component, docs = Recording(layer=layer), docs_of(sizes)
     assert list(component.pipe(docs, batch_size=batch_size)) == docs
     assert sorted(map(id, component.annotated)) == sorted(map(id, docs))
     for part in component.together:
-        assert len(part) == 1 or max(part) * len(part) <= WORDS
+        assert len(part) == 1 or max(part) * len(part) <= words
 
 
 def test_short_docs_are_not_padded_to_a_long_one() -> None:
@@ -87,9 +92,11 @@ def test_the_others_of_a_part_with_a_doc_that_fails_come_in_their_order() -> Non
     assert sorted(map(len, component.annotated)) == [6, 8, 900, 900, 900]
 
 
-def test_docs_that_fail_are_handed_over_in_the_order_of_the_stream() -> None:
+def test_docs_that_fail_are_handed_over_in_the_order_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     component, docs, failed = Recording(), docs_of([5, 300, 5, 1100]), []
-    component.set_annotations = lambda docs, predictions: 1 / 0  # type: ignore[method-assign]
+    monkeypatch.setattr(component, "set_annotations", lambda docs, predictions: 1 / 0)
     component.set_error_handler(lambda name, proc, docs, error: failed.extend(docs))
     assert list(component.pipe(docs)) == [] and failed == docs
 
