@@ -42,7 +42,9 @@ class BatchedComponent(TrainablePipe):
         waiting."""
         if self.model.ops.device_type != "cpu":
             return None
-        transformed = any("transformer" in node.name for node in self.model.walk())
+        names = [node.name for node in self.model.walk()]
+        # What listens to one finds its vectors made.
+        transformed = any("transformer" in name and "listener" not in name for name in names)
         return TRANSFORMED_WORDS if transformed else WORDS
 
 

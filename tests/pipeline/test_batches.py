@@ -51,7 +51,14 @@ def docs_of(sizes: Iterable[int]) -> list[Doc]:
     return [Doc(VOCAB, words=["a"] * size) for size in sizes]
 
 
-@pytest.mark.parametrize("layer, words", [("linear", WORDS), ("transformer", TRANSFORMED_WORDS)])
+BOUNDS = [
+    ("linear", WORDS),
+    ("transformer-listener>>trfs2arrays", WORDS),
+    ("transformer>>split-trf-batch", TRANSFORMED_WORDS),
+]
+
+
+@pytest.mark.parametrize("layer, words", BOUNDS)
 @given(sizes=st.lists(st.integers(0, 900), max_size=40), batch_size=st.integers(1, 30))
 def test_docs_come_in_their_order_and_are_predicted_in_bounded_parts(
     layer: str, words: int, sizes: list[int], batch_size: int
@@ -61,6 +68,13 @@ def test_docs_come_in_their_order_and_are_predicted_in_bounded_parts(
     assert sorted(map(id, component.annotated)) == sorted(map(id, docs))
     for part in component.together:
         assert len(part) == 1 or max(part) * len(part) <= words
+
+
+@pytest.mark.parametrize("layer, words", BOUNDS)
+def test_parts_are_as_large_as_the_bound_allows(layer: str, words: int) -> None:
+    component = Recording(layer=layer)
+    list(component.pipe(docs_of([64] * 64)))
+    assert [len(part) for part in component.together] == [words // 64] * (64 * 64 // words)
 
 
 def test_short_docs_are_not_padded_to_a_long_one() -> None:
