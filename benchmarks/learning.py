@@ -390,8 +390,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")
     parser.add_argument("--gpu", action="store_true", help="train on the first GPU")
     parser.add_argument("--minutes", type=float, default=math.inf, help="leave off after so long")
+    add_encoder_option(parser)
+
+
+def add_encoder_option(parser: argparse.ArgumentParser) -> None:
+    """For configs that have :data:`ENCODER` among their paths."""
     parser.add_argument(
-        "--encoder",
+        f"--{ENCODER}",
         type=directory,
         help="where the pre-trained encoder lies that configs name; else it is fetched by its name",
     )

@@ -32,13 +32,13 @@ import torch
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
 from spacy.tokens import Doc
-from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import create_train_batches
 from spacy.util import load_config, registry, resolve_dot_names
 from thinc.api import fix_random_seed
 
 from benchmarks import config_digest
+from benchmarks.learning import ENCODER, add_encoder_option
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
 
@@ -53,7 +53,7 @@ LATIN = {
 
 
 # So slow a decline of the rate that there is none; a batch that a processor's cache has room for.
-ENCODER: dict[str, Any] = {
+OVER_ENCODER: dict[str, Any] = {
     "training.optimizer.learn_rate.total_steps": 1_000_000,
     "nlp.batch_size": 16,
 }
@@ -84,10 +84,10 @@ SIDES: dict[str, dict[str, Side]] = {
         "biaffine parser of spacy-experimental": Side("benchmarks/parser_ewt_biaffine.cfg", **PEER),
     },
     "english_over_encoder": {
-        "latent_parser": Side("configs/parser_ewt_transformer.cfg", ENCODER),
-        "parser": Side("configs/parser_ewt_transformer_baseline.cfg", ENCODER),
+        "latent_parser": Side("configs/parser_ewt_transformer.cfg", OVER_ENCODER),
+        "parser": Side("configs/parser_ewt_transformer_baseline.cfg", OVER_ENCODER),
         "biaffine parser of spacy-experimental": Side(
-            "benchmarks/parser_ewt_biaffine_transformer.cfg", ENCODER, **PEER
+            "benchmarks/parser_ewt_biaffine_transformer.cfg", OVER_ENCODER, **PEER
         ),
     },
     "latin": {
@@ -109,11 +109,15 @@ def run(side: Side, seconds: float, seed: int, encoder: Path | None = None) -> d
     """steps: of training. scores: on the development set. speed: words per second."""
     settings = {**side.settings, "system.seed": seed}
     if encoder is not None:
-        settings["paths.encoder"] = str(encoder)
+        settings[f"paths.{ENCODER}"] = str(encoder)
     nlp = init_nlp(load_config(ROOT / side.config, overrides=settings))
     steps = train(nlp, side, seconds, seed)
-    scores = nlp.evaluate(development_set(nlp))
-    speed = max(words_per_second(nlp) for _ in range(ROUNDS))
+    config = nlp.config.interpolate()
+    (corpus,) = resolve_dot_names(config, [config["training"]["dev_corpus"]])
+    examples = list(corpus(nlp))
+    scores = nlp.evaluate(examples)
+    words = [[token.text for token in example.x] for example in examples]
+    speed = max(words_per_second(nlp, words) for _ in range(ROUNDS))
     return {
         "steps": steps,
         "scores": {what: round(scores[key], 5) for what, key in FIGURES.items()},
@@ -147,15 +151,8 @@ def train(nlp: Language, side: Side, seconds: float, seed: int) -> int:
     return steps
 
 
-def development_set(nlp: Language) -> list[Example]:
-    config = nlp.config.interpolate()
-    (corpus,) = resolve_dot_names(config, [config["training"]["dev_corpus"]])
-    return list(corpus(nlp))
-
-
-def words_per_second(nlp: Language) -> float:
-    """Of a processor, over the development set."""
-    words = [[token.text for token in example.x] for example in development_set(nlp)]
+def words_per_second(nlp: Language, words: list[list[str]]) -> float:
+    """Of a processor, over docs of these words."""
     docs = [Doc(nlp.vocab, words=own) for own in words]
     begin = time.process_time()
     for _ in nlp.pipe(docs):
@@ -216,11 +213,7 @@ def main() -> None:
     parser.add_argument("language", choices=list(SIDES))
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument(
-        "--encoder",
-        type=Path,
-        help="where the pre-trained encoder lies that configs name; else it is fetched by its name",
-    )
+    add_encoder_option(parser)
     parser.add_argument("--only", nargs="+", help="of the components, all if not given")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -42,9 +42,8 @@ class BatchedComponent(TrainablePipe):
         waiting."""
         if self.model.ops.device_type != "cpu":
             return None
-        names = [node.name for node in self.model.walk()]
-        # What listens to one finds its vectors made.
-        transformed = any("transformer" in name and "listener" not in name for name in names)
+        # As spacy-transformers calls its own. What listens to one finds vectors that are made.
+        transformed = any("transformer" in node.name.split(">>") for node in self.model.walk())
         return TRANSFORMED_WORDS if transformed else WORDS
 
 
