@@ -196,11 +196,11 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
 
 @torch_operator("entmax")
 def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor:
-    """α-entmax of rows ``(R, N)``, α > 1 of each ``(R,)``, float64."""
+    """α-entmax of rows ``(R, N)``, α > 1 of each ``(R,)``, or of all ``()``, float64."""
     from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)
-    alpha = operators.read_float64(alphas)
+    alpha = np.broadcast_to(operators.read_float64(alphas), len(array))
     wrong = np.flatnonzero(~((alpha > 1.0) & (alpha < np.inf)))
     if len(wrong):
         raise InvalidScores(
@@ -268,7 +268,8 @@ def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """With u = p^(2−α) on the support: u·(g − Σug/Σu); and for α, with q = u/Σu, the product of g
     with (p − q)/(α − 1)² − (p log p − q Σ p log p)/(α − 1) (Correia et al. 2019)."""
     output, alphas = ctx.saved_tensors
-    alpha = alphas[:, None]
+    # One for all may be on the CPU wherever the scores are.
+    alpha = alphas[:, None] if alphas.dim() else alphas
     inside = output > 0
     safe = torch.where(inside, output.clamp_min(1e-300), 1.0)
     u = torch.where(inside, safe.pow(2 - alpha), 0.0).to(output.dtype)
@@ -281,7 +282,8 @@ def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     share, logs = (u / total).double(), (safe * safe.log()).double()
     excess = (output - share) / (alpha - 1).square()
     slope = excess - (logs - share * logs.sum(1, keepdim=True)) / (alpha - 1)
-    return of_scores, None, (upstream * slope).sum(1), None
+    of_alphas = (upstream * slope).sum(1 if alphas.dim() else None)
+    return of_scores, None, of_alphas.to(alphas.device), None
 
 
 def _keep_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -170,7 +170,7 @@ class OneOfN(ItemSet):
     def entmax(self, scores: Tensor, lengths: Tensor, alpha: float | Tensor) -> Tensor:
         """α-entmax with α > 1, ``(B, N)``; differentiable, in α as well.
 
-        alpha: a number, or a tensor that broadcasts to ``(B,)``, of each item its own.
+        alpha: a number, or a tensor, of one or of each item its own, ``(B,)``.
         """
         from spacy_latent.kernels.attention import entmax
 
@@ -199,20 +199,23 @@ class OneOfN(ItemSet):
 
         def worth(choice: Tensor) -> Tensor:
             taken = torch.where(choice > 0, exact, 0.0)
-            regularizer = choice.pow(alphas[:, None]).sum(1) / (alphas * (alphas - 1))
+            power = alphas[:, None] if alphas.dim() else alphas
+            regularizer = choice.pow(power).sum(1) / (alphas * (alphas - 1))
             return (choice * taken).sum(1) - regularizer
 
         return (worth(p) - worth(wanted)).to(scores.dtype)
 
     def _alphas(self, alpha: float | Tensor, scores: Tensor) -> Tensor:
-        """One for each of the scores' items, float64."""
-        given = torch.as_tensor(alpha, dtype=torch.float64, device=scores.device)
-        if given.dim() > 1 or (given.dim() == 1 and len(given) not in (1, len(scores))):
+        """One for each of the scores' items, or one for all ``()``; float64."""
+        given = torch.as_tensor(alpha, dtype=torch.float64)
+        if given.numel() == 1:
+            return given.reshape(())
+        if given.shape != scores.shape[:1]:
             raise InvalidScores(
                 f"{self.name}.entmax: alpha has shape {tuple(given.shape)}; expected a number, or "
                 f"one for each of the {len(scores)} items."
             )
-        return given.expand(len(scores))
+        return given.to(scores.device)
 
     def fusedmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
         """Sparsemax after the proximal step of penalty · total variation, ``(B, N)``;
