@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -120,6 +121,9 @@ def check_config(text: str) -> None:
     """A whole config loads. Of a piece, or of one that takes components of a pipeline that is not
     here, components are made, and every other registered name is filled with the settings that are
     given."""
+    if "[options.entry_points]" in text:
+        entry_points(text)
+        return
     whole = all(re.search(rf"^\[{section}\]", text, re.M) for section in ("nlp", "components"))
     if whole and not re.search(r"^source = ", text, re.M):
         load_model_from_config(Config().from_str(text), auto_fill=True, validate=True)
@@ -149,6 +153,23 @@ def check_config(text: str) -> None:
     for key, block in config.items():
         if isinstance(block, dict):
             fill_promises({key: block})
+
+
+def entry_points(text: str) -> list[EntryPoint]:
+    """Those of a piece of a ``setup.cfg``, in groups that spaCy's registries read."""
+    setup = ConfigParser(delimiters=("=",))
+    # Names keep their capitals.
+    setup.optionxform = str  # type: ignore[method-assign, assignment]
+    setup.read_string(text)
+    found = []
+    for group, lines in setup["options.entry_points"].items():
+        kind = group.removeprefix("spacy_")
+        assert group != kind and hasattr(registry, kind), f"{group}: spaCy reads no such group"
+        for line in lines.strip().splitlines():
+            name, place = line.split(" = ")
+            assert re.fullmatch(r"[\w-]+\.\w+\.v\d+", name), f"{name}: no name of a config"
+            found.append(EntryPoint(name, place, group))
+    return found
 
 
 def with_parents(text: str) -> str:

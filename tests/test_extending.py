@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
+from importlib.metadata import EntryPoints
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import spacy
 import torch
 from spacy.training import Example
 
+from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.marginals import Marginals
@@ -18,9 +22,11 @@ from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import assess
+from spacy_latent.visualize import render
 from spacy_latent.visualize.report import render_report
-from tests.pages import run_python
+from tests.pages import blocks, entry_points, run_python
 from tests.visualize.test_report import gallery
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
@@ -115,3 +121,31 @@ def test_what_it_cannot_do_is_refused_by_name(page: dict[str, Any]) -> None:
         page["make_layer"](Marginals())
     with pytest.raises(IncompatiblePair, match=r"relaxed.* Window"):
         page["make_layer"](Spigot(projection="relaxed"))
+
+
+def test_names_of_a_package_are_found_by_its_entry_points(
+    page: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = (b for b in blocks(PAGE) if "[options.entry_points]" in b.code)
+    points = entry_points(block.code)
+    for point in points:
+        # The page's Python, in the modules of the package.
+        monkeypatch.setitem(sys.modules, point.module, ModuleType(point.module))
+        vars(sys.modules[point.module]).update(page)
+    monkeypatch.setitem(sys.modules, "my_project", ModuleType("my_project"))
+    monkeypatch.setattr("catalogue.AVAILABLE_ENTRY_POINTS", EntryPoints(points))
+    monkeypatch.setattr("catalogue.REGISTRY", {})
+    config = deepcopy(page["nlp"].config["components"]["latent_encoder"]["model"])
+    made = spacy.registry.resolve({key: config[key] for key in ("structure", "scorer", "composer")})
+    assert type(made["structure"]) is page["NamedWindow"] and made["structure"].width == 2
+    assert made["scorer"] is page["TokenScorer"] and made["composer"] is page["KeepChosen"]
+    assert spacy.registry.misc.get("my_project.Sharpened.v1") is page["Sharpened"]
+
+
+def test_a_drawing_of_its_own(page: dict[str, Any]) -> None:
+    doc = page["doc"].copy()
+    decoded = page["doc"]._.latent["latent_encoder"].spans[0].decoded
+    write(doc, "latent_encoder", [SpanStructure(0, 4, "Window", "framed windows", decoded)])
+    html = render(doc, jupyter=False)
+    assert html.count("<mark") == 1 and "from the first word to the last" in html
+    assert find_kind("framed windows").plural == "windows"

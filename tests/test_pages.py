@@ -13,17 +13,21 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import spacy
 import srsly
 import torch
 from spacy.cli.init_config import fill_config
+from spacy.util import registry
 from thinc.api import fix_random_seed
 
+from spacy_latent.testing import check_structure
 from tests import drawings, pages
 from tests.pages import PAGES, ROOT
 from tests.pipeline.test_sourcing import small_pipeline
@@ -84,6 +88,20 @@ def check_factor_graphs(scope: dict[str, Any], printed: list[str]) -> None:
     # The best alignment without the constraints, and near it: the implication binds.
     mean = scope["graph"].sparsemap(torch.eye(3, 4) * 3.0).mean[0]
     assert mean[0, 0] <= mean[2, 3] + 1e-6 and mean[2, 3] > 0.1
+    knapsack, table = scope["knapsack"], scope["table"]
+
+    def fitting(n: int) -> list[np.ndarray]:
+        every = product([0.0, 1.0], repeat=n)
+        return [np.array(z) for z in every if np.dot(z, knapsack.costs[:n]) <= knapsack.budget]
+
+    check_structure(knapsack, fitting, lengths=(5, 0, 3))
+    # Rows of the table, then values of the two variables: with large scores the best of all.
+    for _ in range(5):
+        rows, first, second = torch.randn(3, 2), torch.randn(3), torch.randn(2)
+        scores = 1e3 * torch.cat([rows.flatten(), first, second])
+        best = table.sparsemap(scores).mean[0].round()
+        totals = rows + first[:, None] + second
+        assert torch.equal(best[:6].view(3, 2), (totals == totals.max()).float())
 
 
 def check_python_api(scope: dict[str, Any], printed: list[str]) -> None:
@@ -96,6 +114,33 @@ def check_structured_attention(scope: dict[str, Any], printed: list[str]) -> Non
     shares = [float(line.split(": ")[1].split("%")[0]) for line in printed]
     cold, warm = shares[::2], shares[1::2]
     assert cold == sorted(cold) and cold[-1] > 50 and all(w <= c for w, c in zip(warm, cold))
+    forward = scope["start"].exp()
+    for place, symbol in enumerate(scope["observed"][0].tolist()):
+        before = forward @ scope["transitions"].exp() if place else forward
+        forward = before * scope["emissions"][:, symbol].exp()
+    torch.testing.assert_close(scope["log_likelihood"][0], forward.sum().log())
+    for item, n in enumerate(scope["sizes"].tolist()):
+        totals = []
+        for chain, own in ((scope["p"], scope["of_p"]), (scope["q"], scope["of_q"])):
+            transitions, start, end = chain.bound
+            totals.append([])
+            for tags in product(range(3), repeat=n):
+                used = [own[item, range(n), tags], start[tags[0]], end[tags[-1]]]
+                used.append(transitions[tags[:-1], tags[1:]])
+                totals[-1].append(sum(each.sum() for each in used))
+        ours, theirs = (torch.stack(total).log_softmax(0) for total in totals)
+        expected = (ours.exp() * (ours - theirs)).sum()
+        torch.testing.assert_close(scope["divergence"][item], expected)
+    # Without the words that are masked.
+    alone = scope["p"].marginals(scope["scores_of_words"][:1, [0, 2, 3]], torch.tensor([3]))
+    torch.testing.assert_close(scope["marginals_of_words"][:1, [0, 2, 3]], alone)
+    cells = scope["cells"][0]
+    paths = [p for p in combinations_with_replacement(range(3), 5) if len({*p}) == 3]
+    weights = torch.stack([cells[p, range(5)].sum() for p in paths]).softmax(0)
+    expected = sum(
+        w * torch.nn.functional.one_hot(torch.tensor(p), 3).T for w, p in zip(weights, paths)
+    )
+    torch.testing.assert_close(scope["aligned"][0], expected)
 
 
 def check_from_ner(scope: dict[str, Any], printed: list[str]) -> None:
@@ -228,8 +273,8 @@ def test_the_python_of_the_page_runs(
 
 @of_language("ini")
 def test_the_config_is_of_names_and_settings_that_there_are(block: pages.Block) -> None:
-    if block.page == "extending.md":
-        # It names what the page's Python registers.
+    if block.page == "extending.md" and not registry.has("misc", "my_project.Sharpened.v1"):
+        # It names what the page's Python registers, which takes long and may have run already.
         pages.run_python(ROOT / "docs" / block.page)
     if "spacy-transformers." in block.code:
         # An extra, which the environment of the tests has and a user's may not.
@@ -356,6 +401,8 @@ def test_commands_that_there_are_not_are_refused(command: str) -> None:
         '[components.latent_encoder.model.structure]\n@misc = "spacy-latent.Bush.v1"\n',
         '[components.x.model.structure]\n@misc = "spacy-latent.KOfN.v1"\nkk = 3\n',
         '[training.logger]\n@loggers = "spacy-latent.StructureLogger.v1"\nlimits = 3\n',
+        "[options.entry_points]\nspacy_nothing =\n    a.B.v1 = a:B\n",
+        "[options.entry_points]\nspacy_misc =\n    Window = a:B\n",
     ],
 )
 def test_configs_of_what_there_is_not_are_refused(config: str) -> None:

@@ -47,8 +47,8 @@ def render_cli(
         None,
         "--style",
         "-s",
-        help="tree, alignment, heatmap, tags, entities, rationale, brackets; or displaCy's dep, "
-        "ent, span. What fits if not given",
+        help="tree, alignment, heatmap, tags, entities, rationale, brackets, parts; or displaCy's "
+        "dep, ent, span. What fits if not given",
     ),
     threshold: Optional[float] = typer.Option(  # noqa: UP045
         None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spacy_latent.errors import InvalidScores
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
@@ -36,17 +37,18 @@ def _read(scores, n, values, places):
 
 
 @kernel
-def entmax_rows(start, stop, scores, lengths, alpha, result, status):
+def entmax_rows(start, stop, scores, lengths, alphas, result, status):
     """p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019), rows start ..
-    stop−1; result like scores, 0 at padding.
+    stop−1, each with its own α > 1; result like scores, 0 at padding.
 
     τ by Newton's method, kept inside a bracket that every step narrows. For α ≤ 2 the sum is
     convex in τ and the steps from the left never overshoot.
     """
     size = scores.shape[1]
     values, places = np.empty(size), np.empty(size, dtype=np.int64)
-    power = 1.0 / (alpha - 1.0)
     for r in range(start, stop):
+        alpha = alphas[r]
+        power = 1.0 / (alpha - 1.0)
         result[r] = 0.0
         status[r], count = _read(scores[r], lengths[r], values, places)
         if count == 0:
@@ -193,11 +195,18 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
 
 
 @torch_operator("entmax")
-def entmax(scores: Tensor, lengths: Tensor, alpha: float, name: str) -> Tensor:
-    """α-entmax of rows ``(R, N)``, α > 1."""
+def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor:
+    """α-entmax of rows ``(R, N)``, α > 1 of each ``(R,)``, or of all ``()``, float64."""
     from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)
+    alpha = np.broadcast_to(operators.read_float64(alphas), len(array))
+    wrong = np.flatnonzero(~((alpha > 1.0) & (alpha < np.inf)))
+    if len(wrong):
+        raise InvalidScores(
+            f"{name}.entmax: alpha is {alpha[wrong[0]]:g} for item(s) {wrong.tolist()[:10]} of the "
+            "batch; expected numbers above 1. Softmax, which is alpha = 1, is marginals."
+        )
     result, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
     costs = ENTMAX_COST * (sizes + 1.0)
     spread(entmax_rows, costs, (array, sizes, alpha, result, status))
@@ -252,18 +261,29 @@ def _(blocks: Tensor, upstream: Tensor) -> Tensor:
 
 
 def _keep_probabilities(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(output)
-    ctx.alpha = inputs[2]
+    ctx.save_for_backward(output, inputs[2])
 
 
 def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """With u = p^(2−α) on the support: u·(g − Σug/Σu)."""
-    (output,) = ctx.saved_tensors
+    """With u = p^(2−α) on the support: u·(g − Σug/Σu); and for α, with q = u/Σu, the product of g
+    with (p − q)/(α − 1)² − (p log p − q Σ p log p)/(α − 1) (Correia et al. 2019)."""
+    output, alphas = ctx.saved_tensors
+    # One for all may be on the CPU wherever the scores are.
+    alpha = alphas[:, None] if alphas.dim() else alphas
     inside = output > 0
-    u = torch.where(inside, output.clamp_min(1e-300), 1.0).pow(2 - ctx.alpha) * inside
-    u = u.to(output.dtype)
-    mean = (u * upstream).sum(1, keepdim=True) / u.sum(1, keepdim=True).clamp_min(1e-30)
-    return torch.where(inside, u * (upstream - mean), 0.0), None, None, None
+    safe = torch.where(inside, output.clamp_min(1e-300), 1.0)
+    u = torch.where(inside, safe.pow(2 - alpha), 0.0).to(output.dtype)
+    total = u.sum(1, keepdim=True).clamp_min(1e-30)
+    mean = (u * upstream).sum(1, keepdim=True) / total
+    of_scores = torch.where(inside, u * (upstream - mean), 0.0)
+    if not ctx.needs_input_grad[2]:
+        return of_scores, None, None, None
+    # In float64, as alphas are: near 1 it is a small difference.
+    share, logs = (u / total).double(), (safe * safe.log()).double()
+    excess = (output - share) / (alpha - 1).square()
+    slope = excess - (logs - share * logs.sum(1, keepdim=True)) / (alpha - 1)
+    of_alphas = (upstream * slope).sum(1 if alphas.dim() else None)
+    return of_scores, None, of_alphas.to(alphas.device), None
 
 
 def _keep_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -92,7 +92,7 @@ class EncodedGraph:
     ) -> None:
         self.shape = tuple(int(size) for size in shape)
         self.structures = [f for f in factors if isinstance(f, StructureFactor)]
-        logic = [f.encode() for f in factors if isinstance(f, LogicFactor)]
+        self.logic = logic = [f.encode() for f in factors if isinstance(f, LogicFactor)]
         if len(self.structures) + len(logic) < len(factors):
             raise LatentError(
                 "ItemGraph: every factor has to be a StructureFactor or a LogicFactor; got "

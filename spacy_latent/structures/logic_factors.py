@@ -36,6 +36,37 @@ class Encoded:
         count = values.sum()
         return bool(count <= self.limit if self.kind == AT_MOST else count == self.limit)
 
+    def best(self, scores: np.ndarray) -> np.ndarray | None:
+        """The values, bool, of the factor's parts that score most together, of the scores ``(P,)``
+        of all parts of the graph; None where parts that are forbidden, −inf, leave none."""
+        flips = np.asarray(self.flips, dtype=bool)
+        own = np.asarray(scores, dtype=np.float64)[self.parts]
+        gains = np.where(flips, -own, own)
+        must, may = gains == np.inf, gains > -np.inf
+        values = gains > 0
+        if self.kind == OR_OUT:
+            return self._best_or(gains, must, may, flips)
+        order = np.argsort(-gains, kind="stable")
+        if self.kind == EXACTLY or values.sum() > self.limit:
+            values = np.zeros_like(flips)
+            values[order[: int(self.limit)]] = True
+        fits = values.sum() == self.limit or (self.kind == AT_MOST and values.sum() < self.limit)
+        return values ^ flips if fits and (values >= must).all() and may[values].all() else None
+
+    def _best_or(
+        self, gains: np.ndarray, must: np.ndarray, may: np.ndarray, flips: np.ndarray
+    ) -> np.ndarray | None:
+        """Whichever is better: nothing at all, or the output with at least one input."""
+        values = gains > 0
+        values[-1] = True
+        if not values[:-1].any() and len(gains) > 1:
+            values[gains[:-1].argmax()] = True
+        nothing = np.zeros_like(flips)
+        possible = bool(values[:-1].any() and may[values].all())
+        if must.any():
+            return values ^ flips if possible else None
+        return (values if possible and gains[values].sum() > 0 else nothing) ^ flips
+
 
 class LogicFactor(ABC):
     """A set of 0/1 vectors over some parts, given by their numbers in the graph."""

@@ -50,6 +50,41 @@ class ItemGraph(EncodedGraph):
         whole = scores[None] if isinstance(scores, Tensor) else scores
         return solve_graphs([self], whole, max_iter, tolerance)
 
+    def map(self, scores: Tensor) -> Tensor:
+        """The best 0/1 values of the parts, of the shape and dtype of ``scores``, where no part is
+        in two factors, as of one factor alone. Else to find them is NP-hard in general, and
+        NotTractable is raised; InfeasibleError where a factor has no member."""
+        name = "ItemGraph"
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != self.shape:
+            shape = f" of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else ""
+            raise InvalidScores(
+                f"{name}.map: scores are {type(scores).__name__}{shape}; expected a tensor of the "
+                f"graph's shape, {self.shape}."
+            )
+        if not self.owned.all():
+            raise NotTractable(
+                f"{name} whose factors share parts",
+                "map",
+                "sparsemap, which tends to the best point of the local polytope as the scores are "
+                "multiplied by more; or FactorGraph, which searches the best members of one of "
+                "its structures",
+            )
+        flat = scores.detach().to("cpu", torch.float64).flatten()
+        if bool((flat.isnan() | flat.isposinf()).any()):
+            raise InvalidScores(not_finite_message(name, [0]))
+        best = torch.zeros_like(flat)
+        for factor in self.structures:
+            parts = torch.from_numpy(factor.parts)
+            own = torch.where(parts >= 0, flat[parts.clamp_min(0)], -torch.inf)
+            z = factor.structure.map(own[None], torch.tensor([factor.length]))[0]
+            best[parts[z > 0]] = 1.0
+        for logic in self.logic:
+            values = logic.best(flat.numpy())
+            if values is None:
+                raise InfeasibleError(name, [0], OR_LOOSEN)
+            best[logic.parts] = torch.from_numpy(values).to(best)
+        return best.view(self.shape).to(scores)
+
 
 @dataclass
 class GraphSolution(SparseSolution):

@@ -167,12 +167,55 @@ class OneOfN(ItemSet):
         gap = torch.zeros(mean.shape[0], dtype=torch.float64, device=mean.device)
         return SparseSolution(mean, weights, gap, expand)
 
-    def entmax(self, scores: Tensor, lengths: Tensor, alpha: float) -> Tensor:
-        """α-entmax with α > 1, ``(B, N)``; differentiable."""
+    def entmax(self, scores: Tensor, lengths: Tensor, alpha: float | Tensor) -> Tensor:
+        """α-entmax with α > 1, ``(B, N)``; differentiable, in α as well.
+
+        alpha: a number, or a tensor, of one or of each item its own, ``(B,)``.
+        """
         from spacy_latent.kernels.attention import entmax
 
         prepared, lengths = self._read(scores, lengths)
-        return entmax(prepared, lengths, alpha, self.name).to(scores.dtype)
+        alphas = self._alphas(alpha, prepared)
+        return entmax(prepared, lengths, alphas, self.name).to(scores.dtype)
+
+    def entmax_loss(
+        self, scores: Tensor, gold: Tensor, lengths: Tensor, alpha: float | Tensor = 1.5
+    ) -> Tensor:
+        """The loss of α-entmax (Peters et al. 2019; Blondel et al. 2020), ``(B,)``; at α = 2 that
+        of sparsemax. Max over the simplex of p·s − Ω(p), less z·s − Ω(z), Ω(p) = (Σ p^α − 1) /
+        (α(α − 1)), z the gold choice. Its gradient is the entmax of the scores less z: 0 where the
+        gold item leads all others by 1/(α − 1). Differentiable once, in α as well.
+
+        gold: ``(B, N)``, 0/1, or probabilities, which sum to 1 for an item with any parts.
+        alpha: as for :meth:`entmax`.
+        """
+        self._check_pair(scores, gold)
+        exact, sizes = self._read(scores.double(), lengths)
+        alphas = self._alphas(alpha, exact)
+        parts = self.part_mask(exact, sizes.to(exact.device))
+        wanted = torch.where(parts, gold.to(exact), 0.0)
+        # At the maximum the value does not change with p: no gradient has to go through it.
+        p = self.entmax(exact.detach(), sizes, alphas.detach())
+
+        def worth(choice: Tensor) -> Tensor:
+            taken = torch.where(choice > 0, exact, 0.0)
+            power = alphas[:, None] if alphas.dim() else alphas
+            regularizer = choice.pow(power).sum(1) / (alphas * (alphas - 1))
+            return (choice * taken).sum(1) - regularizer
+
+        return (worth(p) - worth(wanted)).to(scores.dtype)
+
+    def _alphas(self, alpha: float | Tensor, scores: Tensor) -> Tensor:
+        """One for each of the scores' items, or one for all ``()``; float64."""
+        given = torch.as_tensor(alpha, dtype=torch.float64)
+        if given.numel() == 1:
+            return given.reshape(())
+        if given.shape != scores.shape[:1]:
+            raise InvalidScores(
+                f"{self.name}.entmax: alpha has shape {tuple(given.shape)}; expected a number, or "
+                f"one for each of the {len(scores)} items."
+            )
+        return given.to(scores.device)
 
     def fusedmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
         """Sparsemax after the proximal step of penalty · total variation, ``(B, N)``;

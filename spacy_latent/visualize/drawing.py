@@ -56,10 +56,11 @@ def render(
     style: None for that which fits each structure. "tree" draws arcs over the words, "alignment"
         two columns of words with lines between them, "heatmap" a square for each pair of words
         (alignments, trees) or of a tag and a word, "tags" rows of tags, "entities" those that tags
-        such as B-PER make, "rationale" highlighted words, "brackets" spans and segments. "dep",
-        "ent" and "span" are displaCy's own drawings of trees, of items, and of tags, spans and
-        segments. A style that does not fit is refused. Kinds of one's own may have further ones,
-        see :mod:`spacy_latent.kinds`.
+        such as B-PER make, "rationale" highlighted words, "brackets" spans and segments, "parts" a
+        row for each part where nothing is known of the parts. "dep", "ent" and "span" are
+        displaCy's own drawings of trees, of items, and of tags, spans and segments. A style that
+        does not fit is refused. Kinds of one's own may have further ones, see
+        :mod:`spacy_latent.kinds`.
     page: a whole HTML page. minify: without line breaks. jupyter: show it in a notebook; None to
         find out. The wrapper of ``displacy.set_render_wrapper`` is used.
     options: those of :class:`spacy_latent.visualize.look.Look`: threshold, alternatives, fold,
@@ -158,7 +159,10 @@ def make_figures(
     """The drawings of each structure of each doc; arguments as for :func:`render`."""
     if style is not None and style not in known_styles():
         known = ", ".join([*known_styles(), *DISPLACY_STYLES])
-        raise LatentError(f"style is {style!r}; there are {known}.")
+        raise LatentError(
+            f"style is {style!r}; there are {known}. A kind of one's own has further ones by "
+            "register_kind of spacy_latent.kinds."
+        )
     figures = []
     for i, doc in enumerate(docs):
         if component is not None and component not in doc._.latent:

@@ -10,7 +10,16 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import Entity, SpanStructure, names_entities
 from spacy_latent.errors import LatentError, number_of
-from spacy_latent.kinds import PARTS, Drawing, Part, complete_kind, find_kind, known_kinds
+from spacy_latent.kinds import (
+    BUILT_IN,
+    PARTS,
+    Drawing,
+    Kind,
+    Part,
+    complete_kind,
+    find_kind,
+    known_kinds,
+)
 from spacy_latent.visualize.alignment_svg import DrawnCell, draw_alignment
 from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
@@ -24,7 +33,7 @@ from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 # Words on each side of what differs between alternatives.
 AROUND = 5
 # Those of this package, in the order in which they are told.
-STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets")
+STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets", "parts")
 
 # Pictures side by side, and what the caption says of them.
 Drawn = tuple[list[Picture], str]
@@ -283,6 +292,8 @@ def _number(subject: Subject, entity: Entity) -> str:
 
 
 def _rationale(subject: Subject) -> Drawn:
+    if not _is_of_tokens(subject.span):
+        raise _not_drawn(subject, "rationale")
     pictures = []
     for alternative, weight in subject.choices:
         first = subject.first(alternative)
@@ -298,6 +309,26 @@ def _rationale(subject: Subject) -> Drawn:
             drawn = replace(drawn, signs=frozenset({"mark", "shared mark"}))
         pictures.append(drawn)
     return pictures, ""
+
+
+def _list_of_parts(subject: Subject) -> Drawn:
+    """A row for each part, which needs nothing to be known of the kind."""
+    most = PARTS_PER_WORD * len(subject.words)
+    found = {alternative: subject.parts(alternative, most) for alternative, _ in subject.choices}
+    numbers = sorted({part for parts in found.values() for part, _, _ in parts})
+    row = {part: i for i, part in enumerate(numbers)}
+    text = find_kind(subject.span.kind).part_text
+    rows = [text(subject.annotation, subject.span, part) for part in numbers]
+
+    def cells(alternative: int | None) -> list[DrawnCell]:
+        first = subject.first(alternative)
+        return [
+            DrawnCell(row[part], 0, p, on, *_compared(part, first))
+            for part, p, on in found[alternative]
+        ]
+
+    column = "probability" if subject.known else "chosen"
+    return _tables(subject, draw_heat_map, rows, [column], cells), "a row for each part"
 
 
 def _makes_entities(span: SpanStructure) -> bool:
@@ -330,7 +361,15 @@ _OF_BRACKETS = {
 }
 _RATIONALE_SEEN = "Marked are the words that the pipeline chose to decide by."
 complete_kind(
-    PARTS, drawings={"rationale": Drawing(_rationale, _is_of_tokens, "Marked are chosen words.")}
+    PARTS,
+    drawings={
+        "rationale": Drawing(_rationale, _is_of_tokens, "Marked are chosen words."),
+        "parts": Drawing(
+            _list_of_parts,
+            seen="Each row is a part of the structure that the pipeline found, by its numbers: the "
+            "stronger the colour, the more probable.",
+        ),
+    },
 )
 complete_kind("heads", drawings=_OF_ARCS)
 complete_kind("arcs", drawings=_OF_ARCS)
@@ -385,17 +424,36 @@ def draw_figure(subject: Subject, style: str | None) -> Figure:
 
     Raises LatentError where the style does not fit, with those that do.
     """
-    kind, best = find_kind(subject.span.kind), default_style(subject.span)
-    style = style or best
-    if style is None or best is None or style not in kind.drawings:
-        fitting = [name for name in known_styles() if best and name in kind.drawings]
-        told = f"style is {style!r}, and " if style else "There is no drawing of this: "
-        instead = f"drawn with {', '.join(fitting)}" if fitting else "not drawn"
-        raise LatentError(
-            f"{told}{subject.span.structure} of {subject.component!r} has the kind {kind.name!r}, "
-            f"which is {instead}. Leave style out, or name a component."
-        )
+    kind = find_kind(subject.span.kind)
+    style = style or default_style(subject.span)
+    if style is None or style not in kind.drawings:
+        raise _not_drawn(subject, style)
     pictures, note = kind.drawings[style].draw(subject)
     parts = [subject.component, subject.span.structure, subject.category, note]
     caption, seen = " · ".join(filter(None, parts)), kind.drawings[style].seen
     return Figure(tuple(pictures), caption, subject.look, seen)
+
+
+def _not_drawn(subject: Subject, style: str | None) -> LatentError:
+    span, kind = subject.span, find_kind(subject.span.kind)
+    drawings = kind.drawings
+    fitting = [name for name in known_styles() if name in drawings and drawings[name].fits(span)]
+    told = f"style is {style!r}, and " if style else "There is no drawing of this: "
+    instead = f"drawn with {', '.join(fitting)}" if fitting else "not drawn"
+    return LatentError(
+        f"{told}{span.structure} of {subject.component!r} has the kind {kind.name!r}, "
+        f"which is {instead}. {_way_out(kind, style, bool(fitting))}"
+    )
+
+
+def _way_out(kind: Kind, style: str | None, drawn: bool) -> str:
+    """What to do where a kind is not drawn in a style, or in none."""
+    leave = "Leave style out, or name a component"
+    if kind.name in BUILT_IN and kind.name != PARTS:
+        return f"{leave}."
+    name, named = kind.name, ""
+    if name == PARTS:
+        name, named = "windows", ", and parts = 'windows' to the structure"
+    record = f"Kind({name!r}, drawings={{{style or 'blocks'!r}: Drawing(draw)}})"
+    drawing = f"drawings to its record, register_kind({record}) of spacy_latent.kinds{named}"
+    return f"{leave}; or add {drawing}." if drawn else f"Add {drawing}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from spacy_latent.estimators.entmax import Entmax
 from spacy_latent.estimators.fusedmax import Fusedmax
 from spacy_latent.estimators.oscarmax import Oscarmax
 from spacy_latent.kernels.attention import ORDERED, TOTAL_VARIATION, proximal
+from spacy_latent.structures.fenchel_young import structured_loss
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.spanning_tree import SpanningTree
 
@@ -119,6 +121,108 @@ def test_gradients(function: Callable[[Tensor, Tensor], Tensor]) -> None:
     assert torch.autograd.gradcheck(lambda s: function(s, lengths), (scores,))
     (gradient,) = torch.autograd.grad(function(scores, lengths).square().sum(), scores)
     assert not gradient[1, 4:].any() and not gradient[3].any()
+
+
+def alphas() -> Tensor:
+    return torch.tensor([1.3, 2.0, 1.7, 3.0, 1.05], dtype=torch.float64)
+
+
+def test_an_alpha_for_each_item_is_that_item_alone() -> None:
+    torch.manual_seed(3)
+    scores, lengths = torch.randn(5, 6, dtype=torch.float64), torch.tensor([6, 4, 1, 0, 5])
+    whole = OneOfN().entmax(scores, lengths, alphas())
+    for b, alpha in enumerate(alphas().tolist()):
+        alone = OneOfN().entmax(scores[b : b + 1], lengths[b : b + 1], alpha)
+        assert torch.equal(whole[b], alone[0])
+    same = OneOfN().entmax(scores, lengths, torch.tensor(1.5))
+    assert torch.equal(same, OneOfN().entmax(scores, lengths, 1.5))
+    for wrong in (1.0, 0.5, float("nan"), float("inf"), torch.tensor([1.5, 1.5, 1.0, 2.0, 2.0])):
+        with pytest.raises(InvalidScores, match=r"above 1.*marginals"):
+            OneOfN().entmax(scores, lengths, wrong)
+    with pytest.raises(InvalidScores, match=r"shape \(3,\)"):
+        OneOfN().entmax(scores, lengths, torch.full((3,), 1.5))
+
+
+def test_alpha_has_derivatives() -> None:
+    torch.manual_seed(4)
+    scores = (0.7 * torch.randn(5, 6, dtype=torch.float64)).requires_grad_()
+    scores.data[0, 3] = -torch.inf
+    lengths, alpha = torch.tensor([6, 4, 1, 0, 5]), alphas().requires_grad_()
+
+    def attend(alpha: Tensor) -> Tensor:
+        return OneOfN().entmax(scores.detach(), lengths, alpha)
+
+    assert torch.autograd.gradcheck(attend, (alpha,))
+    assert torch.autograd.gradgradcheck(attend, (alpha,))
+    free = scores.detach().clone()
+    free[0, 3] = 0.0
+    pair = (free.requires_grad_(), alpha)
+    both = lambda s, a: OneOfN().entmax(s, lengths, a)  # noqa: E731
+    assert torch.autograd.gradcheck(both, pair) and torch.autograd.gradgradcheck(both, pair)
+    single = torch.tensor(1.4, requires_grad=True)
+    OneOfN().entmax(scores.detach().float(), lengths, single).square().sum().backward()
+    assert single.grad is not None and single.grad.dtype == torch.float32
+    assert float(single.grad) > 0, "the larger alpha, the fewer share the weight"
+
+
+def golds(scores: Tensor, lengths: Tensor) -> Tensor:
+    gold = OneOfN().map(torch.randn_like(scores), lengths)
+    gold[1] = torch.where(torch.arange(scores.shape[1]) < lengths[1], 1.0 / lengths[1], 0.0)
+    return gold
+
+
+def test_the_loss_of_entmax_by_its_definition() -> None:
+    torch.manual_seed(5)
+    scores = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    lengths, alpha = torch.tensor([6, 4, 1, 0, 5]), alphas().requires_grad_()
+    gold = golds(scores, lengths)
+    loss = OneOfN().entmax_loss(scores, gold, lengths, alpha)
+    assert (loss >= 0).all() and not loss[2:4].any()
+    # No point of the simplex is worth more than what the loss says.
+    best = OneOfN().entmax(scores.detach(), lengths, alpha.detach())
+    for b, n in enumerate(lengths.tolist()):
+        if not n:
+            continue
+        own, a = scores[b, :n].detach().numpy(), float(alphas()[b])
+
+        def worth(p: np.ndarray, own: np.ndarray = own, a: float = a) -> Any:
+            return p @ own - (p**a).sum(-1) / (a * (a - 1))
+
+        of_gold = worth(gold[b, :n].numpy())
+        others = np.random.default_rng(b).dirichlet(np.full(n, 0.5), 500)
+        assert worth(others).max() - of_gold <= float(loss[b].detach()) + 1e-12
+        found = worth(best[b, :n].numpy()) - of_gold
+        assert float(loss[b].detach()) == pytest.approx(found, abs=1e-12)
+    (gradient,) = torch.autograd.grad(loss.sum(), scores)
+    expected = OneOfN().entmax(scores.detach(), lengths, alpha.detach()) - gold
+    torch.testing.assert_close(gradient, expected)
+    function = lambda s, a: OneOfN().entmax_loss(s, gold, lengths, a)  # noqa: E731
+    assert torch.autograd.gradcheck(function, (scores, alpha))
+
+
+def test_the_loss_at_two_is_that_of_sparsemax_and_has_a_margin() -> None:
+    torch.manual_seed(6)
+    scores, lengths = torch.randn(4, 6, dtype=torch.float64), torch.tensor([6, 4, 1, 2])
+    gold = OneOfN().map(torch.randn_like(scores), lengths)
+    two = OneOfN().entmax_loss(scores, gold, lengths, 2.0)
+    known = structured_loss(OneOfN(), scores, gold, lengths, "sparsemap")
+    torch.testing.assert_close(two, known)
+    near = OneOfN().entmax_loss(scores, gold, lengths, 1.0001)
+    likelihood = structured_loss(OneOfN(), scores, gold, lengths, "crf")
+    torch.testing.assert_close(near, likelihood, atol=1e-3, rtol=0)
+    for alpha in (1.25, 1.5, 3.0):
+        lead = torch.tensor([[1 / (alpha - 1), 0.0, 0.0]], dtype=torch.float64)
+        first = torch.tensor([[1.0, 0.0, 0.0]])
+        for share, nothing in ((1.001, True), (0.9, False)):
+            loss = OneOfN().entmax_loss(share * lead, first, torch.tensor([3]), alpha)
+            assert (float(loss) < 1e-12) == nothing
+    # A gold item that is forbidden.
+    lead[0, 0] = -torch.inf
+    assert OneOfN().entmax_loss(lead, first, torch.tensor([3])).isposinf().all()
+    half = OneOfN().entmax_loss(scores.half(), gold, lengths)
+    assert half.dtype == torch.float16
+    with pytest.raises(InvalidScores, match="same"):
+        OneOfN().entmax_loss(scores, gold[:, :2], lengths)
 
 
 def test_neighbours_share_their_weight_and_forbidden_items_have_none() -> None:

@@ -549,3 +549,20 @@ def test_members_in_half_precision(dtype: torch.dtype) -> None:
     graph = FactorGraph({"tree": ProjectiveTree()}, {"few": LineBudget(1, 0, True)})
     z = torch.stack([torch.from_numpy(enumeration.arcs(h)) for h in ((0, 1, 2), (0, 1, 1))])
     assert graph.contains(z.to(dtype), torch.tensor([3, 3])).tolist() == [True, False]
+
+
+def test_the_best_of_a_graph_of_one_structure_is_that_structure() -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(1, 4, 4, dtype=torch.float64)
+    parts = np.arange(16).reshape(4, 4)
+    parts[:, 0] = parts[range(4), range(4)] = -1
+    graph = ItemGraph((4, 4), [StructureFactor(SpanningTree(), parts, 3)])
+    expected = SpanningTree().map(scores, torch.tensor([3]))
+    assert torch.equal(graph.map(scores[0]), expected[0])
+    # What it scores is what LP-SparseMAP of large scores comes to.
+    assert torch.equal(graph.sparsemap(1e4 * scores[0]).mean[0].round(), expected[0])
+    # In the order of its own parts, over a part of the graph.
+    cells = np.array([[5, 0], [3, 4]])
+    graph = ItemGraph((6,), [StructureFactor(OneToOneAlignment(), cells, (2, 2)), Xor([1, 2])])
+    best = graph.map(torch.tensor([2.0, -1.0, -3.0, 2.0, 0.0, 1.0]))
+    assert best.tolist() == [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spacy_latent.errors import InfeasibleError, LatentError
+from spacy_latent.errors import InfeasibleError, InvalidScores, LatentError, NotTractable
 from spacy_latent.structures.factor_graph import ItemGraph
 from spacy_latent.structures.logic_factors import (
     AtMostOne,
@@ -93,6 +93,38 @@ def test_gradient(name: str) -> None:
     for scale in (0.3, 1.0):
         scores = (torch.randn(4, dtype=torch.float64) * scale + 0.5).requires_grad_()
         assert torch.autograd.gradcheck(lambda s: graph.sparsemap(s).mean, scores, eps=1e-7)
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_the_best_values_of_one_factor_against_vertices(name: str) -> None:
+    random = np.random.default_rng(2)
+    corners, graph = vertices(name), ItemGraph((4,), [FACTORS[name][0]])
+    for forbidden in product([False, True], repeat=4):
+        left = corners[(corners[:, list(forbidden)] == 0).all(1)]
+        for scale in (0.0, 1.0, 100.0):
+            # Of whole numbers, many are alike.
+            scores = np.round(random.normal(0.0, 1.0, size=4)) * scale
+            given = torch.from_numpy(np.where(forbidden, -np.inf, scores))
+            if not len(left):
+                with pytest.raises(InfeasibleError):
+                    graph.map(given)
+                continue
+            best = graph.map(given).numpy()
+            assert (left == best).all(1).any()
+            assert best @ scores == (left @ scores).max()
+
+
+def test_the_best_values_of_factors_without_a_part_in_common() -> None:
+    scores = torch.tensor([[0.5, -1.0], [2.0, 3.0], [-0.5, 0.0]])
+    best = ItemGraph((3, 2), [Xor([0, 1]), Budget([2, 3], 1)]).map(scores)
+    assert best.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]] and best.dtype == torch.float32
+    assert ItemGraph((1,), [OrOut([], 0)]).map(torch.ones(1)).tolist() == [0.0]
+    assert ItemGraph((2,), []).map(torch.ones(2)).tolist() == [0.0, 0.0]
+    with pytest.raises(NotTractable, match=r"share parts.*sparsemap"):
+        ItemGraph((2,), [Or([0, 1]), AtMostOne([0, 1])]).map(torch.ones(2))
+    for wrong in (torch.ones(3), None, torch.tensor([torch.nan, 0.0])):
+        with pytest.raises(InvalidScores):
+            ItemGraph((2,), [Or([0, 1])]).map(wrong)  # type: ignore[arg-type]
 
 
 @settings(deadline=None, max_examples=60)

@@ -1,6 +1,7 @@
 """Drawings: inert whatever the text holds, bounded in size, and true to the tree."""
 
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import Kind, find_kind, register_kind
 from spacy_latent.visualize import make_drawings, render, render_svg
 from spacy_latent.visualize.terminal import format_annotation
 from tests.visualize import structures
@@ -189,10 +191,52 @@ def test_trap_16_a_threshold_never_draws_every_span_of_a_long_sentence():
     assert len(drawing["spans"]) == 3 * n
 
 
+def test_parts_that_nothing_is_known_of_have_a_row_each():
+    parts = {(0, 1): 0.9, (2, 9): 0.4, (1, 2): 0.3}
+    for kind in ("parts", "test_drawing.unregistered"):
+        doc = annotated(kind, [[0, 1], [2, 9]], parts)
+        drawn = render_svg(doc)
+        root = ElementTree.fromstring(drawn)
+        words = [n.text for n in root.iter() if "displacy-word" in n.get("class", "")]
+        assert words == ["0 1", "2 9", "probability"]
+        assert drawn == render_svg(doc, style="parts")
+        more = render_svg(doc, options={"threshold": 0.2})
+        assert "1 2 ~ probability (0.30)" in more and "1 2" not in drawn
+    hard = render_svg(annotated("parts", [[0, 1]], words=["a", "b"]))
+    assert ">chosen<" in hard and "0.9" not in hard
+    # A number that is no token's: a word that is known stands beside its number.
+    html = render(annotated("parts", [[0], [99]]), jupyter=False)
+    assert "<script" not in html and "0 &lt;script&gt;" in html and "<mark" not in html
+    assert "<mark" in render(annotated("parts", [[0], [1]]), jupyter=False)
+
+
+def test_alternatives_of_parts_have_the_same_rows():
+    others = [(np.array([[0, 1]]), 0.6), (np.array([[1, 2]]), 0.3)]
+    doc = structures.annotated("parts", [[0, 1]], alternatives=others)
+    root = ElementTree.fromstring(render_svg(doc, options={"alternatives": 2}))
+    words = [n.text for n in root.iter() if "displacy-word" in n.get("class", "")]
+    assert words == ["0 1", "1 2", "chosen"] * 2
+
+
+@pytest.mark.parametrize("style", [None, "tree", "rationale"])
+def test_a_kind_without_the_drawing_is_told_how_to_register_it(style):
+    asked = {"style": style} if style else {}
+    register_kind(Kind("test_drawing.undrawn", drawings={}))
+    for kind in ["test_drawing.undrawn", *(["test_drawing.x", "parts"] if style else [])]:
+        doc = annotated(kind, [[0, 1]], words=["a", "b"])
+        own = "windows" if kind == "parts" else kind
+        named = rf"register_kind\(Kind\('{own}', drawings=\{{'{style or 'blocks'}': Drawing"
+        with pytest.raises(LatentError, match=named):
+            render(doc, jupyter=False, **asked)
+    for kind, decoded in (("heads", [0, 1]), ("items", [0])):
+        if style and style not in find_kind(kind).drawings:
+            with pytest.raises(LatentError, match=r"name a component\.$"):
+                render(annotated(kind, decoded, words=["a", "b"]), jupyter=False, **asked)
+    with pytest.raises(LatentError, match=r"style is 'rows'; .*register_kind"):
+        render(doc, jupyter=False, style="rows")
+
+
 def test_what_has_no_drawing_is_said():
-    doc = annotated("parts", [[0, 1]], words=["a", "b"])
-    with pytest.raises(LatentError, match="There is no drawing"):
-        render(doc, jupyter=False)
     doc = annotated("cells", [[0, 1]], words=["a", "b"])
     with pytest.raises(LatentError, match="other_start"):
         render(doc, jupyter=False)

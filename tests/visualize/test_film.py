@@ -12,6 +12,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import SpanStructure, write
 from spacy_latent.errors import LatentError
+from spacy_latent.kinds import Kind, register_kind
 from spacy_latent.visualize.film import (
     LAST_STANDS,
     SECONDS,
@@ -85,7 +86,8 @@ def test_what_is_drawn_as_text_moves_as_well() -> None:
 
 def test_what_is_not_drawn_says_so() -> None:
     doc = NLP("a good film")
-    parts = SpanStructure(0, 3, "Own", "parts", np.array([[1, 2]], dtype="int32"))
+    register_kind(Kind("test_film.undrawn", drawings={}))
+    parts = SpanStructure(0, 3, "Own", "test_film.undrawn", np.array([[1, 2]], dtype="int32"))
     write(doc, "encoder", [parts])
     film = Film("encoder", [Frame("step 0", doc)])
     page = film_page([film], "Films")
