@@ -12,7 +12,14 @@ import triton
 import triton.language as tl
 
 from spacy_latent.kernels.gpu.programs import (
-    FEASIBLE, INFEASIBLE, MAXIMA, NOT_FINITE, Plan, kernel, not_finite, read_arcs,
+    FEASIBLE,
+    INFEASIBLE,
+    MAXIMA,
+    NOT_FINITE,
+    Plan,
+    kernel,
+    not_finite,
+    read_arcs,
 )  # fmt: skip
 
 # Of a row: not met yet, on the path, attached to the root, part of another row.

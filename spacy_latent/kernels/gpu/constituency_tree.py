@@ -9,11 +9,33 @@ import triton
 import triton.language as tl
 
 from spacy_latent.kernels.gpu.programs import (
-    FEASIBLE, INFEASIBLE, LOST, MARGINALS, MAXIMA, NOT_FINITE, SUMS, UNSOLVED,
-    Plan, kernel, not_finite, state_of, tile,
+    FEASIBLE,
+    INFEASIBLE,
+    LOST,
+    MARGINALS,
+    MAXIMA,
+    NOT_FINITE,
+    SUMS,
+    UNSOLVED,
+    Plan,
+    kernel,
+    not_finite,
+    state_of,
+    tile,
 )  # fmt: skip
 from spacy_latent.kernels.gpu.semirings import (
-    EMPTY, LOG, MAX, SUM, get, one, one_sum, plus, probability, put, times, weight,
+    EMPTY,
+    LOG,
+    MAX,
+    SUM,
+    get,
+    one,
+    one_sum,
+    plus,
+    probability,
+    put,
+    times,
+    weight,
 )  # fmt: skip
 from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT
 

@@ -11,11 +11,28 @@ import triton
 import triton.language as tl
 
 from spacy_latent.kernels.gpu.programs import (
-    EMPTY_TOTAL, FEASIBLE, INFEASIBLE, LARGE, MARGINALS, MAXIMA, NOT_FINITE, TOO_LARGE,
-    Plan, kernel, tile,
+    EMPTY_TOTAL,
+    FEASIBLE,
+    INFEASIBLE,
+    LARGE,
+    MARGINALS,
+    MAXIMA,
+    NOT_FINITE,
+    TOO_LARGE,
+    Plan,
+    kernel,
+    tile,
 )  # fmt: skip
 from spacy_latent.kernels.gpu.semirings import (
-    EMPTY, LOG, MAX, add, begin, finish, get, put, times, weight,
+    EMPTY,
+    LOG,
+    MAX,
+    add,
+    begin,
+    finish,
+    put,
+    times,
+    weight,
 )  # fmt: skip
 from spacy_latent.kernels.operations import BEST
 
@@ -106,7 +123,7 @@ def backward(
     for done in range(0, n):
         i = n - 1 - done
         after = rows + (i + 1) * tags
-        norm, _ = joined(chart + (i + 1) * tags, tags, LOG, WAYS, offset)
+        norm, tag = joined(chart + (i + 1) * tags, tags, LOG, WAYS, offset)
         norm += largest(chart + i * tags, tags, SPANS)
         center = largest(after, tags, SPANS)
         for first in range(0, tags, WAYS):
@@ -121,7 +138,7 @@ def backward(
                 top, total, extra = add(top, total, extra, value, 0.0 * value, LOG)
                 share = tl.exp(tl.where(keep, a + score + b, EMPTY))
                 tl.store(result + (i * tags + p[:, None]) * tags + t, share, keep)
-            value, _ = finish(top, total, extra, LOG, 1)
+            value, second = finish(top, total, extra, LOG, 1)
             tl.store(rows + i * tags + p, value, p < tags)
         tl.debug_barrier()
 
@@ -215,9 +232,7 @@ def chains(
         place, chart, offset = item * side * tags * tags, workspace + program * size, size // 2
         scores += place
         if DERIVED:
-            product(
-                scores, along + place, chart, result + place, offset, n, tags, WAYS, SPANS
-            )
+            product(scores, along + place, chart, result + place, offset, n, tags, WAYS, SPANS)
         else:
             shift, lowest, highest = forward(scores, chart, offset, n, tags, KIND, WAYS, SPANS)
             # Below it a centred sum has lost what the likely sequences differ in.

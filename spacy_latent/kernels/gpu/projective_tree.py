@@ -13,12 +13,37 @@ import triton
 import triton.language as tl
 
 from spacy_latent.kernels.gpu.programs import (
-    FEASIBLE, LOST, MARGINALS, MAXIMA, NOT_FINITE, SUMS, UNSOLVED,
-    Plan, kernel, not_finite, read_arcs, state_of, tile,
+    FEASIBLE,
+    LOST,
+    MARGINALS,
+    MAXIMA,
+    NOT_FINITE,
+    SUMS,
+    UNSOLVED,
+    Plan,
+    kernel,
+    not_finite,
+    read_arcs,
+    state_of,
+    tile,
 )  # fmt: skip
 from spacy_latent.kernels.gpu.semirings import (
-    EMPTY, LOG, MAX, SUM,
-    add, begin, finish, get, one, plus, probability, put, three_sums, times, weight, zero,
+    EMPTY,
+    LOG,
+    MAX,
+    SUM,
+    add,
+    begin,
+    finish,
+    get,
+    one,
+    plus,
+    probability,
+    put,
+    three_sums,
+    times,
+    weight,
+    zero,
 )  # fmt: skip
 from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
 

@@ -18,13 +18,39 @@ import triton.language as tl
 
 from spacy_latent.kernels.gpu import best_arborescence
 from spacy_latent.kernels.gpu.programs import (
-    EMPTY_TOTAL, FEASIBLE, INFEASIBLE, LARGE, LEAST_LOG, LOST, MARGINALS, NOT_FINITE, SUMS,
-    TOO_LARGE, UNSOLVED,
-    Plan, kernel, not_finite, read_arcs, tile,
+    EMPTY_TOTAL,
+    FEASIBLE,
+    INFEASIBLE,
+    LARGE,
+    LEAST_LOG,
+    LOST,
+    MARGINALS,
+    NOT_FINITE,
+    SUMS,
+    TOO_LARGE,
+    UNSOLVED,
+    Plan,
+    kernel,
+    not_finite,
+    read_arcs,
+    tile,
 )  # fmt: skip
 from spacy_latent.kernels.gpu.semirings import (
-    EMPTY, LOG, SUM,
-    add, add_products, begin, finish, get, over, plus, probability, put, times, weight, zero,
+    EMPTY,
+    LOG,
+    SUM,
+    add,
+    add_products,
+    begin,
+    finish,
+    get,
+    over,
+    plus,
+    probability,
+    put,
+    times,
+    weight,
+    zero,
 )  # fmt: skip
 from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT
 
