@@ -146,7 +146,7 @@ def best_arborescences(
             score, _ = read_arcs(scores, head, lane[None, :], side, n, direction, longest)
             wrong = tl.maximum(wrong, not_finite(score))
         found = tl.where(tl.max(tl.max(wrong, 0), 0) > 0, NOT_FINITE, FEASIBLE)
-        token, lowest = (lane > 0) & (lane <= n), 0 * n
+        token, heads, lowest = (lane > 0) & (lane <= n), 0 * lane - 1, 0 * n
         # Where more than one token is attached to the root and one may be: once more, with arcs
         # from the root only where there are no others.
         while (lowest < 2) & (found == FEASIBLE):
@@ -155,10 +155,9 @@ def best_arborescences(
             )
             roots = tl.sum(tl.where(token & (heads == 0), 1, 0), 0)
             many = (single_root > 0) & (roots > 1)
-            tl.store(result + item * side + lane, heads, token)
-            tl.debug_barrier()
             found = tl.where(feasible & ((lowest == 0) | (roots < 2)), FEASIBLE, INFEASIBLE)
             lowest = tl.where(many, lowest + 1, 2)
+        tl.store(result + item * side + lane, heads, token)
         tl.store(status + item, found)
 
 

@@ -123,7 +123,7 @@ def backward(
     for done in range(0, n):
         i = n - 1 - done
         after = rows + (i + 1) * tags
-        norm, tag = joined(chart + (i + 1) * tags, tags, LOG, WAYS, offset)
+        norm, _tag = joined(chart + (i + 1) * tags, tags, LOG, WAYS, offset)
         norm += largest(chart + i * tags, tags, SPANS)
         center = largest(after, tags, SPANS)
         for first in range(0, tags, WAYS):
@@ -138,7 +138,7 @@ def backward(
                 top, total, extra = add(top, total, extra, value, 0.0 * value, LOG)
                 share = tl.exp(tl.where(keep, a + score + b, EMPTY))
                 tl.store(result + (i * tags + p[:, None]) * tags + t, share, keep)
-            value, second = finish(top, total, extra, LOG, 1)
+            value, _second = finish(top, total, extra, LOG, 1)
             tl.store(rows + i * tags + p, value, p < tags)
         tl.debug_barrier()
 

@@ -1,5 +1,5 @@
-"""Spanning trees without subtraction: the elimination of Grassmann, Taksar and Heyman (1985) and its
-adjoint.
+"""Spanning trees: the elimination of Grassmann, Taksar and Heyman (1985), which subtracts nothing,
+and its adjoint.
 
 Token k is taken out of the graph by giving each arc k → m to the heads of k, in proportion to their
 weights: w[h, m] += w[h, k] / d · w[k, m] with the pivot d = Σ_h w[h, k]. log Z is the sum of the
@@ -142,7 +142,6 @@ def eliminate(
             # Only here: a pivot of SUM may be 0 because it is too small for float64.
             if (tl.max(pivot, 0) < EMPTY_TOTAL) & (first > 0) & (swapped == 0):
                 swapped = k
-                tl.debug_barrier()
                 exchange(matrices, 1, k, side, n, offset, PAIR, SPANS)
                 exchange(matrices, side, k * side, 1, n, offset, PAIR, SPANS)
                 again, d_again = dot(matrices, k, side, -1, 0, first, k, offset, KIND, PAIR, WAYS)
@@ -165,6 +164,21 @@ def eliminate(
                 put(matrices, h * side + m, offset, a, da, live, PAIR)
         tl.debug_barrier()
     return tl.sum(total, 0), tl.sum(lowest, 0), swapped
+
+
+@triton.jit
+def plus_number(a, da, b, db, KIND: tl.constexpr):
+    """a + b, where b is a plain number that may be negative, and the sum is not."""
+    if KIND == SUM:
+        return a + b, da + db
+    else:
+        large, share = a > 0.0, tl.exp(-tl.abs(a))
+        whole = tl.where(large, 1.0 + share * b, share + b)
+        known = whole > 1e-300
+        whole = tl.where(known, whole, 1.0)
+        change = tl.where(large, da + share * db, share * da + db)
+        value = tl.where(known, tl.maximum(a, 0.0) + tl.log(whole), EMPTY)
+        return value, tl.where(known, change / whole, 0.0)
 
 
 @triton.jit
@@ -207,15 +221,10 @@ def adjoint(
         mean, d_mean = dot(matrices, k, side, reaches, 1, 0, k, offset, KIND, PAIR, WAYS)
         mean, d_mean = over(mean, d_mean, pivot, d_pivot, KIND)
         mean, d_mean = probability(mean, d_mean, KIND)
-        rest, d_rest = 1.0 - mean, -d_mean
-        if KIND == LOG:
-            known = rest > 1e-300
-            d_rest = tl.where(known, d_rest / rest, 0.0)
-            rest = tl.where(known, tl.log(tl.where(known, rest, 1.0)), EMPTY)
         for start in range(0, k, SPANS):
             h = start + tl.arange(0, SPANS)
             reach, d_reach = get(matrices, reaches + h, offset, h < k, KIND, PAIR)
-            more, d_more = plus(reach, d_reach, rest, d_rest, KIND)
+            more, d_more = plus_number(reach, d_reach, 1.0 - mean, -d_mean, KIND)
             reach = tl.where(h >= first, more, reach)
             d_reach = tl.where(h >= first, d_more, d_reach)
             reach, d_reach = over(reach, d_reach, pivot, d_pivot, KIND)
