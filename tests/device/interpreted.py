@@ -25,11 +25,10 @@ with patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
     with suppress(ImportError):
         # Imported by Triton at the first launch, when this is no longer set.
         import_module("triton.experimental.gluon")
+    NAMES = ("projective_tree", "spanning_tree", "constituency_tree", "linear_chain")
     MODULES = {
         name: import_module(f"spacy_latent.kernels.gpu.{name}")
-        for name in (
-            "projective_tree", "spanning_tree", "best_arborescence", "constituency_tree", "linear_chain",
-        )
+        for name in (*NAMES, "best_arborescence")
     }
 
 
