@@ -3,7 +3,9 @@ early. They run through Triton's interpreter, see tests.device.interpreted."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
@@ -28,6 +30,7 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.device.batches import STRUCTURES, batch, everything
 from tests.device.interpreted import MODULES, Race, watched
 
+ROOT = Path(__file__).parents[2]
 KINDS = [ProjectiveTree(), SpanningTree(), ConstituencyTree(), LinearChain()]
 LENGTHS = [5, 0, 1, 4, 2, 4]
 # Of the items: sums that float64 holds as they are, and such as it does not.
@@ -46,21 +49,26 @@ class _Everything:
         return True
 
 
-def _in_small_tiles(module: ModuleType) -> Callable[..., Any]:
-    """So that spans of short texts need several."""
+def _in_tiles(module: ModuleType, size: int) -> Callable[..., Any]:
+    """How a module solves a batch, in tiles of that size: spans of these texts need several of 4."""
     plan = module.plan
 
     def small(shape: Any, operation: int) -> Any:
         found = plan(shape, operation)
         if "WAYS" in found.constants:
-            found = found._replace(constants={"WAYS": 4, "SPANS": 4})
+            found = found._replace(constants={"WAYS": size, "SPANS": size})
         return found
 
     return small
 
 
 @pytest.fixture()
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tile() -> int:
+    return 8
+
+
+@pytest.fixture()
+def kernels(tile: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors on the CPU are taken for such on a GPU, and nothing is left to the CPU."""
     monkeypatch.setattr(dispatch, "on_device", lambda scores: True)
     # A GPU is not asked, and kernels get such scores.
@@ -71,7 +79,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Some items at once, so that others begin in the middle of the batch.
     monkeypatch.setattr(dispatch, "LARGEST_WORKSPACE", 2 * 8 * 500)
     for module in MODULES.values():
-        monkeypatch.setattr(module, "plan", _in_small_tiles(module))
+        monkeypatch.setattr(module, "plan", _in_tiles(module, tile))
     empty = torch.empty
 
     def unwritten(*size: Any, **options: Any) -> Tensor:
@@ -85,15 +93,15 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("structure", "dtype"),
+    ("structure", "dtype", "tile"),
     [
-        *((structure, torch.float64) for structure in STRUCTURES),
-        *((structure, torch.float32) for structure in KINDS[1:]),
+        *((structure, torch.float64, 4) for structure in KINDS),
+        *((structure, torch.float32, 8) for structure in STRUCTURES),
     ],
     ids=repr,
 )
 def test_everything_is_what_the_cpu_gives(
-    structure: Any, dtype: torch.dtype, request: pytest.FixtureRequest
+    structure: Any, dtype: torch.dtype, tile: int, request: pytest.FixtureRequest
 ) -> None:
     scores, lengths = batch(structure, dtype, LENGTHS, SCALES)
     expected = everything(structure, scores.double(), lengths)
@@ -150,7 +158,7 @@ def test_large_scores_give_probabilities_or_an_error(structure: Any, kernels: No
 
 @pytest.mark.parametrize("structure", KINDS, ids=repr)
 def test_bad_items_are_named(structure: Any, kernels: None) -> None:
-    scores, lengths = batch(structure, torch.float32, [2, 0, 1, 3])
+    scores, lengths = batch(structure, torch.float32, [3, 0, 1, 2])
     operations = (structure.map, structure.log_partition, structure.marginals)
     scores[3] = -torch.inf
     for operation in operations:
@@ -172,6 +180,19 @@ def test_a_graph_can_be_captured(kernels: None) -> None:
         for _ in range(2):
             launched.append(len(structure.marginals(scores, lengths)))
     assert launched == [2, 2]
+
+
+def test_kernels_can_be_compiled() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.device.translated_kernels"],
+        env={key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert ran.stdout.count("\n") == 12
 
 
 # ------------------------------------------------------------------------------------ barriers
@@ -210,7 +231,7 @@ def _solve(module: ModuleType, structure: Any, scores: Tensor, operation: int) -
     status = torch.zeros(len(scores), dtype=torch.int8)
     sums = scores.new_zeros(len(scores))
     call = dispatch.Call(scores, lengths, scores, sums, result, status, options)
-    plan = _in_small_tiles(module)
+    plan = _in_tiles(module, 4)
     with pytest.MonkeyPatch.context() as patched, watched():
         patched.setattr(dispatch.GpuKernels, "plan", lambda _, *given: plan(*given))
         dispatch.launch(family.device, operation, call)
