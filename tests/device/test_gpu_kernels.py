@@ -50,7 +50,7 @@ class _Everything:
 
 
 def _in_tiles(module: ModuleType, size: int) -> Callable[..., Any]:
-    """How a module solves a batch, in tiles of that size: spans of these texts need several of 4."""
+    """How a module solves a batch, in tiles of that size: spans of these texts need two of 4."""
     plan = module.plan
 
     def small(shape: Any, operation: int) -> Any:

@@ -188,7 +188,7 @@ def finish_three(
     KIND: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
     """``finish`` of three sums over axis 0, with a third of the barriers."""
-    large1, large2, large3 = 0.0, 0.0, 0.0
+    large1, large2, large3 = top1, top2, top3
     if KIND != SUM:
         large1, large2, large3 = tl.reduce((top1, top2, top3), 0, _max3)
     if KIND == MAX:
