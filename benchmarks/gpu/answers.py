@@ -19,8 +19,8 @@ from torch import Tensor
 
 from benchmarks.gpu.machine import Machine, Record
 from spacy_latent.errors import LatentWarning
-from spacy_latent.kernels import blocks
-from spacy_latent.kernels.blocks import Found
+from spacy_latent.kernels.gpu import dispatch
+from spacy_latent.kernels.gpu.dispatch import Found
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, MARGINALS
 from spacy_latent.kernels.operators import family_of
 from spacy_latent.kernels.status import FEASIBLE
@@ -113,15 +113,15 @@ def launched(
     if operation == "best":
         answer = Found(stored["best"], None, status)
         shape = tuple(stored["best"].shape)
-        return blocks.best(family.device, scores, lengths, options, shape, lambda: answer)
+        return dispatch.best(family.device, scores, lengths, options, shape, lambda: answer)
     answer = Found(stored["product"].to(dtype), None, status)
     if operation == "product":
         asked = scores if family.product is None else there["marginals"]
-        return blocks.total(
+        return dispatch.total(
             family.device, asked, lengths, options, HESSIAN_PRODUCT, lambda: answer, there["along"]
         )
     answer = Found(stored["marginals"].to(dtype), stored["log_partition"].to(dtype), status)
-    return blocks.total(family.device, scores, lengths, options, MARGINALS, lambda: answer)
+    return dispatch.total(family.device, scores, lengths, options, MARGINALS, lambda: answer)
 
 
 def difference(own: Tensor, answer: Tensor) -> float:
@@ -149,7 +149,7 @@ def run(machine: Machine, record: Record) -> None:
                     record(structure=name, operation=operation, dtype=kind, apart=None)
                     continue
                 # The batches here are smaller than those that a kernel is used for.
-                with warnings.catch_warnings(), patch.object(blocks, "LEAST_ITEMS", 1):
+                with warnings.catch_warnings(), patch.object(dispatch, "LEAST_ITEMS", 1):
                     warnings.simplefilter("error", LatentWarning)
                     try:
                         found = launched(structure, stored, operation, dtype, machine.device)

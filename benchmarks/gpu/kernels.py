@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.gpu.answers import STRUCTURES
 from benchmarks.gpu.machine import Machine, Record, fill
-from spacy_latent.kernels import blocks
+from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.structures.base import Structure
 
 # Batch and words: those of the targets come first.
@@ -114,7 +114,7 @@ def linalg(name: str, scores: Tensor, along: Tensor) -> Runs:
 @contextmanager
 def through_the_cpu() -> Iterator[None]:
     """Nothing is given to a kernel of the GPU."""
-    with patch.object(blocks, "serves", lambda *_: False):
+    with patch.object(dispatch, "serves", lambda *_: False):
         yield
 
 
@@ -157,7 +157,7 @@ def run(machine: Machine, record: Record) -> None:
             made = sides(name, scores, along)
             for operation in OPERATIONS:
                 # Also of batches that are left to the CPU: which those are is decided by this.
-                with patch.object(blocks, "LEAST_ITEMS", 1):
+                with patch.object(dispatch, "LEAST_ITEMS", 1):
                     found = {side: timed(machine, make, operation) for side, make in made.items()}
                 with through_the_cpu():
                     found["cpu"] = timed(machine, made["kernel"], operation)
@@ -167,7 +167,7 @@ def run(machine: Machine, record: Record) -> None:
 def report(records: list[dict[str, Any]]) -> list[str]:
     lines = [
         f"Milliseconds, float32, by the clock; *kernel* is what a user gets on this GPU for "
-        f"{blocks.LEAST_ITEMS} items and more, *through the CPU* for fewer, and *times* what the "
+        f"{dispatch.LEAST_ITEMS} items and more, *through the CPU* for fewer, and *times* what the "
         "faster of the peers on the GPU takes, divided by *kernel*.",
         "",
         "| structure | batch | n | operation | kernel | through the CPU | torch-struct | "

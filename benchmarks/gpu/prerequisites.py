@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu.machine import Machine, Record
 
-PACKAGES = ("torch", "spacy", "thinc", "numba", "numba-cuda", "cupy-cuda12x", "cupy-cuda13x")
+PACKAGES = ("torch", "spacy", "thinc", "triton", "numba", "cupy-cuda12x", "cupy-cuda13x")
 GROUPS = ("spacy_factories", "spacy_architectures", "spacy_misc")
 
 
@@ -43,10 +43,10 @@ def run(machine: Machine, record: Record) -> None:
     if machine.pretended:
         record(kernel="a pretended GPU launches none")
         return
-    from spacy_latent.kernels import launch
+    from spacy_latent.kernels.gpu import dispatch
 
-    # Not blocks.why_unusable(): here a traceback says more than its reason.
-    trouble = launch.trouble()
+    # Not dispatch.why_unusable(): here a traceback says more than its reason.
+    trouble = dispatch.trouble()
     if trouble is not None:
         raise SystemExit(f"A small kernel: {trouble}.")
     record(kernel="launched")

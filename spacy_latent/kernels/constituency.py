@@ -16,10 +16,10 @@ import math
 import numpy as np
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
-from spacy_latent.kernels.constituency_blocks import BLOCKS
 from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
 from spacy_latent.kernels.draws import uniform_of_splitmix
 from spacy_latent.kernels.exponential import exponential
+from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
 from spacy_latent.kernels.logarithms import log_sum_of_pairs
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
@@ -533,5 +533,5 @@ FAMILY = Family(
     wide=sum_by_exponents,
     beside=sum_side_by_side,
     group=group_size,
-    device=BLOCKS,
+    device=GpuKernels("constituency_tree"),
 )

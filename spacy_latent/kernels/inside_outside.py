@@ -36,7 +36,7 @@ from spacy_latent.kernels.eisner_lanes import (
     set_scores,
 )
 from spacy_latent.kernels.exponential import exponential
-from spacy_latent.kernels.inside_outside_blocks import BLOCKS
+from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_side
 from spacy_latent.kernels.lanes import (
     FLOOR,
@@ -851,5 +851,5 @@ FAMILY = Family(
     wide=sum_by_exponents,
     beside=sum_side_by_side,
     group=group_size,
-    device=BLOCKS,
+    device=GpuKernels("projective_tree"),
 )

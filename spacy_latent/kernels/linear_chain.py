@@ -25,11 +25,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores, check_whole
-from spacy_latent.kernels import blocks, transfers
+from spacy_latent.kernels import transfers
 from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import choose
 from spacy_latent.kernels.exponential import exponential, exponentials
-from spacy_latent.kernels.linear_chain_blocks import BLOCKS
+from spacy_latent.kernels.gpu import dispatch
+from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.operations import LOG_PARTITION
 from spacy_latent.kernels.operators import Family, check, find_best, read
 from spacy_latent.kernels.pool import spread
@@ -146,9 +147,9 @@ def _best_transitions(start, stop, scores, lengths, z, status):
 def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
     """0/1 arrays of the best chains, like ``scores``. Written by the kernel, since making them of
     tags takes longer than finding these."""
-    if blocks.serves(FAMILY.device, scores):
+    if dispatch.serves(FAMILY.device, scores):
         found = find_best(FAMILY, scores, lengths, ())
-        check(FAMILY.name, blocks.read_status(found.status))
+        check(FAMILY.name, dispatch.read_status(found.status))
         tag = torch.arange(scores.shape[3], device=scores.device)
         previous = pad(found.result[:, :-1], (1, 0))[:, :, None, None] == tag[:, None]
         return (previous & (found.result[:, :, None, None] == tag)).to(scores.dtype)
@@ -667,5 +668,5 @@ FAMILY = Family(
     # For 20 tags: the kernels do not tell how many there are.
     best_cost=lambda n: 300 + 170 * n,
     total_cost=lambda n: 500 + 330 * n,
-    device=BLOCKS,
+    device=GpuKernels("linear_chain"),
 )

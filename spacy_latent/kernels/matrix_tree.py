@@ -60,7 +60,7 @@ from spacy_latent.kernels.escapes import (
     write_probabilities,
 )
 from spacy_latent.kernels.escapes import NOTHING as ZERO
-from spacy_latent.kernels.matrix_tree_blocks import BLOCKS
+from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import GROUP, LANES, aligned_empty, fused_loop
@@ -964,5 +964,5 @@ FAMILY = Family(
     first=sum_by_escapes,
     first_for=lambda what, options: what > 0,
     same_dtype=True,
-    device=BLOCKS,
+    device=GpuKernels("spanning_tree"),
 )

@@ -3,7 +3,7 @@
 A family of structures gives kernels over one range of items; the operators here add the batch, the
 threads, the checks of what was read, and the gradients: log_partition → marginals → the product of
 its Hessian with a vector. Tensors on a GPU are solved there where the family has kernels for that,
-see kernels.blocks, and CuPy is installed; else on the CPU, and sent back. Samples always are.
+see kernels.gpu; else on the CPU, and sent back. Samples always are.
 
 A family is named by the place of its :class:`Family`, "module:attribute", so that kernels are
 compiled, or read from numba's cache, only once they are needed.
@@ -29,9 +29,9 @@ from spacy_latent.errors import (
     not_finite_message,
     too_large_message,
 )
-from spacy_latent.kernels import blocks
-from spacy_latent.kernels.blocks import Found
 from spacy_latent.kernels.derivatives import OF_MARGINALS, last_derivative, tangent_of
+from spacy_latent.kernels.gpu import dispatch
+from spacy_latent.kernels.gpu.dispatch import Found, GpuKernels
 from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.pool import spread
@@ -78,7 +78,7 @@ class Family:
         UNSOLVED goes to total, which then keeps nothing.
     group: the size of a group, from the shape of the scores; 1 for total from the start. kept has a
         row for each place of a group.
-    device: what a GPU does of the family by itself.
+    device: the kernels of the family for a GPU.
     """
 
     name: str
@@ -97,13 +97,13 @@ class Family:
     first_for: Callable[[int, Sequence[int]], bool] = lambda operation, options: True
     beside: Callable[..., None] | None = None
     group: Callable[[torch.Size], int] = lambda shape: 1
-    device: blocks.Blocks | None = None
+    device: GpuKernels | None = None
 
     def kept(self, scores: Tensor) -> Tensor:
         """Uninitialised room on the CPU for what marginals keep for their gradient; where that is
         all in the marginals and these go to a GPU, for them."""
         shape = scores.shape
-        if blocks.serves(self.device, scores):
+        if dispatch.serves(self.device, scores):
             return _room((shape[0], 0))
         if self.product is not None and scores.device.type != "cpu":
             return _room(shape, scores.dtype)
@@ -188,7 +188,7 @@ def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence
         spread(family.best, family.best_cost(sizes), (array, sizes, *options, result, status))
         return Found(torch.from_numpy(result), None, status)
 
-    found = blocks.best(family.device, scores, lengths, options, shape, on_cpu)
+    found = dispatch.best(family.device, scores, lengths, options, shape, on_cpu)
     if found is None:
         found = on_cpu()
         found = found._replace(result=send(found.result, scores.device))
@@ -198,7 +198,7 @@ def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence
 def _read_best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
     family = family_of(family_name)
     found = find_best(family, scores, lengths, options)
-    check(family.name, blocks.read_status(found.status))
+    check(family.name, dispatch.read_status(found.status))
     return found.result
 
 
@@ -241,12 +241,12 @@ def _total(
     def on_cpu() -> Found:
         return _total_on_cpu(family, scores, lengths, options, operation, kept, change)
 
-    found = blocks.total(family.device, scores, lengths, options, operation, on_cpu, change)
+    found = dispatch.total(family.device, scores, lengths, options, operation, on_cpu, change)
     if found is None:
         found = on_cpu()
-        blocks.look_at(family.name, found.status, partial(check, scores=scores))
+        dispatch.look_at(family.name, found.status, partial(check, scores=scores))
         return _sent(found, scores.device, operation)
-    blocks.look_at(family.name, found.status, partial(check, scores=scores))
+    dispatch.look_at(family.name, found.status, partial(check, scores=scores))
     assert found.log_partition is not None
     return found.log_partition, found.result
 
@@ -368,11 +368,11 @@ def _read_hessian_product(
             return Found(torch.from_numpy(result), None, status)
 
         operation = HESSIAN_PRODUCT
-        found = blocks.total(family.device, kept, lengths, options, operation, on_cpu, change)
+        found = dispatch.total(family.device, kept, lengths, options, operation, on_cpu, change)
         if found is None:
             found = on_cpu()
             found = found._replace(result=send(found.result, scores.device))
-        blocks.look_at(family.name, found.status, check)
+        dispatch.look_at(family.name, found.status, check)
         return found.result
     return _total(scores, lengths, family_name, options, HESSIAN_PRODUCT, kept.numpy(), change)[1]
 
@@ -471,7 +471,7 @@ def _keep_log_partition(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     scores, lengths = ctx.saved_tensors
-    with blocks.looked_at_before():
+    with dispatch.looked_at_before():
         result = marginals(scores, lengths, *ctx.family)
     return gradient.view(-1, *[1] * (scores.dim() - 1)) * result, None, None, None
 

@@ -18,13 +18,6 @@ TOO_LARGE = 4
 LARGE = 1e9
 
 
-def keeps_no_digit(total, count):
-    """Whether the logarithm of a sum over structures of ``count`` parts is so low that what the
-    likely ones differ in is lost in it, where no part's score is above 0, as kernels for a GPU
-    centre them. They have no other way to solve such an item, as those for the CPU do."""
-    return total < -LARGE * count
-
-
 @kernel
 def is_arc(head, modifier, direction, max_arc_length):
     """Whether the constraints of a dependency structure allow an arc. direction: 0 any, −1 heads

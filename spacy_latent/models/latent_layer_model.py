@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
-from spacy_latent.kernels.blocks import looked_at_later
+from spacy_latent.kernels.gpu.dispatch import looked_at_later
 from spacy_latent.kernels.transfers import fetch
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits

@@ -49,9 +49,9 @@ def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
 def why_no_gpu_kernels() -> str | None:
     """What is in the way of solving structures on a GPU, for people to read; None where nothing
     is."""
-    from spacy_latent.kernels import blocks
+    from spacy_latent.kernels.gpu import dispatch
 
-    return blocks.why_unusable()
+    return dispatch.why_unusable()
 
 
 def _address(array: Any) -> int:

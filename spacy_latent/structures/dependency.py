@@ -86,10 +86,8 @@ class DependencyTree(CompiledStructure):
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.matrix_tree_batched import allowed_arcs
-
         sizes = lengths.to(scores.device)
-        return allowed_arcs(scores.shape[-1], sizes, DIRECTIONS[self.direction], self._longest)
+        return _allowed_arcs(scores.shape[-1], sizes, DIRECTIONS[self.direction], self._longest)
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Heads of the best trees, ``(B, N+1)`` int32, −1 for the root and padding: what ``map``
@@ -122,3 +120,18 @@ class DependencyTree(CompiledStructure):
 
 def _length(bound: int | None) -> float:
     return math.inf if bound is None else bound
+
+
+def _allowed_arcs(side: int, lengths: Tensor, direction: int, longest: int) -> Tensor:
+    """``(B, N+1, N+1)``: those that status.is_arc allows, without padding."""
+    node = torch.arange(side, device=lengths.device)
+    head, modifier = node[:, None], node[None, :]
+    allowed = (head != modifier) & (modifier > 0)
+    if direction < 0:
+        allowed &= head < modifier
+    elif direction > 0:
+        allowed &= (head > modifier) | (head == 0)
+    if longest >= 0:
+        allowed &= ((head - modifier).abs() <= longest) | (head == 0)
+    inside = node <= lengths[:, None]
+    return allowed & inside[:, :, None] & inside[:, None, :]

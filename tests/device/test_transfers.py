@@ -20,7 +20,8 @@ from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.noise import NOISES, draw_noise
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sparsemap import SparseMAP
-from spacy_latent.kernels import blocks, transfers
+from spacy_latent.kernels import transfers
+from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.kernels.transfers import (
     bring,
     derived,
@@ -360,7 +361,7 @@ def test_items_can_be_looked_at_later() -> None:
         log.clear()
         with (
             pytest.raises(InfeasibleError, match=r"item\(s\) 1 of"),
-            blocks.looked_at_later(),
+            dispatch.looked_at_later(),
         ):
             structure.marginals(*good)
             structure.marginals(scores, lengths)
@@ -370,10 +371,10 @@ def test_items_can_be_looked_at_later() -> None:
         with pytest.raises(InfeasibleError):
             structure.marginals(scores, lengths)
         # An error inside may follow from such an item, which is then named.
-        with pytest.raises(InfeasibleError), blocks.looked_at_later():
+        with pytest.raises(InfeasibleError), dispatch.looked_at_later():
             structure.marginals(scores, lengths)
             raise ValueError("a composer has met zeros")
-        with pytest.raises(ValueError, match="zeros"), blocks.looked_at_later():
+        with pytest.raises(ValueError, match="zeros"), dispatch.looked_at_later():
             structure.marginals(*good)
             raise ValueError("a composer has met zeros")
 
@@ -381,10 +382,10 @@ def test_items_can_be_looked_at_later() -> None:
 def test_small_batches_can_be_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(), answering_kernels() as launched:
         scores, lengths = on_gpu(SpanningTree())
-        monkeypatch.setattr(blocks, "LEAST_ITEMS", 3)
+        monkeypatch.setattr(dispatch, "LEAST_ITEMS", 3)
         SpanningTree().marginals(scores, lengths)
         assert not launched
-        monkeypatch.setattr(blocks, "LEAST_ITEMS", 2)
+        monkeypatch.setattr(dispatch, "LEAST_ITEMS", 2)
         SpanningTree().marginals(scores, lengths)
         assert launched
 

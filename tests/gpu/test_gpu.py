@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from benchmarks.cases import scores_for, structures
-from spacy_latent.kernels import ahead_of_time, blocks, launch
+from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.spanning_tree import SpanningTree
-from tests.compile_gpu_kernels import kernels
-from tests.kernels.test_blocks import STRUCTURES as BLOCKS_OF
-from tests.kernels.test_blocks import batch, everything
+from tests.device.batches import STRUCTURES, batch, everything
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,7 +23,7 @@ OPERATIONS = ("map", "log_partition", "marginals", "entropy", "sparsemap", "samp
 
 @pytest.fixture(autouse=True)
 def any_batch_goes_to_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "LEAST_ITEMS", 1)
+    monkeypatch.setattr(dispatch, "LEAST_ITEMS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -60,17 +58,17 @@ def test_each_operation_stays_on_its_device_and_agrees_with_the_cpu(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("structure", BLOCKS_OF, ids=repr)
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_kernels_of_its_own_agree_with_those_for_the_cpu(
     structure: Structure, dtype: torch.dtype
 ) -> None:
-    if not blocks.usable():
+    if not dispatch.usable():
         pytest.skip("kernels cannot be launched here")
     scores, lengths = batch(structure, dtype)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     found = everything(structure, scores.cuda(), lengths.cuda())
     again = everything(structure, scores.cuda(), lengths)
-    assert not blocks._failed
+    assert not dispatch._failed
     for own, same, reference in zip(found, again, everything(structure, scores, lengths)):
         assert own.is_cuda and own.dtype == dtype and torch.equal(own, same)
         torch.testing.assert_close(own.cpu(), reference, rtol=tolerance, atol=tolerance)
@@ -81,24 +79,56 @@ def test_kernels_of_its_own_agree_with_those_for_the_cpu(
 def test_sums_over_the_trees_of_long_sentences_agree_with_the_cpu(
     single_root: bool, dtype: torch.dtype
 ) -> None:
-    """By torch's decompositions, and by the kernel where the root weighs nothing."""
+    """Also where the root weighs nothing."""
     structure = SpanningTree(single_root=single_root)
     scores, lengths = scores_for(structure, 80, 20, "cuda")
     scores = scores.to(dtype)
     scores[3, 0] -= 60.0
     tolerance = 1e-9 if dtype == torch.float64 else 1e-5
     found = everything(structure, scores, lengths)
-    assert not blocks._failed
+    assert not dispatch._failed
     for own, reference in zip(found, everything(structure, scores.cpu(), lengths.cpu())):
         assert own.is_cuda and own.dtype == dtype
         torch.testing.assert_close(own.cpu(), reference, rtol=tolerance, atol=tolerance)
 
 
-def test_kernels_are_those_that_come_with_the_package() -> None:
-    pytest.importorskip("cupy")
-    for kernel in kernels():
-        assert isinstance(launch.best_kernel(kernel.maker), ahead_of_time.Compiled)
-    assert launch.trouble() is None
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_equal_scores_give_the_best_of_the_cpu(structure: Structure) -> None:
+    scores, lengths = batch(structure, torch.float32)
+    found = structure.map(scores.round().cuda(), lengths.cuda())
+    assert torch.equal(found.cpu(), structure.map(scores.round(), lengths))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_the_same_comes_of_the_same(structure: Structure) -> None:
+    """Where a thread read too early, it would not each time."""
+    scores, lengths = scores_for(structure, 60, 64, "cuda")
+    first = everything(structure, scores, lengths)
+    for _ in range(10):
+        assert all(map(torch.equal, everything(structure, scores, lengths), first))
+
+
+def test_a_batch_is_solved_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    structure = SpanningTree()
+    scores, lengths = scores_for(structure, 20, 20, "cuda")
+    expected = structure.marginals(scores, lengths)
+    monkeypatch.setattr(dispatch, "LARGEST_WORKSPACE", 8 * 20000)
+    assert torch.equal(structure.marginals(scores, lengths), expected)
+
+
+def test_sums_can_be_captured_in_a_graph() -> None:
+    structure = SpanningTree()
+    scores, lengths = scores_for(structure, 20, 20, "cuda")
+    expected = structure.marginals(scores, lengths)
+    graph = torch.cuda.CUDAGraph()
+    with dispatch.looked_at_before(), torch.cuda.graph(graph):
+        found = structure.marginals(scores, lengths)
+    graph.replay()
+    assert torch.equal(found, expected)
+
+
+def test_kernels_can_be_launched() -> None:
+    assert dispatch.trouble() is None
 
 
 def test_kernels_take_streams_as_they_come() -> None:

@@ -26,8 +26,7 @@ def test_every_kernel_goes_through_the_decorator() -> None:
     decorated = sum(len(re.findall(r"^@kernel\b", text, re.M)) for text in sources.values())
     assert decorated > 250
     named = {name for name, text in sources.items() if re.search(r"\bnjit\(|@njit|@jit\(", text)}
-    # kernels.blocks says why.
-    assert named == {"compilation.py", "blocks.py"}
+    assert named == {"compilation.py"}
     package = [path for path in KERNELS.parent.rglob("*.py") if path.parent != KERNELS]
     assert [path for path in package if re.search(r"\bnjit\b", path.read_text("utf8"))] == []
 

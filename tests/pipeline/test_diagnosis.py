@@ -11,7 +11,7 @@ import torch
 from spacy.language import Language
 from spacy.training import Example
 
-from spacy_latent.kernels import blocks
+from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.pipeline.diagnosis import describe, gradient_norms, judge_gradients
 from spacy_latent.pipeline.mistakes import find_traps
@@ -60,10 +60,10 @@ def test_where_kernels_cannot_be_launched_is_said(monkeypatch: pytest.MonkeyPatc
     nlp = made(inline_pipeline("textcat"))
     assert "no-gpu-kernels" not in {finding.code for finding in find_traps(nlp)}
     monkeypatch.setattr(LatentShim, "device", torch.device("cuda", 0))
-    monkeypatch.setattr(blocks, "why_unusable", lambda: "the driver is too old")
+    monkeypatch.setattr(dispatch, "why_unusable", lambda: "the driver is too old")
     (found,) = (finding for finding in find_traps(nlp) if finding.code == "no-gpu-kernels")
     assert found.level == "note" and "the driver is too old" in found.text
-    monkeypatch.setattr(blocks, "why_unusable", lambda: None)
+    monkeypatch.setattr(dispatch, "why_unusable", lambda: None)
     assert "no-gpu-kernels" not in {finding.code for finding in find_traps(nlp)}
 
 
