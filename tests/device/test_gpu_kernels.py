@@ -55,8 +55,11 @@ def _in_tiles(module: ModuleType, size: int) -> Callable[..., Any]:
 
     def small(shape: Any, operation: int) -> Any:
         found = plan(shape, operation)
-        if "WAYS" in found.constants:
+        if "SPANS" in found.constants:
             found = found._replace(constants={"WAYS": size, "SPANS": size})
+        elif "WIDTH" in found.constants:
+            # A whole row, and two rounds of tokens that are taken out together.
+            found = found._replace(constants={"WAYS": size // 2, "WIDTH": 8, "TOGETHER": 2})
         return found
 
     return small

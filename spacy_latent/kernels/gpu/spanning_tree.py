@@ -9,8 +9,12 @@ With a single root the root's arcs are left out of all pivots but the last. A to
 but the root among those that are left must then be the root's child, and changes places with the
 token that is eliminated last. There is at most one: all others have a head on the way from it.
 
-OUTER and TURNED hold the gradients of log Z by the weights, ``[head, modifier]`` and ``[modifier,
-head]``, so that sums over either run over contiguous rows.
+Several tokens are taken out together: the arcs of each are brought up to date when its turn comes,
+and those among all other tokens once for all of them, since reading and writing these is what
+takes the time. The adjoint reads its matrix once for each token.
+
+SHARES holds w[h, k] / d of the token k that is taken out, ``[k, h]``; OUTER the gradients of log Z
+by the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
 """
 
 import triton
@@ -33,14 +37,12 @@ from spacy_latent.kernels.gpu.programs import (
     kernel,
     not_finite,
     read_arcs,
-    tile,
 )  # fmt: skip
 from spacy_latent.kernels.gpu.semirings import (
     EMPTY,
     LOG,
     SUM,
     add,
-    add_products,
     begin,
     finish,
     get,
@@ -54,7 +56,7 @@ from spacy_latent.kernels.gpu.semirings import (
 )  # fmt: skip
 from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT
 
-ARCS, OUTER, TURNED = (tl.constexpr(matrix) for matrix in range(3))
+ARCS, OUTER, SHARES = (tl.constexpr(matrix) for matrix in range(3))
 MATRICES = tl.constexpr(3)
 
 
@@ -88,80 +90,106 @@ def read_weights(
             put(matrices, h * side + m, offset, value, second, there, DERIVED)
             nothing, none = tl.zeros_like(value) + zero(KIND), tl.zeros_like(value)
             put(matrices, (OUTER * side + h) * side + m, offset, nothing, none, there, DERIVED)
-            put(matrices, (TURNED * side + h) * side + m, offset, nothing, none, there, DERIVED)
     tl.debug_barrier()
     return tl.sum(shift, 0), tl.max(wrong, 0)
 
 
 @triton.jit
-def dot(
-    matrices, a, a_step, b, b_step, first, count, offset,
-    KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr,
-):  # fmt: skip
-    """Σ x_k·y_k over first ≤ k < count, ``(1,)``; y is 1 where b is negative."""
-    top, total, extra = begin(WAYS, 1)
-    for start in range(0, count, WAYS):
-        k = start + tl.arange(0, WAYS)[:, None]
-        keep = (k >= first) & (k < count)
-        x, dx = get(matrices, a + k * a_step, offset, keep, KIND, PAIR)
-        if b >= 0:
-            y, dy = get(matrices, b + k * b_step, offset, keep, KIND, PAIR)
-            x, dx = times(x, dx, y, dy, KIND)
-        top, total, extra = add(top, total, extra, x, dx, KIND)
-    return finish(top, total, extra, KIND)
+def exchange(matrices, a, b, step, n, offset, PAIR: tl.constexpr, WIDTH: tl.constexpr):
+    """Exchange two rows, or columns, of n + 1 numbers."""
+    i = tl.arange(0, WIDTH)
+    x, dx = get(matrices, a + i * step, offset, i <= n, LOG, PAIR)
+    y, dy = get(matrices, b + i * step, offset, i <= n, LOG, PAIR)
+    tl.debug_barrier()
+    put(matrices, a + i * step, offset, y, dy, i <= n, PAIR)
+    put(matrices, b + i * step, offset, x, dx, i <= n, PAIR)
+    tl.debug_barrier()
 
 
 @triton.jit
-def exchange(matrices, a, b, step, n, offset, PAIR: tl.constexpr, SPANS: tl.constexpr):
-    """Exchange two rows, or columns, of n + 1 numbers."""
-    for start in range(0, n + 1, SPANS):
-        i = start + tl.arange(0, SPANS)
-        x, dx = get(matrices, a + i * step, offset, i <= n, LOG, PAIR)
-        y, dy = get(matrices, b + i * step, offset, i <= n, LOG, PAIR)
-        tl.debug_barrier()
-        put(matrices, a + i * step, offset, y, dy, i <= n, PAIR)
-        put(matrices, b + i * step, offset, x, dx, i <= n, PAIR)
-    tl.debug_barrier()
+def arcs_of(
+    matrices, k, last, side, offset, KIND: tl.constexpr, PAIR: tl.constexpr, WIDTH: tl.constexpr
+):
+    """The weights of arcs from tokens before k to k, and from k to these, ``(WIDTH,)`` each, once
+    the tokens from k + 1 to ``last`` are taken out."""
+    i, shares = tl.arange(0, WIDTH), SHARES * side * side
+    heads, modifiers = i < k, (i > 0) & (i < k)
+    x, dx = get(matrices, i * side + k, offset, heads, KIND, PAIR)
+    y, dy = get(matrices, k * side + i, offset, modifiers, KIND, PAIR)
+    for done in range(0, last - k):
+        p = last - done
+        share, d = get(matrices, shares + p * side + i, offset, heads, KIND, PAIR)
+        arc, e = get(matrices, p * side + k + 0 * i, offset, heads, KIND, PAIR)
+        share, d = times(share, d, arc, e, KIND)
+        x, dx = plus(x, dx, share, d, KIND)
+        share, d = get(matrices, shares + p * side + k + 0 * i, offset, modifiers, KIND, PAIR)
+        arc, e = get(matrices, p * side + i, offset, modifiers, KIND, PAIR)
+        share, d = times(share, d, arc, e, KIND)
+        y, dy = plus(y, dy, share, d, KIND)
+    return x, dx, y, dy
+
+
+@triton.jit
+def sum_of(x, dx, keep, KIND: tl.constexpr, WIDTH: tl.constexpr):
+    """The sum of a vector, ``(1,)``."""
+    top, total, extra = begin(1, WIDTH)
+    x, dx = tl.where(keep, x, zero(KIND)), tl.where(keep, dx, 0.0)
+    top, total, extra = add(top, total, extra, x[None, :], dx[None, :], KIND)
+    return finish(top, total, extra, KIND, 1)
 
 
 @triton.jit
 def eliminate(
     matrices, pivots, side, n, single_root, offset,
-    KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
+    KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, WIDTH: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """RETURNS: log Z of the weights; the logarithm of the smallest pivot; and the token that has
     changed places with the first, or 0."""
+    # An exchange of tokens finds all arcs up to date.
+    COUNT: tl.constexpr = 1 if KIND == LOG else TOGETHER
+    shares = SHARES * side * side
     total, lowest = tl.zeros((1,), tl.float64), tl.zeros((1,), tl.float64)
     swapped = 0 * n
-    one_number = tl.arange(0, 1)
-    for done in range(0, n):
-        k = n - done
-        first = tl.where(k > 1, single_root, 0)
-        pivot, d_pivot = dot(matrices, k, side, -1, 0, first, k, offset, KIND, PAIR, WAYS)
-        if KIND == LOG:
-            # Only here: a pivot of SUM may be 0 because it is too small for float64.
-            if (tl.max(pivot, 0) < EMPTY_TOTAL) & (first > 0) & (swapped == 0):
-                swapped = k
-                exchange(matrices, 1, k, side, n, offset, PAIR, SPANS)
-                exchange(matrices, side, k * side, 1, n, offset, PAIR, SPANS)
-                again, d_again = dot(matrices, k, side, -1, 0, first, k, offset, KIND, PAIR, WAYS)
-                pivot, d_pivot = again, d_again
-        put(matrices, pivots + k + one_number, offset, pivot, d_pivot, one_number == 0, PAIR)
-        log_pivot = tl.log(pivot) if KIND == SUM else pivot
-        total += log_pivot
-        lowest = tl.minimum(lowest, tl.where(log_pivot < float("inf"), log_pivot, EMPTY))
-        for start in range(1, k, SPANS):
-            m = (start + tl.arange(0, SPANS))[None, :]
-            x, dx = get(matrices, k * side + m, offset, m < k, KIND, PAIR)
-            for begins in range(0, k, WAYS):
-                h = begins + tl.arange(0, WAYS)[:, None]
-                live = (h < k) & (m < k) & (h != m)
-                share, d = get(matrices, h * side + k, offset, h < k, KIND, PAIR)
-                share, d = over(share, d, pivot, d_pivot, KIND)
-                share, d = times(share, d, x, dx, KIND)
-                a, da = get(matrices, h * side + m, offset, live, KIND, PAIR)
-                a, da = plus(a, da, share, d, KIND)
-                put(matrices, h * side + m, offset, a, da, live, PAIR)
+    i, one_number = tl.arange(0, WIDTH), tl.arange(0, 1)
+    for done in range(0, n, COUNT):
+        last = n - done
+        low = tl.maximum(last - COUNT + 1, 1)
+        for taken in range(0, last - low + 1):
+            k = last - taken
+            first = tl.where(k > 1, single_root, 0)
+            x, dx, y, dy = arcs_of(matrices, k, last, side, offset, KIND, PAIR, WIDTH)
+            pivot, d_pivot = sum_of(x, dx, (i >= first) & (i < k), KIND, WIDTH)
+            if KIND == LOG:
+                # Only here: a pivot of SUM may be 0 because it is too small for float64.
+                if (tl.max(pivot, 0) < EMPTY_TOTAL) & (first > 0) & (swapped == 0):
+                    swapped = k
+                    exchange(matrices, 1, k, side, n, offset, PAIR, WIDTH)
+                    exchange(matrices, shares + 1, shares + k, side, n, offset, PAIR, WIDTH)
+                    exchange(matrices, side, k * side, 1, n, offset, PAIR, WIDTH)
+                    x, dx, y, dy = arcs_of(matrices, k, last, side, offset, KIND, PAIR, WIDTH)
+                    pivot, d_pivot = sum_of(x, dx, (i >= first) & (i < k), KIND, WIDTH)
+            put(matrices, pivots + k + one_number, offset, pivot, d_pivot, one_number == 0, PAIR)
+            log_pivot = tl.log(pivot) if KIND == SUM else pivot
+            total += log_pivot
+            lowest = tl.minimum(lowest, tl.where(log_pivot < float("inf"), log_pivot, EMPTY))
+            x, dx = over(x, dx, pivot, d_pivot, KIND)
+            put(matrices, shares + k * side + i, offset, x, dx, i < k, PAIR)
+            # Several threads hold the same number: another may still be reading that row.
+            tl.debug_barrier()
+            put(matrices, k * side + i, offset, y, dy, (i > 0) & (i < k), PAIR)
+            tl.debug_barrier()
+        for begins in range(0, tl.where(low > 1, low, 0), WAYS):
+            h, m = begins + tl.arange(0, WAYS)[:, None], i[None, :]
+            live = (h < low) & (m < low) & (m > 0) & (h != m)
+            a, da = get(matrices, h * side + m, offset, live, KIND, PAIR)
+            for taken in range(0, last - low + 1):
+                p = last - taken
+                x, dx = get(matrices, shares + p * side + h, offset, h < low, KIND, PAIR)
+                y, dy = get(matrices, p * side + m, offset, (m > 0) & (m < low), KIND, PAIR)
+                x, dx = times(x, dx, y, dy, KIND)
+                a, da = plus(a, da, x, dx, KIND)
+            put(matrices, h * side + m, offset, a, da, live, PAIR)
         tl.debug_barrier()
     return tl.sum(total, 0), tl.sum(lowest, 0), swapped
 
@@ -184,52 +212,45 @@ def plus_number(a, da, b, db, KIND: tl.constexpr):
 @triton.jit
 def adjoint(
     matrices, pivots, side, n, single_root, offset,
-    KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
+    KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Fill OUTER and TURNED."""
+    """Fill OUTER."""
     area = side * side
-    outer, turned, reaches = OUTER * area, TURNED * area, pivots + side
+    outer, shares, reaches = OUTER * area, SHARES * area, pivots + side
+    i = tl.arange(0, WIDTH)
     for k in range(1, n + 1):
-        first = tl.where(k > 1, single_root, 0)
+        first, modifiers = tl.where(k > 1, single_root, 0), (i > 0) & (i < k)
         pivot, d_pivot = get(matrices, pivots + k + tl.arange(0, 1), offset, k > 0, KIND, PAIR)
-        # What k's arcs give to each of its heads, and what those give to each of k's arcs.
-        for start in range(0, k, SPANS):
-            i = start + tl.arange(0, SPANS)
-            live = (i[None, :] < k) & (tl.arange(0, WAYS)[:, None] >= 0)
-            top1, total1, extra1 = begin(WAYS, SPANS)
-            top2, total2, extra2 = begin(WAYS, SPANS)
-            for begins in range(0, k, WAYS):
-                j = begins + tl.arange(0, WAYS)[:, None]
-                inner, both = live & (j > 0) & (j < k), live & (j < k)
-                place = j * side + i[None, :]
-                top1, total1, extra1 = add_products(
-                    *(top1, total1, extra1, matrices, turned + place, k * side + j + 0 * place, j),
-                    *(offset, inner, KIND, PAIR),
-                )
-                top2, total2, extra2 = add_products(
-                    *(top2, total2, extra2, matrices, outer + place, j * side + k + 0 * place, j),
-                    *(offset, both, KIND, PAIR),
-                )
-            reach, d_reach = finish(top1, total1, extra1, KIND)
-            put(matrices, reaches + i, offset, reach, d_reach, i < k, PAIR)
-            given, d_given = finish(top2, total2, extra2, KIND)
-            given, d_given = over(given, d_given, pivot, d_pivot, KIND)
-            there = (i > 0) & (i < k)
-            put(matrices, outer + k * side + i, offset, given, d_given, there, PAIR)
-            put(matrices, turned + i * side + k, offset, given, d_given, there, PAIR)
+        arc, d_arc = get(matrices, k * side + i, offset, modifiers, KIND, PAIR)
+        top1, total1, extra1 = begin(WAYS, WIDTH)
+        top2, total2, extra2 = begin(1, WAYS)
+        for begins in range(0, k, WAYS):
+            h = begins + tl.arange(0, WAYS)
+            live, place = (h < k)[:, None] & modifiers[None, :], h[:, None] * side + i[None, :]
+            a, da = get(matrices, outer + place, offset, live, KIND, PAIR)
+            share, d_share = get(matrices, shares + k * side + h, offset, h < k, KIND, PAIR)
+            # What k's arcs give to each of its heads, and what those give to each of k's arcs.
+            x, dx = times(a, da, arc[None, :], d_arc[None, :], KIND)
+            top, total, extra = begin(WAYS, WIDTH)
+            top, total, extra = add(top, total, extra, x, dx, KIND)
+            reach, d_reach = finish(top, total, extra, KIND, 1)
+            put(matrices, reaches + h, offset, reach, d_reach, h < k, PAIR)
+            x, dx = times(a, da, share[:, None], d_share[:, None], KIND)
+            top1, total1, extra1 = add(top1, total1, extra1, x, dx, KIND)
+            x, dx = times(share, d_share, reach, d_reach, KIND)
+            x, dx = tl.where(h < k, x, zero(KIND)), tl.where(h < k, dx, 0.0)
+            top2, total2, extra2 = add(top2, total2, extra2, x[None, :], dx[None, :], KIND)
+        given, d_given = finish(top1, total1, extra1, KIND)
+        put(matrices, outer + k * side + i, offset, given, d_given, modifiers, PAIR)
         tl.debug_barrier()
-        mean, d_mean = dot(matrices, k, side, reaches, 1, 0, k, offset, KIND, PAIR, WAYS)
-        mean, d_mean = over(mean, d_mean, pivot, d_pivot, KIND)
+        mean, d_mean = finish(top2, total2, extra2, KIND, 1)
         mean, d_mean = probability(mean, d_mean, KIND)
-        for start in range(0, k, SPANS):
-            h = start + tl.arange(0, SPANS)
-            reach, d_reach = get(matrices, reaches + h, offset, h < k, KIND, PAIR)
-            more, d_more = plus_number(reach, d_reach, 1.0 - mean, -d_mean, KIND)
-            reach = tl.where(h >= first, more, reach)
-            d_reach = tl.where(h >= first, d_more, d_reach)
-            reach, d_reach = over(reach, d_reach, pivot, d_pivot, KIND)
-            put(matrices, outer + h * side + k, offset, reach, d_reach, h < k, PAIR)
-            put(matrices, turned + k * side + h, offset, reach, d_reach, h < k, PAIR)
+        reach, d_reach = get(matrices, reaches + i, offset, i < k, KIND, PAIR)
+        more, d_more = plus_number(reach, d_reach, 1.0 - mean, -d_mean, KIND)
+        reach = tl.where(i >= first, more, reach)
+        d_reach = tl.where(i >= first, d_more, d_reach)
+        reach, d_reach = over(reach, d_reach, pivot, d_pivot, KIND)
+        put(matrices, outer + i * side + k, offset, reach, d_reach, i < k, PAIR)
         tl.debug_barrier()
 
 
@@ -265,7 +286,8 @@ def write(
 def spanning_trees(
     scores, lengths, along, workspace, log_partition, result, status,
     first, size, operation, side, tags, direction, longest, single_root,
-    KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
+    KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, WIDTH: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     item = first + program
@@ -281,10 +303,10 @@ def spanning_trees(
         pivots, offset, top = MATRICES * area, (size - side) // 2, matrices + size - side
         shift, wrong = read_weights(
             *(scores, along, top, matrices, side, n, direction, longest, offset),
-            *(KIND, DERIVED, WAYS, SPANS),
+            *(KIND, DERIVED, WAYS, WIDTH),
         )
         total, lowest, swapped = eliminate(
-            matrices, pivots, side, n, single_root, offset, KIND, DERIVED, WAYS, SPANS
+            matrices, pivots, side, n, single_root, offset, KIND, DERIVED, WAYS, WIDTH, TOGETHER
         )
         tl.store(log_partition + item, total + shift)
         if KIND == SUM:
@@ -295,10 +317,10 @@ def spanning_trees(
             found = tl.where(lowest < EMPTY_TOTAL, INFEASIBLE, found)
         found = tl.where(wrong > 0, NOT_FINITE, found)
         if (operation >= MARGINALS) & (found == FEASIBLE):
-            adjoint(matrices, pivots, side, n, single_root, offset, KIND, DERIVED, WAYS, SPANS)
+            adjoint(matrices, pivots, side, n, single_root, offset, KIND, DERIVED, WAYS, WIDTH)
             mass = write(
                 *(scores, along, top, matrices, result, swapped, side, n, direction, longest),
-                *(offset, KIND, DERIVED, WAYS, SPANS),
+                *(offset, KIND, DERIVED, WAYS, WIDTH),
             )
             # Each token has one head; else something was lost.
             if KIND == SUM:
@@ -311,7 +333,7 @@ def plan(shape: tuple[int, ...], operation: int) -> Plan:
         return best_arborescence.plan(shape, operation)
     side, pair = shape[1], operation == HESSIAN_PRODUCT
     size = (MATRICES.value * side + 2) * side * (2 if pair else 1) + side
+    width = max(32, triton.next_power_of_2(side))
     # The fastest of twelve on an H200.
-    if side <= 64:
-        return Plan(spanning_trees, size, SUMS, tile(16, 32), {"num_warps": 4})
-    return Plan(spanning_trees, size, SUMS, tile(16, 64), {"num_warps": 8, "maxnreg": 128})
+    constants = {"WAYS": max(1, 1024 // width), "WIDTH": width, "TOGETHER": 8}
+    return Plan(spanning_trees, size, SUMS, constants, {"num_warps": 4 if width <= 64 else 8})
