@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
+from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -213,4 +214,4 @@ def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
+from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -186,4 +187,4 @@ def _percent(value: float) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 
 EXAMPLES = """
 Examples:

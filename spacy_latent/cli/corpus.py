@@ -9,9 +9,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wasabi import msg
-
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.corpora.text_files import json_lines, lines_of, opened
 from spacy_latent.errors import LatentError
 

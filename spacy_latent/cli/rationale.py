@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.corpora.standard_streams import run
+from spacy_latent.corpora.text_files import forgiving_lines
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
@@ -78,7 +80,7 @@ def main(
 
 def read_words(path: Path) -> list[str]:
     """The words of a list, in lower case."""
-    lines = path.read_text(encoding="utf8", errors="replace").splitlines()
+    lines = forgiving_lines(path)
     return [line.strip().lower() for line in lines if line.strip() and not line.startswith(";")]
 
 
@@ -98,4 +100,4 @@ def _shown(value: float | None, column: str) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import check_output, write_page
+from spacy_latent.cli.messages import msg
+from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pipelines import annotated, load, use_gpu
 from spacy_latent.errors import number_of
 
@@ -165,8 +165,7 @@ def render_cli(
         except LatentError as error:
             fail("The texts could not be drawn", str(error))
     if output == STDOUT:
-        # As bytes: the encoding of a terminal need not have all characters.
-        typer.echo(drawn.encode("utf8"), nl=False)
+        print_document(drawn)
         return
     path = Path(output)
     write_page(path, drawn)

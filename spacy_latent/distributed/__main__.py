@@ -11,11 +11,13 @@ import torch.distributed as dist
 import typer
 from wasabi import msg
 
+from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.distributed.ranks import TIMEOUT
 from spacy_latent.errors import LatentError
 
 app = typer.Typer(
     name="python -m spacy_latent.distributed",
+    cls=CommandGroup,
     help="Training on several processes.",
     add_completion=False,
     rich_markup_mode=None,

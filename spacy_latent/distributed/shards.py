@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from spacy_latent.corpora.text_files import MARK, check_encoding, lines_of
 from spacy_latent.distributed.parquet import pyarrow
@@ -104,7 +104,7 @@ def shards_of(
             places = _rows_of_parquet(path, rows)
         else:
             check_encoding(path)
-            places = _rows_of_lines(path, rows)
+            places = _rows_of_lines(path, rows, form)
         for number, (first, count, offset) in enumerate(places):
             own = f"{name}-{number:05d}"
             found.append(replace(whole, name=own, first=first, count=count, offset=offset))
@@ -121,7 +121,7 @@ def shards_of(
 def shards_of_lines(lines: Iterable[str], rows: int) -> Iterator[Shard]:
     """The shards of standard input, as it comes."""
     waiting, first = lines_of(lines), 0
-    while some := tuple(line.rstrip("\r\n") for line in islice(waiting, rows)):
+    while some := tuple(islice(waiting, rows)):
         yield Shard(f"stdin-{first // rows:05d}", "stdin", first, len(some), lines=some)
         first += len(some)
 
@@ -139,10 +139,10 @@ def _rows_of_parquet(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
         yield first, min(rows, total - first), 0
 
 
-def _rows_of_lines(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
+def _rows_of_lines(path: Path, rows: int, form: str) -> Iterator[tuple[int, int, int]]:
     offset = here = first = count = 0
     with path.open("rb") as file:
-        for line in file:
+        for line in _lines_in(file, form):
             if count == rows:
                 yield first, count, offset
                 first, count, offset = first + count, 0, here
@@ -150,6 +150,16 @@ def _rows_of_lines(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
             here += len(line)
     if count:
         yield first, count, offset
+
+
+def _lines_in(file: BinaryIO, form: str) -> Iterator[bytes]:
+    """The lines of a file with their ends. A line of text may end with a carriage return alone, as
+    wherever Python reads text; one of JSON ends with a line feed."""
+    for line in file:
+        if form == "text":
+            yield from line.splitlines(keepends=True)
+        else:
+            yield line
 
 
 def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
@@ -264,7 +274,8 @@ def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
     """The number of each line, its text, and why that cannot be read, or nothing."""
     with open(shard.path, "rb") as file:
         file.seek(shard.offset)
-        for number, line in enumerate(islice(file, shard.count), shard.first):
+        lines = _lines_in(file, form_of(Path(shard.path)))
+        for number, line in enumerate(islice(lines, shard.count), shard.first):
             try:
                 text, wrong = line.decode("utf8"), ""
             except UnicodeDecodeError as error:

@@ -7,6 +7,8 @@ from base64 import b64encode
 from hashlib import sha256
 from html import escape
 
+from spacy_latent.characters import BIDI_CONTROLS, is_harmless
+
 
 class Markup(str):
     """A piece of HTML that is safe as it stands."""
@@ -45,9 +47,10 @@ def join(*children: object) -> Markup:
 
 
 def text(value: object) -> Markup:
-    """Escaped, and without control characters, which HTML does not allow."""
+    """Escaped, and without control characters, which HTML does not allow, and overrides of the
+    direction of what follows."""
     shown = "".join(
-        character if character.isprintable() or character in " \n" else "\ufffd"
+        character if character == "\n" or is_harmless(character) else "\ufffd"
         for character in str(value)
     )
     return Markup(escape(shown, quote=True))
@@ -67,8 +70,9 @@ def script_policy(script: str) -> Markup:
 
 
 def inert_json(value: object) -> str:
-    """As short as can be, and without a character that HTML reads as markup."""
+    """As short as can be, and without a character that HTML reads as markup, or that would turn the
+    direction of what follows."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
+    for character in ["<", ">", "&", "\u2028", "\u2029", *BIDI_CONTROLS]:
         written = written.replace(character, f"\\u{ord(character):04x}")
     return written
