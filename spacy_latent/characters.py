@@ -44,8 +44,12 @@ def escaped_lines(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """A word or name for a terminal, in quotation marks where it has no character to see."""
-    return escaped(text) if is_seen(text) else repr(text)
+    """A word or name for a terminal, in quotation marks where it has no character to see or one
+    that is escaped."""
+    if not is_seen(text):
+        return repr(text)
+    shown = escaped(text)
+    return shown if shown == text else f"'{shown}'"
 
 
 def is_seen(text: str) -> bool:

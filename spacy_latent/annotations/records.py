@@ -4,10 +4,12 @@ attributes of spans, so that it keeps them and moves them with the tokens."""
 from __future__ import annotations
 
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import srsly
 from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc
 
@@ -159,6 +161,27 @@ def record_key(doc: Doc, start: int, end: int) -> tuple[str, str, int, int]:
     """Under what the structures over these tokens are in ``doc.user_data``."""
     last = doc[end - 1]
     return "._.", STORED, doc[start].idx, last.idx + len(last)
+
+
+def packed(doc: Doc, component: str) -> str:
+    """All that ``component`` has written on ``doc``, as a text for :func:`unpack`."""
+    user_data: dict[Any, Any] = doc.user_data
+    own = [
+        [*key[2:], value[component]]
+        for key, value in user_data.items()
+        if _is_ours(key) and component in value
+    ]
+    return b64encode(srsly.msgpack_dumps(own)).decode("ascii")
+
+
+def unpack(doc: Doc, component: str, text: str) -> None:
+    """Put on ``doc``, which has the tokens of that one, what :func:`packed` gave. Raises ValueError
+    or TypeError for another text."""
+    write(doc, component, [])
+    user_data: dict[Any, Any] = doc.user_data
+    for start, end, record in srsly.msgpack_loads(b64decode(text, validate=True)):
+        key = (*EMPTY[:2], start, end)
+        user_data[key] = {**user_data.get(key, {}), component: record}
 
 
 def read(doc: Doc) -> dict[str, list[SpanStructure]]:

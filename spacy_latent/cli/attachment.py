@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def main(
-    corpus: Path = typer.Argument(..., help="Docs with heads, in spaCy's binary format"),
+    corpus: Path = typer.Argument(
+        ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
+    ),
     models: list[Path] = typer.Argument(..., help="Trained pipelines"),
     gold_preproc: bool = typer.Option(
         False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
@@ -90,6 +92,16 @@ def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
 def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     from spacy.training import Corpus
 
+    from spacy_latent.cli.corpus import read_examples
+    from spacy_latent.errors import LatentError
+
+    if corpus.is_file() and corpus.suffix != ".spacy":
+        if gold_preproc:
+            fail("--gold-preproc is for docs in spaCy's binary format", f"The corpus is {corpus}.")
+        try:
+            return read_examples(nlp, str(corpus))
+        except LatentError as error:
+            fail(f"The corpus {corpus} cannot be read", str(error))
     try:
         return list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
     except Exception as error:
