@@ -26,13 +26,7 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
     """Replace what ``component`` has written on ``doc``."""
     user_data: dict[Any, Any] = doc.user_data
     idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
-    for key, value in list(user_data.items()):
-        if _is_ours(key) and component in value:
-            rest = {name: record for name, record in value.items() if name != component}
-            if rest:
-                user_data[key] = rest
-            else:
-                del user_data[key]
+    _remove(doc, component)
     if not spans:
         # So that a loop over docs finds an annotation on those with nothing to choose from, too.
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
@@ -40,6 +34,17 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         key = record_key(doc, span.start, span.end)
         record = _record_of(span, doc, idx, length)
         user_data[key] = {**user_data.get(key, {}), component: record}
+
+
+def _remove(doc: Doc, component: str) -> None:
+    user_data: dict[Any, Any] = doc.user_data
+    for key, value in list(user_data.items()):
+        if _is_ours(key) and component in value:
+            rest = {name: record for name, record in value.items() if name != component}
+            if rest:
+                user_data[key] = rest
+            else:
+                del user_data[key]
 
 
 def _record_of(
@@ -177,7 +182,7 @@ def packed(doc: Doc, component: str) -> str:
 def unpack(doc: Doc, component: str, text: str) -> None:
     """Put on ``doc``, which has the tokens of that one, what :func:`packed` gave. Raises ValueError
     or TypeError for another text."""
-    write(doc, component, [])
+    _remove(doc, component)
     user_data: dict[Any, Any] = doc.user_data
     for start, end, record in srsly.msgpack_loads(b64decode(text, validate=True)):
         key = (*EMPTY[:2], start, end)

@@ -45,6 +45,7 @@ def main(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
+    from spacy_latent.errors import LatentError
 
     check_output(metrics)
     import_code(code)
@@ -64,7 +65,10 @@ def main(
             fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
         if not any(example.reference.has_annotation("DEP") for example in examples):
             fail(f"The docs of {corpus} have no heads to compare with.")
-        found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
+        try:
+            found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
+        except LatentError as error:
+            fail(f"The heads of {corpus} cannot be compared with", str(error))
         # The controls, which are at the end of each, once.
         table = {**{row: table[row] for row in table if row not in found}, **found}
     print_table(table)

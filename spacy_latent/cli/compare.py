@@ -78,6 +78,7 @@ def main(
     import srsly
 
     from spacy_latent.cli.pipelines import short_name
+    from spacy_latent.corpora.text_files import read_text
 
     for path in files:
         if not path.exists():
@@ -90,7 +91,7 @@ def main(
     metrics = []
     for path in files:
         try:
-            metrics.append(srsly.read_json(path))
+            metrics.append(srsly.json_loads(read_text(path)))
         except ValueError as error:
             fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
         if not isinstance(metrics[-1], dict):

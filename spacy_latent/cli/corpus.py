@@ -47,7 +47,13 @@ def lines_of_stdin() -> Iterator[str]:
 
 
 def typed_text(text: str) -> str:
-    """The text as it was typed; the name of a file in its place, there or not, ends the command."""
+    """The text as it was typed. The name of a file in its place, there or not, ends the command, as
+    does what is no UTF-8."""
+    try:
+        text.encode("utf8")
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        fail(f"The text is not in UTF-8: it has the byte {byte:02X}", "Give UTF-8.")
     is_file = os.path.isfile(text)
     if is_file or (len(text.split()) == 1 and text.endswith(ENDINGS)):
         fail(

@@ -79,7 +79,7 @@ def show_cli(
         kinds = stored_kinds(nlp)
         texts: Iterable[str | Doc]
         if second is not None:
-            texts = [make_pair_doc(nlp, text, second)]
+            texts = [make_pair_doc(nlp, typed_text(text), typed_text(second))]
         else:
             texts = lines_of_stdin() if text == STDIN else [typed_text(text)]
         for doc in annotated(nlp, texts, component, threshold, alternatives):

@@ -120,7 +120,7 @@ def words_of(row: dict[str, Any]) -> list[str] | None:
     if "text" in row or not isinstance(tokens, list):
         return None
     words = [token.get("text") if isinstance(token, dict) else token for token in tokens]
-    known = [word for word in words if isinstance(word, str)]
+    known = [word for word in words if isinstance(word, str) and word]
     return known if len(known) == len(words) else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from spacy_latent.errors import LatentError
 MARK = "\ufeff"
 # Those that a file in UTF-16 begins with.
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# In JSON, of one or both halves of a surrogate pair.
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_encoding(path: Path) -> None:
@@ -95,4 +98,18 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
                     raise LatentError(
                         f"{path}, line {number}: not a JSON value: {error}."
                     ) from None
+                if ESCAPED_HALF.search(line):
+                    _check_pairs(value, f"{path}, line {number}")
                 yield number, value
+
+
+def _check_pairs(value: Any, place: str) -> None:
+    """Raise LatentError for half of a surrogate pair, on which spaCy fails."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf8")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise LatentError(
+            f"{place}: {half} is half of a surrogate pair, and no character. Write both halves, or "
+            "neither."
+        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
@@ -16,6 +17,7 @@ class Markup(str):
 
 # Elements that have no end tag.
 _VOID = frozenset({"meta", "input", "br"})
+_NOT_INERT = re.compile(f"[<>&\x7f-\x9f\u2028\u2029{''.join(BIDI_CONTROLS)}]")
 
 
 def tag(element: str, /, *children: object, **attributes: object) -> Markup:
@@ -73,6 +75,4 @@ def inert_json(value: object) -> str:
     """As short as can be, and without a character that HTML reads as markup, or that would turn the
     direction of what follows."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in ["<", ">", "&", "\u2028", "\u2029", *BIDI_CONTROLS]:
-        written = written.replace(character, f"\\u{ord(character):04x}")
-    return written
+    return _NOT_INERT.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
