@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from spacy.tokens import Doc, DocBin, Span
 
 from spacy_latent import annotations
 from spacy_latent.annotations import Arc, Bracket, Cell, Entity, Item, SpanStructure
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.latent_encoder import inspect_docs
 from spacy_latent.visualize import render
 from spacy_latent.visualize.terminal import format_annotation
@@ -468,3 +470,79 @@ def test_docs_with_structures_are_json(doc):
     assert found["x"]["heads"] == [1, 1, 3, 3, 4]
     assert found["y"]["entities"] == [[1, 2, "X", None]]
     assert set(found) == {"x", "y"}
+
+
+def stored(doc):
+    """All fields of all structures."""
+    return {
+        (name, i, field): np.asarray(value, dtype=object).tolist()
+        for name, latent in doc._.latent.items()
+        for i, span in enumerate(latent.spans)
+        for field, value in vars(span).items()
+    } | {name: len(latent.spans) for name, latent in doc._.latent.items()}
+
+
+def through_json(doc):
+    text = srsly.json_dumps(doc.to_json(underscore=["latent"]))
+    return Doc(spacy.blank("en").vocab).from_json(srsly.json_loads(text), validate=True)
+
+
+KEEPS = {
+    "to_json": through_json,
+    "to_json in memory": lambda doc: Doc(vocab).from_json(doc.to_json(underscore=["latent"])),
+    "to_bytes": lambda doc: Doc(vocab).from_bytes(doc.to_bytes(exclude=["tensor"])),
+    "to_dict": lambda doc: Doc(vocab).from_dict(doc.to_dict()),
+    "copy": lambda doc: doc.copy(),
+    "deepcopy": deepcopy,
+    "pickle": lambda doc: pickle.loads(pickle.dumps(doc)),
+    "DocBin": lambda doc: next(DocBin(docs=[doc], store_user_data=True).get_docs(vocab)),
+    "from_docs": lambda doc: Doc.from_docs([doc]),
+    "as_doc": lambda doc: doc[:].as_doc(copy_user_data=True),
+}
+DROPS = {
+    "to_bytes": lambda doc: Doc(vocab).from_bytes(doc.to_bytes(exclude=["user_data"])),
+    "DocBin": lambda doc: next(DocBin(docs=[doc]).get_docs(vocab)),
+    "as_doc": lambda doc: doc[:].as_doc(),
+    "to_json": lambda doc: Doc(vocab).from_json(doc.to_json()),
+}
+
+
+@pytest.mark.parametrize("way", KEEPS)
+def test_structures_go_where_a_doc_goes(doc, way):
+    probabilities = {"parts": np.zeros((0, 2), "int32"), "probabilities": np.zeros(0, "float32")}
+    pair = SpanStructure(
+        *(0, 2, "OneToOneAlignment", "cells", np.array([[0, 1]])),
+        other_start=2,
+        other_end=5,
+        labels=("é", "日本"),
+        entity_probabilities=np.array([np.nan, 1 / 3]),
+        **probabilities,
+    )
+    annotations.write(doc, "pairs", [pair])
+    annotations.write(doc, "empty", [])
+    before = stored(doc)
+    again = KEEPS[way](doc)
+    assert str(stored(again)) == str(before) == str(stored(doc))
+    # What is written on one of them afterwards is not on the other.
+    annotations.write(again, "x", [])
+    assert str(stored(doc)) == str(before)
+
+
+@pytest.mark.parametrize("way", DROPS)
+def test_what_spacy_is_told_to_drop_is_dropped(doc, way):
+    assert not DROPS[way](doc)._.latent
+
+
+def test_json_that_does_not_have_all_is_told(doc):
+    found = srsly.json_loads(srsly.json_dumps(doc.to_json(underscore=["latent"])))
+    del found["_"]["latent"]["x"]["stored"]
+    with pytest.warns(LatentWarning, match="No structure of 'x' is on the doc"):
+        assert not Doc(vocab).from_json(found)._.latent
+    with pytest.warns(LatentWarning, match="of other tokens"):
+        Doc(vocab, words=["other"])._.latent = doc._.latent
+    for broken in ("!", "AAAA", "wA=="):
+        found["_"]["latent"]["x"]["stored"] = broken
+        with pytest.raises(LatentError, match="stored of 'x' cannot be read"):
+            Doc(vocab).from_json(found)
+    with pytest.raises(LatentError, match="To put structures on a doc"):
+        doc._.latent = [1, 2]

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 import srsly
 
+from spacy_latent.corpora.text_files import forgiving_lines
 from spacy_latent.errors import LatentError
 
 _NUMBER = r"-?\d+(?:\.\d+)?"
@@ -32,7 +33,7 @@ def read_training_log(path: Path) -> list[Evaluation]:
             f"{path} does not exist. Give a file that 'spacy train' printed to, or the output_file "
             "of spacy.ConsoleLogger.v3."
         )
-    lines = path.read_text(encoding="utf8", errors="replace").splitlines()
+    lines = forgiving_lines(path)
     rows = _from_json(lines) or _from_table(lines)
     if not rows:
         raise LatentError(

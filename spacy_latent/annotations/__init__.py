@@ -3,9 +3,10 @@
 ``doc._.latent`` maps the name of each latent component to a :class:`LatentAnnotation`. The data are
 plain Python and NumPy in ``doc.user_data``, one entry per span, under the keys that spaCy uses for
 span attributes. They therefore survive ``Doc.to_bytes``, ``DocBin(store_user_data=True)``,
-``nlp.pipe(n_process=2)`` and ``Doc.from_docs``, and ``Span.as_doc(copy_user_data=True)`` for the
-structures that lie wholly inside the span. Without ``copy_user_data`` or ``store_user_data`` spaCy
-drops them.
+copies, pickling, ``nlp.pipe(n_process=2)`` and ``Doc.from_docs``, and
+``Span.as_doc(copy_user_data=True)`` for the structures that lie wholly inside the span. Without
+``copy_user_data`` or ``store_user_data``, or with "user_data" excluded, spaCy drops them.
+``doc.to_json(underscore=["latent"])`` writes them for ``Doc.from_json`` too.
 """
 
 from __future__ import annotations

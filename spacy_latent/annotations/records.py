@@ -4,10 +4,12 @@ attributes of spans, so that it keeps them and moves them with the tokens."""
 from __future__ import annotations
 
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import srsly
 from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc
 
@@ -24,13 +26,7 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
     """Replace what ``component`` has written on ``doc``."""
     user_data: dict[Any, Any] = doc.user_data
     idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
-    for key, value in list(user_data.items()):
-        if _is_ours(key) and component in value:
-            rest = {name: record for name, record in value.items() if name != component}
-            if rest:
-                user_data[key] = rest
-            else:
-                del user_data[key]
+    _remove(doc, component)
     if not spans:
         # So that a loop over docs finds an annotation on those with nothing to choose from, too.
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
@@ -38,6 +34,17 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         key = record_key(doc, span.start, span.end)
         record = _record_of(span, doc, idx, length)
         user_data[key] = {**user_data.get(key, {}), component: record}
+
+
+def _remove(doc: Doc, component: str) -> None:
+    user_data: dict[Any, Any] = doc.user_data
+    for key, value in list(user_data.items()):
+        if _is_ours(key) and component in value:
+            rest = {name: record for name, record in value.items() if name != component}
+            if rest:
+                user_data[key] = rest
+            else:
+                del user_data[key]
 
 
 def _record_of(
@@ -159,6 +166,27 @@ def record_key(doc: Doc, start: int, end: int) -> tuple[str, str, int, int]:
     """Under what the structures over these tokens are in ``doc.user_data``."""
     last = doc[end - 1]
     return "._.", STORED, doc[start].idx, last.idx + len(last)
+
+
+def packed(doc: Doc, component: str) -> str:
+    """All that ``component`` has written on ``doc``, as a text for :func:`unpack`."""
+    user_data: dict[Any, Any] = doc.user_data
+    own = [
+        [*key[2:], value[component]]
+        for key, value in user_data.items()
+        if _is_ours(key) and component in value
+    ]
+    return b64encode(srsly.msgpack_dumps(own)).decode("ascii")
+
+
+def unpack(doc: Doc, component: str, text: str) -> None:
+    """Put on ``doc``, which has the tokens of that one, what :func:`packed` gave. Raises ValueError
+    or TypeError for another text."""
+    _remove(doc, component)
+    user_data: dict[Any, Any] = doc.user_data
+    for start, end, record in srsly.msgpack_loads(b64decode(text, validate=True)):
+        key = (*EMPTY[:2], start, end)
+        user_data[key] = {**user_data.get(key, {}), component: record}
 
 
 def read(doc: Doc) -> dict[str, list[SpanStructure]]:

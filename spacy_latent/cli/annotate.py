@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:

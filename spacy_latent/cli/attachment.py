@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
+from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def main(
-    corpus: Path = typer.Argument(..., help="Docs with heads, in spaCy's binary format"),
+    corpus: Path = typer.Argument(
+        ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
+    ),
     models: list[Path] = typer.Argument(..., help="Trained pipelines"),
     gold_preproc: bool = typer.Option(
         False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
@@ -42,6 +45,7 @@ def main(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
+    from spacy_latent.errors import LatentError
 
     check_output(metrics)
     import_code(code)
@@ -61,7 +65,10 @@ def main(
             fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
         if not any(example.reference.has_annotation("DEP") for example in examples):
             fail(f"The docs of {corpus} have no heads to compare with.")
-        found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
+        try:
+            found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
+        except LatentError as error:
+            fail(f"The heads of {corpus} cannot be compared with", str(error))
         # The controls, which are at the end of each, once.
         table = {**{row: table[row] for row in table if row not in found}, **found}
     print_table(table)
@@ -89,6 +96,16 @@ def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
 def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     from spacy.training import Corpus
 
+    from spacy_latent.cli.corpus import read_examples
+    from spacy_latent.errors import LatentError
+
+    if corpus.is_file() and corpus.suffix != ".spacy":
+        if gold_preproc:
+            fail("--gold-preproc is for docs in spaCy's binary format", f"The corpus is {corpus}.")
+        try:
+            return read_examples(nlp, str(corpus))
+        except LatentError as error:
+            fail(f"The corpus {corpus} cannot be read", str(error))
     try:
         return list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
     except Exception as error:
@@ -213,4 +230,4 @@ def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import finished_first
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of

@@ -40,9 +40,13 @@ from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
 from spacy_latent.cli.stats import stats_cli
 from spacy_latent.cli.sweep import EXAMPLES as SWEEP_EXAMPLES
 from spacy_latent.cli.sweep import sweep_cli
+from spacy_latent.corpora.standard_streams import CommandGroup
 
 latent_cli = typer.Typer(
-    name="latent", help="Commands for pipelines with a latent structure.", no_args_is_help=True
+    name="latent",
+    cls=CommandGroup,
+    help="Commands for pipelines with a latent structure.",
+    no_args_is_help=True,
 )
 latent_cli.callback()(end_quickly)
 latent_cli.command("demo", epilog=DEMO_EXAMPLES)(demo_cli)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
+from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -77,6 +78,7 @@ def main(
     import srsly
 
     from spacy_latent.cli.pipelines import short_name
+    from spacy_latent.corpora.text_files import read_text
 
     for path in files:
         if not path.exists():
@@ -89,7 +91,7 @@ def main(
     metrics = []
     for path in files:
         try:
-            metrics.append(srsly.read_json(path))
+            metrics.append(srsly.json_loads(read_text(path)))
         except ValueError as error:
             fail(f"{path} is no JSON: {error}. Write it with 'spacy evaluate --output'.")
         if not isinstance(metrics[-1], dict):
@@ -186,4 +188,4 @@ def _percent(value: float) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -196,10 +196,11 @@ def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:
 
 
 def needs_loss(layers: dict[str, Block]) -> bool:
-    """Whether the estimator asks for the loss of each structure."""
+    """Whether the estimator, or one before it in training, asks for the loss of each structure."""
     from spacy.util import registry
 
-    return bool(registry.misc.get(layers["estimator"]["@misc"]).needs_loss)
+    made = registry.resolve({"made": layers["estimator"]})["made"]
+    return any(stage.needs_loss for stage in (made, *(stage for _, stage in made.stages)))
 
 
 def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:

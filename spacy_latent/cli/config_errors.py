@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from spacy.language import Language
 
 
+def config_overrides(arguments: list[str]) -> dict[str, Any]:
+    """Settings of a config on the command line, as of ``spacy train``. Raises LatentError for an
+    option that names none."""
+    from click import NoSuchOption
+    from spacy.cli._util import parse_config_overrides
+
+    try:
+        return parse_config_overrides(arguments)
+    except NoSuchOption as error:
+        # Of another copy of click than typer's, which would not catch it.
+        raise LatentError(
+            f"{error.option_name!r} is no option of this command and no setting of a config, "
+            "such as --training.max_steps 100."
+        ) from None
+
+
 @contextmanager
 def errors_with_blocks(config: Block) -> Iterator[None]:
     """Around what makes a pipeline of a config: errors of this package begin with the block that

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 
 EXAMPLES = """
 Examples:
@@ -52,11 +52,13 @@ def control_cli(
 ) -> None:
     """Train the same config with trees that are not learned, as a control: only beside one can be
     told whether learned trees help. Settings are overridden as for 'spacy train'."""
-    from spacy.cli._util import parse_config_overrides, show_validation_error
+    from spacy.cli._util import show_validation_error
     from spacy.cli.train import train
     from spacy.util import load_config
 
+    from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.cli.corpus import import_code
+    from spacy_latent.corpora.text_files import read_text
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.controls import control_config
 
@@ -66,7 +68,9 @@ def control_cli(
         fail(f"{config} does not exist. Give the config of a model.")
     try:
         import_code(code)
-        overrides: dict[str, Any] = parse_config_overrides(context.args)
+        overrides = config_overrides(context.args)
+        # Of another encoding it says which line is wrong.
+        read_text(config)
         with show_validation_error(config):
             loaded = load_config(config, overrides=overrides, interpolate=False)
         changed, changes = control_config(

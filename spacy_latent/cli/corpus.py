@@ -9,11 +9,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wasabi import msg
-
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.failure import fail, warn
+from spacy_latent.cli.messages import msg
 from spacy_latent.corpora.text_files import json_lines, lines_of, opened
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -24,14 +23,19 @@ STDIN = "-"
 ENDINGS = (".txt", ".jsonl", ".json", ".spacy", ".tsv", ".csv")
 ACCEPTED = (
     "a .spacy file or a directory of these, .jsonl with 'text' or 'tokens' and any annotations of "
-    "spaCy's training format, .txt with a text per line, - for such lines of standard input, or "
-    "what the reader of the config's [corpora.dev] takes; for a pipeline of pairs of texts what "
-    "spacy-latent.TextPairs.v1 takes"
+    "spaCy's training format, or as Prodigy and doccano write it, .txt with a text per line, - for "
+    "such lines of standard input, or what the reader of the config's [corpora.dev] takes; for a "
+    "pipeline of pairs of texts what spacy-latent.TextPairs.v1 takes"
 )
+FROM_TOKENS = "'spacy convert' makes .spacy of annotated tokens (.conllu, .conll, .iob)."
 FROM_A_TABLE = (
     "The page docs/index.md has the lines that make .spacy of a table (.csv), under 'On your own "
     "task'."
 )
+HINTS = {
+    **dict.fromkeys((".csv", ".tsv"), FROM_A_TABLE),
+    **dict.fromkeys((".conllu", ".conll", ".iob", ".iob2", ".bio", ".ner"), FROM_TOKENS),
+}
 
 
 def lines_of_stdin() -> Iterator[str]:
@@ -43,7 +47,13 @@ def lines_of_stdin() -> Iterator[str]:
 
 
 def typed_text(text: str) -> str:
-    """The text as it was typed; the name of a file in its place, there or not, ends the command."""
+    """The text as it was typed. The name of a file in its place, there or not, ends the command, as
+    does what is no UTF-8."""
+    try:
+        text.encode("utf8")
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        fail(f"The text is not in UTF-8: it has the byte {byte:02X}", "Give UTF-8.")
     is_file = os.path.isfile(text)
     if is_file or (len(text.split()) == 1 and text.endswith(ENDINGS)):
         fail(
@@ -172,50 +182,65 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
 
 
 def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
-    for number, row in json_lines(path):
-        if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
-            raise LatentError(f"{path}, line {number}: expected an object with 'text' or 'tokens'.")
-        try:
-            example = _example(nlp, row, f"{path}, line {number}")
-        except LatentError:
-            raise
-        except Exception as error:
-            # Of many lines, whatever spaCy finds wrong with one.
-            other = isinstance(error, (KeyError, TypeError))
-            hint = " Annotations are those of spaCy's training format." if other else ""
-            raise LatentError(
-                f"{path}, line {number}, cannot be read ({type(error).__name__}: {error}).{hint}"
-            ) from error
-        yield example
+    """Says what of it is not read: lines that were rejected, spans that are not of tokens."""
+    from spacy_latent.corpora.annotated_lines import read_line
+
+    keys = span_keys(nlp)
+    rejected: list[int] = []
+    misaligned: list[str] = []
+    try:
+        for number, row in json_lines(path):
+            place = f"{path}, line {number}"
+            try:
+                line = read_line(nlp, row, place, keys)
+            except LatentError:
+                raise
+            except Exception as error:
+                # Of many lines, whatever spaCy finds wrong with one.
+                other = isinstance(error, (KeyError, TypeError))
+                hint = " Annotations are those of spaCy's training format." if other else ""
+                raise LatentError(
+                    f"{place}, cannot be read ({type(error).__name__}: {error}).{hint}"
+                ) from error
+            if line.example is None:
+                rejected.append(number)
+                continue
+            misaligned += [f"{span} in line {number}" for span in line.misaligned]
+            yield line.example
+    finally:
+        if rejected:
+            warn(
+                f"Left out of {path}: {number_of(len(rejected), 'line')} with the answer reject or "
+                f"ignore, first line {rejected[0]}"
+            )
+        if misaligned:
+            count = len(misaligned)
+            warn(
+                f"{number_of(count, 'span')} of {path} {'does' if count == 1 else 'do'} not begin "
+                f"and end where tokens do, first {misaligned[0]}",
+                "As entities, their tokens count as not annotated; in groups of spans they are "
+                "missing.",
+            )
 
 
-def _example(nlp: Language, row: dict[str, Any], place: str) -> Example:
-    """place: of the row, for messages."""
-    from spacy.tokens import Doc
-    from spacy.training import Example
-
-    from spacy_latent.corpora.categories import read_categories
-
-    if "tokens" not in row and not isinstance(row["text"], str):
-        raise LatentError(f"{place}: 'text' is {row['text']!r}, not a text.")
-    doc = Doc(nlp.vocab, words=row["tokens"]) if "tokens" in row else nlp.make_doc(row["text"])
-    known = {key: row[key] for key in KNOWN if key in row}
-    if "cats" in known:
-        known["cats"] = read_categories(row, place) or {}
-    if known.keys() & {"tags", "heads", "deps"} and "words" not in known:
-        known["words"] = [token.text for token in doc]
-    return Example.from_dict(doc, known)
+def span_keys(nlp: Language) -> list[str]:
+    """Where in ``doc.spans`` the pipeline's components have their spans."""
+    factories = {name: nlp.get_pipe_meta(name).factory for name in nlp.pipe_names}
+    pipes: list[Any] = [
+        nlp.get_pipe(name) for name, factory in factories.items() if factory in SPAN_FACTORIES
+    ]
+    return list(dict.fromkeys(pipe.key for pipe in pipes))
 
 
-# Of spaCy's training format; other keys of a line are left alone.
-KNOWN = ("words", "spaces", "tags", "heads", "deps", "cats", "entities", "spans", "sent_starts")
+# Components that find spans which may overlap.
+SPAN_FACTORIES = ("spancat", "spancat_singlelabel", "tree_spancat")
 
 
 def _by_config(nlp: Language, path: Path) -> Iterator[Example]:
     from spacy.util import registry
 
     block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
-    hint = f" {FROM_A_TABLE}" if path.suffix.lower() in (".csv", ".tsv") else ""
+    hint = f" {HINTS[path.suffix.lower()]}" if path.suffix.lower() in HINTS else ""
     if "path" not in block or block.get("@readers") == "spacy.Corpus.v1":
         raise LatentError(
             f"It is not known how to read {path}: the pipeline's config has no [corpora.dev] with "

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
@@ -45,13 +45,19 @@ def debug_cli(
     all components, and name known mistakes. Settings of a config are overridden as for
     'spacy train'. Exits with code 1 if something will not learn."""
     import srsly
-    from spacy.cli._util import parse_config_overrides, show_validation_error
+    from spacy.cli._util import show_validation_error
     from spacy.util import get_sourced_components, load_config
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
+    from spacy_latent.cli.config_errors import (
+        config_overrides,
+        defaults_taken,
+        invalid_training,
+        unread_settings,
+    )
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
+    from spacy_latent.corpora.text_files import read_text
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.diagnosis import describe
     from spacy_latent.pipeline.finding import Finding
@@ -61,12 +67,14 @@ def debug_cli(
     try:
         import_code(code)
         use_gpu(gpu_id)
-        overrides = parse_config_overrides(context.args)
+        overrides = config_overrides(context.args)
         findings: list[Finding] = []
         sourced: list[str] = []
         if source.is_dir():
             nlp, is_new = load(str(source)), False
         elif source.is_file():
+            # Of another encoding it says which line is wrong.
+            read_text(source)
             with show_validation_error(source):
                 config = load_config(source, overrides=overrides, interpolate=False)
                 # Afterwards the config of the pipeline has the factories in their place.

@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import Printer, msg
+from wasabi import Printer
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_page
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
+from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of
@@ -78,7 +79,7 @@ def explain_cli(
             try:
                 found = explain(
                     nlp,
-                    line.rstrip("\r\n"),
+                    line,
                     component,
                     label=label,
                     entity=entity,
@@ -95,7 +96,7 @@ def explain_cli(
                     print(srsly.json_dumps(without_entity(error)))
                 else:
                     msg.divider(error.component)
-                    print(error.doc.text)
+                    print(escaped_lines(error.doc.text))
                     msg.info(str(error))
                 continue
             if as_json:
@@ -121,6 +122,7 @@ def explain_cli(
 
 
 def print_explanation(found: Explanation) -> None:
+
     if not len(found.doc):
         msg.divider(found.component)
         msg.text("There are no words in this text.")
@@ -210,7 +212,8 @@ def marked(found: Explanation) -> str:
     pieces = []
     for token, number, chosen, here in zip(found.doc, numbers, found.chosen, shown):
         if here:
-            word = f"[{token.text} {number:.2f}]" if chosen else token.text
+            text = escaped_lines(token.text)
+            word = f"[{text} {number:.2f}]" if chosen else text
             pieces.append(word + token.whitespace_)
         elif not pieces or pieces[-1] != LEFT_OUT:
             pieces.append(LEFT_OUT)

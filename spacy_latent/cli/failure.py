@@ -7,7 +7,7 @@ import sys
 from contextlib import redirect_stdout
 from typing import NoReturn
 
-from wasabi import msg
+from spacy_latent.cli.messages import msg
 
 
 def fail(title: str, text: str = "") -> NoReturn:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wasabi import msg
-
+from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:

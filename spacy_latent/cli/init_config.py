@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TextIO
 
 import typer
-from wasabi import color, msg
+from wasabi import color
 
 from spacy_latent.cli.config_blocks import (
     CLASSIFIER,
@@ -42,7 +42,8 @@ from spacy_latent.cli.config_blocks import (
     tagged,
 )
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import check_output, write_page
+from spacy_latent.cli.messages import msg
+from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import (
     REPLACEMENTS,
@@ -132,10 +133,10 @@ def init_cli(
     component that has a structure already gets another structure or estimator. Prints what it
     changed."""
     from confection import ConfigValidationError
-    from spacy.util import load_config
     from thinc.api import Config
 
     from spacy_latent.cli.corpus import import_code
+    from spacy_latent.corpora.text_files import lines_of, read_text
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.mistakes import about_score_ranges, about_sentences
 
@@ -169,11 +170,8 @@ def init_cli(
     if config != STREAM and not Path(config).is_file():
         fail(f"{config} does not exist", "Make one with 'spacy init config'.")
     try:
-        before = filled(
-            Config().from_str(sys.stdin.read(), interpolate=False)
-            if config == STREAM
-            else load_config(Path(config), interpolate=False)
-        )
+        given = "\n".join(lines_of(sys.stdin)) if config == STREAM else read_text(Path(config))
+        before = filled(Config().from_str(given, interpolate=False))
         names = component or []
         if replacements:
             made = with_replacement(before, names, replacements[0])
@@ -188,7 +186,7 @@ def init_cli(
     except (LatentError, ConfigValidationError, ValueError, OSError) as error:
         fail("This config cannot be given a structure", str(error))
     if output == STREAM:
-        print(after.to_str())
+        print_document(f"{after.to_str()}\n")
     else:
         write_page(Path(output), after.to_str())
     print_changes(before, after, to_stderr=output == STREAM)

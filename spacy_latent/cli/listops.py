@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
+from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ NAMED = {
 }
 MAX_DEPTH = 20
 
-app = typer.Typer(name="listops", help="Make and judge ListOps corpora.", no_args_is_help=True)
+app = typer.Typer(
+    name="listops",
+    cls=CommandGroup,
+    help="Make and judge ListOps corpora.",
+    no_args_is_help=True,
+)
 
 
 @app.command("generate")

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wasabi import msg
-
+from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:

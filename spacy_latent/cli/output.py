@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from spacy_latent.cli.failure import fail
 
 
@@ -62,6 +64,12 @@ def write_json(path: Path, figures: object) -> None:
     import srsly
 
     write_page(path, srsly.json_dumps(figures, indent=2))
+
+
+def print_document(text: str) -> None:
+    """Write to standard output what is a file where that is redirected, as files are written: in
+    UTF-8, whatever the encoding of a terminal is."""
+    typer.echo(text.encode("utf8"), nl=False)
 
 
 def end_quickly() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -184,4 +185,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.corpora.standard_streams import run
+from spacy_latent.corpora.text_files import forgiving_lines
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
@@ -32,7 +34,9 @@ COLUMNS = {
 
 def main(
     model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    corpus: Path = typer.Argument(..., help="Docs with cats, and rationales if there are any"),
+    corpus: Path = typer.Argument(
+        ..., help="Docs with cats, and rationales if there are any: .spacy, or .jsonl"
+    ),
     spans_key: str = typer.Option("rationale", "--spans-key", help="Where the rationales are"),
     words: Optional[list[Path]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None, "--words", help="A list to compare with, one word a line, ';' starts a comment"
@@ -49,24 +53,24 @@ def main(
     pipeline says without them and of them alone, and the same of random, first and listed words."""
     from dataclasses import asdict
 
-    from spacy.tokens import DocBin
-
     from spacy_latent.analysis.rationales import report
-    from spacy_latent.cli.corpus import import_code
+    from spacy_latent.cli.corpus import import_code, read_examples
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
 
     check_output(metrics)
-    for path in (corpus, *(words or [])):
+    for path in words or []:
         if not path.is_file():
-            fail(f"{path} does not exist. Give a .spacy file, and plain lists of words.")
+            fail(f"{path} does not exist. Give a plain list of words.")
+    if not corpus.exists():
+        fail(f"{corpus} does not exist. Give a .spacy file, or .jsonl.")
     import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
-    docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
-    listed = {word for path in words or [] for word in read_words(path)}
     try:
-        found = report(nlp, docs[: limit or None], spans_key, listed, seed, progress)
+        listed = {word for path in words or [] for word in read_words(path)}
+        docs = [example.reference for example in read_examples(nlp, str(corpus), limit)]
+        found = report(nlp, docs, spans_key, listed, seed, progress)
     except LatentError as error:
         fail("The rationales could not be measured", str(error))
     header = ("", *COLUMNS.values())
@@ -78,7 +82,7 @@ def main(
 
 def read_words(path: Path) -> list[str]:
     """The words of a list, in lower case."""
-    lines = path.read_text(encoding="utf8", errors="replace").splitlines()
+    lines = forgiving_lines(path)
     return [line.strip().lower() for line in lines if line.strip() and not line.startswith(";")]
 
 
@@ -98,4 +102,4 @@ def _shown(value: float | None, column: str) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

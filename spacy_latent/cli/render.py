@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.output import check_output, write_page
+from spacy_latent.cli.messages import msg
+from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pipelines import annotated, load, use_gpu
 from spacy_latent.errors import number_of
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from spacy_latent.visualize.elements import Markup
 
 STDOUT = "-"
+# The key of texts in .jsonl.
+TEXT = "text"
 BARE = "A text without words has none, nor has a pair of texts of which one is empty."
 FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
 
@@ -143,7 +145,7 @@ def render_cli(
                 "Give two, as in --text-key text_a,text_b.",
             )
         if not keys:
-            keys = list(pair_fields(nlp.config.interpolate())[:2]) if pairs else ["text"]
+            keys = list(pair_fields(nlp.config.interpolate())[:2]) if pairs else [TEXT]
         try:
             docs, references, more = _annotate(
                 nlp, data, keys, limit, component, threshold, alternatives
@@ -165,8 +167,7 @@ def render_cli(
         except LatentError as error:
             fail("The texts could not be drawn", str(error))
     if output == STDOUT:
-        # As bytes: the encoding of a terminal need not have all characters.
-        typer.echo(drawn.encode("utf8"), nl=False)
+        print_document(drawn)
         return
     path = Path(output)
     write_page(path, drawn)
@@ -239,6 +240,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     from spacy.tokens import Doc, DocBin
 
     from spacy_latent.cli.corpus import lines_of_stdin
+    from spacy_latent.corpora.annotated_lines import words_of
     from spacy_latent.corpora.text_files import json_lines, opened
     from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
     from spacy_latent.errors import LatentError
@@ -246,9 +248,8 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     path = Path(data)
     if path.suffix == ".spacy":
         for reference in DocBin().from_disk(path).get_docs(nlp.vocab):
-            words = [token.text for token in reference]
             spaces = [bool(token.whitespace_) for token in reference]
-            made = Doc(nlp.vocab, words=words, spaces=spaces)
+            made = Doc(nlp.vocab, words=[token.text for token in reference], spaces=spaces)
             # A pair of texts is a doc with a span for each.
             for key, group in reference.spans.items():
                 made.spans[key] = group.copy(doc=made)
@@ -266,6 +267,9 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     elif path.suffix == ".jsonl":
         for i, entry in json_lines(path):
             text = entry.get(keys[0]) if isinstance(entry, dict) else None
+            if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
+                yield Doc(nlp.vocab, words=words), None
+                continue
             if not isinstance(text, str):
                 there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
                 fail(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
 from spacy_latent.cli.progress import progress

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail, warn
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError, number_of

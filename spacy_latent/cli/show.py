@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, use_gpu
 
@@ -79,10 +79,9 @@ def show_cli(
         kinds = stored_kinds(nlp)
         texts: Iterable[str | Doc]
         if second is not None:
-            texts = [make_pair_doc(nlp, text, second)]
+            texts = [make_pair_doc(nlp, typed_text(text), typed_text(second))]
         else:
-            lines = lines_of_stdin() if text == STDIN else [typed_text(text)]
-            texts = (line.rstrip("\n") for line in lines)
+            texts = lines_of_stdin() if text == STDIN else [typed_text(text)]
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:

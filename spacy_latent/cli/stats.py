@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
+from spacy_latent.cli.messages import msg
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
 from spacy_latent.errors import number_of

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Optional
 
 import typer
-from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
 
 EXAMPLES = """
@@ -37,9 +37,9 @@ def sweep_cli(
     import hashlib
 
     import srsly
-    from spacy.cli._util import parse_config_overrides
 
-    from spacy_latent.cli.config_errors import unread_overrides
+    from spacy_latent.cli.config_errors import config_overrides, unread_overrides
+    from spacy_latent.corpora.text_files import read_text
     from spacy_latent.distributed.sweep import (
         SEED,
         cells_of,
@@ -56,7 +56,10 @@ def sweep_cli(
         fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")
     if code is not None and not code.is_file():
         fail(f"--code: {code} does not exist. Give a Python file.")
-    overrides = parse_config_overrides(context.args)
+    try:
+        overrides = config_overrides(context.args)
+    except LatentError as error:
+        fail("The sweep could not be made", str(error))
     if SEED in overrides:
         fail(
             f"--{SEED} is {overrides[SEED]}, and a sweep gives each training its own, from 0 on",
@@ -65,6 +68,7 @@ def sweep_cli(
     output = output or study.with_name(f"{study.stem}-models")
     arguments = ["--gpu-id", str(gpu_id)] + ([] if code is None else ["--code", str(code)])
     try:
+        text = read_text(config)
         values = read_grid(grid)
         cells = cells_of(values, seeds)
         # A setting that nothing reads would be a column of the table, of trainings that are alike.
@@ -72,7 +76,7 @@ def sweep_cli(
         unread = [said for each in asked for said in unread_overrides(config, each)]
         if unread:
             raise LatentError(" ".join(dict.fromkeys(unread)))
-        whole = config.read_text(encoding="utf8") + srsly.json_dumps([values, overrides])
+        whole = text + srsly.json_dumps([values, overrides])
         identity = hashlib.sha256(whole.encode()).hexdigest()[:16]
         train = spacy_train(config, output, overrides, arguments)
         sweep(cells, study, train, identity=identity, progress=msg.text)

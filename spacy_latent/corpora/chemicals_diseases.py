@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from spacy_latent.corpora.iob import convert
 from spacy_latent.corpora.sources import Source
+from spacy_latent.corpora.standard_streams import run
 
 FOLDER = "ner-bc5cdr"
 SOURCES = {
@@ -33,4 +32,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads/bc5cdr")) -> Non
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import typer
 
 from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
 FOLDER = "edinburgh-alignment"
@@ -142,4 +142,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -18,9 +18,8 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -96,4 +95,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

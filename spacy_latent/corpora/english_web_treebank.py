@@ -16,9 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
+from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -113,4 +112,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

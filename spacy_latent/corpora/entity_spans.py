@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
 
@@ -40,4 +39,4 @@ def main(folder: Path, output: Path, key: str = "sc") -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -9,6 +9,41 @@ from spacy_latent.corpora.sources import Source, read_source
 from spacy_latent.errors import LatentError, number_of
 
 Sentence = tuple[list[str], list[str]]
+OUTSIDE, UNKNOWN = "O", "-"
+# Of a tag that always begins an entity, and of one that always ends it.
+FIRST, LAST = ("B", "S", "U"), ("E", "L", "S", "U")
+PREFIXES = {*FIRST, *LAST, "I", "M"}
+
+
+def is_tag(tag: str) -> bool:
+    """Whether it is of entities: O, or B-, I- and the others of :func:`to_iob2` with a type."""
+    return tag == OUTSIDE or (tag[:1] in PREFIXES and tag[1:2] == "-" and len(tag) > 2)
+
+
+def to_iob2(tags: Sequence[str]) -> list[str]:
+    """The tags O, B- and I- of the same entities, where every entity begins with B-.
+
+    tags: as :func:`is_tag` has them, by any scheme: IOB1, in which B- only parts entities of a
+        type, IOB2, BILUO, BIOES, or BMES with M- within and S- alone. "-" for what is not known.
+    """
+    made: list[str] = []
+    before = OUTSIDE
+    for tag in tags:
+        opens = tag[:1] in FIRST or before[:1] in LAST or before[2:] != tag[2:]
+        made.append(tag if tag in (OUTSIDE, UNKNOWN) else f"{'B' if opens else 'I'}-{tag[2:]}")
+        before = tag
+    return made
+
+
+def to_biluo(tags: Sequence[str]) -> list[str]:
+    """The tags of the same entities that spaCy reads. tags: as of :func:`to_iob2`."""
+    found = to_iob2(tags)
+    made = []
+    for tag, after in zip(found, [*found[1:], OUTSIDE]):
+        ends = not after.startswith("I-")
+        named = {"B": "U" if ends else "B", "I": "L" if ends else "I"}
+        made.append(f"{named[tag[0]]}{tag[1:]}" if tag[0] in named else tag)
+    return made
 
 
 def read_iob(
@@ -21,12 +56,12 @@ def read_iob(
     """(tokens, tags) of each sentence of lines whose columns stand between tabulators.
 
     Sentences end at a line that is blank after stripping: some files put a TAB there. A byte order
-    mark is dropped, and an I- tag that opens an entity is read as B-.
+    mark is dropped, and tags of other schemes are read as :func:`to_iob2` has them.
 
     columns: where the token is, and its tag. comments: lines that begin with "#" are none of a
         sentence. left_out: types of entities whose tags are read as O.
 
-    Raises LatentError for a line without the columns, or whose tag is none of O, B- and I-.
+    Raises LatentError for a line without the columns, or whose tag is none of entities.
     """
     tokens: list[str] = []
     tags: list[str] = []
@@ -36,13 +71,13 @@ def read_iob(
             continue
         if not line.strip():
             if tokens:
-                yield tokens, tags
+                yield tokens, to_iob2(tags)
                 tokens, tags = [], []
             continue
         cells = line.rstrip("\r\n").split("\t")
         found = [cells[place].strip() for place in columns if place < len(cells)]
         token, tag = found if len(found) == 2 else ("", "")
-        if not (tag == "O" or tag[:2] in ("B-", "I-")):
+        if not is_tag(tag):
             expected = "'token TAB tag'"
             if columns != (0, 1):
                 expected = (
@@ -53,13 +88,11 @@ def read_iob(
         if not token:
             continue
         if tag[2:] in left_out:
-            tag = "O"
-        if tag.startswith("I-") and (not tags or tags[-1][2:] != tag[2:]):
-            tag = f"B-{tag[2:]}"
+            tag = OUTSIDE
         tokens.append(token)
         tags.append(tag)
     if tokens:
-        yield tokens, tags
+        yield tokens, to_iob2(tags)
 
 
 def write_sentences(path: Path, sentences: Sequence[Sentence]) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from spacy_latent.corpora.english_web_treebank import write_sources
 from spacy_latent.corpora.sources import Source
+from spacy_latent.corpora.standard_streams import run
 
 FOLDER = "ud-latin-circse"
 SOURCES = {
@@ -34,4 +33,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), sentences: in
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spacy_latent.corpora.text_files import opened
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def write(path: Path, expressions: Iterable[Sequence[str]]) -> None:
 
 def read(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(label, tokens) of each line; an error names the line that does not fit."""
-    with path.open(encoding="utf8") as lines:
+    with opened(path) as lines:
         for number, line in enumerate(lines, 1):
             label, tab, expression = line.rstrip("\n").partition("\t")
             tokens = [token for token in expression.split() if token not in ("(", ")")]

@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from spacy_latent.corpora.listops import CLOSE, gold_heads, read
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
 # Left to learn with latent trees alone.
@@ -97,4 +98,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import typer
 from spacy.tokens import Doc, Span
 
 from spacy_latent.corpora.english_web_treebank import SOURCES
 from spacy_latent.corpora.sources import read_source
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import number_of
 
 KEY = "sc"
@@ -74,4 +74,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -17,11 +17,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import typer
-
 from spacy_latent.corpora import edited_reviews, product_aspects
 from spacy_latent.corpora.sentence_polarity import NEGATIVE, POSITIVE, write_examples
 from spacy_latent.corpora.sources import read_source
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
 LABELS = {product_aspects.PROS: POSITIVE, product_aspects.CONS: NEGATIVE}
@@ -83,4 +82,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

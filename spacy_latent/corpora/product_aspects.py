@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -173,4 +172,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -17,9 +17,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
 from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import number_of
 
 POSITIVE, NEGATIVE = "POSITIVE", "NEGATIVE"
@@ -104,4 +103,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

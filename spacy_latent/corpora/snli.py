@@ -13,9 +13,9 @@ import random
 from pathlib import Path
 
 import srsly
-import typer
 
 from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
 FOLDER = "snli-dev"
@@ -81,4 +81,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from spacy_latent.errors import LatentError
 MARK = "\ufeff"
 # Those that a file in UTF-16 begins with.
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# In JSON, of one or both halves of a surrogate pair.
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_encoding(path: Path) -> None:
@@ -50,15 +53,30 @@ def _not_utf_8(path: Path) -> str:
     return ""
 
 
+def read_text(path: Path) -> str:
+    """All of a file in UTF-8, without the mark that may stand at its start, lines ending with
+    ``\\n``. Raises LatentError for another encoding."""
+    with opened(path) as file:
+        return file.read()
+
+
+def forgiving_lines(path: Path) -> list[str]:
+    """The lines of a file, without their ends, in which not every character matters: what is no
+    UTF-8 becomes U+FFFD. Raises LatentError for a file in UTF-16."""
+    check_encoding(path)
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        return [line.rstrip("\n") for line in file]
+
+
 def lines_of(stream: Iterable[str]) -> Iterator[str]:
-    """The lines of standard input, without the mark that may stand at its start. Raises LatentError
-    for another encoding."""
+    """The lines of standard input, without their ends and the mark that may stand at its start.
+    Raises LatentError for another encoding."""
     try:
         for number, line in enumerate(stream, 1):
-            # Where the locale is C, Python puts halves of surrogate pairs for bytes that are no
-            # UTF-8, and raises nothing.
+            # Where its errors are "surrogateescape", as prepare_streams and Python in the locale C
+            # set them, bytes that are no UTF-8 are halves of surrogate pairs.
             line.encode("utf8")
-            yield line if number > 1 else line.removeprefix(MARK)
+            yield (line if number > 1 else line.removeprefix(MARK)).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise LatentError(f"Standard input is not in UTF-8: {error}. Give UTF-8.") from None
     except UnicodeEncodeError as error:
@@ -80,4 +98,18 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
                     raise LatentError(
                         f"{path}, line {number}: not a JSON value: {error}."
                     ) from None
+                if ESCAPED_HALF.search(line):
+                    _check_pairs(value, f"{path}, line {number}")
                 yield number, value
+
+
+def _check_pairs(value: Any, place: str) -> None:
+    """Raise LatentError for half of a surrogate pair, on which spaCy fails."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf8")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise LatentError(
+            f"{place}: {half} is half of a surrogate pair, and no character. Write both halves, or "
+            "neither."
+        ) from None

@@ -16,10 +16,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import typer
-
 from spacy_latent.corpora.iob import Sentence, read_iob, write_sentences
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
+from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
 FOLDER = "ner-uner-ewt"
@@ -81,4 +80,4 @@ def main(output: Path, downloads: Path = Path("corpus/downloads/uner"), held_out
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

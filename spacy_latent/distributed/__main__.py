@@ -11,11 +11,13 @@ import torch.distributed as dist
 import typer
 from wasabi import msg
 
+from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.distributed.ranks import TIMEOUT
 from spacy_latent.errors import LatentError
 
 app = typer.Typer(
     name="python -m spacy_latent.distributed",
+    cls=CommandGroup,
     help="Training on several processes.",
     add_completion=False,
     rich_markup_mode=None,
@@ -125,11 +127,15 @@ def ray_train_cli(
 @contextlib.contextmanager
 def _telling(config_path: Path) -> Iterator[None]:
     """Errors that users meet, as messages."""
+    from click import NoSuchOption
     from spacy.cli._util import show_validation_error
 
     try:
         with show_validation_error(config_path, hint_fill=False):
             yield
+    except NoSuchOption as error:
+        # spaCy's, of another copy of click than typer's.
+        msg.fail(error.format_message(), exits=1)
     except LatentError as error:
         # The cause is on the rank where it came up.
         if error.__cause__ is not None:

@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from spacy_latent.corpora.annotated_lines import words_of
 from spacy_latent.corpora.text_files import MARK, check_encoding, lines_of
 from spacy_latent.distributed.parquet import pyarrow
 from spacy_latent.errors import LatentError
@@ -104,7 +105,7 @@ def shards_of(
             places = _rows_of_parquet(path, rows)
         else:
             check_encoding(path)
-            places = _rows_of_lines(path, rows)
+            places = _rows_of_lines(path, rows, form)
         for number, (first, count, offset) in enumerate(places):
             own = f"{name}-{number:05d}"
             found.append(replace(whole, name=own, first=first, count=count, offset=offset))
@@ -121,7 +122,7 @@ def shards_of(
 def shards_of_lines(lines: Iterable[str], rows: int) -> Iterator[Shard]:
     """The shards of standard input, as it comes."""
     waiting, first = lines_of(lines), 0
-    while some := tuple(line.rstrip("\r\n") for line in islice(waiting, rows)):
+    while some := tuple(islice(waiting, rows)):
         yield Shard(f"stdin-{first // rows:05d}", "stdin", first, len(some), lines=some)
         first += len(some)
 
@@ -139,10 +140,10 @@ def _rows_of_parquet(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
         yield first, min(rows, total - first), 0
 
 
-def _rows_of_lines(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
+def _rows_of_lines(path: Path, rows: int, form: str) -> Iterator[tuple[int, int, int]]:
     offset = here = first = count = 0
     with path.open("rb") as file:
-        for line in file:
+        for line in _lines_in(file, form):
             if count == rows:
                 yield first, count, offset
                 first, count, offset = first + count, 0, here
@@ -150,6 +151,16 @@ def _rows_of_lines(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
             here += len(line)
     if count:
         yield first, count, offset
+
+
+def _lines_in(file: BinaryIO, form: str) -> Iterator[bytes]:
+    """The lines of a file with their ends. A line of text may end with a carriage return alone, as
+    wherever Python reads text; one of JSON ends with a line feed."""
+    for line in file:
+        if form == "text":
+            yield from line.splitlines(keepends=True)
+        else:
+            yield line
 
 
 def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
@@ -166,7 +177,7 @@ def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
         elif form == "docbin":
             rows = enumerate(_read_docs(shard, vocab), shard.first)
         else:
-            rows = _read_lines(shard, form)
+            rows = _read_lines(shard, form, vocab)
     for number, row in rows:
         yield row if row.id else replace(row, id=f"{name}:{number}")
 
@@ -205,7 +216,7 @@ def _check_fields(shards: Sequence[Shard]) -> None:
             rows.append(json.loads(line))
     rows = [row for row in rows if isinstance(row, dict)]
     fields = shards[0].fields
-    if rows and not any(set(fields) <= row.keys() for row in rows):
+    if rows and not any(set(fields) <= row.keys() or _words(shards[0], row) for row in rows):
         missing = next(name for name in fields if not all(name in row for row in rows))
         raise LatentError(
             f"None of the first lines of {shards[0].path} has a field {missing!r}; there is "
@@ -237,7 +248,7 @@ def _read_parquet(shard: Shard) -> Iterator[Source]:
                 yield _source(id_, texts)
 
 
-def _read_lines(shard: Shard, form: str) -> Iterator[tuple[int, Source]]:
+def _read_lines(shard: Shard, form: str, vocab: Vocab) -> Iterator[tuple[int, Source]]:
     """With the number of each line. In JSON an empty line is no row; of plain texts it is one, so
     that rows are the lines of the file."""
     for number, line, wrong in _lines(shard):
@@ -246,25 +257,38 @@ def _read_lines(shard: Shard, form: str) -> Iterator[tuple[int, Source]]:
         elif form == "text":
             yield number, Source("", line)
         elif line.strip():
-            yield number, _row_of_json(shard, line)
+            yield number, _row_of_json(shard, line, vocab)
 
 
-def _row_of_json(shard: Shard, line: str) -> Source:
+def _row_of_json(shard: Shard, line: str, vocab: Vocab) -> Source:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         return Source("", line, f"The line is no JSON: {error}")
+    if words := _words(shard, row):
+        from spacy.tokens import Doc
+
+        id_ = row.get(shard.id_field)
+        return Source("" if id_ is None else _encodable(str(id_)), Doc(vocab, words=words))
     missing = [name for name in shard.fields if not isinstance(row, dict) or name not in row]
     if missing:
         return Source("", line, f"The line has no field {missing[0]!r}")
     return _source(row.get(shard.id_field), [row[name] for name in shard.fields])
 
 
+def _words(shard: Shard, row: Any) -> list[str] | None:
+    """The words of a row that has no text under the name that texts have by default, or None."""
+    if shard.fields != (Shard.text_field,) or not isinstance(row, dict):
+        return None
+    return words_of(row)
+
+
 def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
     """The number of each line, its text, and why that cannot be read, or nothing."""
     with open(shard.path, "rb") as file:
         file.seek(shard.offset)
-        for number, line in enumerate(islice(file, shard.count), shard.first):
+        lines = _lines_in(file, form_of(Path(shard.path)))
+        for number, line in enumerate(islice(lines, shard.count), shard.first):
             try:
                 text, wrong = line.decode("utf8"), ""
             except UnicodeDecodeError as error:

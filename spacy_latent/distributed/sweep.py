@@ -347,9 +347,18 @@ def spacy_train(
         command = [sys.executable, "-m", "spacy_latent.distributed.trial", str(os.getpid())]
         command += ["train", str(config), "--output", str(folder), *arguments, *settings]
         with (folder / "log.txt").open("w", encoding="utf8") as log:
-            done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+            # Of what it prints, too: a redirect has the locale's encoding on Windows.
+            environment = {**os.environ, "PYTHONIOENCODING": "utf8"}
+            done = subprocess.run(
+                command, stdout=log, stderr=subprocess.STDOUT, check=False, env=environment
+            )
         if done.returncode:
-            said = (folder / "log.txt").read_text(encoding="utf8").strip().splitlines()[-3:]
+            said = (
+                (folder / "log.txt")
+                .read_text(encoding="utf8", errors="replace")
+                .strip()
+                .splitlines()[-3:]
+            )
             raise LatentError(
                 f"spacy train ended with {done.returncode}: {' / '.join(said)}; see "
                 f"{folder / 'log.txt'}"

@@ -18,6 +18,7 @@ from confection import ConfigValidationError
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.util import SimpleFrozenList, registry, resolve_dot_names
+from wasabi.util import ICONS, MESSAGES
 
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
@@ -105,7 +106,9 @@ def build_structure_logger_v1(
         if len({component for component, _ in shown}) > 1:
             names = dict.fromkeys(component for component, _ in shown)
             told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
-            stdout.write(f"ℹ Numbers in the last columns' titles: {told}\n")
+            # spaCy's, which an encoding may lack: another where it does.
+            icon = ICONS[MESSAGES.INFO]
+            stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
         for path in (output_file, drawings):
             if path is not None:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)

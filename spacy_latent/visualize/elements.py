@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
+
+from spacy_latent.characters import BIDI_CONTROLS, is_harmless
 
 
 class Markup(str):
@@ -14,6 +17,7 @@ class Markup(str):
 
 # Elements that have no end tag.
 _VOID = frozenset({"meta", "input", "br"})
+_NOT_INERT = re.compile(f"[<>&\x7f-\x9f\u2028\u2029{''.join(BIDI_CONTROLS)}]")
 
 
 def tag(element: str, /, *children: object, **attributes: object) -> Markup:
@@ -45,9 +49,10 @@ def join(*children: object) -> Markup:
 
 
 def text(value: object) -> Markup:
-    """Escaped, and without control characters, which HTML does not allow."""
+    """Escaped, and without control characters, which HTML does not allow, and overrides of the
+    direction of what follows."""
     shown = "".join(
-        character if character.isprintable() or character in " \n" else "\ufffd"
+        character if character == "\n" or is_harmless(character) else "\ufffd"
         for character in str(value)
     )
     return Markup(escape(shown, quote=True))
@@ -67,8 +72,7 @@ def script_policy(script: str) -> Markup:
 
 
 def inert_json(value: object) -> str:
-    """As short as can be, and without a character that HTML reads as markup."""
+    """As short as can be, and without a character that HTML reads as markup, or that would turn the
+    direction of what follows."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        written = written.replace(character, f"\\u{ord(character):04x}")
-    return written
+    return _NOT_INERT.sub(lambda found: f"\\u{ord(found[0]):04x}", written)

@@ -15,10 +15,12 @@
 
   const html = (name, attributes, ...children) => make(document.createElement(name), attributes, children);
   const svg = (name, attributes, ...children) => make(document.createElementNS(SVG, name), attributes, children);
+  // Overrides would turn the direction of what follows.
+  const inOrder = (value) => String(value).replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
   function make(node, attributes, children) {
-    for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+    for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, inOrder(value));
     for (const child of children) {
-      if (child !== null) node.append(typeof child === "object" ? child : document.createTextNode(String(child)));
+      if (child !== null) node.append(typeof child === "object" ? child : document.createTextNode(inOrder(child)));
     }
     return node;
   }

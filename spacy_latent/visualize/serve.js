@@ -15,13 +15,16 @@
   const modelOf = (i) => (i === 0 ? state.step : models.steps.length);
   const nameOf = (i) => (i === 0 ? models.steps[state.step] : models.beside);
 
+  // Overrides would turn the direction of what follows.
+  const inOrder = (child) => (typeof child === "string" ? child.replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd") : child);
+
   function html(name, attributes, ...children) {
     const node = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) {
       if (key === "on") for (const [event, act] of Object.entries(value)) node.addEventListener(event, act);
       else if (value !== null && value !== false) node.setAttribute(key, value === true ? "" : value);
     }
-    node.append(...children.filter((child) => child !== null));
+    node.append(...children.filter((child) => child !== null).map(inOrder));
     return node;
   }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from textwrap import wrap
 
 from spacy.tokens import Doc
 
@@ -16,6 +15,7 @@ from spacy_latent.annotations import (
     SpanStructure,
     names_entities,
 )
+from spacy_latent.characters import columns, on_one_line
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
 from spacy_latent.visualize.picture import weight_text
 
@@ -68,7 +68,7 @@ def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     todo = [(arc, "", "") for arc in reversed(modifiers[None])]
     while todo:
         arc, before, below = todo.pop()
-        label = f"  {_line(arc.label)}" if isinstance(arc, Dependency) else ""
+        label = f"  {on_one_line(arc.label)}" if isinstance(arc, Dependency) else ""
         probability = "" if arc.probability is None else f"  {arc.probability:.2f}"
         word = _printable(annotation.doc, arc.modifier)
         lines.append(f"{arc.modifier:>{width}}  {before}{word}{label}{probability}")
@@ -109,19 +109,20 @@ def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | 
     where the tags make some."""
     if names_entities(span.labels):
         return _entities(annotation, span, alternative)
-    columns = []
+    cells_of_words = []
     for (i, tag), p in annotation._chosen(span, None, alternative):
         column = [_printable(annotation.doc, span.start + i), _name(span, tag)]
-        columns.append(column if p is None else [*column, f"{p:.2f}"])
+        cells_of_words.append(column if p is None else [*column, f"{p:.2f}"])
     lines: list[str] = []
     row: list[str] = []
-    for column in columns:
-        width = max(map(len, column))
-        if row and len(row[0]) + width > LINE:
+    for column in cells_of_words:
+        width = max(map(columns, column))
+        if row and columns(row[0]) + width > LINE:
             lines += [text.rstrip() for text in row]
             row = []
         row = row or [""] * len(column)
-        row = [text + cell.ljust(width) + "  " for text, cell in zip(row, column)]
+        padded = [cell + " " * (width - columns(cell) + 2) for cell in column]
+        row = [text + cell for text, cell in zip(row, padded)]
     return lines + [text.rstrip() for text in row]
 
 
@@ -161,7 +162,7 @@ def entity_text(doc: Doc, entity: Entity, probability: bool = True) -> str:
 
 def _told(entity: Entity, probability: bool = True) -> list[str]:
     known = entity.probability is not None and probability
-    shown = [_line(entity.label), *([f"{entity.probability:.2f}"] if known else [])]
+    shown = [on_one_line(entity.label), *([f"{entity.probability:.2f}"] if known else [])]
     return [*shown, BELOW] if entity.below_min_confidence else shown
 
 
@@ -241,18 +242,25 @@ def _text(doc: Doc, start: int, end: int) -> str:
 
 
 def _wrapped(words: list[str]) -> list[str]:
-    return wrap(" ".join(words), LINE, break_long_words=False, break_on_hyphens=False)
+    if not words:
+        return []
+    lines: list[str] = []
+    used = 0
+    for word in " ".join(words).split(" "):
+        width = columns(word)
+        if lines and used + 1 + width <= LINE:
+            lines[-1] += f" {word}"
+            used += 1 + width
+        else:
+            lines.append(word)
+            used = width
+    return lines
 
 
 def _name(span: SpanStructure, tag: int) -> str:
     named = span.labels is not None and 0 <= tag < len(span.labels)
-    return _line(span.labels[tag]) if named and span.labels else str(tag)
+    return on_one_line(span.labels[tag]) if named and span.labels else str(tag)
 
 
 def _printable(doc: Doc, i: int) -> str:
-    return _line(doc[i].text)
-
-
-def _line(text: str) -> str:
-    """Text on one line, without the control characters that would steer a terminal."""
-    return text if text.isprintable() and text.strip() else repr(text)
+    return on_one_line(doc[i].text)

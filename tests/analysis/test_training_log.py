@@ -45,3 +45,15 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
         read_training_log(path)
     with pytest.raises(LatentError, match="does not exist"):
         read_training_log(tmp_path / "none")
+
+
+def test_logs_of_any_program(tmp_path: Path) -> None:
+    """Names in lines of JSON may have what other programs end lines with."""
+    path = tmp_path / "train.jsonl"
+    lines = LINES.replace("textcat", "a\u2028b\x85").replace("\n", "\r\n")
+    path.write_bytes(f"\ufeff{lines}".encode())
+    first, second = read_training_log(path)
+    assert first["losses"] == {"a\u2028b\x85": 0.09} and second["step"] == 500
+    path.write_text(TABLE, encoding="utf-16")
+    with pytest.raises(LatentError, match="is in UTF-16"):
+        read_training_log(path)

@@ -68,7 +68,7 @@ def test_standard_input_is_read_as_files_are(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf8", errors))
 
     given("\ufeffé\na\n".encode())
-    assert list(lines_of_stdin()) == ["é\n", "a\n"]
+    assert list(lines_of_stdin()) == ["é", "a"]
     given("é\n".encode("utf16"))
     with pytest.raises(LatentError, match="Standard input is not in UTF-8"):
         list(lines_of_stdin())

@@ -136,6 +136,6 @@ def test_who_sits_at_a_terminal_is_told_that_texts_are_waited_for(
     given = io.StringIO("one\ntwo\n")
     monkeypatch.setattr(given, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr("sys.stdin", given)
-    assert list(lines_of_stdin()) == ["one\n", "two\n"]
+    assert list(lines_of_stdin()) == ["one", "two"]
     printed = capsys.readouterr()
     assert printed.out == "" and ("one a line" in printed.err) == terminal

@@ -723,3 +723,35 @@ def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
     result = run(app, [*arguments[:-1], "--rationale"])
     assert result.exit_code == 0 and "sets sentences" not in result.output
     assert loaded(load_config(tmp_path / "config.cfg")).pipe_names == ["textcat"]
+
+
+def test_a_config_whose_estimators_follow_one_another_gets_another_structure(
+    tmp_path: Path,
+) -> None:
+    """And a mark at its start, and an encoding of the terminal that lacks it, do not matter."""
+    marked = tmp_path / "marked.cfg"
+    marked.write_bytes(b"\xef\xbb\xbf" + (CONFIGS / "demo.cfg").read_bytes())
+    for given in (CONFIGS / "demo.cfg", marked):
+        arguments = ["latent", "init", str(given), "-", "--structure", "ProjectiveTree"]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        block = Config().from_str(done.stdout)["components"]["latent_textcat"]["model"]
+        assert block["structure"]["@misc"] == "spacy-latent.ProjectiveTree.v1"
+
+
+@pytest.mark.parametrize("command", ["debug", "control", "sweep"])
+def test_configs_in_another_encoding_and_unknown_options_are_told(
+    command: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "latin.cfg"
+    path.write_bytes("[é]\n".encode("latin1"))
+    grid = tmp_path / "grid.json"
+    grid.write_text('{"training.dropout": [0.1]}', encoding="utf8")
+    more = {
+        "debug": [],
+        "control": ["--output", str(tmp_path / "out")],
+        "sweep": ["--grid", str(grid), "--study", str(tmp_path / "sweep.log")],
+    }
+    for unknown, said in (([], "line 1, is not in UTF-8 (E9)"), (["--no", "1"], "'--no' is no")):
+        done = CliRunner().invoke(app, ["latent", command, str(path), *more[command], *unknown])
+        assert done.exit_code == 1 and said in " ".join(done.output.split()), done.output

@@ -1,0 +1,119 @@
+"""Which characters of texts, labels and names may be drawn and printed as they are."""
+
+from __future__ import annotations
+
+import unicodedata
+
+CONTROL_PICTURES = 0x2400
+# Left alone these would change the order of what is written after them. Marks that only give a
+# direction of their own (U+200E, U+200F, U+061C) do no such harm and belong to good text.
+BIDI_CONTROLS = {
+    "\u202a": "[LRE]",
+    "\u202b": "[RLE]",
+    "\u202c": "[PDF]",
+    "\u202d": "[LRO]",
+    "\u202e": "[RLO]",
+    "\u2066": "[LRI]",
+    "\u2067": "[RLI]",
+    "\u2068": "[FSI]",
+    "\u2069": "[PDI]",
+}
+SEPARATORS = {"\x7f": "␡", "\u2028": "␤", "\u2029": "␤"}
+SOFT_HYPHEN, EMOJI_STYLE = "\xad", "\ufe0f"
+
+
+def visible(text: str) -> str:
+    """The text on one line, with signs for characters that would not be seen or would do harm.
+
+    Control characters become the control pictures of Unicode, direction overrides their names,
+    what XML cannot hold U+FFFD, and white space that stands alone ``␣``.
+    """
+    shown = "".join(_sign(character) for character in text)
+    return shown if is_seen(shown) else "␣" * max(1, min(len(shown), 8))
+
+
+def escaped(text: str) -> str:
+    """The text as it is, but for characters that would steer a terminal or turn the direction of
+    what follows, which are as Python writes them."""
+    return "".join(c if is_harmless(c) else repr(c)[1:-1] for c in text)
+
+
+def escaped_lines(text: str) -> str:
+    """As :func:`escaped`, of a text of several lines."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
+def on_one_line(text: str) -> str:
+    """A word or name for a terminal, in quotation marks where it has no character to see or one
+    that is escaped."""
+    if not is_seen(text):
+        return repr(text)
+    shown = escaped(text)
+    return shown if shown == text else f"'{shown}'"
+
+
+def is_seen(text: str) -> bool:
+    """Whether the text has more than white space and characters that only shape or join others."""
+    return bool(text.strip()) and any(unicodedata.category(c) not in ("Cf", "Zs") for c in text)
+
+
+def is_harmless(character: str) -> bool:
+    """Whether the character may be drawn and printed as it is: it is none of those that
+    :func:`visible` puts a sign for. Joiners, soft hyphens and spaces of any kind are harmless."""
+    return _sign(character) == character
+
+
+def _sign(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(CONTROL_PICTURES + code)
+    if character in SEPARATORS:
+        return SEPARATORS[character]
+    if character in BIDI_CONTROLS:
+        return BIDI_CONTROLS[character]
+    category = unicodedata.category(character)
+    if category in ("Cc", "Cs") or code & 0xFFFE == 0xFFFE:
+        return "\ufffd"
+    return character
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal the text takes: two for a wide character, such as those of
+    Chinese or an emoji; none for a mark on the character before, a joiner, or what is joined to an
+    emoji."""
+    count = last = 0
+    for before, character in zip(f" {text}", text):
+        if character == EMOJI_STYLE and last == 1:
+            # The symbol before is drawn as an emoji.
+            count += 1
+            last = 2
+        elif not _is_part(before, character):
+            last = 1 + (unicodedata.east_asian_width(character) in ("W", "F"))
+            count += last
+    return count
+
+
+def _is_part(before: str, character: str) -> bool:
+    """Whether a terminal draws it with the character before, or not at all."""
+    category = unicodedata.category(character)
+    return (
+        category in ("Mn", "Me")
+        or (category == "Cf" and character != SOFT_HYPHEN)
+        # Vowels and finals of Korean, in the syllable of the consonant before.
+        or "\u1160" <= character <= "\u11ff"
+        or (before == "\u200d" and category == "So")
+        # Tones of skin.
+        or (unicodedata.category(before) == "So" and "\U0001f3fb" <= character <= "\U0001f3ff")
+    )
+
+
+__all__ = [
+    "BIDI_CONTROLS",
+    "columns",
+    "escaped",
+    "escaped_lines",
+    "is_harmless",
+    "is_seen",
+    "on_one_line",
+    "visible",
+]

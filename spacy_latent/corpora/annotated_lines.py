@@ -1,0 +1,293 @@
+"""Annotated texts in lines of JSON, as spaCy's training format has them, or as Prodigy, doccano and
+``Doc.to_json`` write them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spacy_latent.corpora.categories import read_categories
+from spacy_latent.corpora.iob import UNKNOWN, is_tag, to_biluo
+from spacy_latent.errors import LatentError
+
+if TYPE_CHECKING:
+    from spacy.language import Language
+    from spacy.tokens import Doc
+    from spacy.training import Example
+
+Triple = tuple[int, int, str]
+# Of spaCy's training format; other keys of a line are left alone.
+PER_TOKEN = ("tags", "heads", "deps", "sent_starts")
+KNOWN = ("words", "spaces", "cats", "entities", "spans", *PER_TOKEN)
+# What Prodigy calls an annotation that is wrong, and one that nobody made.
+WRONG, SKIPPED = "reject", "ignore"
+EXAMPLE = '[{"start": 0, "end": 5, "label": "ORG"}]'
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a line gives.
+
+    example: its predicted doc is not processed yet; None where who annotated it rejected or ignored
+        it.
+    misaligned: the spans that do not begin and end where tokens do. What the tokens of such an
+        entity are is not known; in ``doc.spans`` it is missing.
+    """
+
+    example: Example | None
+    misaligned: Sequence[str] = ()
+
+
+def read_line(nlp: Language, row: Any, place: str, span_keys: Sequence[str] = ()) -> Line:
+    """Read a line.
+
+    row: the value of the line. "text" or "tokens", and any annotation: the keys of spaCy's training
+        format; "spans" as Prodigy writes them, or "label", "labels" or "entities" as doccano does;
+        categories in "label", or in "options" and "accept"; or all of ``Doc.to_json``. Offsets
+        count characters. Spans are read as entities; where they overlap, for ``span_keys`` alone.
+    place: of the line, for messages.
+    span_keys: of ``doc.spans``, where spans are put too.
+
+    Raises LatentError for what is none of these.
+    """
+    if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
+        there = f"; there is {', '.join(map(repr, row))}" if isinstance(row, dict) and row else ""
+        raise LatentError(f"{place}: expected an object with 'text' or 'tokens'{there}.")
+    if row.get("answer") == SKIPPED or (row.get("answer") == WRONG and not _is_binary(row)):
+        return Line(None)
+    from spacy.tokens import Doc
+    from spacy.training import Example
+
+    if is_stored_doc(row):
+        plain = {key: value for key, value in row.items() if not _is_underscore(key)}
+        reference = Doc(nlp.vocab).from_json(plain)
+        return Line(Example(nlp.make_doc(reference.text), reference))
+    for key, kinds in (("spans", (list, dict)), ("entities", list)):
+        if row.get(key) is not None and not isinstance(row[key], kinds):
+            raise LatentError(
+                f"{place}: {key!r} is {row[key]!r}; expected a list such as {EXAMPLE}."
+            )
+    predicted, gold = _tokens(nlp, row, place)
+    known = {key: row[key] for key in PER_TOKEN if row.get(key) is not None}
+    if known or gold is not predicted:
+        known["words"] = [token.text for token in gold]
+        known["spaces"] = [bool(token.whitespace_) for token in gold]
+    if cats := _categories(row, place):
+        known["cats"] = cats
+    misaligned: list[str] = []
+    tags = row.get("entities")
+    if isinstance(tags, list) and tags and all(t is None or isinstance(t, str) for t in tags):
+        known["entities"] = _tags(tags, gold, place)
+    elif (given := _spans_of(row)) is not None:
+        triples = _triples(given, row, gold.text, place)
+        aligned = _aligned(triples, gold, misaligned)
+        clash = _overlap(triples)
+        if clash is None:
+            known["entities"] = triples
+        elif not span_keys:
+            first, second = (_shown(one, gold.text) for one in clash)
+            raise LatentError(
+                f"{place}: {first} and {second} overlap, and entities do not. Take one out. "
+                "Spans that overlap are read for a pipeline with spancat or tree_spancat."
+            )
+        known["spans"] = {key: aligned for key in span_keys}
+    if isinstance(groups := row.get("spans"), dict):
+        known["spans"] = {
+            key: _aligned(_triples(group, row, gold.text, place, False), gold, misaligned)
+            for key, group in groups.items()
+        }
+    with warnings.catch_warnings():
+        # Of entities that are not aligned, which are told to whoever asked.
+        warnings.filterwarnings("ignore", message=r"\[W030\]")
+        return Line(Example.from_dict(predicted, known), misaligned)
+
+
+def is_stored_doc(row: dict[str, Any]) -> bool:
+    """Whether it is all of a doc, as ``Doc.to_json`` writes it. Prodigy's tokens have a text."""
+    tokens = row.get("tokens")
+    if not isinstance(tokens, list) or not isinstance(row.get("text"), str):
+        return False
+    return all(isinstance(token, dict) and "text" not in token for token in tokens) and (
+        bool(tokens) or "ents" in row
+    )
+
+
+def words_of(row: dict[str, Any]) -> list[str] | None:
+    """The words of a row without a text, or None."""
+    tokens = row.get("tokens")
+    if "text" in row or not isinstance(tokens, list):
+        return None
+    words = [token.get("text") if isinstance(token, dict) else token for token in tokens]
+    known = [word for word in words if isinstance(word, str) and word]
+    return known if len(known) == len(words) else None
+
+
+def _is_underscore(key: str) -> bool:
+    """They are of whoever wrote the doc, and would register extensions here."""
+    return key == "_" or key.startswith("underscore_")
+
+
+def _is_binary(row: dict[str, Any]) -> bool:
+    """Whether it asked if one category is right, so that an answer of no says that it is not."""
+    return isinstance(row.get("label"), str) and not row.get("spans")
+
+
+def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
+    """Those of "cats"; of Prodigy's options, and of "label", where nothing else is annotated."""
+    if cats := read_categories(row, place):
+        return cats
+    accepted, options = row.get("accept"), row.get("options")
+    if isinstance(accepted, list) and isinstance(options, list):
+        ids = [option.get("id") for option in options if isinstance(option, dict)]
+        return {str(one): float(one in accepted) for one in ids}
+    label = row.get("label")
+    if any(row.get(key) for key in ("spans", *KNOWN)) or isinstance(label, bool):
+        return {}
+    if isinstance(label, (str, int)) and label != "":
+        return {str(label): float(row.get("answer") != WRONG)}
+    if isinstance(label, list) and all(isinstance(one, str) for one in label):
+        return {one: 1.0 for one in label}
+    return {}
+
+
+def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
+    """A doc for the pipeline, and one of the tokens that are annotated, which may be the same. A
+    pipeline gets words that are given, and a text where that is given with offsets of tokens."""
+    from spacy.tokens import Doc
+    from spacy.util import get_words_and_spaces
+
+    text, tokens = row.get("text"), row.get("tokens")
+    if text is not None and not isinstance(text, str):
+        raise LatentError(f"{place}: 'text' is {text!r}, not a text.")
+    given = tokens if tokens is not None else row.get("words")
+    if given is None:
+        if text is None:
+            raise LatentError(f"{place}: 'text' is null, and there are no 'tokens'.")
+        doc = nlp.make_doc(text)
+        return doc, doc
+    if not isinstance(given, list) or not all(isinstance(one, (str, dict)) for one in given):
+        raise LatentError(
+            f"{place}: 'tokens' is {given!r}; expected a list of words, or of objects with 'text', "
+            "'start' and 'end', as Prodigy writes them."
+        )
+    words = [one if isinstance(one, str) else one.get("text") for one in given]
+    if wrong := [one for one, word in zip(given, words) if not isinstance(word, str)]:
+        raise LatentError(f"{place}: the token {wrong[0]!r} has no 'text'.")
+    spaces = [one.get("ws", True) if isinstance(one, dict) else True for one in given]
+    if isinstance(row.get("spaces"), list):
+        spaces = row["spaces"]
+    is_apart = tokens is None or any(isinstance(one, dict) for one in given)
+    if text is not None:
+        try:
+            fitting, spaced = get_words_and_spaces(words, text)
+        except ValueError:
+            fitting = []
+        if fitting == words:
+            spaces = spaced
+        elif is_apart and tokens is not None:
+            # Tokens of another form, such as pieces of words, are not those of the text.
+            doc = nlp.make_doc(text)
+            return doc, doc
+    gold = Doc(nlp.vocab, words=words, spaces=spaces)
+    return (gold if text is None or not is_apart else nlp.make_doc(text)), gold
+
+
+def _tags(tags: list[str | None], doc: Doc, place: str) -> list[str]:
+    given = [UNKNOWN if tag in (None, "") else tag for tag in tags]
+    if wrong := [tag for tag in given if tag != UNKNOWN and not is_tag(tag)]:
+        raise LatentError(
+            f"{place}: 'entities' has the tag {wrong[0]!r}; expected O, or a label after B-, I-, "
+            'L-, U-, E-, M- or S-; or offsets such as [[0, 5, "ORG"]].'
+        )
+    if len(given) != len(doc):
+        raise LatentError(
+            f"{place}: 'entities' has {len(given)} tags, and there are {len(doc)} tokens. Give the "
+            "'tokens' that the tags are of."
+        )
+    return to_biluo(given)
+
+
+def _spans_of(row: dict[str, Any]) -> list[Any] | None:
+    """The list of spans, wherever it is; None where there is none. An empty one says that there is
+    no entity."""
+    for key in ("spans", "entities", "ents", "label", "labels"):
+        value = row.get(key)
+        # Doccano's categories are texts in "label".
+        if isinstance(value, list) and not all(isinstance(one, str) for one in value or [0]):
+            return value
+    return None
+
+
+def _triples(
+    spans: Any, row: dict[str, Any], text: str, place: str, labelled: bool = True
+) -> list[Triple]:
+    """Start, end and label of each span in order, without white space at its ends; each once."""
+    expected = f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
+    found: set[Triple] = set()
+    for span in spans if isinstance(spans, list) else [spans]:
+        start, end, label = _of_object(span, row) if isinstance(span, dict) else _of_list(span)
+        if label is None and not labelled:
+            label = ""
+        if not (_is_offset(start) and _is_offset(end) and isinstance(label, str)):
+            raise LatentError(f"{place}: a span is {span!r}; expected {expected}.")
+        if not label and labelled:
+            raise LatentError(f"{place}: the span {span!r} has no label; expected {expected}.")
+        if not start < end <= len(text):
+            raise LatentError(
+                f"{place}: a span goes from {start} to {end}, and the text has {len(text)} "
+                "characters. Offsets count characters from 0, and a span ends before its end."
+            )
+        inside = text[start:end]
+        start += len(inside) - len(inside.lstrip())
+        end -= len(inside) - len(inside.rstrip())
+        if start < end:
+            found.add((start, end, label))
+    return sorted(found)
+
+
+def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Prodigy and doccano call them by different names; Prodigy's may have places of tokens alone,
+    of which the last is in the span."""
+    start = span.get("start", span.get("start_offset"))
+    end = span.get("end", span.get("end_offset"))
+    if start is None and end is None:
+        try:
+            tokens = row["tokens"]
+            start = tokens[span["token_start"]]["start"]
+            end = tokens[span["token_end"]]["end"]
+        except (KeyError, IndexError, TypeError):
+            pass
+    return start, end, span.get("label")
+
+
+def _of_list(span: Any) -> tuple[Any, Any, Any]:
+    if not isinstance(span, list) or not 2 <= len(span) <= 4:
+        return None, None, None
+    start, end, *label = span
+    return start, end, label[0] if label else None
+
+
+def _is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _aligned(triples: list[Triple], doc: Doc, misaligned: list[str]) -> list[Triple]:
+    """Those that begin and end where tokens do; the others are added to ``misaligned``."""
+    fits = [doc.char_span(start, end) is not None for start, end, _ in triples]
+    misaligned += [_shown(one, doc.text) for one, fit in zip(triples, fits) if not fit]
+    return [one for one, fit in zip(triples, fits) if fit]
+
+
+def _overlap(triples: list[Triple]) -> tuple[Triple, Triple] | None:
+    """The first two that do. triples: in order."""
+    return next(((a, b) for a, b in zip(triples, triples[1:]) if b[0] < a[1]), None)
+
+
+def _shown(triple: Triple, text: str) -> str:
+    start, end, label = triple
+    return f"{text[start:end]!r} ({start} to {end}, {label})"
+
+
+__all__ = ["Line", "read_line", "words_of"]

@@ -1,0 +1,276 @@
+"""Annotated lines as spaCy, Prodigy and doccano write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+from spacy.cli._util import app
+from spacy.language import Language
+from typer.testing import CliRunner
+
+import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.cli.corpus import read_counted
+from spacy_latent.corpora.annotated_lines import read_line
+from spacy_latent.corpora.iob import read_iob, to_biluo, to_iob2
+from spacy_latent.distributed.shards import read_shard, shards_of
+from spacy_latent.errors import LatentError
+from tests.pipeline.small_pipelines import TOK2VEC, initialized
+
+TEXT = "Anna met Bob in New York."
+FOUND = [("Anna", "PER"), ("Bob", "PER"), ("New York", "GPE")]
+OFFSETS = [[0, 4, "PER"], [9, 12, "PER"], [16, 24, "GPE"]]
+WORDS = ["Anna", "met", "Bob", "in", "New", "York", "."]
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    return spacy.blank("en")
+
+
+def prodigy_tokens(nlp: Language, text: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "text": t.text,
+            "start": t.idx,
+            "end": t.idx + len(t),
+            "id": t.i,
+            "ws": bool(t.whitespace_),
+        }
+        for t in nlp.make_doc(text)
+    ]
+
+
+def objects(start: str = "start", end: str = "end") -> list[dict[str, Any]]:
+    return [{start: s, end: e, "label": label} for s, e, label in OFFSETS]
+
+
+def read(nlp: Language, row: Any, *keys: str) -> Any:
+    line = read_line(nlp, row, "lines.jsonl, line 3", keys)
+    assert line.example is not None
+    return line.example.reference
+
+
+def entities(doc: Any) -> list[tuple[str, str]]:
+    return [(ent.text, ent.label_) for ent in doc.ents]
+
+
+BY_TOKENS = [(0, 0, "PER"), (2, 2, "PER"), (4, 5, "GPE")]
+ROWS: dict[str, dict[str, Any]] = {
+    "spaCy": {"text": TEXT, "entities": OFFSETS},
+    "Prodigy": {"text": TEXT, "spans": objects(), "answer": "accept", "_input_hash": 1},
+    "doccano": {"id": 1, "text": TEXT, "label": OFFSETS, "Comments": []},
+    "doccano, older": {"id": 1, "text": TEXT, "labels": OFFSETS},
+    "doccano, with relations": {
+        "text": TEXT,
+        "entities": objects("start_offset", "end_offset"),
+        "relations": [{"id": 0, "from_id": 0, "to_id": 1, "type": "met"}],
+    },
+    "words": {"text": TEXT, "words": WORDS, "entities": OFFSETS},
+    "tokens and a text": {"text": TEXT, "tokens": WORDS, "entities": OFFSETS},
+    "tags of the training format": {"text": TEXT, "tags": WORDS, "entities": OFFSETS},
+    "BILUO": {"tokens": WORDS, "entities": "U-PER O U-PER O B-GPE L-GPE O".split()},
+    "IOB1": {"tokens": WORDS, "entities": "I-PER O I-PER O I-GPE I-GPE O".split()},
+    "BMES": {"tokens": WORDS, "entities": "S-PER O S-PER O B-GPE E-GPE O".split()},
+    "white space at ends": {"text": TEXT, "entities": [[0, 5, "PER"], *OFFSETS[1:]]},
+    "twice the same": {"text": TEXT, "entities": OFFSETS * 2},
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_entities_are_found_wherever_they_are_written(nlp: Language, name: str) -> None:
+    assert entities(read(nlp, ROWS[name])) == FOUND
+
+
+def test_tokens_of_prodigy(nlp: Language) -> None:
+    tokens = prodigy_tokens(nlp, TEXT)
+    places = [{"token_start": s, "token_end": e, "label": label} for s, e, label in BY_TOKENS]
+    assert entities(read(nlp, {"text": TEXT, "tokens": tokens, "spans": places})) == FOUND
+    # Other tokens than the pipeline's: the pipeline gets the text, the reference has them.
+    apart = prodigy_tokens(nlp, "New York")
+    joined = [{"text": "New-York", "start": 0, "end": 8, "id": 0, "ws": False}]
+    row = {"text": "New-York", "tokens": joined, "spans": [{"start": 0, "end": 8, "label": "GPE"}]}
+    example = read_line(nlp, row, "").example
+    assert example is not None
+    assert [len(example.reference), len(example.predicted)] == [1, 3]
+    # Pieces of words are no tokens of a text, which is read without them.
+    pieces = [{**token, "text": f"##{token['text']}"} for token in apart]
+    assert [t.text for t in read(nlp, {"text": "New York", "tokens": pieces})] == ["New", "York"]
+    # Without a text they are all there is.
+    assert read(nlp, {"tokens": tokens}).text == TEXT
+
+
+def test_what_a_doc_writes_is_read_whole(nlp: Language) -> None:
+    doc = nlp.make_doc(TEXT)
+    doc.ents = [doc.char_span(0, 4, "PER")]
+    doc.spans["sc"] = [doc.char_span(16, 24, "GPE"), doc.char_span(20, 24, "X")]
+    doc.cats = {"good": 1.0}
+    row = json.loads(json.dumps({**doc.to_json(), "_": {"not_registered": 1}}))
+    again = read(nlp, row)
+    assert entities(again) == FOUND[:1] and again.cats == doc.cats
+    assert [s.label_ for s in again.spans["sc"]] == ["GPE", "X"]
+    assert not doc.has_extension("not_registered")
+
+
+def test_spans_that_overlap_are_for_components_of_spans(nlp: Language) -> None:
+    row = {"text": TEXT, "spans": [*objects(), {"start": 0, "end": 8, "label": "X"}]}
+    wanted = r"line 3: 'Anna' \(0 to 4, PER\) and 'Anna met' \(0 to 8, X\) overlap"
+    with pytest.raises(LatentError, match=wanted):
+        read(nlp, row)
+    doc = read(nlp, row, "sc")
+    assert len(doc.spans["sc"]) == 4 and not doc.has_annotation("ENT_IOB")
+
+
+def test_spans_that_are_not_of_tokens_are_told_and_not_guessed(nlp: Language) -> None:
+    row = {"text": TEXT, "spans": [{"start": 0, "end": 6, "label": "X"}, *objects()[1:]]}
+    line = read_line(nlp, row, "", ["sc"])
+    assert line.misaligned == ["'Anna m' (0 to 6, X)"] and line.example is not None
+    reference = line.example.reference
+    assert entities(reference) == FOUND[1:] and len(reference.spans["sc"]) == 2
+    assert [token.ent_iob_ for token in reference][:3] == ["", "", "B"]
+    groups = read_line(nlp, {"text": TEXT, "spans": {"sc": [[0, 6, "X"], [0, 8]]}}, "")
+    assert groups.example is not None and len(groups.misaligned) == 1
+    assert [s.text for s in groups.example.reference.spans["sc"]] == ["Anna met"]
+
+
+@pytest.mark.parametrize(
+    ("row", "cats"),
+    [
+        ({"label": "good", "answer": "accept"}, {"good": 1.0}),
+        ({"label": "good", "answer": "reject"}, {"good": 0.0}),
+        ({"options": [{"id": "a"}, {"id": "b"}], "accept": ["b"]}, {"a": 0.0, "b": 1.0}),
+        ({"label": ["good"]}, {"good": 1.0}),
+        ({"label": 3}, {"3": 1.0}),
+        ({"label": "PER", "spans": objects()}, {}),
+        ({"label": "x", "cats": {"good": 0.5}}, {"good": 0.5}),
+    ],
+)
+def test_categories(nlp: Language, row: dict[str, Any], cats: dict[str, float]) -> None:
+    assert read(nlp, {"text": TEXT, **row}).cats == cats
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"spans": [{"start": 0, "end": 99, "label": "X"}]}, "from 0 to 99, and the text has 25"),
+        ({"spans": [{"start": 4, "end": 4, "label": "X"}]}, "from 4 to 4"),
+        ({"label": [[5, 2, "X"]]}, "from 5 to 2"),
+        ({"label": [[-1, 2, "X"]]}, 'expected {"start": 0'),
+        ({"label": [["0", 2, "X"]]}, 'expected {"start": 0'),
+        ({"label": [[0, 4]]}, 'expected {"start": 0'),
+        ({"spans": [{"token_start": 0, "token_end": 0, "label": "X"}]}, 'expected {"start": 0'),
+        ({"spans": [{"start": 0, "end": 4, "label": ""}]}, "has no label"),
+        ({"spans": "Anna"}, "'spans' is 'Anna'"),
+        ({"entities": {"a": 1}}, "'entities' is"),
+        ({"entities": ["O"]}, "1 tags, and there are 7 tokens"),
+        ({"entities": ["PER"] * 7}, "the tag 'PER'"),
+        ({"tokens": [{"id": 0}, "a"]}, "has no 'text'"),
+        ({"tokens": [3]}, "'tokens' is"),
+        ({"text": None}, "'text' is null"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_line(nlp: Language, row: dict[str, Any], said: str) -> None:
+    with pytest.raises(LatentError) as raised:
+        read(nlp, {"text": TEXT, **row})
+    assert "lines.jsonl, line 3: " in str(raised.value) and said in str(raised.value)
+
+
+def test_rejected_lines_are_left_out_and_counted(
+    nlp: Language, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lines.jsonl"
+    rows = [{"text": TEXT, "spans": objects(), "answer": a} for a in ("accept", "reject", "ignore")]
+    rows.append({"text": TEXT, "spans": [{"start": 1, "end": 4, "label": "X"}]})
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf8")
+    examples, _ = read_counted(nlp, str(path))
+    assert len(examples) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "2 lines with the answer reject or ignore, first line 2" in told
+    assert "1 span of" in told and "in line 4" in told
+    # And those that are not reached are not told of.
+    read_counted(nlp, str(path), limit=1)
+    assert "answer" not in capsys.readouterr().err
+
+
+def test_every_command_reads_the_same_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"})
+    path = tmp_path / "lines.jsonl"
+    rows = [{"text": TEXT, "tokens": prodigy_tokens(nlp, TEXT), "spans": objects()}]
+    rows += [ROWS["doccano"], ROWS["Prodigy"], ROWS["BMES"]]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf8")
+    initialized(nlp, sample=read_counted(nlp, str(path))[0])
+    nlp.to_disk(tmp_path / "model")
+    monkeypatch.setattr(spacy, "load", lambda name: nlp)
+    model = str(tmp_path / "model")
+    for arguments in (
+        ["scores", model, str(path)],
+        ["report", model, str(path), str(tmp_path / "page.html"), "--no-random"],
+        ["calibrate", model, str(path), str(tmp_path / "calibrated")],
+        ["render", model, str(path), str(tmp_path / "drawn.html")],
+        ["debug", model, "--corpus", str(path), "--steps", "1"],
+        ["annotate", model, str(path), str(tmp_path / "annotated"), "--format", "docbin"],
+    ):
+        done = CliRunner().invoke(app, ["latent", *arguments])
+        assert done.exit_code == 0, (arguments[0], done.output)
+        if arguments[0] == "render":
+            assert "Drawings of 4 texts" in done.output
+        elif arguments[0] == "annotate":
+            assert "4 texts in 1 file" in done.output
+
+
+def test_annotate_reads_words_and_ends_of_lines_as_others_do(nlp: Language, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"id": 7, "tokens": ["a", "b"]}\n{"text": "c"}\n', encoding="utf8")
+    (shard,) = shards_of(path, 10)
+    first, second = read_shard(shard, nlp.vocab)
+    assert (first.id, len(first.text), second.text) == ("7", 2, "c")
+    for ends in ("\n", "\r\n", "\r"):
+        plain = tmp_path / "texts.txt"
+        plain.write_bytes(f"\ufeffa\u2028b{ends}{ends}c{ends}d".encode())
+        shards = shards_of(plain, 3)
+        read = [row.text for shard in shards for row in read_shard(shard, nlp.vocab)]
+        assert read == ["a\u2028b", "", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "iob2"),
+    [
+        # Two of a type side by side: IOB1 parts them by B-, others by how the first ends.
+        ("I-X B-X I-X O I-Y", "B-X B-X I-X O B-Y"),
+        ("B-X B-X I-X O B-Y", "B-X B-X I-X O B-Y"),
+        ("S-X B-X E-X O S-Y", "B-X B-X I-X O B-Y"),
+        ("U-X B-X L-X O U-Y", "B-X B-X I-X O B-Y"),
+        ("B-X M-X E-X M-X O", "B-X I-X I-X B-X O"),
+        ("I-X I-Y - I-Y O", "B-X B-Y - B-Y O"),
+    ],
+)
+def test_tags_of_any_scheme(tags: str, iob2: str) -> None:
+    found = to_iob2(tags.split())
+    assert found == iob2.split()
+    assert to_iob2(to_biluo(tags.split())) == found and to_iob2(found) == found
+    if "-" not in found:
+        lines = "".join(f"w\t{tag}\n" for tag in tags.split())
+        assert list(read_iob(lines)) == [(["w"] * len(found), found)]
+
+
+def test_half_of_a_surrogate_pair_is_told_with_its_line(nlp: Language, tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"text": "\\ud83d\\ude00"}\n{"text": "a\\ud83d"}\n', encoding="utf8")
+    with pytest.raises(LatentError, match=r"line 2: \\ud83d is half of a surrogate pair"):
+        read_counted(nlp, str(path))
+
+
+def test_files_of_annotated_tokens_are_told_how_they_are_converted(
+    nlp: Language, tmp_path: Path
+) -> None:
+    for ending in (".conllu", ".iob"):
+        path = tmp_path / f"tokens{ending}"
+        path.write_text("1\ta\n", encoding="utf8")
+        with pytest.raises(LatentError, match="spacy convert"):
+            read_counted(nlp, str(path))
