@@ -19,7 +19,12 @@ from thinc.api import Config, Model, Optimizer
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.entity_evidence import EvidenceReader, EvidenceSettings, doubts_about
+from spacy_latent.pipeline.entity_evidence import (
+    DoubtfulEvidence,
+    EvidenceReader,
+    EvidenceSettings,
+    doubts_about,
+)
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -657,7 +662,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 f"{', '.join(self.labels)}. Look at the spelling, or add it to the labels."
             )
         for doubt in doubts_about(get_examples(), settings):
-            warnings.warn(f"{self.name}: {doubt}", LatentWarning, stacklevel=2)
+            warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)
 

@@ -13,7 +13,7 @@ from spacy.training import Example
 
 from spacy_latent.annotations import annotated_labels, check_share, entity_flags
 from spacy_latent.annotations.completeness import ANNOTATED_LABELS, ENTITY_FLAGS
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.models.tag_evidence import EntityCount
@@ -28,6 +28,10 @@ ADVICE = (
     "at each step) or evidence.entity_ratio (the share of tokens that are expected to be in "
     "entities), or annotate some texts completely"
 )
+
+
+class DoubtfulEvidence(LatentWarning):
+    """What is said in initialize() of texts that are not annotated completely."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +274,8 @@ def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> lis
     asked: set[str] = set()
     flagged: set[str] = set()
     inside = outside = missing = 0
-    negative = settings.tells_outside
-    for example in examples:
+    negative, count = settings.tells_outside, 0
+    for count, example in enumerate(examples, 1):
         doc = example.reference
         tags: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
         entity = tags[:, 1] != 0
@@ -285,26 +289,26 @@ def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> lis
         flags = entity_flags(doc)
         flagged.update(flags)
         negative |= any(not least for least in flags.values())
-    said = []
+    said, texts = [], number_of(count, "training text")
     for category, there in categories.items():
         if (inside or outside) and not there:
             said.append(
-                f"evidence.flags has the category {category!r}, and no training text has it in "
+                f"evidence.flags has the category {category!r}, and none of {texts} has it in "
                 "doc.cats. Nothing is learned of it: look at the name."
             )
     for label in sorted(asked.difference(found, flagged, settings.flags.values())):
         said.append(
-            f"texts are said to be annotated for {label!r}, and no training text has such an "
+            f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
             f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}."
         )
     if missing and inside and outside < inside and not negative:
         said.append(
-            f"of the tokens of the training texts {inside} are in entities, {missing} have no "
+            f"of the tokens of {texts} {inside} are in entities, {missing} have no "
             f"annotation, and {outside or 'none'} are annotated as outside. That everything is an "
-            "entity agrees with that, and it is what large corpora like this teach: 13 F1 in place "
-            f"of 65 where it was measured. Set {ADVICE}."
+            "entity agrees with that, and it is what large corpora like this teach, with a "
+            f"precision near 0. Set {ADVICE}."
         )
     return said
 
 
-__all__ = ["ADVICE", "EvidenceReader", "EvidenceSettings", "Flag", "doubts_about"]
+__all__ = ["ADVICE", "DoubtfulEvidence", "EvidenceReader", "EvidenceSettings", "Flag", "doubts_about"]

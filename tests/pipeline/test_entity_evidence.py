@@ -17,6 +17,7 @@ from spacy.training import Example
 from spacy_latent.annotations import annotated_labels, entity_flags
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.tag_losses import bound_chain
+from spacy_latent.pipeline.mistakes import find_traps
 from tests.models.test_crf_loss import every_sequence
 from tests.pipeline.test_crf_ner import pipeline
 
@@ -133,7 +134,7 @@ def test_labels_that_nobody_has_are_refused(nlp: Language) -> None:
 def test_labels_that_were_asked_for_are_learned_and_one_without_entities_is_told() -> None:
     nlp = pipeline()
     texts = [example(nlp, [(0, 1, "A")], labels=["A"]), example(nlp, labels=["B", "A"])]
-    with pytest.warns(LatentWarning, match="annotated for 'B', and no training text has"):
+    with pytest.warns(LatentWarning, match="annotated for 'B', and none of 2 training texts has"):
         nlp.initialize(lambda: texts)
     assert nlp.get_pipe("crf_ner").labels == ("A", "B")  # type: ignore[attr-defined]
 
@@ -231,7 +232,7 @@ def test_flags_and_label_sets_survive_a_file(nlp: Language) -> None:
 
 def test_a_category_that_no_text_has_is_told() -> None:
     nlp = pipeline(evidence={"flags": {"has_a": "A"}})
-    with pytest.warns(LatentWarning, match="'has_a', and no training text has it"):
+    with pytest.warns(LatentWarning, match="'has_a', and none of 1 training text has it"):
         nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], cats={"hasa": 1.0})])
 
 
@@ -264,6 +265,21 @@ def test_entities_alone_are_warned_of_and_nothing_else_is() -> None:
     assert not told(marked, {"ents": [(0, 1, "A")]})
     assert not told({"ents": [(0, 1, "A")], "labels": ["A"]})
     assert not told({**marked, "flags": {"B": 0}})
+
+
+def test_debug_finds_entities_alone_and_scorers_that_know_no_label_sets() -> None:
+    nlp = pipeline()
+    texts = [example(nlp, [(0, 1, "A")], default="missing"), example(nlp, labels=["A"])]
+    nlp.initialize(lambda: texts)
+
+    def codes(*given: Example) -> set[str]:
+        return {found.code for found in find_traps(nlp, given) if "crf_ner" in found.text}
+
+    assert codes(texts[0]) == {"entity-evidence"} and codes(*texts) == {"label-sets"}
+    assert not codes(example(nlp, [(0, 1, "A")]))
+    nlp = pipeline(scorer={"@scorers": "spacy-latent.label_set_scorer.v1"})
+    nlp.initialize(lambda: texts)
+    assert not codes(*texts)
 
 
 def test_a_share_of_unmarked_tokens_is_taken_as_outside_anew_at_each_step() -> None:
