@@ -275,7 +275,8 @@ def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> lis
     flagged: set[str] = set()
     inside = outside = missing = 0
     negative, count = settings.tells_outside, 0
-    for count, example in enumerate(examples, 1):
+    for example in examples:
+        count += 1
         doc = example.reference
         tags: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
         entity = tags[:, 1] != 0
@@ -303,12 +304,19 @@ def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> lis
         )
     if missing and inside and outside < inside and not negative:
         said.append(
-            f"of the tokens of {texts} {inside} are in entities, {missing} have no "
-            f"annotation, and {outside or 'none'} are annotated as outside. That everything is an "
-            "entity agrees with that, and it is what large corpora like this teach, with a "
-            f"precision near 0. Set {ADVICE}."
+            f"of the tokens of {texts} {inside} are in entities, {missing} have no annotation, and "
+            f"{outside or 'none'} are annotated as outside. That everything is an entity agrees "
+            "with that, and it is what large corpora like this teach, with a precision near 0. Set "
+            f"{ADVICE}."
         )
     return said
 
 
-__all__ = ["ADVICE", "DoubtfulEvidence", "EvidenceReader", "EvidenceSettings", "Flag", "doubts_about"]
+__all__ = [
+    "ADVICE",
+    "DoubtfulEvidence",
+    "EvidenceReader",
+    "EvidenceSettings",
+    "Flag",
+    "doubts_about",
+]
