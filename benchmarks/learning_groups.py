@@ -268,6 +268,12 @@ INCOMPLETE_ENTRIES = (
         settings=((f"{SPARSE}.entity_ratio", None),),
     ),
     *_missing("sparse"),
+    Entry("ner_sources", "five sources, confusions learned"),
+    Entry(
+        "ner_crf",
+        "control: sources, the majority of each span",
+        settings=trained_on("corpus/incomplete/sources_as_if_complete.spacy"),
+    ),
 )
 INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
 GROUPS = {

@@ -20,7 +20,17 @@ Examples:
   spacy latent incomplete corpus/train.spacy corpus/flags.spacy --flags --full 150
 
   spacy latent incomplete corpus/train.spacy corpus/sets.spacy --label-sets Chemical/Disease
+
+  spacy latent incomplete corpus/train.spacy corpus/sources.spacy --sources 0.8,0.6,0.4
 """
+
+
+def shares_in(text: str) -> list[float]:
+    """Raises LatentError for what are no numbers between commas."""
+    try:
+        return [float(share) for share in text.split(",")]
+    except ValueError:
+        raise LatentError(f"--sources is {text!r}; expected numbers, as 0.9,0.7,0.5.") from None
 
 
 def incomplete_cli(
@@ -39,26 +49,38 @@ def incomplete_cli(
         "--label-sets",
         help="Annotate each text for one of these sets of labels: / between sets, commas in them",
     ),
+    sources: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--sources",
+        help="Let sources of annotation see the entities that are right so often, as 0.9,0.7,0.5; "
+        "in doc.spans source_1 and so on",
+    ),
     as_if_complete: bool = typer.Option(
         False,
         "--as-if-complete",
         help="Do not say what is not known, for comparison: other tokens count as outside of "
-        "entities, and with --flags only the complete texts are written",
+        "entities, with --flags only the complete texts are written, and with --sources the "
+        "majority decides",
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of what is taken away"),
 ) -> None:
     """Take annotation away from a corpus, to see what the rest of it would have been worth. Give
-    one of --keep, --flags and --label-sets; the page "Learn from incomplete annotation" says what
-    a crf_ner makes of each."""
+    one of --keep, --flags, --label-sets and --sources; the page "Learn from incomplete annotation"
+    says what a crf_ner makes of each."""
     import spacy
     from spacy.tokens import DocBin
     from spacy.training.corpus import walk_corpus
 
     import spacy_latent.annotations  # noqa: F401 (it registers doc._.annotated_labels)
-    from spacy_latent.corpora.incomplete import flag_all_but, keep_some, split_by_labels
+    from spacy_latent.corpora.incomplete import (
+        flag_all_but,
+        keep_some,
+        simulate_sources,
+        split_by_labels,
+    )
 
-    if (keep is not None) + flags + (label_sets is not None) != 1:
-        fail("Nothing is taken away", "Give just one of --keep, --flags and --label-sets.")
+    if (keep is not None) + flags + (label_sets is not None) + (sources is not None) != 1:
+        fail("Nothing is taken away", "Give one of --keep, --flags, --label-sets and --sources.")
     if not corpus.exists():
         fail(f"{corpus} does not exist. Give a .spacy file, or a directory of these.")
     if output.suffix != ".spacy":
@@ -77,6 +99,8 @@ def incomplete_cli(
             made = list(keep_some(docs, keep, seed, as_if_complete))
         elif flags:
             made = list(flag_all_but(docs, full, seed, wrong, as_if_complete))
+        elif sources is not None:
+            made = list(simulate_sources(docs, shares_in(sources), seed, as_if_complete))
         else:
             sets = [
                 [label.strip() for label in one.split(",")] for one in (label_sets or "").split("/")

@@ -4,13 +4,13 @@ been worth."""
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+
+from spacy.tokens import Doc, Span
+from spacy.util import filter_spans
 
 from spacy_latent.errors import LatentError, number_of
-
-if TYPE_CHECKING:
-    from spacy.tokens import Doc
 
 PREFIX = "has_"
 
@@ -101,4 +101,79 @@ def split_by_labels(
         yield doc
 
 
-__all__ = ["PREFIX", "flag_all_but", "keep_some", "split_by_labels"]
+SOURCE = "source_"
+
+
+def simulate_sources(
+    docs: Iterable[Doc],
+    rights: Sequence[float],
+    seed: int = 0,
+    as_if_complete: bool = False,
+) -> Iterator[Doc]:
+    """Let several sources write what they see of the entities into ``doc.spans["source_1"]`` and so
+    on, and leave no other annotation.
+
+    rights: how often each gives an entity as it is. As often as not it is one of three: the source
+        misses it, or gives another label, or one token more or less. And to as many texts as half
+        of that it adds a span of a token or two that is no entity.
+    as_if_complete: let the majority decide on each span, and take what remains for all entities.
+    """
+    docs = list(docs)
+    if not rights or not all(0 <= right <= 1 for right in rights):
+        raise LatentError(f"The sources are right {list(rights)}; expected shares from 0 to 1.")
+    labels = sorted({span.label_ for doc in docs for span in doc.ents})
+    chance = random.Random(seed)
+    for doc in docs:
+        gold = [(span.start, span.end, span.label_) for span in doc.ents]
+        votes: Counter[tuple[int, int, str]] = Counter()
+        doc.set_ents([], default="missing")
+        for number, right in enumerate(rights, 1):
+            seen = {
+                one
+                for start, end, label in gold
+                if (one := _seen(start, end, label, len(doc), labels, right, chance))
+            }
+            taken = {i for start, end, _ in gold for i in range(start, end)}
+            free = [i for i in range(len(doc)) if i not in taken]
+            if free and chance.random() < (1 - right) / 2:
+                start = chance.choice(free)
+                end = start + 1 + (start + 1 in free and chance.random() < 0.5)
+                seen.add((start, end, chance.choice(labels)))
+            votes.update(seen)
+            doc.spans[f"{SOURCE}{number}"] = [Span(doc, *one) for one in sorted(seen)]
+        if as_if_complete:
+            most = [Span(doc, *one) for one, count in votes.items() if 2 * count > len(rights)]
+            doc.set_ents(filter_spans(most), default="outside")
+        yield doc
+
+
+def _seen(
+    start: int,
+    end: int,
+    label: str,
+    size: int,
+    labels: Sequence[str],
+    right: float,
+    chance: random.Random,
+) -> tuple[int, int, str] | None:
+    if chance.random() < right:
+        return start, end, label
+    mistake = chance.choice(["missed", "label", "more or less"])
+    if mistake == "missed":
+        return None
+    others = [one for one in labels if one != label]
+    if mistake == "label" and others:
+        return start, end, chance.choice(others)
+    if end - start > 1 and chance.random() < 0.5:
+        return start, end - 1, label
+    return (start, end + 1, label) if end < size else (max(start - 1, 0), end, label)
+
+
+__all__ = [
+    "PREFIX",
+    "SOURCE",
+    "flag_all_but",
+    "keep_some",
+    "simulate_sources",
+    "split_by_labels",
+]

@@ -114,16 +114,26 @@ def tag_loss(
 
 
 def loss_and_gradient(
-    kind: str, found: TagScores, tags: Sequence[str], evidence: Sequence[TagEvidence]
+    kind: str,
+    found: TagScores,
+    tags: Sequence[str],
+    evidence: Sequence[TagEvidence],
+    posteriors: list[np.ndarray] | None = None,
 ) -> tuple[list[float], TagScores, list[int]]:
     """Losses of the docs, and the gradient of their sum.
 
     evidence: of each doc; for other losses than "crf" what :attr:`TagEvidence.only_forbids`.
+    posteriors: gets for the loss "crf" of each doc ``(n, K)``, as of
+        :class:`~spacy_latent.models.crf_loss.Loss`.
     RETURNS: also the docs whose annotation no sequence of tags agrees with. They do not count.
         Raises Contradiction where there are some but for the counts of entities.
     """
     if kind == "crf":
-        return _crf_loss_and_gradient(found, tags, evidence)
+        losses, gradient, left_out, likely = _crf_loss_and_gradient(found, tags, evidence)
+        if posteriors is not None:
+            ends = np.cumsum([len(own.potentials) for own in evidence])
+            posteriors += np.split(likely, ends[:-1])
+        return losses, gradient, left_out
     if not all(own.only_forbids for own in evidence):
         raise LatentError(
             f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
@@ -160,7 +170,7 @@ def loss_and_gradient(
 
 def _crf_loss_and_gradient(
     found: TagScores, tags: Sequence[str], evidence: Sequence[TagEvidence]
-) -> tuple[list[float], TagScores, list[int]]:
+) -> tuple[list[float], TagScores, list[int], np.ndarray]:
     emissions = xp2torch(found.emissions).detach()
     given = fetch_together([emissions, xp2torch(found.transitions).detach()])
     chain = bound_chain(given[1].double(), tags)
@@ -172,7 +182,7 @@ def _crf_loss_and_gradient(
         [slope.to(own.dtype) for slope, own in zip(slopes, given)], emissions.device
     )
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    return loss.losses.tolist(), gradient, loss.left_out
+    return loss.losses.tolist(), gradient, loss.left_out, loss.posteriors
 
 
 def rehearsal_gradient(

@@ -31,6 +31,7 @@ from spacy_latent.pipeline.trained_component import TrainedComponent
 if TYPE_CHECKING:
     from spacy_latent.models.crf_tagger import TagScores
     from spacy_latent.models.tag_evidence import TagEvidence
+    from spacy_latent.models.tag_sources import SourceReliability, TagSources, Written
 
 DEFAULT_CONFIG = """
 [crf_ner]
@@ -121,7 +122,7 @@ class CrfEntityRecognizer(TrainedComponent):
         with their labels, as of ``ner``; for the loss "crf", to which each adds −log(1 − P(span)).
     scorer: as of ``ner``.
     evidence: settings for texts that are not annotated completely, or null; flags, flag_error,
-        negative_share, entity_ratio, entity_ratio_tolerance and entity_ratio_weight, as of
+        negative_share, entity_ratio, entity_ratio_tolerance, entity_ratio_weight, sources, as of
         :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
     """
 
@@ -154,6 +155,8 @@ class CrfEntityRecognizer(TrainedComponent):
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
         self._told: set[str] = set()
+        # Of what sources wrote in a batch, between its loss and the end of its update.
+        self._counted: TagSources | None = None
         self.cfg: dict[str, Any] = {
             "labels": [],
             "loss": loss,
@@ -202,8 +205,12 @@ class CrfEntityRecognizer(TrainedComponent):
 
     def _resize(self) -> None:
         from spacy_latent.models.crf_tagger import set_tags
+        from spacy_latent.models.tag_sources import keep_sources
 
+        sources = self._sources()
         set_tags(self.model, len(self.tags))
+        if sources is not None:
+            keep_sources(self.model, sources.with_labels(len(self.labels)))
 
     # ---------------------------------------------------------------- calibration
 
@@ -436,8 +443,19 @@ class CrfEntityRecognizer(TrainedComponent):
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
         self._add_preset_labels(examples)
+        self._counted = None
         self._learn(examples, self.get_loss, drop, sgd, losses)
+        if self._counted is not None:
+            self._learn_sources(self._counted)
         return losses
+
+    def _learn_sources(self, batch: "TagSources") -> None:
+        from spacy_latent.models.tag_sources import keep_sources
+
+        sources = self._sources()
+        assert sources is not None
+        sources.learn(batch)
+        keep_sources(self.model, sources)
 
     def _learn(
         self,
@@ -462,15 +480,27 @@ class CrfEntityRecognizer(TrainedComponent):
 
         examples = list(examples)
         reader = self._evidence_reader()
-        found = [self._evidence(d, example, reader) for d, example in enumerate(examples)]
+        sources = self._sources()
+        written = [reader.written(example) for example in examples]
+        found = [
+            self._evidence(d, example, reader, written[d]) for d, example in enumerate(examples)
+        ]
         evidence, incomplete = zip(*found) if found else ((), ())
+        if sources is not None:
+            for one, texts in zip(evidence, written):
+                for own in texts:
+                    one.potentials += sources.log_likelihood(own)
+        posteriors: list[np.ndarray] = []
         try:
             losses, gradient, left_out = loss_and_gradient(
-                self.cfg["loss"], scores, self.tags, evidence
+                self.cfg["loss"], scores, self.tags, evidence, posteriors
             )
         except Contradiction as error:
             d = error.docs[0]
             raise self._refusal(d, examples[d], reader.contradiction(examples[d])) from None
+        if sources is not None:
+            pairs = [(own, posteriors[d]) for d, texts in enumerate(written) for own in texts]
+            self._counted = sources.counted(*zip(*pairs)) if pairs else None
         settings, chosen = reader.settings, [d for d, some in enumerate(incomplete) if some]
         if settings.entity_ratio is not None and chosen:
             ratio = EntityRatio(
@@ -490,12 +520,26 @@ class CrfEntityRecognizer(TrainedComponent):
             )
         return float(sum(losses)), gradient
 
+    def _sources(self) -> "TagSources | None":
+        """What was learned of sources of annotation; None where there are none."""
+        from spacy_latent.models.tag_sources import sources_of
+
+        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        return sources_of(self.model, len(names), len(self.labels)) if names else None
+
+    def source_reliability(self) -> "list[SourceReliability]":
+        """How often each source of annotation is right, of each label, as far as this was learned:
+        of the last batches of the training."""
+        sources = self._sources()
+        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        return [] if sources is None else sources.reliability(names, self.labels)
+
     def _evidence_reader(self) -> EvidenceReader:
         settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
         return EvidenceReader(self.name, self.labels, self.tags, settings)
 
     def _evidence(
-        self, number: int, example: Example, reader: EvidenceReader
+        self, number: int, example: Example, reader: EvidenceReader, written: "list[Written]"
     ) -> tuple["TagEvidence", bool]:
         """What is known of the tags of one of a batch, and whether some of them are not."""
         from spacy_latent.models.tag_evidence import TagEvidence
@@ -511,7 +555,7 @@ class CrfEntityRecognizer(TrainedComponent):
         counts = reader.counts(allowed, example, refuse)
         # What chance takes as outside is not to contradict a flag.
         if not any(one.holds and not one.wrong for one in counts):
-            reader.take_as_outside(allowed, example)
+            reader.take_as_outside(allowed, example, written)
         found = TagEvidence.of_mask(allowed, self._incorrect_runs(example))
         found.counts = counts
         return found, incomplete

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from spacy.tokens import Doc
 from spacy.training import Example
+from spacy.util import filter_spans
 
 from spacy_latent.annotations import annotated_labels, check_share, entity_flags
 from spacy_latent.annotations.completeness import ANNOTATED_LABELS, ENTITY_FLAGS
@@ -17,6 +18,7 @@ from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.models.tag_evidence import EntityCount
+    from spacy_latent.models.tag_sources import Written
 
 # Above it a category says that there is such an entity.
 EVEN = 0.5
@@ -64,6 +66,9 @@ class EvidenceSettings:
         annotated completely (Effland and Collins 2021); null for no such term.
     entity_ratio_tolerance: how far from that the expected share of a batch may be at no cost.
     entity_ratio_weight: what a text costs where the share is further off by 1, in nats.
+    sources: groups in ``doc.spans``, each with what one source says are entities: a person, a list
+        of names, patterns, another model. How far to believe each is learned. A source says nothing
+        of a doc that does not have its group; where it has one that is empty, the source saw none.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +77,7 @@ class EvidenceSettings:
     entity_ratio: float | None = None
     entity_ratio_tolerance: float = 0.05
     entity_ratio_weight: float = 10.0
+    sources: Sequence[str] = ()
 
     @classmethod
     def of_block(cls, name: str, block: object) -> EvidenceSettings:
@@ -112,6 +118,16 @@ class EvidenceSettings:
                 f"{name}: evidence.flag_error is {self.flag_error}; expected less than {EVEN}, or "
                 "the flags would say the contrary."
             )
+        sources = self.sources
+        if (
+            not isinstance(sources, (list, tuple))
+            or not all(isinstance(one, str) and one for one in sources)
+            or len(set(sources)) < len(sources)
+        ):
+            raise LatentError(
+                f"{name}: evidence.sources is {sources!r}; expected a list of names of groups in "
+                "doc.spans, each once."
+            )
         if self.entity_ratio is not None:
             check_share(name, "evidence.entity_ratio", self.entity_ratio)
         check_share(name, "evidence.entity_ratio_tolerance", self.entity_ratio_tolerance)
@@ -126,12 +142,14 @@ class EvidenceSettings:
     @property
     def needs_probabilities(self) -> bool:
         """Whether only a loss that sums over sequences can learn from it."""
-        return bool(self.flags or self.flag_error or self.entity_ratio is not None)
+        counted = self.flags or self.flag_error or self.sources
+        return bool(counted or self.entity_ratio is not None)
 
     @property
     def tells_outside(self) -> bool:
         """Whether anything but annotated tokens says how many are outside of entities."""
-        return bool(self.flags or self.negative_share or self.entity_ratio is not None)
+        told = self.flags or self.negative_share or self.sources
+        return bool(told or self.entity_ratio is not None)
 
     def flags_of(self, doc: Doc) -> list[Flag]:
         """What a text is said to have, sorted by label. What ``doc._.entity_flags`` says of a label
@@ -223,9 +241,33 @@ class EvidenceReader:
                 found.append(EntityCount(ends, max(flag.least, 1), holds, flag.wrong))
         return tuple(found)
 
-    def take_as_outside(self, allowed: np.ndarray, example: Example) -> None:
+    def written(self, example: Example) -> list[Written]:
+        """What the sources say of the tokens of the predicted doc. Where spans of a source overlap,
+        the longest counts; one with a label that the component does not have does not."""
+        from spacy_latent.models.tag_sources import PLACES, Written
+
+        spans, found, size = example.reference.spans, [], len(example.predicted)
+        for number, name in enumerate(self.settings.sources):
+            if name not in spans:
+                continue
+            classes, places = np.zeros(size, dtype=np.int64), np.full(size, -1)
+            aligned = example.get_aligned_spans_y2x(list(spans[name]), allow_overlap=True)
+            for span in filter_spans([one for one in aligned if one.label_ in self.labels]):
+                own = slice(span.start, span.end)
+                classes[own] = self.labels.index(span.label_) + 1
+                places[own] = PLACES.index("I")
+                places[span.start], places[span.end - 1] = PLACES.index("B"), PLACES.index("L")
+                if len(span) == 1:
+                    places[span.start] = PLACES.index("U")
+            found.append(Written(number, classes, places))
+        return found
+
+    def take_as_outside(
+        self, allowed: np.ndarray, example: Example, written: Sequence[Written] = ()
+    ) -> None:
         """Forbid all but "O" for a random share of the tokens that may have several tags, but for
-        those of annotated entities that tokens do not fit. allowed: ``(n, K)`` bool, changed."""
+        those of annotated entities that tokens do not fit, and for those to which a source gives a
+        label. allowed: ``(n, K)`` bool, changed."""
         share = self.settings.negative_share
         if not share:
             return
@@ -235,6 +277,8 @@ class EvidenceReader:
             for i in range(span.start, span.end):
                 may_be[to_own[i]] = False
         # NumPy's own generator, whose state trainings seed and checkpoints hold.
+        for source in written:
+            may_be &= source.classes == 0
         taken = may_be & (np.random.random(len(allowed)) < share)
         allowed[taken, 1:] = False
 
@@ -244,7 +288,10 @@ class EvidenceReader:
         for example in examples:
             found.update(annotated_labels(example.reference) or ())
             found.update(entity_flags(example.reference))
-        return found
+            for name in self.settings.sources:
+                if name in example.reference.spans:
+                    found.update(span.label_ for span in example.reference.spans[name])
+        return found - {""}
 
     def contradiction(self, example: Example) -> str:
         """Of flags that no sequence of tags agrees with."""
@@ -270,6 +317,7 @@ class EvidenceReader:
 def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> list[str]:
     """Sentences about training texts of which likely something is not as it was meant."""
     categories = dict.fromkeys(settings.flags, False)
+    sources = dict.fromkeys(settings.sources, False)
     found: set[str] = set()
     asked: set[str] = set()
     flagged: set[str] = set()
@@ -286,6 +334,8 @@ def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> lis
         found.update(span.label_ for span in doc.ents)
         for category in categories:
             categories[category] |= category in doc.cats
+        for source in sources:
+            sources[source] |= source in doc.spans
         asked.update(annotated_labels(doc) or ())
         flags = entity_flags(doc)
         flagged.update(flags)
@@ -296,6 +346,13 @@ def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> lis
             said.append(
                 f"evidence.flags has the category {category!r}, and none of {texts} has it in "
                 "doc.cats. Nothing is learned of it: look at the name."
+            )
+    for source, there in sources.items():
+        if count and not there:
+            said.append(
+                f"evidence.sources has {source!r}, and none of {texts} has such a group in "
+                "doc.spans. Nothing is learned of it: look at the name, and whether spans were "
+                "saved with the texts."
             )
     for label in sorted(asked.difference(found, flagged, settings.flags.values())):
         said.append(

@@ -13,7 +13,12 @@ from typer.testing import CliRunner
 
 from spacy_latent.annotations import annotated_labels
 from spacy_latent.cli.app import latent_cli
-from spacy_latent.corpora.incomplete import flag_all_but, keep_some, split_by_labels
+from spacy_latent.corpora.incomplete import (
+    flag_all_but,
+    keep_some,
+    simulate_sources,
+    split_by_labels,
+)
 from spacy_latent.errors import LatentError
 
 VOCAB = spacy.blank("xx").vocab
@@ -81,12 +86,32 @@ def test_texts_are_dealt_to_sets_of_labels() -> None:
     assert all(annotated_labels(one) is None for one in whole_docs)
 
 
+def test_sources_see_entities_as_often_as_they_are_right() -> None:
+    before = found(docs(200))
+    made = list(simulate_sources(docs(200), [1.0, 0.7, 0.0], seed=1))
+    seen = [
+        [[(s.start, s.end, s.label_) for s in one.spans[f"source_{i}"]] for one in made]
+        for i in (1, 2, 3)
+    ]
+    right = [sum(len(set(own) & set(gold)) for own, gold in zip(each, before)) for each in seen]
+    every = sum(map(len, before))
+    assert right[0] == every > right[1] > right[2] == 0 and 0.6 < right[1] / every < 0.8
+    assert seen[0] == before and any(len(own) > len(gold) for own, gold in zip(seen[2], before))
+    assert not any(one.ents for one in made) and made[0][0].ent_iob == 0
+    most = list(simulate_sources(docs(200), [1.0, 1.0, 0.0], seed=1, as_if_complete=True))
+    assert found(most) == before and most[2][0].ent_iob == 2
+    alone = list(simulate_sources([doc((3, 4, "A")), doc((0, 1, "A"))], [0.0], seed=5))
+    assert all(span.end <= len(one) for one in alone for span in one.spans["source_1"])
+
+
 def test_what_cannot_be_taken_away_is_refused() -> None:
     for wrong in (
         lambda: keep_some(docs(), 1.5),
         lambda: flag_all_but(docs(), 41),
         lambda: flag_all_but(docs(), 1, wrong=0.5),
         lambda: split_by_labels(docs(), [["A"]]),
+        lambda: simulate_sources(docs(), []),
+        lambda: simulate_sources(docs(), [0.5, 1.5]),
         lambda: split_by_labels(docs(), [["A"], ["C"]]),
     ):
         with pytest.raises(LatentError):
@@ -108,13 +133,22 @@ def test_the_command_writes_a_corpus(tmp_path: Path) -> None:
 
     assert found(run("--keep", "0.5", "--seed", "1")) == found(keep_some(docs(), 0.5, seed=1))
     assert sum(not one.cats for one in run("--flags", "--full", "7")) == 7
+    (first, *_) = run("--sources", "1,0.5")
+    assert set(first.spans) == {"source_1", "source_2"}
     sets = run("--label-sets", "A/A,B")
     assert {annotated_labels(one) for one in sets} == {("A",), ("A", "B")}
 
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--keep", "0.5", "--flags"], ["--keep", "2"], ["--label-sets", "A/X"], ["--full", "3"]],
+    [
+        [],
+        ["--keep", "0.5", "--flags"],
+        ["--keep", "2"],
+        ["--label-sets", "A/X"],
+        ["--full", "3"],
+        ["--sources", "good,bad"],
+    ],
 )
 def test_the_command_refuses_what_makes_no_sense(options: list[str], tmp_path: Path) -> None:
     corpus, out = written(tmp_path / "all.spacy", docs()), tmp_path / "out.spacy"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from spacy.training import Example
 from spacy_latent.annotations import annotated_labels, entity_flags
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.tag_losses import bound_chain
+from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
 from spacy_latent.pipeline.mistakes import find_traps
 from tests.models.test_crf_loss import every_sequence
 from tests.pipeline.test_crf_ner import pipeline
@@ -320,6 +323,85 @@ def test_the_ratio_of_entity_tokens_is_held_near_the_one_expected() -> None:
     assert loss_of(example(nlp, default="missing")) < 0.3 * expected
 
 
+# ---------------------------------------------------------------- sources
+
+
+def told(nlp: Language, seed: int, **sources: float) -> Example:
+    """A text of "x" words, which are of A, and others. Each source gives a token its label with
+    this probability, and else the contrary."""
+    chance = random.Random(seed)
+    words = [chance.choice(["x", "y", "z"]) for _ in range(12)]
+    one = example(nlp, words=words, default="missing")
+    for name, right in sources.items():
+        one.reference.spans[name] = [
+            Span(one.reference, i, i + 1, label="A")
+            for i, word in enumerate(words)
+            if (word == "x") == (chance.random() < right)
+        ]
+    return one
+
+
+def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -> None:
+    rights = {"good": 0.97, "fair": 0.9, "bad": 0.75}
+    nlp = pipeline(evidence={"sources": list(rights)})
+    texts = [told(nlp, seed, **rights) for seed in range(40)]
+    optimizer = nlp.initialize(lambda: texts)
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert crf.labels == ("A",)
+    for _ in range(15):
+        for start in range(0, len(texts), 10):
+            batch = [
+                Example(nlp.make_doc(one.reference.text), one.reference)
+                for one in texts[start : start + 10]
+            ]
+            losses = nlp.update(batch, sgd=optimizer)
+    assert np.isfinite(losses["crf_ner"])
+    found = {one.source: one for one in crf.source_reliability()}
+    assert found["good"].recall > found["fair"].recall > found["bad"].recall > 0.4
+    assert found["good"].precision > found["fair"].precision > found["bad"].precision
+    doc = nlp(Doc(nlp.vocab, words=["y", "x", "z", "x"]))
+    assert [(ent.start, ent.label_) for ent in doc.ents] == [(1, "A"), (3, "A")]
+    nlp.to_disk(tmp_path)
+    again: Any = spacy.load(tmp_path).get_pipe("crf_ner")
+    assert again.source_reliability() == crf.source_reliability()
+    crf.add_label("B")
+    assert [one.label for one in crf.source_reliability()] == ["A", "B"] * 3
+    crf.cfg["evidence"] = {"sources": ["good"]}
+    with pytest.raises(LatentError, match="has learned of 3 sources"):
+        crf.source_reliability()
+
+
+def test_sources_go_with_all_other_evidence() -> None:
+    nlp = made(sources=["x", "y"], negative_share=0.5, entity_ratio=0.2, flags={"has_a": "A"})
+    one = example(nlp, [(0, 1, "A")], default="missing", labels=["A"], flags={"B": 1})
+    one.reference.spans["x"] = [Span(one.reference, 0, 2, label="A")]
+    # Overlapping ones, a label that nobody has, and a group of nothing.
+    one.reference.spans["x"] += [Span(one.reference, 1, 2, label="B")]
+    one.reference.spans["x"] += [Span(one.reference, 2, 3, label="C")]
+    one.reference.spans["y"] = []
+    two = example(nlp, default="missing", cats={"has_a": 1.0})
+    optimizer = nlp.resume_training()
+    for _ in range(3):
+        losses = nlp.update([one, two, example(nlp)], sgd=optimizer)
+        assert np.isfinite(losses["crf_ner"])
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert {one.tokens for one in crf.source_reliability() if one.source == "y"} == {0.0}
+
+
+def test_a_source_that_says_nothing_of_a_text_changes_nothing() -> None:
+    nlp, plain = made(sources=["x"]), made()
+    one = example(nlp, [(0, 1, "A")], default="missing")
+    assert agreeing(nlp, one) == pytest.approx(agreeing(plain, one))
+    one.reference.spans["x"] = []
+    assert agreeing(nlp, one) < agreeing(plain, one)
+
+
+def test_a_source_that_no_text_has_is_told() -> None:
+    nlp = pipeline(evidence={"sources": ["annotator"]})
+    with pytest.warns(DoubtfulEvidence, match="has 'annotator', and none of 1 training text has"):
+        nlp.initialize(lambda: [example(nlp, [(0, 1, "A")])])
+
+
 @pytest.mark.parametrize(
     ("evidence", "message"),
     [
@@ -329,6 +411,8 @@ def test_the_ratio_of_entity_tokens_is_held_near_the_one_expected() -> None:
         ({"flag_error": 0.5}, "less than 0.5"),
         ({"flag_error": -0.1}, r"flag_error is -0.1; expected a number in \[0, 1\]"),
         ({"negative_share": 1.5}, "negative_share"),
+        ({"sources": "x"}, "a list of names of groups"),
+        ({"sources": ["x", "x"]}, "each once"),
         ({"entity_ratio": 2}, "entity_ratio is 2"),
         ({"entity_ratio_tolerance": "x"}, "entity_ratio_tolerance"),
         ({"entity_ratio": 0.1, "entity_ratio_weight": -1.0}, "entity_ratio_weight"),
