@@ -341,19 +341,19 @@ def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> lis
         flagged.update(flags)
         negative |= any(not least for least in flags.values())
     said, texts = [], number_of(count, "training text")
-    for category, there in categories.items():
-        if (inside or outside) and not there:
-            said.append(
-                f"evidence.flags has the category {category!r}, and none of {texts} has it in "
-                "doc.cats. Nothing is learned of it: look at the name."
-            )
-    for source, there in sources.items():
-        if count and not there:
-            said.append(
-                f"evidence.sources has {source!r}, and none of {texts} has such a group in "
-                "doc.spans. Nothing is learned of it: look at the name, and whether spans were "
-                "saved with the texts."
-            )
+    absent = [category for category, there in categories.items() if not there]
+    if absent and (inside or outside):
+        said.append(
+            f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has such a "
+            "category in doc.cats. Nothing is learned of it: look at the name."
+        )
+    absent = [source for source, there in sources.items() if not there]
+    if absent and count:
+        said.append(
+            f"evidence.sources has {', '.join(map(repr, absent))}, and none of {texts} has such a "
+            "group in doc.spans. Nothing is learned of it: look at the name, and whether spans "
+            "were saved with the texts."
+        )
     for label in sorted(asked.difference(found, flagged, settings.flags.values())):
         said.append(
             f"texts are said to be annotated for {label!r}, and none of {texts} has such an "

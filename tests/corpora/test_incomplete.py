@@ -159,39 +159,42 @@ def test_the_command_refuses_what_makes_no_sense(options: list[str], tmp_path: P
 # ---------------------------------------------------------------- the reader
 
 
-def reader(**settings: Any) -> Any:
-    block = {"@readers": "spacy-latent.LabelledCorpora.v1", **settings}
+def reader(corpora: Any, **settings: Any) -> Any:
+    block = {"@readers": "spacy-latent.LabelledCorpora.v1", "corpora": corpora, **settings}
     return registry.resolve({"reader": block})["reader"]
 
 
 def test_corpora_are_read_with_their_labels(tmp_path: Path) -> None:
     own = doc((0, 1, "A"))
     own._.annotated_labels = ["A", "B"]
-    first = written(tmp_path / "first.spacy", [doc((0, 1, "A")), own])
-    second = written(tmp_path / "second.spacy", [doc((1, 2, "B"))])
-    read = reader(paths=[str(first), str(second)], labels=[["A"], None], repeats=[2, 1])
-    nlp = spacy.blank("en")
+    first = str(written(tmp_path / "first.spacy", [doc((0, 1, "A")), own]))
+    second = str(written(tmp_path / "second.spacy", [doc((1, 2, "B"))]))
+    blocks = {"a": {"path": first, "labels": ["A"], "repeat": 2}, "b": {"path": second}}
+    read, nlp = reader(blocks), spacy.blank("en")
     asked = [annotated_labels(example.reference) for example in read(nlp)]
     assert asked == [("A",), ("A", "B"), ("A",), ("A", "B"), None]
     assert asked == [annotated_labels(example.reference) for example in read(nlp)]
-    short = reader(paths=[str(first)], labels=[["A"]], max_length=3)
-    assert not list(short(nlp))
+    assert not list(reader({"a": {"path": first}}, max_length=3)(nlp))
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "corpora",
     [
-        {"paths": [], "labels": []},
-        {"labels": []},
-        {"labels": [["A"]], "repeats": [1, 2]},
-        {"labels": [["A"]], "repeats": [0]},
-        {"labels": ["A"]},
-        {"labels": [["A"]], "paths": ["none.spacy"]},
+        {},
+        {"a": {"labels": ["A"]}},
+        {"a": {"path": "first.spacy", "labels": "A"}},
+        {"a": {"path": "first.spacy", "labels": ["A", 3]}},
+        {"a": {"path": "first.spacy", "repeat": 0}},
+        {"a": {"path": "first.spacy", "repeats": 1}},
+        {"a": {"path": "none.spacy"}},
+        {"a": "first.spacy"},
     ],
 )
-def test_corpora_that_do_not_fit_their_labels_are_refused(
-    settings: dict[str, Any], tmp_path: Path
+def test_corpora_that_are_not_as_expected_are_refused(
+    corpora: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = str(written(tmp_path / "first.spacy", docs(1)))
+    written(tmp_path / "first.spacy", docs(1))
+    monkeypatch.chdir(tmp_path)
+    assert reader({"a": {"path": "first.spacy"}})
     with pytest.raises(ValueError):
-        reader(**{"paths": [path], **settings})
+        reader(corpora)

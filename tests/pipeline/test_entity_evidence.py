@@ -235,7 +235,9 @@ def test_flags_and_label_sets_survive_a_file(nlp: Language) -> None:
 
 def test_a_category_that_no_text_has_is_told() -> None:
     nlp = pipeline(evidence={"flags": {"has_a": "A"}})
-    with pytest.warns(LatentWarning, match="'has_a', and none of 1 training text has it"):
+    with pytest.warns(
+        LatentWarning, match="'has_a', and none of 1 training text has such a category"
+    ):
         nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], cats={"hasa": 1.0})])
 
 
