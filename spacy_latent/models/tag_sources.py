@@ -174,12 +174,47 @@ def sources_of(model: Model, sources: int, labels: int) -> TagSources:
     return TagSources(*arrays).with_labels(labels)
 
 
-def keep_sources(model: Model, found: TagSources) -> None:
-    """Write them to the model, with which they are saved."""
+def keep_sources(model: Model, found: TagSources | None) -> None:
+    """Write them to the model, with which they are saved. None: forget what was there."""
     table = model.get_ref("transitions")
     ops: Any = table.ops
-    for name, array in zip(_NAMES, (found.labels, found.places)):
+    arrays = (None, None) if found is None else (found.labels, found.places)
+    for name, array in zip(_NAMES, arrays):
+        if array is None:
+            if name in table.param_names:
+                table.set_param(name, None)
+            continue
         table.set_param(name, ops.asarray(array, dtype="float32"))
+        table.set_grad(name, ops.alloc(array.shape, dtype="float32"))
+
+
+def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
+    """Let the counts of a batch wait for :func:`learn_counts` in the place of gradients: several
+    batches may come before it, and several processes add theirs up.
+
+    known: those on the model, which are written to it where it has none yet.
+    """
+    table = model.get_ref("transitions")
+    if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
+        keep_sources(model, known)
+    ops: Any = table.ops
+    for name, array in zip(_NAMES, (batch.labels, batch.places)):
+        table.inc_grad(name, ops.asarray(array, dtype="float32"))
+
+
+def learn_counts(model: Model) -> None:
+    """Take in the counts that wait, and leave an optimizer nothing of them."""
+    table = model.get_ref("transitions")
+    if not all(name in table.param_names and table.has_grad(name) for name in _NAMES):
+        return
+    to_numpy = table.ops.to_numpy
+    known, batch = (
+        TagSources(*(to_numpy(get(name)).astype(np.float64) for name in _NAMES))
+        for get in (table.get_param, table.get_grad)
+    )
+    if batch.labels.any():
+        known.learn(batch)
+        keep_sources(model, known)
 
 
 __all__ = [
@@ -187,6 +222,8 @@ __all__ = [
     "SourceReliability",
     "TagSources",
     "Written",
+    "add_counts",
     "keep_sources",
+    "learn_counts",
     "sources_of",
 ]

@@ -84,7 +84,7 @@ def make_crf_ner(
     min_confidence: float,
     incorrect_spans_key: str | None,
     scorer: Callable | None,
-    evidence: dict[str, Any] | None = None,
+    evidence: dict[str, object] | None = None,
 ) -> "CrfEntityRecognizer":
     return CrfEntityRecognizer(
         nlp.vocab,
@@ -142,7 +142,7 @@ class CrfEntityRecognizer(TrainedComponent):
         min_confidence: float = 0.0,
         incorrect_spans_key: str | None = None,
         scorer: Callable | None = None,
-        evidence: dict[str, Any] | None = None,
+        evidence: dict[str, object] | None = None,
     ) -> None:
         if model.name != "crf_tagger":
             raise LatentError(
@@ -155,7 +155,7 @@ class CrfEntityRecognizer(TrainedComponent):
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
         self._told: set[str] = set()
-        # Of what sources wrote in a batch, between its loss and the end of its update.
+        # Of what sources wrote in a batch, as its loss finds it.
         self._counted: TagSources | None = None
         self.cfg: dict[str, Any] = {
             "labels": [],
@@ -443,19 +443,27 @@ class CrfEntityRecognizer(TrainedComponent):
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
         self._add_preset_labels(examples)
-        self._counted = None
-        self._learn(examples, self.get_loss, drop, sgd, losses)
-        if self._counted is not None:
-            self._learn_sources(self._counted)
+        self._learn(examples, self._measure, drop, sgd, losses)
         return losses
 
-    def _learn_sources(self, batch: "TagSources") -> None:
-        from spacy_latent.models.tag_sources import keep_sources
+    def _measure(
+        self, examples: Sequence[Example], scores: "TagScores"
+    ) -> tuple[float, "TagScores"]:
+        """The loss, after which counts of sources wait for the end of the update."""
+        from spacy_latent.models.tag_sources import add_counts
 
+        self._counted = None
+        found = self.get_loss(examples, scores)
         sources = self._sources()
-        assert sources is not None
-        sources.learn(batch)
-        keep_sources(self.model, sources)
+        if sources is not None and self._counted is not None:
+            add_counts(self.model, sources, self._counted)
+        return found
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        from spacy_latent.models.tag_sources import learn_counts
+
+        learn_counts(self.model)
+        super().finish_update(sgd)
 
     def _learn(
         self,
@@ -674,6 +682,8 @@ class CrfEntityRecognizer(TrainedComponent):
 
         labels (Sequence[str]): names, such as ``spacy init labels`` writes. LatentError for others.
         """
+        from spacy_latent.models.tag_sources import keep_sources
+
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
         if labels is not None:
@@ -689,6 +699,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 | self._evidence_reader().names(get_examples())
             )
         self.cfg["calibration"] = None
+        keep_sources(self.model, None)
         for name in names:
             self.add_label(name)
         if not self.labels:
