@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 # Combinations of counts that are told apart at once: four labels of which there is one at least.
 # More are summed in several groups.
 MOST = 16
-# What tells chains apart: the last tags of entities, and how many of these are counted.
-Signature = tuple[tuple[tuple[int, ...], int], ...]
+# What tells chains apart: the last tags of entities, how many of these are counted, and which tags
+# an item has at all, as bytes of ``(K,)`` bool.
+Signature = tuple[tuple[tuple[tuple[int, ...], int], ...], bytes]
 
 
 def batch_sums(
@@ -71,11 +72,12 @@ class CountedSums:
         shared = np.zeros((self.tags + 2, self.tags))
         for items, counting, sums in self._groups:
             found, transitions = sums.uses(scale[items])
-            shared += counting.of_tags(transitions)
-            summed = found.reshape(len(found), counting.layers, self.tags).sum(1)
+            places = np.append(counting.open, [self.tags, self.tags + 1])
+            shared[np.ix_(places, counting.open)] += counting.of_tags(transitions)
+            summed = found.reshape(len(found), counting.layers, counting.tags).sum(1)
             begin = 0
             for j in items:
-                emissions[j] = summed[begin : begin + self.sizes[j]]
+                emissions[j][:, counting.open] = summed[begin : begin + self.sizes[j]]
                 begin += self.sizes[j]
         return emissions, shared
 
@@ -92,8 +94,11 @@ def log_sums_with_counts(
     tags = len(chain.bound[1])
     by_signature: dict[Signature, list[int]] = {}
     for j, own in enumerate(counts):
-        signature = tuple((one.ends, one.least) for one in own)
-        by_signature.setdefault(signature, []).append(j)
+        counted = tuple((one.ends, one.least) for one in own)
+        # Tags of labels that an item does not have, by another flag, take no time.
+        is_open = (scores[j] != -np.inf).any(0)
+        is_open |= not is_open.any()
+        by_signature.setdefault((counted, is_open.tobytes()), []).append(j)
     values, groups = np.zeros(len(scores)), []
     for signature, items in by_signature.items():
         counting = _CountingChain(chain, signature)
@@ -105,18 +110,21 @@ def log_sums_with_counts(
 
 
 class _CountingChain:
-    """States are numbered layer by layer, in each layer as the tags; a layer is a combination of
-    counts of entities that ended before the token."""
+    """States are numbered layer by layer, in each layer as the tags that are open; a layer is a
+    combination of counts of entities that ended before the token."""
 
     def __init__(self, chain: TagSequence, signature: Signature) -> None:
         assert chain.bound is not None
-        between, start, end = (part.numpy() for part in chain.bound)
-        self.tags = len(start)
-        counts = np.array(list(product(*(range(least + 1) for _, least in signature))))
+        counted, is_open = signature
+        self.open = np.flatnonzero(np.frombuffer(is_open, dtype=bool))
+        between, start, end = (part.numpy()[..., self.open] for part in chain.bound)
+        between = between[self.open]
+        self.tags = len(self.open)
+        counts = np.array(list(product(*(range(least + 1) for _, least in counted))))
         self.layers = len(counts)
-        most = np.array([least for _, least in signature])
+        most = np.array([least for _, least in counted])
         strides = np.array([prod(most[j + 1 :] + 1) for j in range(len(most))], dtype=np.int64)
-        ended = np.stack([np.isin(np.arange(self.tags), ends) for ends, _ in signature], 1)
+        ended = np.stack([np.isin(self.open, ends) for ends, _ in counted], 1)
         # Of each layer and tag, those after the token, (L, K, labels) and (L, K).
         self.after = np.minimum(counts[:, None] + ended, most)
         target = self.after @ strides
@@ -134,13 +142,13 @@ class _CountingChain:
 
     def scores(self, scores: np.ndarray, counts: Sequence[EntityCount]) -> np.ndarray:
         """Those of the states, ``(n, L · K)``, with the weight of the counts at the last token."""
-        found = np.tile(scores, (1, self.layers)).astype(np.float64, copy=False)
+        found = np.tile(scores[:, self.open], (1, self.layers)).astype(np.float64, copy=False)
         weights = [one.log_weights(self.after[..., j]) for j, one in enumerate(counts)]
         found[-1] += np.sum(weights, axis=0).ravel()
         return found
 
     def of_tags(self, transitions: np.ndarray) -> np.ndarray:
-        """The gradient ``(K + 2, K)`` for what is bound, from that of the states."""
+        """The gradient for what is bound of the open tags, from that of the states."""
         by_layer = transitions[self.rows, self.columns].sum(0)
         ends = transitions[-2:].reshape(2, self.layers, self.tags).sum(1)
         return np.concatenate([by_layer, ends])

@@ -188,6 +188,9 @@ def test_up_to_four_labels_are_counted_together() -> None:
 
 def test_counts_that_nothing_agrees_with_are_told_from_tags_that_nothing_agrees_with() -> None:
     impossible = masked(2, {0: 1, 1: 1})
+    nothing = TagEvidence(np.full((2, K), -np.inf), (EntityCount(ENDS["A"]),))
+    found = crf_loss(bound_chain(random_scores(2, 0)[1], TAGS), np.zeros((2, K)), [nothing])
+    assert found.left_out == [0] and not found.contradictory
     parts = [
         TagEvidence(masked(2, {0: 0, 1: 0}), (EntityCount(ENDS["A"]),)),
         TagEvidence(impossible, (EntityCount(ENDS["A"]),)),
