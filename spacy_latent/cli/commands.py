@@ -38,6 +38,8 @@ from spacy_latent.cli.scores import scores_cli
 from spacy_latent.cli.serve import EXAMPLES as SERVE_EXAMPLES
 from spacy_latent.cli.serve import serve_cli
 from spacy_latent.cli.show import show_cli
+from spacy_latent.cli.sources import EXAMPLES as SOURCES_EXAMPLES
+from spacy_latent.cli.sources import sources_cli
 from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
 from spacy_latent.cli.stats import stats_cli
 from spacy_latent.cli.sweep import EXAMPLES as SWEEP_EXAMPLES
@@ -58,6 +60,7 @@ latent_cli.command("attachment")(attachment)
 latent_cli.command("annotate", epilog=ANNOTATE_EXAMPLES)(annotate_cli)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("scores", epilog=SCORES_EXAMPLES)(scores_cli)
+latent_cli.command("sources", epilog=SOURCES_EXAMPLES)(sources_cli)
 latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
 latent_cli.command("incomplete", epilog=INCOMPLETE_EXAMPLES)(incomplete_cli)

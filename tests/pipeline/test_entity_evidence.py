@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import spacy
+import srsly
 import torch
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
+from typer.testing import CliRunner
 
 from spacy_latent.annotations import annotated_labels, entity_flags
+from spacy_latent.cli.app import latent_cli
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
@@ -366,6 +369,11 @@ def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -
     nlp.to_disk(tmp_path)
     again: Any = spacy.load(tmp_path).get_pipe("crf_ner")
     assert again.source_reliability() == crf.source_reliability()
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path)])
+    assert result.exit_code == 0 and all(name in result.stdout for name in (*rights, "%"))
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--json"])
+    (rows,) = srsly.json_loads(result.stdout).values()
+    assert [row["source"] for row in rows] == list(rights)
     crf.add_label("B")
     assert [one.label for one in crf.source_reliability()] == ["A", "B"] * 3
     crf.cfg["evidence"] = {"sources": ["good"]}
