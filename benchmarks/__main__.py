@@ -16,6 +16,7 @@ PROGRAMS = (
     "calibration",
     "explain",
     "entity_curves",
+    "evidence",
     "parsing",
     "spans",
     "learning",

@@ -11,16 +11,23 @@ from spacy.util import load_config
 
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
+# Settings of components that came later, and say nothing where they are null.
+ADDED = ("evidence",)
+
 
 def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
-    """Of what a config says with these settings, whatever its comments are, and whether or not it
-    refuses to be loaded where training would end early, and to read texts without tokens."""
+    """Of what a config says with these settings, whatever its comments are, whether or not it has
+    settings that came later, and whether or not it refuses to be loaded where training would end
+    early, and to read texts without tokens."""
     read = load_config(config, overrides=dict(overrides or {}), interpolate=False)
     if read.get("nlp", {}).get("after_pipeline_creation") == CALLBACK:
         # To its place among what are no blocks, where it stands in these configs without it.
         del read["nlp"]["after_pipeline_creation"]
         read["nlp"]["after_pipeline_creation"] = None
     for component in read.get("components", {}).values():
+        for setting in ADDED:
+            if component.get(setting, "") is None:
+                del component[setting]
         _as_stock(component.get("model", {}))
     return hashlib.sha256(read.to_str(interpolate=False).encode("utf8")).hexdigest()[:16]
 

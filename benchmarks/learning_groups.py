@@ -198,6 +198,83 @@ def entities_of(corpus: str) -> tuple[Entry, ...]:
     )
 
 
+BC5CDR = "corpus/bc5cdr"
+# As long as the recipes of incomplete annotation, and judged by the same texts.
+AS_INCOMPLETE: tuple[tuple[str, Setting], ...] = (
+    (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
+    ("training.max_epochs", 0),
+    ("training.max_steps", 300),
+)
+
+
+def trained_on(path: str, *settings: tuple[str, Setting]) -> tuple[tuple[str, Setting], ...]:
+    return (("paths.train", path), *AS_INCOMPLETE, *settings)
+
+
+def _missing(name: str) -> tuple[Entry, ...]:
+    """What learns from a file of ``corpus/incomplete`` without evidence."""
+    as_it_is = f"corpus/incomplete/{name}.spacy"
+    as_if_complete = f"corpus/incomplete/{name}_as_if_complete.spacy"
+    return (
+        Entry(
+            "ner_crf",
+            f"control: {name}, as if it were complete",
+            settings=trained_on(as_if_complete),
+        ),
+        Entry(
+            "ner_baseline",
+            f"control: {name}, spaCy's ner, as if it were complete",
+            settings=trained_on(as_if_complete),
+        ),
+        Entry(
+            "ner_baseline",
+            f"control: {name}, spaCy's ner, the rest missing",
+            settings=trained_on(as_it_is),
+        ),
+    )
+
+
+SPARSE = "components.crf_ner.evidence"
+INCOMPLETE_ENTRIES = (
+    Entry("ner_crf", "all annotation", settings=trained_on(f"{BC5CDR}/train.spacy")),
+    Entry(
+        "ner_baseline",
+        "control: all annotation, spaCy's ner",
+        settings=trained_on(f"{BC5CDR}/train.spacy"),
+    ),
+    Entry("ner_flags", "flags beside 150 sentences"),
+    *_missing("flags"),
+    Entry("ner_label_sets", "one label in each half"),
+    *_missing("label_sets"),
+    Entry("ner_sparse", "30 % of the entities, expected ratio"),
+    Entry(
+        "ner_sparse",
+        "30 % of the entities, 15 % of other tokens as negatives",
+        settings=((f"{SPARSE}.entity_ratio", None), (f"{SPARSE}.negative_share", 0.15)),
+    ),
+    Entry(
+        "ner_sparse",
+        "30 % of the entities, expected ratio too low by half",
+        settings=((f"{SPARSE}.entity_ratio", 0.06),),
+    ),
+    Entry(
+        "ner_sparse",
+        "30 % of the entities, expected ratio too high by half",
+        settings=((f"{SPARSE}.entity_ratio", 0.18),),
+    ),
+    Entry(
+        "ner_sparse",
+        "control: 30 % of the entities, the rest missing",
+        settings=((f"{SPARSE}.entity_ratio", None),),
+    ),
+    *_missing("sparse"),
+    Entry("ner_sources", "five sources, confusions learned"),
+    Entry(
+        "ner_crf",
+        "control: sources, the majority of each span",
+        settings=trained_on("corpus/incomplete/sources_as_if_complete.spacy"),
+    ),
+)
 INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
 GROUPS = {
     "listops": Group(
@@ -341,6 +418,12 @@ GROUPS = {
             Entry("ner_baseline", "control: spaCy's ner"),
             Entry("tree_ewt_spigot_parser", "syntax under a parser, SPIGOT"),
         ),
+    ),
+    "incomplete": Group(
+        "Learning: entities from incomplete annotation of BC5CDR",
+        ("bc5cdr-data", "incomplete-data"),
+        {"entity F1": "ents_f", "precision": "ents_p", "recall": "ents_r"},
+        INCOMPLETE_ENTRIES,
     ),
     "rationales": Group(
         "Learning: rationales of sentence polarity",

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spacy_latent.analysis.label_sets import asked_alone
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.analysis.task import confidence_interval
+from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -119,8 +121,8 @@ def judged_entities(
 ) -> JudgedEntities | None:
     """What ``component`` found, right where a gold entity has its tokens and its label; None where
     it stored no probabilities. Neither entities that were on the doc before count, which have no
-    probability of the component's, nor those on tokens whose annotation is missing, which are
-    counted apart."""
+    probability of the component's, nor those on tokens whose annotation is missing, or of labels
+    that a text was not annotated for, which are counted apart."""
     found, missing, outside = JudgedEntities(), False, False
     for example in examples:
         annotation = example.predicted._.latent.get(component)
@@ -134,16 +136,20 @@ def judged_entities(
             if (tags[:, 0] != MISSING).any():
                 return None
             continue
-        aligned = example.get_aligned_spans_y2x(list(example.reference.ents))
+        asked = annotated_labels(example.reference)
+        known = [span for span in example.reference.ents if asked is None or span.label_ in asked]
+        aligned = example.get_aligned_spans_y2x(known)
         gold = {(span.start, span.end, span.label_) for span in aligned}
-        found.gold += len(example.reference.ents)
+        found.gold += len(known)
         reference, place = example.reference, example.alignment.x2y
         for entity in annotation.entities():
             tokens = [i for token in range(entity.start, entity.end) for i in place[token].tolist()]
             right = (entity.start, entity.end, entity.label) in gold
             if entity.given:
                 found.gold -= right
-            elif any(reference[i].ent_iob == MISSING for i in tokens):
+            elif (asked is not None and entity.label not in asked) or any(
+                reference[i].ent_iob == MISSING for i in tokens
+            ):
                 found.unannotated += 1
             elif entity.probability is not None:
                 found.probabilities.append(entity.probability)
@@ -352,7 +358,8 @@ def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
 
 def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> ExampleScorer:
     """spaCy's scores of entities and ``ents_ece``, the expected calibration error of those that
-    ``component`` found with ``annotate = "probabilities"``.
+    ``component`` found with ``annotate = "probabilities"``. Entities of a label that a text was not
+    annotated for, by ``doc._.annotated_labels``, count in neither.
 
     component: name of the ``crf_ner`` in the pipeline, which spaCy does not tell a scorer. Where no
         doc has anything of it, a warning says so.
@@ -363,7 +370,7 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
         from spacy.scorer import get_ner_prf
 
         examples = list(examples)
-        found = get_ner_prf(examples, **kwargs)
+        found = get_ner_prf([asked_alone(example) for example in examples], **kwargs)
         docs = [example.predicted for example in examples if len(example.predicted)]
         if docs and not any(component in doc._.latent for doc in docs):
             there = ", ".join(sorted({name for doc in docs for name in doc._.latent}))

@@ -7,11 +7,15 @@ copies, pickling, ``nlp.pipe(n_process=2)`` and ``Doc.from_docs``, and
 ``Span.as_doc(copy_user_data=True)`` for the structures that lie wholly inside the span. Without
 ``copy_user_data`` or ``store_user_data``, or with "user_data" excluded, spaCy drops them.
 ``doc.to_json(underscore=["latent"])`` writes them for ``Doc.from_json`` too.
+
+``doc._.annotated_labels`` and ``doc._.entity_flags`` say what the annotation of a doc leaves open;
+see :mod:`spacy_latent.annotations.completeness`.
 """
 
 from __future__ import annotations
 
 from spacy_latent.annotations.as_json import to_json
+from spacy_latent.annotations.completeness import annotated_labels, entity_flags
 from spacy_latent.annotations.doc_annotations import DocAnnotations
 from spacy_latent.annotations.entities import ENTITIES, entities_of, names_entities
 from spacy_latent.annotations.latent_annotation import (
@@ -45,9 +49,11 @@ __all__ = [
     "Item",
     "LatentAnnotation",
     "SpanStructure",
+    "annotated_labels",
     "check_settings",
     "check_share",
     "entities_of",
+    "entity_flags",
     "names_entities",
     "no_counters_message",
     "no_probabilities_message",

@@ -23,6 +23,8 @@ from spacy_latent.cli.demo import EXAMPLES as DEMO_EXAMPLES
 from spacy_latent.cli.demo import demo_cli
 from spacy_latent.cli.explain import EXAMPLES as EXPLAIN_EXAMPLES
 from spacy_latent.cli.explain import explain_cli
+from spacy_latent.cli.incomplete import EXAMPLES as INCOMPLETE_EXAMPLES
+from spacy_latent.cli.incomplete import incomplete_cli
 from spacy_latent.cli.init_config import EXAMPLES as INIT_EXAMPLES
 from spacy_latent.cli.init_config import init_cli
 from spacy_latent.cli.listops import generate_cli as generate_listops
@@ -36,6 +38,8 @@ from spacy_latent.cli.scores import scores_cli
 from spacy_latent.cli.serve import EXAMPLES as SERVE_EXAMPLES
 from spacy_latent.cli.serve import serve_cli
 from spacy_latent.cli.show import show_cli
+from spacy_latent.cli.sources import EXAMPLES as SOURCES_EXAMPLES
+from spacy_latent.cli.sources import sources_cli
 from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
 from spacy_latent.cli.stats import stats_cli
 from spacy_latent.cli.sweep import EXAMPLES as SWEEP_EXAMPLES
@@ -60,8 +64,10 @@ latent_cli.command("attachment")(attachment)
 latent_cli.command("annotate", epilog=ANNOTATE_EXAMPLES)(annotate_cli)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("scores", epilog=SCORES_EXAMPLES)(scores_cli)
+latent_cli.command("sources", epilog=SOURCES_EXAMPLES)(sources_cli)
 latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
+latent_cli.command("incomplete", epilog=INCOMPLETE_EXAMPLES)(incomplete_cli)
 latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 # As for 'spacy train', what is not an option of the command is a setting of the config.
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -143,6 +143,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     from thinc.api import ConfigValidationError, fix_random_seed
 
     from spacy_latent.errors import LatentError, LatentWarning, NoLabels
+    from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
     from spacy_latent.pipeline.training_settings import training_settings
 
@@ -154,8 +155,9 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
     try:
         with warnings.catch_warnings():
-            # It is among the findings.
+            # They are among the findings.
             warnings.simplefilter("ignore", JudgedAsLabels)
+            warnings.simplefilter("ignore", DoubtfulEvidence)
             if not examples:
                 # What is missing in three words says nothing of the corpus.
                 warnings.simplefilter("ignore", LatentWarning)

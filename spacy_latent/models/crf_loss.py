@@ -1,10 +1,11 @@
-"""−log p of annotation under a chain of tags, and its gradient in one pass, without a graph.
+"""−log p of evidence under a chain of tags, and its gradient in one pass, without a graph.
 
-All terms are differences of log-partitions: of all sequences less those that agree with what is
-known (Lafferty et al. 2001; Tsuboi et al. 2008 where that is not every token). What is known of a
+All terms are differences of log-partitions: of all sequences less the same with the evidence as a
+weight (Lafferty et al. 2001; Tsuboi et al. 2008 where some tags are not known). What is known of a
 run of tags may also be that it is wrong: then the sequences that agree are those without it, which
 are a disjoint union over the first position at which they leave the run. A sum over these, in the
-place of 1 − P(run), loses no digit where P(run) is close to 0 or to 1.
+place of 1 − P(run), loses no digit where P(run) is close to 0 or to 1. Nor does the sum over tags
+and numbers of entities of :mod:`spacy_latent.models.entity_counts`, in the place of 1 − P(none).
 """
 
 from __future__ import annotations
@@ -14,32 +15,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
+from spacy_latent.models.entity_counts import (
+    batch_sums,
+    jointly_counted,
+    log_sums_with_counts,
+)
+from spacy_latent.models.tag_evidence import EntityCount, Run, TagEvidence
 from spacy_latent.structures.tag_sequence import TagSequence
 
 if TYPE_CHECKING:
     from spacy_latent.kernels.tag_batches import BatchSums
 
 
-@dataclass(frozen=True)
-class Run:
-    """Tags, by number, of the tokens from ``start`` on."""
-
-    start: int
-    tags: tuple[int, ...]
-
-
 @dataclass
 class Loss:
     """In nats, of each doc, ``(D,)``; the gradient of their sum for emissions ``(T, K)`` and for
     what is bound, ``(K + 2, K)``; and the docs whose annotation no sequence agrees with, for which
-    that does not count. All float64."""
+    that does not count. All float64.
+
+    posteriors: ``(T, K)``, the probability of each tag given the evidence, 0 for docs of which
+        nothing is known and for those left out; the gradient for potentials is their negative.
+    contradictory: docs whose tags some sequence agrees with, but none that has their counts.
+    """
 
     losses: np.ndarray
     emissions: np.ndarray
     transitions: np.ndarray
     left_out: list[int]
+    posteriors: np.ndarray
+    contradictory: list[int]
 
 
 # Of sums that are kept at once, the rows: what is without a wrong run is a copy of its doc. With 25
@@ -47,38 +52,60 @@ class Loss:
 ROWS = 30_000
 
 
-def crf_loss(
-    chain: TagSequence,
-    emissions: np.ndarray,
-    allowed: Sequence[np.ndarray],
-    rejected: Sequence[Sequence[Run]],
-) -> Loss:
+def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEvidence]) -> Loss:
     """chain: bound, float64, on the CPU. emissions: ``(T, K)``, of the docs one after the other.
-    allowed: for each doc ``(n, K)`` bool, tags that its annotation allows.
-    rejected: for each doc, runs of which each adds −log(1 − P(run)). Time for one of k tags is that
-        of k docs like its own; memory does not grow with their number.
+    evidence: of each doc. Time for a wrong run of k tags is that of k docs like its own; memory
+        does not grow with their number. Time for counts is that of as many docs as there are
+        combinations of numbers of entities to tell apart, two for one "at least one".
     """
-    sizes = np.array([len(part) for part in allowed], dtype=np.int64)
+    emissions = emissions.astype(np.float64, copy=False)
+    sizes = np.array([len(part.potentials) for part in evidence], dtype=np.int64)
     count, ends = len(sizes), np.cumsum(sizes)
     rows = [np.arange(end - size, end) for size, end in zip(sizes, ends)]
-    open_to = np.concatenate([np.zeros((0, emissions.shape[1]), dtype=bool), *allowed])
+    none = np.zeros((0, emissions.shape[1]))
+    potentials = np.concatenate([none, *(part.potentials for part in evidence)])
+    open_to = potentials != -np.inf
     choices = open_to.sum(1)
     # What is free adds 0, and of one sequence there is nothing to sum.
-    free = [bool((choices[own] == open_to.shape[1]).all()) for own in rows]
+    free = [not potentials[own].any() for own in rows]
     single = [bool((choices[own] == 1).all()) for own in rows]
-    known = [d for d in range(count) if not free[d] and not single[d]]
+    tags, losses = open_to.argmax(1), np.zeros(count)
+    left_out: list[int] = []
+    contradictory: list[int] = []
+    counted: dict[int, list[tuple[EntityCount, ...]]] = {}
+    for d, part in enumerate(evidence):
+        if part.counts and single[d]:
+            # Of one sequence it is known how many entities it has.
+            own = tags[rows[d]]
+            for one in part.counts:
+                losses[d] -= float(one.log_weights(np.isin(own, one.ends).sum()))
+        elif part.counts:
+            counted[d] = jointly_counted(part.counts)
+    # With counts that are all summed together, what the tags alone allow is not asked for.
+    plain = [d for d in range(count) if len(counted.get(d, ())) != 1]
+    known = [d for d in plain if not free[d] and not single[d]]
     gold = {d: count + place for place, d in enumerate(known)}
-    parts = [np.where(open_to[rows[d]], emissions[rows[d]], -np.inf) for d in known]
-    sums = _sums(chain, [emissions, *parts], [*sizes, *sizes[known]])
+    parts = [emissions[rows[d]] + potentials[rows[d]] for d in known]
+    sums = batch_sums(chain, [emissions, *parts], [*sizes, *sizes[known]])
     whole, scale = sums.log_partition, np.zeros(count + len(known))
-    tags, losses, left_out, paths = open_to.argmax(1), np.zeros(count), [], []
-    for d in range(count):
+    paths = []
+    for d in plain:
         if free[d]:
+            # With counts that nothing agrees with only where it is empty.
+            if losses[d] == np.inf:
+                contradictory.append(d)
             continue
         own = rows[d]
         value = whole[gold[d]] if d in gold else _score(chain, emissions[own], tags[own])
+        if d not in gold and value != -np.inf:
+            value += float(np.take_along_axis(potentials[own], tags[own, None], 1).sum())
         if value == -np.inf:
             left_out.append(d)
+            losses[d] = 0.0
+            counted.pop(d, None)
+            continue
+        if losses[d] == np.inf:
+            contradictory.append(d)
             continue
         losses[d] += whole[d] - value
         scale[d] += 1.0
@@ -87,33 +114,54 @@ def crf_loss(
         else:
             paths.append(own)
     complements = _Complements(chain, emissions, rows)
-    for d, run in ((d, run) for d, runs in enumerate(rejected) for run in runs):
+    for d, run in ((d, run) for d, part in enumerate(evidence) for run in part.rejected):
         if not complements.add(d, run):
             # Nothing but the run is possible.
             left_out.append(d)
     for d, value in complements.finish():
         losses[d] += whole[d] - value
         scale[d] += 1.0
+    jobs = [(d, counts) for d, groups in counted.items() for counts in groups]
+    with_counts = log_sums_with_counts(
+        chain, [emissions[rows[d]] + potentials[rows[d]] for d, _ in jobs], [c for _, c in jobs]
+    )
+    weights = np.zeros(len(jobs))
+    for j, (d, _) in enumerate(jobs):
+        value = with_counts.values[j]
+        if value == -np.inf:
+            allowed = batch_sums(chain, [emissions[rows[d]] + potentials[rows[d]]], [sizes[d]])
+            some = allowed.log_partition[0] != -np.inf
+            (contradictory if some else left_out).append(d)
+            continue
+        # Where counts are not all summed together, each group is given the tags that are known.
+        given = d if free[d] or len(counted[d]) == 1 else gold[d]
+        losses[d] += whole[given] - value
+        scale[given] += 1.0
+        weights[j] = -1.0
     d_items, d_transitions = sums.uses(scale)
     d_emissions, begin = d_items[: len(emissions)], len(emissions)
+    posteriors = np.zeros_like(emissions)
     for d in known:
-        d_emissions[rows[d]] += d_items[begin : begin + sizes[d]]
+        # Its scale is −1, but for what counts that are given the tags add.
+        posteriors[rows[d]] -= d_items[begin : begin + sizes[d]]
         begin += sizes[d]
-    d_emissions -= complements.emissions
-    d_transitions -= complements.transitions
+    from_counts, shared = with_counts.uses(weights)
+    d_transitions += shared
+    for (d, _), found in zip(jobs, from_counts):
+        posteriors[rows[d]] -= found
     for path in paths:
         own = tags[path]
-        d_emissions[path, own] -= 1.0
+        posteriors[path, own] += 1.0
         np.subtract.at(d_transitions, (own[:-1], own[1:]), 1.0)
         d_transitions[-2, own[0]] -= 1.0
         d_transitions[-1, own[-1]] -= 1.0
+    d_emissions -= posteriors + complements.emissions
+    d_transitions -= complements.transitions
     # Of a sure gold sequence the difference may come out below zero.
-    return Loss(np.maximum(losses, 0.0), d_emissions, d_transitions, left_out)
-
-
-def _sums(chain: TagSequence, parts: Sequence[np.ndarray], sizes: Sequence[int]) -> BatchSums:
-    lengths = torch.tensor([int(size) for size in sizes], dtype=torch.int64)
-    return chain.batch_sums(torch.from_numpy(np.concatenate(parts)), lengths)
+    losses[contradictory] = 0.0
+    return Loss(
+        np.maximum(losses, 0.0), d_emissions, d_transitions, left_out, posteriors, contradictory
+    )
 
 
 class _Complements:
@@ -185,7 +233,7 @@ class _Complements:
 
     def _of(self, items: Sequence[tuple[int, Run, _Departure]]) -> BatchSums:
         parts = [_departing(self.scores[self.rows[d]], run, one) for d, run, one in items]
-        return _sums(self.chain, parts, [len(part) for part in parts])
+        return batch_sums(self.chain, parts, [len(part) for part in parts])
 
 
 def _score(chain: TagSequence, emissions: np.ndarray, tags: np.ndarray) -> float:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError
 from spacy_latent.kernels.transfers import fetch_together, send_together
-from spacy_latent.models.crf_loss import Run, crf_loss
+from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.tag_evidence import Contradiction, TagEvidence
 from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.results import SparseSolution
@@ -116,23 +117,30 @@ def loss_and_gradient(
     kind: str,
     found: TagScores,
     tags: Sequence[str],
-    allowed: Sequence[Tensor],
-    rejected: Sequence[Sequence[Run]] | None = None,
+    evidence: Sequence[TagEvidence],
+    posteriors: list[np.ndarray] | None = None,
 ) -> tuple[list[float], TagScores, list[int]]:
     """Losses of the docs, and the gradient of their sum.
 
-    allowed: for each doc ``(n, K)`` bool, what its annotation allows.
-    rejected: for each doc runs of tags that are wrong, for the loss "crf"; see
-        :func:`spacy_latent.models.crf_loss.crf_loss`.
+    evidence: of each doc; for other losses than "crf" what :attr:`TagEvidence.only_forbids`.
+    posteriors: gets for the loss "crf" of each doc ``(n, K)``, as of
+        :class:`~spacy_latent.models.crf_loss.Loss`.
     RETURNS: also the docs whose annotation no sequence of tags agrees with. They do not count.
+        Raises Contradiction where there are some but for the counts of entities.
     """
     if kind == "crf":
-        return _crf_loss_and_gradient(found, tags, allowed, rejected or [()] * len(allowed))
-    if rejected is not None and any(rejected):
+        losses, gradient, left_out, likely = _crf_loss_and_gradient(found, tags, evidence)
+        if posteriors is not None:
+            ends = np.cumsum([len(own.potentials) for own in evidence])
+            posteriors += np.split(likely, ends[:-1])
+        return losses, gradient, left_out
+    if not all(own.only_forbids for own in evidence):
         raise LatentError(
-            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong; "
-            "expected 'crf', the loss that has probabilities to bring down."
+            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
+            "entities are counted, or some tags are more probable than others; expected 'crf', the "
+            "loss that has probabilities of all these."
         )
+    allowed = [torch.from_numpy(own.allowed) for own in evidence]
     emissions = xp2torch(found.emissions).requires_grad_()
     transitions = xp2torch(found.transitions).requires_grad_()
     losses, left_out, total = [0.0] * len(allowed), [], emissions.new_zeros(())
@@ -161,22 +169,20 @@ def loss_and_gradient(
 
 
 def _crf_loss_and_gradient(
-    found: TagScores,
-    tags: Sequence[str],
-    allowed: Sequence[Tensor],
-    rejected: Sequence[Sequence[Run]],
-) -> tuple[list[float], TagScores, list[int]]:
+    found: TagScores, tags: Sequence[str], evidence: Sequence[TagEvidence]
+) -> tuple[list[float], TagScores, list[int], np.ndarray]:
     emissions = xp2torch(found.emissions).detach()
     given = fetch_together([emissions, xp2torch(found.transitions).detach()])
     chain = bound_chain(given[1].double(), tags)
-    masks = [part.numpy() for part in allowed]
-    loss = crf_loss(chain, given[0].numpy(), masks, rejected)
+    loss = crf_loss(chain, given[0].numpy(), evidence)
+    if loss.contradictory:
+        raise Contradiction(loss.contradictory)
     slopes = torch.from_numpy(loss.emissions), torch.from_numpy(loss.transitions)
     d_emissions, d_transitions = send_together(
         [slope.to(own.dtype) for slope, own in zip(slopes, given)], emissions.device
     )
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    return loss.losses.tolist(), gradient, loss.left_out
+    return loss.losses.tolist(), gradient, loss.left_out, loss.posteriors
 
 
 def rehearsal_gradient(

@@ -19,11 +19,19 @@ from thinc.api import Config, Model, Optimizer
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.entity_evidence import (
+    DoubtfulEvidence,
+    EvidenceReader,
+    EvidenceSettings,
+    doubts_about,
+)
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
     from spacy_latent.models.crf_tagger import TagScores
+    from spacy_latent.models.tag_evidence import TagEvidence
+    from spacy_latent.models.tag_sources import SourceReliability, TagSources, Written
 
 DEFAULT_CONFIG = """
 [crf_ner]
@@ -33,6 +41,7 @@ threshold = 0.01
 alternatives = 0
 min_confidence = 0.0
 incorrect_spans_key = null
+evidence = null
 scorer = {"@scorers": "spacy.ner_scorer.v1"}
 
 [crf_ner.model]
@@ -75,6 +84,7 @@ def make_crf_ner(
     min_confidence: float,
     incorrect_spans_key: str | None,
     scorer: Callable | None,
+    evidence: dict[str, object] | None = None,
 ) -> "CrfEntityRecognizer":
     return CrfEntityRecognizer(
         nlp.vocab,
@@ -87,6 +97,7 @@ def make_crf_ner(
         min_confidence=min_confidence,
         incorrect_spans_key=incorrect_spans_key,
         scorer=scorer,
+        evidence=evidence,
     )
 
 
@@ -110,6 +121,9 @@ class CrfEntityRecognizer(TrainedComponent):
     incorrect_spans_key: group in the ``spans`` of reference docs that are known to be no entities
         with their labels, as of ``ner``; for the loss "crf", to which each adds −log(1 − P(span)).
     scorer: as of ``ner``.
+    evidence: settings for texts that are not annotated completely, or null; flags, flag_error,
+        negative_share, entity_ratio, entity_ratio_tolerance, entity_ratio_weight, sources, as of
+        :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
     """
 
     # Beside those of latent layers inside its model; see pipeline.inspection.LatentComponent.
@@ -128,6 +142,7 @@ class CrfEntityRecognizer(TrainedComponent):
         min_confidence: float = 0.0,
         incorrect_spans_key: str | None = None,
         scorer: Callable | None = None,
+        evidence: dict[str, object] | None = None,
     ) -> None:
         if model.name != "crf_tagger":
             raise LatentError(
@@ -140,6 +155,8 @@ class CrfEntityRecognizer(TrainedComponent):
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
         self._told: set[str] = set()
+        # Of what sources wrote in a batch, as its loss finds it.
+        self._counted: TagSources | None = None
         self.cfg: dict[str, Any] = {
             "labels": [],
             "loss": loss,
@@ -149,6 +166,7 @@ class CrfEntityRecognizer(TrainedComponent):
             "min_confidence": min_confidence,
             "calibration": None,
             "incorrect_spans_key": incorrect_spans_key,
+            "evidence": None if evidence is None else dict(evidence),
         }
         self.keep_settings()
         confidence.register_extension()
@@ -187,8 +205,12 @@ class CrfEntityRecognizer(TrainedComponent):
 
     def _resize(self) -> None:
         from spacy_latent.models.crf_tagger import set_tags
+        from spacy_latent.models.tag_sources import keep_sources
 
+        sources = self._sources()
         set_tags(self.model, len(self.tags))
+        if sources is not None:
+            keep_sources(self.model, sources.with_labels(len(self.labels)))
 
     # ---------------------------------------------------------------- calibration
 
@@ -225,6 +247,13 @@ class CrfEntityRecognizer(TrainedComponent):
                 f"{name}: incorrect_spans_key is {key!r} and loss is {loss!r}; only loss = 'crf' "
                 "has probabilities of spans to learn from. Use that, or set incorrect_spans_key to "
                 "null."
+            )
+
+        if EvidenceSettings.of_block(name, cfg["evidence"]).needs_probabilities and loss != "crf":
+            raise LatentError(
+                f"{name}: evidence is {cfg['evidence']!r} and loss is {loss!r}; only loss = 'crf' "
+                "has probabilities of counts and ratios. Use that, or leave out all of evidence "
+                "but negative_share."
             )
 
     def check_learnt(self) -> None:
@@ -414,8 +443,27 @@ class CrfEntityRecognizer(TrainedComponent):
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
         self._add_preset_labels(examples)
-        self._learn(examples, self.get_loss, drop, sgd, losses)
+        self._learn(examples, self._measure, drop, sgd, losses)
         return losses
+
+    def _measure(
+        self, examples: Sequence[Example], scores: "TagScores"
+    ) -> tuple[float, "TagScores"]:
+        """The loss, after which counts of sources wait for the end of the update."""
+        from spacy_latent.models.tag_sources import add_counts
+
+        self._counted = None
+        found = self.get_loss(examples, scores)
+        sources = self._sources()
+        if sources is not None and self._counted is not None:
+            add_counts(self.model, sources, self._counted)
+        return found
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        from spacy_latent.models.tag_sources import learn_counts
+
+        learn_counts(self.model)
+        super().finish_update(sgd)
 
     def _learn(
         self,
@@ -434,16 +482,43 @@ class CrfEntityRecognizer(TrainedComponent):
         self, examples: Iterable[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores"]:
         """RETURNS: the loss summed over docs, and the gradient of it for the scores."""
+        from spacy_latent.models.entity_ratio import EntityRatio, add_ratio_loss
+        from spacy_latent.models.tag_evidence import Contradiction
         from spacy_latent.models.tag_losses import loss_and_gradient
 
         examples = list(examples)
-        allowed = [self._gold_tags(example) for example in examples]
-        for example, own in zip(examples, allowed):
-            self._tell_of_what_is_not_predicted(example, own)
-        rejected = [self._incorrect_runs(example) for example in examples]
-        losses, gradient, left_out = loss_and_gradient(
-            self.cfg["loss"], scores, self.tags, allowed, rejected
-        )
+        reader = self._evidence_reader()
+        sources = self._sources()
+        written = [reader.written(example) for example in examples]
+        found = [
+            self._evidence(d, example, reader, written[d]) for d, example in enumerate(examples)
+        ]
+        evidence, incomplete = zip(*found) if found else ((), ())
+        if sources is not None:
+            for one, texts in zip(evidence, written):
+                for own in texts:
+                    one.potentials += sources.log_likelihood(own)
+        posteriors: list[np.ndarray] = []
+        try:
+            losses, gradient, left_out = loss_and_gradient(
+                self.cfg["loss"], scores, self.tags, evidence, posteriors
+            )
+        except Contradiction as error:
+            d = error.docs[0]
+            raise self._refusal(d, examples[d], reader.contradiction(examples[d])) from None
+        if sources is not None:
+            pairs = [(own, posteriors[d]) for d, texts in enumerate(written) for own in texts]
+            self._counted = sources.counted(*zip(*pairs)) if pairs else None
+        settings, chosen = reader.settings, [d for d, some in enumerate(incomplete) if some]
+        if settings.entity_ratio is not None and chosen:
+            ratio = EntityRatio(
+                settings.entity_ratio,
+                settings.entity_ratio_tolerance,
+                settings.entity_ratio_weight,
+            )
+            sizes = [len(example.predicted) for example in examples]
+            more, gradient = add_ratio_loss(scores, gradient, self.tags, sizes, chosen, ratio)
+            losses = [*losses, more]
         if left_out:
             text = examples[left_out[0]].reference.text[:60]
             self.tell_once(
@@ -453,9 +528,53 @@ class CrfEntityRecognizer(TrainedComponent):
             )
         return float(sum(losses)), gradient
 
+    def _sources(self) -> "TagSources | None":
+        """What was learned of sources of annotation; None where there are none."""
+        from spacy_latent.models.tag_sources import sources_of
+
+        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        return sources_of(self.model, len(names), len(self.labels)) if names else None
+
+    def source_reliability(self) -> "list[SourceReliability]":
+        """How often each source of annotation is right, of each label, as far as this was learned:
+        of the last batches of the training."""
+        sources = self._sources()
+        names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
+        return [] if sources is None else sources.reliability(names, self.labels)
+
+    def _evidence_reader(self) -> EvidenceReader:
+        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
+        return EvidenceReader(self.name, self.labels, self.tags, settings)
+
+    def _evidence(
+        self, number: int, example: Example, reader: EvidenceReader, written: "list[Written]"
+    ) -> tuple["TagEvidence", bool]:
+        """What is known of the tags of one of a batch, and whether some of them are not."""
+        from spacy_latent.models.tag_evidence import TagEvidence
+
+        known = self._gold_tags(example)
+        self._tell_of_what_is_not_predicted(example, known)
+        allowed = known.numpy()
+        incomplete = bool((allowed.sum(1) > 1).any())
+
+        def refuse(why: str) -> None:
+            raise self._refusal(number, example, why)
+
+        counts = reader.counts(allowed, example, refuse)
+        # What chance takes as outside is not to contradict a flag.
+        if not any(one.holds and not one.wrong for one in counts):
+            reader.take_as_outside(allowed, example, written)
+        found = TagEvidence.of_mask(allowed, self._incorrect_runs(example))
+        found.counts = counts
+        return found, incomplete
+
+    def _refusal(self, number: int, example: Example, why: str) -> LatentError:
+        text = example.reference.text[:60]
+        return LatentError(f"{self.name}: text {number + 1} of the batch, {text!r}: {why}")
+
     def _gold_tags(self, example: Example, refuse_unknown: bool = True) -> Any:
         """Tags ``(n, K)`` that agree with the reference, bool: any where that is missing, or where
-        its tokens are not those of the doc.
+        its tokens are not those of the doc, and all of a label that the text was not annotated for.
 
         refuse_unknown: whether a label that the component does not have raises LatentError; if not,
             no tag agrees with it.
@@ -477,6 +596,7 @@ class CrfEntityRecognizer(TrainedComponent):
                     f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
                     "labels before training."
                 )
+        self._evidence_reader().open_labels(allowed.numpy(), example, refuse_unknown)
         if blocked := _blocked(example.reference):
             # Made anew whenever it is asked for.
             to_own = example.alignment.y2x
@@ -518,7 +638,7 @@ class CrfEntityRecognizer(TrainedComponent):
     def _incorrect_runs(self, example: Example) -> list[Any]:
         """The tags of spans that are known to be wrong. A label that the component does not have
         has no entity to be wrong, as in ``ner``."""
-        from spacy_latent.models.crf_loss import Run
+        from spacy_latent.models.tag_evidence import Run
 
         key = self.cfg["incorrect_spans_key"]
         reference = example.reference
@@ -562,6 +682,8 @@ class CrfEntityRecognizer(TrainedComponent):
 
         labels (Sequence[str]): names, such as ``spacy init labels`` writes. LatentError for others.
         """
+        from spacy_latent.models.tag_sources import keep_sources
+
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
         if labels is not None:
@@ -574,8 +696,10 @@ class CrfEntityRecognizer(TrainedComponent):
                     for span in example.reference.ents
                     if span.label_
                 }
+                | self._evidence_reader().names(get_examples())
             )
         self.cfg["calibration"] = None
+        keep_sources(self.model, None)
         for name in names:
             self.add_label(name)
         if not self.labels:
@@ -586,6 +710,14 @@ class CrfEntityRecognizer(TrainedComponent):
                 labels is not None,
             )
         self._warn_without_incorrect_spans(get_examples)
+        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
+        if unknown := set(settings.flags.values()).difference(self.labels):
+            raise LatentError(
+                f"{self.name}: evidence.flags has the label {min(unknown)!r}, and the labels are "
+                f"{', '.join(self.labels)}. Look at the spelling, or add it to the labels."
+            )
+        for doubt in doubts_about(get_examples(), settings):
+            warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)
 

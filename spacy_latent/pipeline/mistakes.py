@@ -13,8 +13,10 @@ from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.training import Example
 from thinc.api import Model
 
+from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import number_of
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
+from spacy_latent.pipeline.entity_evidence import EvidenceSettings, doubts_about
 from spacy_latent.pipeline.finding import Finding, Level
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.listening import listeners_in, listening_mistakes
@@ -61,6 +63,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]
     found += listening_mistakes(nlp)
     found += about_sentences(nlp, examples)
     found += about_score_ranges(nlp)
+    found += about_incomplete_entities(nlp, examples)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
     found += _of_empty_texts(nlp)
@@ -100,6 +103,34 @@ def _of_names(nlp: Language) -> Iterable[Finding]:
                     f"{setting}: the pipeline has no component {name!r}.{hint} It has "
                     f"{', '.join(names)}.",
                 )
+
+
+# Scorers by which entities of labels that were not asked for are neither right nor wrong.
+OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
+
+
+def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Finding]:
+    """What a ``crf_ner`` would learn from texts that are not annotated completely."""
+    from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+
+    for name, pipe in nlp.pipeline:
+        if not isinstance(pipe, CrfEntityRecognizer):
+            continue
+        settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
+        for doubt in doubts_about(examples, settings):
+            yield Finding("warning", "entity-evidence", f"{name}: {doubt}")
+        block = nlp.config["components"].get(name, {}).get("scorer") or {}
+        scorer = str(block.get("@scorers"))
+        asked = any(annotated_labels(example.reference) is not None for example in examples)
+        if asked and not scorer.startswith(OF_LABEL_SETS):
+            yield Finding(
+                "note",
+                "label-sets",
+                f"{name}: training texts were annotated for some labels alone. Where those that it "
+                f"is judged by are so too, the scorer {scorer} counts entities of other labels as "
+                "wrong: set spacy-latent.label_set_scorer.v1, or take texts that are annotated for "
+                "all.",
+            )
 
 
 def frozen_without_weights(nlp: Language) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from thinc.api import Adam, Optimizer
@@ -42,6 +43,7 @@ from spacy_latent.models import latent_shim, tag_losses
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.latent_layer_model import build_module
 from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.tag_evidence import TagEvidence
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_module import build_text_module
 from spacy_latent.structures.base import Structure
@@ -124,9 +126,8 @@ def counted(made: Any) -> tuple[int, int, int]:
 def tags(count: int = 9) -> Any:
     """The loss of ``crf_ner`` and its gradient, from scores on the GPU and back to it."""
     labels = ["O", *(f"{part}-{label}" for label in ("A", "B") for part in "BILU")]
-    allowed = [torch.ones(size, count, dtype=torch.bool) for size in SIZES]
-    for part in allowed:
-        part[:, 1:] = False
+    outside = np.arange(count) == 0
+    evidence = [TagEvidence.of_mask(np.tile(outside, (size, 1))) for size in SIZES]
     module = torch.nn.Linear(WIDTH, count)
     transitions = torch.nn.Parameter(torch.randn(count + 2, count))
     module.register_parameter("transitions", transitions)
@@ -138,7 +139,7 @@ def tags(count: int = 9) -> Any:
             # Between torch and Thinc nothing moves.
             for name in ("xp2torch", "torch2xp"):
                 patched.setattr(tag_losses, name, lambda given: given)
-            _, gradient, _ = tag_losses.loss_and_gradient("crf", given, labels, allowed)
+            _, gradient, _ = tag_losses.loss_and_gradient("crf", given, labels, evidence)
         return (emissions * gradient.emissions).sum()
 
     return module, step

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, LatentError
-from spacy_latent.models.crf_loss import Loss, Run, crf_loss
+from spacy_latent.models.crf_loss import Loss, crf_loss
 from spacy_latent.models.crf_tagger import TagScores
+from spacy_latent.models.tag_evidence import Run, TagEvidence
 from spacy_latent.models.tag_losses import bound_chain, loss_and_gradient
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
 from tests.enumeration import tag_sequences
@@ -63,7 +64,8 @@ def found_loss(
     emissions: Tensor, transitions: Tensor, allowed: list[np.ndarray], rejected: list[list[Run]]
 ) -> Loss:
     chain = bound_chain(transitions.detach(), TAGS)
-    return crf_loss(chain, emissions.detach().numpy(), allowed, rejected)
+    evidence = [TagEvidence.of_mask(mask, runs) for mask, runs in zip(allowed, rejected)]
+    return crf_loss(chain, emissions.detach().numpy(), evidence)
 
 
 # ---------------------------------------------------------------- sums over a batch
@@ -213,17 +215,18 @@ def test_wrong_runs_that_are_summed_in_parts_add_up(
 def test_other_losses_refuse_wrong_runs() -> None:
     emissions, transitions = random_scores(2, 0)
     found = TagScores(emissions.float().numpy(), transitions.float().numpy())  # type: ignore[arg-type]
-    allowed = [torch.ones(2, K, dtype=torch.bool)]
+    free = np.ones((2, K), dtype=bool)
     with pytest.raises(LatentError, match=r"'perceptron'.*expected 'crf'"):
-        loss_and_gradient("perceptron", found, TAGS, allowed, [[Run(0, (U_A,))]])
-    losses, _, _ = loss_and_gradient("perceptron", found, TAGS, allowed, [[]])
+        wrong = [TagEvidence.of_mask(free, [Run(0, (U_A,))])]
+        loss_and_gradient("perceptron", found, TAGS, wrong)
+    losses, _, _ = loss_and_gradient("perceptron", found, TAGS, [TagEvidence.of_mask(free)])
     assert losses == [0.0]
 
 
 def test_where_nothing_but_a_wrong_run_is_possible_the_doc_is_left_out() -> None:
     chain = TagSequence().bind(torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
-    allowed = [np.ones((2, 1), dtype=bool)]
-    found = crf_loss(chain, np.zeros((2, 1)), allowed, [[Run(0, (0,))]])
+    evidence = [TagEvidence.of_mask(np.ones((2, 1), dtype=bool), [Run(0, (0,))])]
+    found = crf_loss(chain, np.zeros((2, 1)), evidence)
     assert found.left_out == [0] and found.losses[0] == 0.0 and not found.emissions.any()
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.models.crf_tagger import TagScores
+from spacy_latent.models.tag_evidence import TagEvidence
 from spacy_latent.models.tag_losses import (
     VALUES,
     bound_chain,
@@ -114,9 +115,9 @@ def test_the_loss_of_a_batch_is_that_of_its_docs_whatever_their_order() -> None:
     offsets = np.cumsum([0, *sizes])
     allowed = []
     for size in sizes:
-        mask = torch.zeros(size, K, dtype=torch.bool)
+        mask = np.zeros((size, K), dtype=bool)
         mask[:, 0] = True
-        allowed.append(mask)
+        allowed.append(TagEvidence.of_mask(mask))
     together, gradient, left_out = loss_and_gradient("crf", found, TAGS, allowed)
     assert not left_out and together[1] == 0.0
     total = np.zeros_like(gradient.transitions)
@@ -131,13 +132,8 @@ def test_the_loss_of_a_batch_is_that_of_its_docs_whatever_their_order() -> None:
 
 
 def test_annotation_that_no_sequence_agrees_with_does_not_count() -> None:
-    impossible = torch.zeros(2, K, dtype=torch.bool)
-    impossible[:, 2] = True
-    possible = torch.zeros(2, K, dtype=torch.bool)
-    possible[:, 4] = True
-    losses, gradient, left_out = loss_and_gradient(
-        "crf", found_scores(4), TAGS, [impossible, possible]
-    )
+    evidence = [TagEvidence.of_mask(np.tile(np.arange(K) == tag, (2, 1))) for tag in (2, 4)]
+    losses, gradient, left_out = loss_and_gradient("crf", found_scores(4), TAGS, evidence)
     assert left_out == [0] and losses[0] == 0.0 and losses[1] > 0
     assert not gradient.emissions[:2].any() and gradient.emissions[2:].any()
 

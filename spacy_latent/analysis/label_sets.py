@@ -1,0 +1,46 @@
+"""Scores of entities on texts that were annotated for some labels alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from spacy_latent.analysis.scores import ExampleScorer, Scores
+from spacy_latent.annotations import annotated_labels
+
+if TYPE_CHECKING:
+    from spacy.training import Example
+
+
+def asked_alone(example: Example) -> Example:
+    """The example without entities of labels that ``doc._.annotated_labels`` of its reference does
+    not have, found and gold: they are neither right nor wrong. The same one where that is None."""
+    from spacy.training import Example
+
+    asked = annotated_labels(example.reference)
+    if asked is None:
+        return example
+    docs = []
+    for doc in (example.predicted, example.reference):
+        copied = doc.copy()
+        missing = [copied[token.i : token.i + 1] for token in doc if token.ent_iob == 0]
+        kept = [span for span in copied.ents if span.label_ in asked]
+        copied.set_ents(kept, missing=missing, default="outside")
+        docs.append(copied)
+    return Example(*docs)
+
+
+def build_label_set_scorer_v1() -> ExampleScorer:
+    """spaCy's scores of entities, in which an entity of a label that its text was not annotated
+    for, by ``doc._.annotated_labels``, is neither right nor wrong. ``entity_scorer`` does so, too.
+    """
+
+    def score(examples: Iterable[Example], **kwargs: object) -> Scores:
+        from spacy.scorer import get_ner_prf
+
+        return get_ner_prf([asked_alone(example) for example in examples], **kwargs)
+
+    return score
+
+
+__all__ = ["asked_alone", "build_label_set_scorer_v1"]

@@ -1,0 +1,115 @@
+"""``spacy latent incomplete``: a corpus with a part of its annotation taken away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import check_output, finished_first
+from spacy_latent.errors import LatentError, number_of
+
+EXAMPLES = """
+Examples:
+
+  spacy latent incomplete corpus/train.spacy corpus/sparse.spacy --keep 0.3
+
+  spacy latent incomplete corpus/train.spacy corpus/flags.spacy --flags --full 150
+
+  spacy latent incomplete corpus/train.spacy corpus/sets.spacy --label-sets Chemical/Disease
+
+  spacy latent incomplete corpus/train.spacy corpus/sources.spacy --sources 0.8,0.6,0.4
+"""
+
+
+def shares_in(text: str) -> list[float]:
+    """Raises LatentError for what are no numbers between commas."""
+    try:
+        return [float(share) for share in text.split(",")]
+    except ValueError:
+        raise LatentError(f"--sources is {text!r}; expected numbers, as 0.9,0.7,0.5.") from None
+
+
+def incomplete_cli(
+    corpus: Path = typer.Argument(..., help="Annotated texts: .spacy, or a directory of these"),
+    output: Path = typer.Argument(..., help="The .spacy file to write"),
+    keep: Optional[float] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--keep", help="Keep this share of the entities; of other tokens nothing is known"
+    ),
+    flags: bool = typer.Option(
+        False, "--flags", help="Say only whether a text has an entity of each label, in doc.cats"
+    ),
+    full: int = typer.Option(150, "--full", help="With --flags: leave so many texts as they are"),
+    wrong: float = typer.Option(0.0, "--wrong", help="With --flags: this share of them is wrong"),
+    label_sets: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--label-sets",
+        help="Annotate each text for one of these sets of labels: / between sets, commas in them",
+    ),
+    sources: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--sources",
+        help="Let sources of annotation see the entities that are right so often, as 0.9,0.7,0.5; "
+        "in doc.spans source_1 and so on",
+    ),
+    as_if_complete: bool = typer.Option(
+        False,
+        "--as-if-complete",
+        help="Do not say what is not known, for comparison: other tokens count as outside of "
+        "entities, with --flags only the complete texts are written, and with --sources the "
+        "majority decides",
+    ),
+    seed: int = typer.Option(0, "--seed", help="Seed of what is taken away"),
+) -> None:
+    """Take annotation away from a corpus, to see what the rest of it would have been worth. Give
+    one of --keep, --flags, --label-sets and --sources; the page "Learn from incomplete annotation"
+    says what a crf_ner makes of each."""
+    import spacy
+    from spacy.tokens import DocBin
+    from spacy.training.corpus import walk_corpus
+
+    import spacy_latent.annotations  # noqa: F401 (it registers doc._.annotated_labels)
+    from spacy_latent.corpora.incomplete import (
+        flag_all_but,
+        keep_some,
+        simulate_sources,
+        split_by_labels,
+    )
+
+    if (keep is not None) + flags + (label_sets is not None) + (sources is not None) != 1:
+        fail("Nothing is taken away", "Give one of --keep, --flags, --label-sets and --sources.")
+    if not corpus.exists():
+        fail(f"{corpus} does not exist. Give a .spacy file, or a directory of these.")
+    if output.suffix != ".spacy":
+        fail(f"{output} is no .spacy file", "Give a name that ends so.")
+    check_output(output)
+    vocab = spacy.blank("xx").vocab
+    try:
+        docs = [
+            doc
+            for file in walk_corpus(corpus, ".spacy")
+            for doc in DocBin().from_disk(file).get_docs(vocab)
+        ]
+        if not any(doc.ents for doc in docs):
+            raise LatentError(f"The texts of {corpus} have no entities.")
+        if keep is not None:
+            made = list(keep_some(docs, keep, seed, as_if_complete))
+        elif flags:
+            made = list(flag_all_but(docs, full, seed, wrong, as_if_complete))
+        elif sources is not None:
+            made = list(simulate_sources(docs, shares_in(sources), seed, as_if_complete))
+        else:
+            sets = [
+                [label.strip() for label in one.split(",")] for one in (label_sets or "").split("/")
+            ]
+            made = list(split_by_labels(docs, sets, seed, as_if_complete))
+    except LatentError as error:
+        fail("Nothing was written", str(error))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with finished_first():
+        DocBin(docs=made, store_user_data=True).to_disk(output)
+    entities = sum(len(doc.ents) for doc in made)
+    msg.good(f"{output}: {number_of(len(made), 'text')}, {number_of(entities, 'entity', ',')}")

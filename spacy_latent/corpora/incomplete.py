@@ -1,0 +1,179 @@
+"""Annotation taken away from texts that are annotated completely, to see what half of it would have
+been worth."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from spacy.tokens import Doc, Span
+from spacy.util import filter_spans
+
+from spacy_latent.errors import LatentError, number_of
+
+PREFIX = "has_"
+
+
+def keep_some(
+    docs: Iterable[Doc], share: float, seed: int = 0, as_if_complete: bool = False
+) -> Iterator[Doc]:
+    """Keep a random share of all entities. Of other tokens nothing is known.
+
+    as_if_complete: say that they are outside of entities, as is done where nobody thinks of it.
+    """
+    if not 0 <= share <= 1:
+        raise LatentError(f"The share of entities to keep is {share}; expected one from 0 to 1.")
+    chance = random.Random(seed)
+    for doc in docs:
+        kept = [span for span in doc.ents if chance.random() < share]
+        doc.set_ents(kept, default="outside" if as_if_complete else "missing")
+        yield doc
+
+
+def flag_all_but(
+    docs: Iterable[Doc],
+    complete: int,
+    seed: int = 0,
+    wrong: float = 0.0,
+    as_if_complete: bool = False,
+) -> Iterator[Doc]:
+    """Leave so many random texts as they are; of others say only whether there is an entity of each
+    label, as a category such as "has_GPE" that is 1 or 0.
+
+    wrong: the share of flags that say the contrary.
+    as_if_complete: leave out those others, of which spaCy's ``ner`` could read nothing.
+    """
+    docs = list(docs)
+    if not 0 <= complete <= len(docs):
+        raise LatentError(
+            f"{number_of(complete, 'text')} are to stay complete, of {len(docs)}; expected from 0 "
+            "to all of them."
+        )
+    if not 0 <= wrong < 0.5:
+        raise LatentError(
+            f"The share of flags that are wrong is {wrong}; expected from 0 to below one half."
+        )
+    chance = random.Random(seed)
+    chosen = set(chance.sample(range(len(docs)), complete))
+    labels = sorted({span.label_ for doc in docs for span in doc.ents})
+    for number, doc in enumerate(docs):
+        if number not in chosen:
+            if as_if_complete:
+                continue
+            there = {span.label_ for span in doc.ents}
+            for label in labels:
+                is_right = not wrong or chance.random() >= wrong
+                doc.cats[PREFIX + label] = float((label in there) == is_right)
+            doc.set_ents([], default="missing")
+        yield doc
+
+
+def split_by_labels(
+    docs: Iterable[Doc],
+    sets: Sequence[Sequence[str]],
+    seed: int = 0,
+    as_if_complete: bool = False,
+) -> Iterator[Doc]:
+    """Deal texts at random to sets of labels, in equal parts, and keep of each text the entities of
+    its set, which ``doc._.annotated_labels`` then says.
+
+    as_if_complete: do not say so, so that entities of other labels seem to be outside.
+    """
+    docs = list(docs)
+    there = {span.label_ for doc in docs for span in doc.ents}
+    unknown = sorted({label for one in sets for label in one} - there)
+    if unknown or len(sets) < 2:
+        raise LatentError(
+            f"The sets of labels are {[list(one) for one in sets]}; expected two or more, with "
+            f"labels of the texts, which are {', '.join(sorted(there)) or 'none'}."
+        )
+    order = list(range(len(docs)))
+    random.Random(seed).shuffle(order)
+    own = {number: sets[rank * len(sets) // len(docs)] for rank, number in enumerate(order)}
+    for number, doc in enumerate(docs):
+        labels = own[number]
+        missing = [doc[token.i : token.i + 1] for token in doc if token.ent_iob == 0]
+        kept = [span for span in doc.ents if span.label_ in labels]
+        doc.set_ents(kept, missing=missing, default="outside")
+        if not as_if_complete:
+            doc._.annotated_labels = list(labels)
+        yield doc
+
+
+SOURCE = "source_"
+
+
+def simulate_sources(
+    docs: Iterable[Doc],
+    rights: Sequence[float],
+    seed: int = 0,
+    as_if_complete: bool = False,
+) -> Iterator[Doc]:
+    """Let several sources write what they see of the entities into ``doc.spans["source_1"]`` and so
+    on, and leave no other annotation.
+
+    rights: how often each gives an entity as it is. As often as not it is one of three: the source
+        misses it, or gives another label, or one token more or less. And to as many texts as half
+        of that it adds a span of a token or two that is no entity.
+    as_if_complete: let the majority decide on each span, and take what remains for all entities.
+    """
+    docs = list(docs)
+    if not rights or not all(0 <= right <= 1 for right in rights):
+        raise LatentError(f"The sources are right {list(rights)}; expected shares from 0 to 1.")
+    labels = sorted({span.label_ for doc in docs for span in doc.ents})
+    chance = random.Random(seed)
+    for doc in docs:
+        gold = [(span.start, span.end, span.label_) for span in doc.ents]
+        votes: Counter[tuple[int, int, str]] = Counter()
+        doc.set_ents([], default="missing")
+        for number, right in enumerate(rights, 1):
+            seen = {
+                one
+                for start, end, label in gold
+                if (one := _seen(start, end, label, len(doc), labels, right, chance))
+            }
+            taken = {i for start, end, _ in gold for i in range(start, end)}
+            free = [i for i in range(len(doc)) if i not in taken]
+            if free and chance.random() < (1 - right) / 2:
+                start = chance.choice(free)
+                end = start + 1 + (start + 1 in free and chance.random() < 0.5)
+                seen.add((start, end, chance.choice(labels)))
+            votes.update(seen)
+            doc.spans[f"{SOURCE}{number}"] = [Span(doc, *one) for one in sorted(seen)]
+        if as_if_complete:
+            most = [Span(doc, *one) for one, count in votes.items() if 2 * count > len(rights)]
+            doc.set_ents(filter_spans(most), default="outside")
+        yield doc
+
+
+def _seen(
+    start: int,
+    end: int,
+    label: str,
+    size: int,
+    labels: Sequence[str],
+    right: float,
+    chance: random.Random,
+) -> tuple[int, int, str] | None:
+    if chance.random() < right:
+        return start, end, label
+    mistake = chance.choice(["missed", "label", "more or less"])
+    if mistake == "missed":
+        return None
+    others = [one for one in labels if one != label]
+    if mistake == "label" and others:
+        return start, end, chance.choice(others)
+    if end - start > 1 and chance.random() < 0.5:
+        return start, end - 1, label
+    return (start, end + 1, label) if end < size else (max(start - 1, 0), end, label)
+
+
+__all__ = [
+    "PREFIX",
+    "SOURCE",
+    "flag_all_but",
+    "keep_some",
+    "simulate_sources",
+    "split_by_labels",
+]

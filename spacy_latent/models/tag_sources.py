@@ -1,0 +1,229 @@
+"""What several sources wrote of the entities of a text, given its latent tags.
+
+A source is a person, a list of names, a pattern, another model. It is right more often of one label
+than of another, misses some and invents others. What it writes at a token is a class, "O" or a
+label, and for a label a place, the first token of an entity, the last or so. Given the tag of the
+token both are drawn from distributions of the source's own (Dawid and Skene 1979; for sequences as
+in Nguyen et al. 2017), which are learned together with the tagger, by expected counts over the last
+batches (Cappé and Moulines 2009) beside a Dirichlet prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from thinc.api import Model
+
+from spacy_latent.errors import LatentError
+
+# Of tags, in the order of scheme_tags.
+PLACES = "BILU"
+# What a source writes without anything being known of it: of an entity of a label it gives the
+# label, or nothing, or another label; outside it mostly gives nothing.
+RIGHT, NOTHING, RIGHT_OUTSIDE, RIGHT_PLACE = 0.7, 0.2, 0.97, 0.8
+# How many tokens that counts for, of each label; outside; and of places.
+STRENGTH, STRENGTH_OUTSIDE, STRENGTH_PLACE = 20.0, 200.0, 20.0
+# How many batches are remembered.
+MEMORY = 50
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a source wrote of a text. number: of the source. classes: ``(n,)``, 0 for "O", else one
+    more than the number of the label. places: ``(n,)``, in PLACES, −1 for "O"."""
+
+    number: int
+    classes: np.ndarray
+    places: np.ndarray
+
+
+@dataclass(frozen=True)
+class SourceReliability:
+    """Of a source and a label, over tokens, as the tagger together with all sources sees it.
+
+    precision: of the tokens to which the source gave the label, the share that has it. recall: of
+        those that have it, the share to which the source gave it. NaN of none. tokens: to how many
+        it gave the label, in the batches that are remembered.
+    """
+
+    source: str
+    label: str
+    precision: float
+    recall: float
+    tokens: float
+
+
+class TagSources:
+    """Expected counts: ``labels`` ``(S, L + 1, L + 1)`` of [source, class of the tag, class that
+    was written], ``places`` ``(S, 5, 4)`` of [source, "O" or place of the tag, place written]."""
+
+    def __init__(self, labels: np.ndarray, places: np.ndarray) -> None:
+        self.labels, self.places = labels, places
+
+    @classmethod
+    def empty(cls, sources: int, labels: int) -> TagSources:
+        return cls(np.zeros((sources, labels + 1, labels + 1)), np.zeros((sources, 5, 4)))
+
+    def with_labels(self, count: int) -> TagSources:
+        """With room for more labels, of which nothing is known yet."""
+        wide = TagSources.empty(len(self.labels), count)
+        known = self.labels.shape[1]
+        wide.labels[:, :known, :known] = self.labels
+        wide.places[:] = self.places
+        return wide
+
+    def log_likelihood(self, written: Written) -> np.ndarray:
+        """``(n, K)``, the logarithm of how probable what was written is given each tag, "O" and
+        four tags for each label."""
+        count = self.labels.shape[1] - 1
+        seen = self.labels[written.number] + _prior_of_labels(count)
+        by_class = np.log(seen / seen.sum(1, keepdims=True))
+        seen = self.places[written.number] + _prior_of_places()
+        by_place = np.log(seen / seen.sum(1, keepdims=True))
+        classes, places = _parts_of_tags(count)
+        found = by_class[classes][:, written.classes].T
+        inside = written.classes > 0
+        found[inside] += by_place[places][:, written.places[inside]].T
+        return found
+
+    def counted(self, written: Sequence[Written], posteriors: Sequence[np.ndarray]) -> TagSources:
+        """The expected counts of a batch alone.
+
+        posteriors: for each text that a source wrote of, ``(n, K)``, probabilities of its tags.
+        """
+        count = self.labels.shape[1] - 1
+        own = TagSources.empty(len(self.labels), count)
+        classes, places = _parts_of_tags(count)
+        of_class, of_place = np.eye(count + 1)[classes], np.eye(5)[places]
+        for one, shares in zip(written, posteriors):
+            np.add.at(own.labels[one.number].T, one.classes, shares @ of_class)
+            inside = one.classes > 0
+            np.add.at(own.places[one.number].T, one.places[inside], shares[inside] @ of_place)
+        return own
+
+    def learn(self, batch: TagSources) -> None:
+        """Add the counts of a batch, and forget a part of those before."""
+        for own, more in ((self.labels, batch.labels), (self.places, batch.places)):
+            own *= 1.0 - 1.0 / MEMORY
+            own += more
+
+    def reliability(self, sources: Sequence[str], labels: Sequence[str]) -> list[SourceReliability]:
+        found = []
+        for number, source in enumerate(sources):
+            counts = self.labels[number]
+            for place, label in enumerate(labels, 1):
+                right, given = counts[place, place], counts[:, place].sum()
+                there = counts[place].sum()
+                precision = right / given if given else float("nan")
+                recall = right / there if there else float("nan")
+                found.append(
+                    SourceReliability(source, label, float(precision), float(recall), float(given))
+                )
+        return found
+
+
+def _prior_of_labels(count: int) -> np.ndarray:
+    """As counts, ``(L + 1, L + 1)``."""
+    others = 1.0 - RIGHT - NOTHING
+    mean = np.full((count + 1, count + 1), others / max(count - 1, 1))
+    mean[0] = (1.0 - RIGHT_OUTSIDE) / count
+    mean[:, 0] = NOTHING
+    np.fill_diagonal(mean, RIGHT)
+    mean[0, 0] = RIGHT_OUTSIDE
+    mean /= mean.sum(1, keepdims=True)
+    strength = np.full((count + 1, 1), STRENGTH)
+    strength[0] = STRENGTH_OUTSIDE
+    return strength * mean
+
+
+def _prior_of_places() -> np.ndarray:
+    """As counts, ``(5, 4)``."""
+    mean = np.full((5, 4), (1.0 - RIGHT_PLACE) / 3)
+    mean[0] = 0.25
+    np.fill_diagonal(mean[1:], RIGHT_PLACE)
+    return STRENGTH_PLACE * mean
+
+
+def _parts_of_tags(labels: int) -> tuple[np.ndarray, np.ndarray]:
+    """The class of each tag and its place, 0 for "O" and one more than in PLACES, ``(K,)`` each."""
+    classes = np.repeat(np.arange(1, labels + 1), 4)
+    return np.append(0, classes), np.append(0, np.tile(np.arange(1, 5), labels))
+
+
+# ---------------------------------------------------------------- on a model
+
+_NAMES = ("source_labels", "source_places")
+
+
+def sources_of(model: Model, sources: int, labels: int) -> TagSources:
+    """Those that are kept on a ``CrfTagger`` beside its transitions; empty ones before training.
+    Raises LatentError where it has learned of another number of sources."""
+    table = model.get_ref("transitions")
+    if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
+        return TagSources.empty(sources, labels)
+    arrays = [table.ops.to_numpy(table.get_param(name)).astype(np.float64) for name in _NAMES]
+    if len(arrays[0]) != sources:
+        raise LatentError(
+            f"The model has learned of {len(arrays[0])} sources of annotation, and the component's "
+            f"evidence.sources names {sources}. Name the same ones in the same order, or train it "
+            "anew."
+        )
+    return TagSources(*arrays).with_labels(labels)
+
+
+def keep_sources(model: Model, found: TagSources | None) -> None:
+    """Write them to the model, with which they are saved. None: forget what was there."""
+    table = model.get_ref("transitions")
+    ops: Any = table.ops
+    arrays = (None, None) if found is None else (found.labels, found.places)
+    for name, array in zip(_NAMES, arrays):
+        if array is None:
+            if name in table.param_names:
+                table.set_param(name, None)
+            continue
+        table.set_param(name, ops.asarray(array, dtype="float32"))
+        table.set_grad(name, ops.alloc(array.shape, dtype="float32"))
+
+
+def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
+    """Let the counts of a batch wait for :func:`learn_counts` in the place of gradients: several
+    batches may come before it, and several processes add theirs up.
+
+    known: those on the model, which are written to it where it has none yet.
+    """
+    table = model.get_ref("transitions")
+    if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
+        keep_sources(model, known)
+    ops: Any = table.ops
+    for name, array in zip(_NAMES, (batch.labels, batch.places)):
+        table.inc_grad(name, ops.asarray(array, dtype="float32"))
+
+
+def learn_counts(model: Model) -> None:
+    """Take in the counts that wait, and leave an optimizer nothing of them."""
+    table = model.get_ref("transitions")
+    if not all(name in table.param_names and table.has_grad(name) for name in _NAMES):
+        return
+    to_numpy = table.ops.to_numpy
+    known, batch = (
+        TagSources(*(to_numpy(get(name)).astype(np.float64) for name in _NAMES))
+        for get in (table.get_param, table.get_grad)
+    )
+    if batch.labels.any():
+        known.learn(batch)
+        keep_sources(model, known)
+
+
+__all__ = [
+    "PLACES",
+    "SourceReliability",
+    "TagSources",
+    "Written",
+    "add_counts",
+    "keep_sources",
+    "learn_counts",
+    "sources_of",
+]

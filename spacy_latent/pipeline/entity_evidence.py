@@ -1,0 +1,379 @@
+"""What the annotation of a text says of its entities, as evidence about the tags of its tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import filter_spans
+
+from spacy_latent.annotations import annotated_labels, check_share, entity_flags
+from spacy_latent.annotations.completeness import ANNOTATED_LABELS, ENTITY_FLAGS
+from spacy_latent.errors import LatentError, LatentWarning, number_of
+
+if TYPE_CHECKING:
+    from spacy_latent.models.tag_evidence import EntityCount
+    from spacy_latent.models.tag_sources import Written
+
+# Above it a category says that there is such an entity.
+EVEN = 0.5
+# The token.ent_iob of what has no annotation.
+MISSING = 0
+# What to set where nothing tells which tokens are outside.
+ADVICE = (
+    "evidence.negative_share (0.15 takes a random 15 % of the tokens without annotation as outside "
+    "at each step) or evidence.entity_ratio (the share of tokens that are expected to be in "
+    "entities), or annotate some texts completely"
+)
+
+
+class DoubtfulEvidence(LatentWarning):
+    """What is said in initialize() of texts that are not annotated completely."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A text has at least so many entities of a label, none for 0; wrong: how probable it is that
+    this is wrong. source: where that was read, for messages."""
+
+    label: str
+    least: int
+    wrong: float
+    source: str
+
+    def __str__(self) -> str:
+        said = "none" if not self.least else f"at least {self.least}"
+        return f"{self.source} says {said} of {self.label!r}"
+
+
+@dataclass(frozen=True)
+class EvidenceSettings:
+    """The block ``evidence`` of a ``crf_ner``.
+
+    flags: labels of entities by the categories, in ``doc.cats``, that say whether a text has one.
+        Those above a half say that there is at least one, others that there is none; what is
+        neither 0 nor 1 is taken for the probability of it.
+    flag_error: how probable it is that a flag, of ``doc.cats`` or of ``doc._.entity_flags``, is
+        wrong. With 0 what contradicts the annotated entities is an error.
+    negative_share: of the tokens that may be outside of entities or not, the share that is taken as
+        outside, another one at each step (Li et al. 2021).
+    entity_ratio: the share of tokens that are expected to be in entities, for texts that are not
+        annotated completely (Effland and Collins 2021); null for no such term.
+    entity_ratio_tolerance: how far from that the expected share of a batch may be at no cost.
+    entity_ratio_weight: what a text costs where the share is further off by 1, in nats.
+    sources: groups in ``doc.spans``, each with what one source says are entities: a person, a list
+        of names, patterns, another model. How far to believe each is learned. A source says nothing
+        of a doc that does not have its group; where it has one that is empty, the source saw none.
+    """
+
+    flags: Mapping[str, str] = field(default_factory=dict)
+    flag_error: float = 0.0
+    negative_share: float = 0.0
+    entity_ratio: float | None = None
+    entity_ratio_tolerance: float = 0.05
+    entity_ratio_weight: float = 10.0
+    sources: Sequence[str] = ()
+
+    @classmethod
+    def of_block(cls, name: str, block: object) -> EvidenceSettings:
+        """name: of the component. Raises LatentError for what is no such block."""
+        if block is None:
+            return cls()
+        known = [one.name for one in fields(cls)]
+        wrong = [key for key in block if key not in known] if isinstance(block, Mapping) else [""]
+        if wrong:
+            given = f"has {wrong[0]!r}" if wrong[0] else f"is {block!r}"
+            raise LatentError(
+                f"{name}: evidence {given}; expected a block with some of {', '.join(known)}, or "
+                "null."
+            )
+        assert isinstance(block, Mapping)
+        made = cls(**block)
+        made._check(name)
+        return made
+
+    def _check(self, name: str) -> None:
+        flags = self.flags
+        if not isinstance(flags, Mapping) or not all(
+            isinstance(one, str) and one for pair in flags.items() for one in pair
+        ):
+            raise LatentError(
+                f"{name}: evidence.flags is {flags!r}; expected a label for each category of "
+                'doc.cats, as {"has_chemical": "Chemical"}.'
+            )
+        if len(set(flags.values())) < len(flags):
+            raise LatentError(
+                f"{name}: evidence.flags is {dict(flags)!r}; expected each label once. Where "
+                "several categories tell of one label, join them in the texts."
+            )
+        for share in ("flag_error", "negative_share"):
+            check_share(name, f"evidence.{share}", getattr(self, share))
+        if self.flag_error >= EVEN:
+            raise LatentError(
+                f"{name}: evidence.flag_error is {self.flag_error}; expected less than {EVEN}, or "
+                "the flags would say the contrary."
+            )
+        sources = self.sources
+        if (
+            not isinstance(sources, (list, tuple))
+            or not all(isinstance(one, str) and one for one in sources)
+            or len(set(sources)) < len(sources)
+        ):
+            raise LatentError(
+                f"{name}: evidence.sources is {sources!r}; expected a list of names of groups in "
+                "doc.spans, each once."
+            )
+        if self.entity_ratio is not None:
+            check_share(name, "evidence.entity_ratio", self.entity_ratio)
+        check_share(name, "evidence.entity_ratio_tolerance", self.entity_ratio_tolerance)
+        weight: Any = self.entity_ratio_weight
+        is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+        if not (is_number and 0 <= weight < math.inf):
+            raise LatentError(
+                f"{name}: evidence.entity_ratio_weight is {weight!r}; expected a number of at "
+                "least 0."
+            )
+
+    @property
+    def needs_probabilities(self) -> bool:
+        """Whether only a loss that sums over sequences can learn from it."""
+        counted = self.flags or self.flag_error or self.sources
+        return bool(counted or self.entity_ratio is not None)
+
+    @property
+    def tells_outside(self) -> bool:
+        """Whether anything but annotated tokens says how many are outside of entities."""
+        told = self.flags or self.negative_share or self.sources
+        return bool(told or self.entity_ratio is not None)
+
+    def flags_of(self, doc: Doc) -> list[Flag]:
+        """What a text is said to have, sorted by label. What ``doc._.entity_flags`` says of a label
+        comes before what its categories say."""
+        found: dict[str, Flag] = {}
+        for category, label in self.flags.items():
+            value = doc.cats.get(category)
+            if value is None or value == EVEN:
+                continue
+            if not 0 <= value <= 1:
+                raise LatentError(
+                    f"doc.cats[{category!r}] of {doc.text[:60]!r} is {value!r}; expected a number "
+                    "from 0, for none of its entities, to 1."
+                )
+            wrong = max(self.flag_error, min(value, 1 - value))
+            source = f"doc.cats[{category!r}] = {value:g}"
+            found[label] = Flag(label, int(value > EVEN), float(wrong), source)
+        for label, least in entity_flags(doc).items():
+            own = Flag(label, least, self.flag_error, f"doc._.{ENTITY_FLAGS}")
+            before = found.get(label)
+            sure = before is not None and before.wrong == own.wrong == 0
+            if before is not None and sure and bool(before.least) != bool(least):
+                raise LatentError(
+                    f"{before}, and {own}. Expected both to agree; or set evidence.flag_error."
+                )
+            found[label] = own
+        return [found[label] for label in sorted(found)]
+
+
+class EvidenceReader:
+    """Reads what references say, for a component of this name with these labels.
+
+    tags: "O" and four tags for each label, as ``crf_ner`` has them.
+    """
+
+    def __init__(
+        self, name: str, labels: Sequence[str], tags: Sequence[str], settings: EvidenceSettings
+    ) -> None:
+        self.name, self.labels, self.settings = name, tuple(labels), settings
+        self.tags = tags
+
+    def _of_label(self, label: str) -> np.ndarray:
+        """Which tags are of a label, ``(K,)``."""
+        return np.array([tag.partition("-")[2] == label for tag in self.tags])
+
+    def open_labels(self, allowed: np.ndarray, example: Example, refuse_unknown: bool) -> None:
+        """Allow the tags of labels that a text was not annotated for where it has no entity.
+
+        allowed: ``(n, K)`` bool, tags that agree with the reference were it complete; changed.
+        refuse_unknown: whether a label that the component does not have raises LatentError.
+        """
+        asked = annotated_labels(example.reference)
+        if asked is None:
+            return
+        for label in asked:
+            if label not in self.labels and refuse_unknown:
+                self._refuse(example, self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
+        others = np.array([tag != "O" and tag.partition("-")[2] not in asked for tag in self.tags])
+        outside = allowed[:, 0] & (allowed.sum(1) == 1)
+        allowed[outside] |= others
+
+    def counts(
+        self, allowed: np.ndarray, example: Example, refuse: Callable[[str], Any]
+    ) -> tuple[EntityCount, ...]:
+        """What flags say. allowed: ``(n, K)`` bool, changed: tags of labels of which there are none
+        are forbidden. refuse: called with what contradicts itself."""
+        from spacy_latent.models.tag_evidence import EntityCount
+
+        found, size = [], len(allowed)
+        there = {span.label_ for span in example.reference.ents}
+        for flag in self.settings.flags_of(example.reference):
+            if flag.label not in self.labels:
+                refuse(self._unknown(flag.label, flag.source))
+            if not flag.wrong and flag.least > size:
+                tokens = f"{size} token{'s' * (size != 1)}"
+                refuse(f"{flag}, and the text has {tokens}. Expected at most one for each.")
+            if not flag.wrong and not flag.least and flag.label in there:
+                text = next(s.text for s in example.reference.ents if s.label_ == flag.label)
+                refuse(
+                    f"{flag}, and {text!r} is an entity of it. Expected the two to agree; where "
+                    "flags may be wrong, set evidence.flag_error."
+                )
+            own = self._of_label(flag.label)
+            if not flag.least and not flag.wrong:
+                allowed[:, own] = False
+            else:
+                ends = tuple(i for i in np.flatnonzero(own).tolist() if self.tags[i][0] in "LU")
+                holds = flag.least > 0
+                found.append(EntityCount(ends, max(flag.least, 1), holds, flag.wrong))
+        return tuple(found)
+
+    def written(self, example: Example) -> list[Written]:
+        """What the sources say of the tokens of the predicted doc. Where spans of a source overlap,
+        the longest counts; one with a label that the component does not have does not."""
+        from spacy_latent.models.tag_sources import PLACES, Written
+
+        spans, found, size = example.reference.spans, [], len(example.predicted)
+        for number, name in enumerate(self.settings.sources):
+            if name not in spans:
+                continue
+            classes, places = np.zeros(size, dtype=np.int64), np.full(size, -1)
+            aligned = example.get_aligned_spans_y2x(list(spans[name]), allow_overlap=True)
+            for span in filter_spans([one for one in aligned if one.label_ in self.labels]):
+                own = slice(span.start, span.end)
+                classes[own] = self.labels.index(span.label_) + 1
+                places[own] = PLACES.index("I")
+                places[span.start], places[span.end - 1] = PLACES.index("B"), PLACES.index("L")
+                if len(span) == 1:
+                    places[span.start] = PLACES.index("U")
+            found.append(Written(number, classes, places))
+        return found
+
+    def take_as_outside(
+        self, allowed: np.ndarray, example: Example, written: Sequence[Written] = ()
+    ) -> None:
+        """Forbid all but "O" for a random share of the tokens that may have several tags, but for
+        those of annotated entities that tokens do not fit, and for those to which a source gives a
+        label. allowed: ``(n, K)`` bool, changed."""
+        share = self.settings.negative_share
+        if not share:
+            return
+        may_be = allowed[:, 0] & (allowed.sum(1) > 1)
+        to_own = example.alignment.y2x
+        for span in example.reference.ents:
+            for i in range(span.start, span.end):
+                may_be[to_own[i]] = False
+        # NumPy's own generator, whose state trainings seed and checkpoints hold.
+        for source in written:
+            may_be &= source.classes == 0
+        taken = may_be & (np.random.random(len(allowed)) < share)
+        allowed[taken, 1:] = False
+
+    def names(self, examples: Iterable[Example]) -> set[str]:
+        """Labels that texts were annotated for, or that flags tell of."""
+        found = set(self.settings.flags.values())
+        for example in examples:
+            found.update(annotated_labels(example.reference) or ())
+            found.update(entity_flags(example.reference))
+            for name in self.settings.sources:
+                if name in example.reference.spans:
+                    found.update(span.label_ for span in example.reference.spans[name])
+        return found - {""}
+
+    def contradiction(self, example: Example) -> str:
+        """Of flags that no sequence of tags agrees with."""
+        said = "; ".join(map(str, self.settings.flags_of(example.reference)))
+        there = ", ".join(f"{s.text!r} ({s.label_})" for s in example.reference.ents) or "none"
+        return (
+            f"no sequence of entities agrees with what is known of it. {said}. Its annotated "
+            f"entities: {there}. Expected the two to agree: a token that is annotated as outside "
+            "is no entity, and one without annotation may be; where flags may be wrong, set "
+            "evidence.flag_error."
+        )
+
+    def _unknown(self, label: str, source: str) -> str:
+        return (
+            f"{source} has the label {label!r}, which is unknown; expected some of "
+            f"{', '.join(self.labels)}. Look at the spelling, or call add_label({label!r})."
+        )
+
+    def _refuse(self, example: Example, why: str) -> None:
+        raise LatentError(f"{self.name}: {example.reference.text[:60]!r}: {why}")
+
+
+def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> list[str]:
+    """Sentences about training texts of which likely something is not as it was meant."""
+    categories = dict.fromkeys(settings.flags, False)
+    sources = dict.fromkeys(settings.sources, False)
+    found: set[str] = set()
+    asked: set[str] = set()
+    flagged: set[str] = set()
+    inside = outside = missing = 0
+    negative, count = settings.tells_outside, 0
+    for example in examples:
+        count += 1
+        doc = example.reference
+        tags: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
+        entity = tags[:, 1] != 0
+        inside += int(entity.sum())
+        missing += int((tags[:, 0] == MISSING).sum())
+        outside += int(((tags[:, 0] != MISSING) & ~entity).sum())
+        found.update(span.label_ for span in doc.ents)
+        for category in categories:
+            categories[category] |= category in doc.cats
+        for source in sources:
+            sources[source] |= source in doc.spans
+        asked.update(annotated_labels(doc) or ())
+        flags = entity_flags(doc)
+        flagged.update(flags)
+        negative |= any(not least for least in flags.values())
+    said, texts = [], number_of(count, "training text")
+    absent = [category for category, there in categories.items() if not there]
+    if absent and (inside or outside):
+        said.append(
+            f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has such a "
+            "category in doc.cats. Nothing is learned of it: look at the name."
+        )
+    absent = [source for source, there in sources.items() if not there]
+    if absent and count:
+        said.append(
+            f"evidence.sources has {', '.join(map(repr, absent))}, and none of {texts} has such a "
+            "group in doc.spans. Nothing is learned of it: look at the name, and whether spans "
+            "were saved with the texts."
+        )
+    for label in sorted(asked.difference(found, flagged, settings.flags.values())):
+        said.append(
+            f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
+            f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}."
+        )
+    if missing and inside and outside < inside and not negative:
+        said.append(
+            f"of the tokens of {texts} {inside} are in entities, {missing} have no annotation, and "
+            f"{outside or 'none'} are annotated as outside. That everything is an entity agrees "
+            "with that, and it is what large corpora like this teach, with a precision near 0. Set "
+            f"{ADVICE}."
+        )
+    return said
+
+
+__all__ = [
+    "ADVICE",
+    "DoubtfulEvidence",
+    "EvidenceReader",
+    "EvidenceSettings",
+    "Flag",
+    "doubts_about",
+]

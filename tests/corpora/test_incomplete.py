@@ -1,0 +1,200 @@
+"""Corpora with annotation taken away, and a reader of corpora with labels of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import spacy
+from spacy.tokens import Doc, DocBin, Span
+from spacy.util import registry
+from typer.testing import CliRunner
+
+from spacy_latent.annotations import annotated_labels
+from spacy_latent.cli.app import latent_cli
+from spacy_latent.corpora.incomplete import (
+    flag_all_but,
+    keep_some,
+    simulate_sources,
+    split_by_labels,
+)
+from spacy_latent.errors import LatentError
+
+VOCAB = spacy.blank("xx").vocab
+
+
+def doc(*ents: tuple[int, int, str]) -> Doc:
+    made = Doc(VOCAB, words=["a", "b", "c", "d"])
+    made.set_ents([Span(made, *ent[:2], label=ent[2]) for ent in ents], default="outside")
+    return made
+
+
+def docs(count: int = 40) -> list[Doc]:
+    kinds = [[(0, 1, "A")], [(0, 2, "A"), (2, 3, "B")], [], [(1, 3, "B")]]
+    return [doc(*kinds[i % len(kinds)]) for i in range(count)]
+
+
+def found(given: Any) -> list[list[tuple[int, int, str]]]:
+    return [[(s.start, s.end, s.label_) for s in one.ents] for one in given]
+
+
+def test_a_share_of_the_entities_is_kept_and_of_the_rest_nothing_is_known() -> None:
+    made = list(keep_some(docs(), 0.5, seed=1))
+    before, after = found(docs()), found(made)
+    assert all(set(few) <= set(all_) for few, all_ in zip(after, before))
+    assert 0.3 < sum(map(len, after)) / sum(map(len, before)) < 0.7
+    assert {token.ent_iob for one in made for token in one if not token.ent_type} == {0}
+    assert found(keep_some(docs(), 0.5, seed=1)) == after != found(keep_some(docs(), 0.5, seed=2))
+    assert found(keep_some(docs(), 1.0)) == before and not any(found(keep_some(docs(), 0.0)))
+    whole = list(keep_some(docs(), 0.5, seed=1, as_if_complete=True))
+    assert found(whole) == after
+    assert {token.ent_iob for one in whole for token in one if not token.ent_type} == {2}
+
+
+def test_flags_say_what_there_is() -> None:
+    made, before = list(flag_all_but(docs(), 10, seed=0)), docs()
+    complete = [d for d, one in enumerate(made) if not one.cats]
+    assert len(complete) == 10
+    for d, (one, whole) in enumerate(zip(made, before)):
+        labels = {span.label_ for span in whole.ents}
+        if d in complete:
+            assert found([one]) == found([whole]) and one[3].ent_iob == 2
+        else:
+            assert one.cats == {"has_A": float("A" in labels), "has_B": float("B" in labels)}
+            assert not one.ents and {token.ent_iob for token in one} == {0}
+    few = list(flag_all_but(docs(), 10, seed=0, as_if_complete=True))
+    assert found(few) == [found(before)[d] for d in complete]
+    wrong = list(flag_all_but(docs(400), 0, wrong=0.25))
+    right = [
+        one.cats[f"has_{label}"] == float(any(span.label_ == label for span in whole.ents))
+        for one, whole in zip(wrong, docs(400))
+        for label in "AB"
+    ]
+    assert 0.65 < sum(right) / len(right) < 0.85
+
+
+def test_texts_are_dealt_to_sets_of_labels() -> None:
+    made, before = list(split_by_labels(docs(), [["A"], ["B"]], seed=3)), docs()
+    for one, whole in zip(made, before):
+        (label,) = annotated_labels(one) or ()
+        assert found([one])[0] == [ent for ent in found([whole])[0] if ent[2] == label]
+        assert one[3].ent_iob == 2
+    assert sum(annotated_labels(one) == ("A",) for one in made) == 20
+    whole_docs = list(split_by_labels(docs(), [["A"], ["B"]], seed=3, as_if_complete=True))
+    assert found(whole_docs) == found(made)
+    assert all(annotated_labels(one) is None for one in whole_docs)
+
+
+def test_sources_see_entities_as_often_as_they_are_right() -> None:
+    before = found(docs(200))
+    made = list(simulate_sources(docs(200), [1.0, 0.7, 0.0], seed=1))
+    seen = [
+        [[(s.start, s.end, s.label_) for s in one.spans[f"source_{i}"]] for one in made]
+        for i in (1, 2, 3)
+    ]
+    right = [sum(len(set(own) & set(gold)) for own, gold in zip(each, before)) for each in seen]
+    every = sum(map(len, before))
+    assert right[0] == every > right[1] > right[2] == 0 and 0.6 < right[1] / every < 0.8
+    assert seen[0] == before and any(len(own) > len(gold) for own, gold in zip(seen[2], before))
+    assert not any(one.ents for one in made) and made[0][0].ent_iob == 0
+    most = list(simulate_sources(docs(200), [1.0, 1.0, 0.0], seed=1, as_if_complete=True))
+    assert found(most) == before and most[2][0].ent_iob == 2
+    alone = list(simulate_sources([doc((3, 4, "A")), doc((0, 1, "A"))], [0.0], seed=5))
+    assert all(span.end <= len(one) for one in alone for span in one.spans["source_1"])
+
+
+def test_what_cannot_be_taken_away_is_refused() -> None:
+    for wrong in (
+        lambda: keep_some(docs(), 1.5),
+        lambda: flag_all_but(docs(), 41),
+        lambda: flag_all_but(docs(), 1, wrong=0.5),
+        lambda: split_by_labels(docs(), [["A"]]),
+        lambda: simulate_sources(docs(), []),
+        lambda: simulate_sources(docs(), [0.5, 1.5]),
+        lambda: split_by_labels(docs(), [["A"], ["C"]]),
+    ):
+        with pytest.raises(LatentError):
+            list(wrong())
+
+
+def written(path: Path, given: list[Doc]) -> Path:
+    DocBin(docs=given, store_user_data=True).to_disk(path)
+    return path
+
+
+def test_the_command_writes_a_corpus(tmp_path: Path) -> None:
+    corpus, out = written(tmp_path / "all.spacy", docs()), tmp_path / "new" / "out.spacy"
+
+    def run(*options: str) -> list[Doc]:
+        result = CliRunner().invoke(latent_cli, ["incomplete", str(corpus), str(out), *options])
+        assert result.exit_code == 0, result.output
+        return list(DocBin().from_disk(out).get_docs(VOCAB))
+
+    assert found(run("--keep", "0.5", "--seed", "1")) == found(keep_some(docs(), 0.5, seed=1))
+    assert sum(not one.cats for one in run("--flags", "--full", "7")) == 7
+    (first, *_) = run("--sources", "1,0.5")
+    assert set(first.spans) == {"source_1", "source_2"}
+    sets = run("--label-sets", "A/A,B")
+    assert {annotated_labels(one) for one in sets} == {("A",), ("A", "B")}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--keep", "0.5", "--flags"],
+        ["--keep", "2"],
+        ["--label-sets", "A/X"],
+        ["--full", "3"],
+        ["--sources", "good,bad"],
+    ],
+)
+def test_the_command_refuses_what_makes_no_sense(options: list[str], tmp_path: Path) -> None:
+    corpus, out = written(tmp_path / "all.spacy", docs()), tmp_path / "out.spacy"
+    result = CliRunner().invoke(latent_cli, ["incomplete", str(corpus), str(out), *options])
+    assert result.exit_code == 1 and not out.exists()
+
+
+# ---------------------------------------------------------------- the reader
+
+
+def reader(corpora: Any, **settings: Any) -> Any:
+    block = {"@readers": "spacy-latent.LabelledCorpora.v1", "corpora": corpora, **settings}
+    return registry.resolve({"reader": block})["reader"]
+
+
+def test_corpora_are_read_with_their_labels(tmp_path: Path) -> None:
+    own = doc((0, 1, "A"))
+    own._.annotated_labels = ["A", "B"]
+    first = str(written(tmp_path / "first.spacy", [doc((0, 1, "A")), own]))
+    second = str(written(tmp_path / "second.spacy", [doc((1, 2, "B"))]))
+    blocks = {"a": {"path": first, "labels": ["A"], "repeat": 2}, "b": {"path": second}}
+    read, nlp = reader(blocks), spacy.blank("en")
+    asked = [annotated_labels(example.reference) for example in read(nlp)]
+    assert asked == [("A",), ("A", "B"), ("A",), ("A", "B"), None]
+    assert asked == [annotated_labels(example.reference) for example in read(nlp)]
+    assert not list(reader({"a": {"path": first}}, max_length=3)(nlp))
+
+
+@pytest.mark.parametrize(
+    "corpora",
+    [
+        {},
+        {"a": {"labels": ["A"]}},
+        {"a": {"path": "first.spacy", "labels": "A"}},
+        {"a": {"path": "first.spacy", "labels": ["A", 3]}},
+        {"a": {"path": "first.spacy", "repeat": 0}},
+        {"a": {"path": "first.spacy", "repeats": 1}},
+        {"a": {"path": "none.spacy"}},
+        {"a": "first.spacy"},
+    ],
+)
+def test_corpora_that_are_not_as_expected_are_refused(
+    corpora: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "first.spacy", docs(1))
+    monkeypatch.chdir(tmp_path)
+    assert reader({"a": {"path": "first.spacy"}})
+    with pytest.raises(ValueError):
+        reader(corpora)

@@ -1,0 +1,449 @@
+"""What crf_ner reads of texts that are not annotated completely."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import srsly
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
+from typer.testing import CliRunner
+
+from spacy_latent.annotations import annotated_labels, entity_flags
+from spacy_latent.cli.app import latent_cli
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.models.tag_losses import bound_chain
+from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
+from spacy_latent.pipeline.mistakes import find_traps
+from tests.models.test_crf_loss import every_sequence
+from tests.pipeline.test_crf_ner import pipeline
+
+WORDS = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def nlp() -> Language:
+    return made()
+
+
+def made(**evidence: Any) -> Language:
+    nlp = pipeline(evidence=evidence or None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LatentWarning)
+        nlp.initialize(lambda: [example(nlp, ents=[(0, 1, "A"), (1, 2, "B")])])
+    return nlp
+
+
+def example(
+    nlp: Language,
+    ents: list[tuple[int, int, str]] | None = None,
+    default: str = "outside",
+    words: list[str] = WORDS,
+    cats: dict[str, float] | None = None,
+    labels: Any = None,
+    flags: Any = None,
+) -> Example:
+    reference = Doc(nlp.vocab, words=words)
+    spans = [Span(reference, start, end, label=label) for start, end, label in ents or ()]
+    reference.set_ents(spans, default=default)
+    reference.cats = cats or {}
+    reference._.annotated_labels, reference._.entity_flags = labels, flags
+    return Example(Doc(nlp.vocab, words=words), reference)
+
+
+def agreeing(nlp: Language, one: Example) -> float:
+    """How many sequences agree with it: without training all weigh the same."""
+    return agreeing_together(nlp, [one])
+
+
+def agreeing_together(nlp: Language, examples: list[Example]) -> float:
+    crf: Any = nlp.get_pipe("crf_ner")
+    scores = crf.model.predict([one.predicted for one in examples])
+    loss, _ = crf.get_loss(examples, scores)
+    chain = bound_chain(torch.zeros(len(crf.tags) + 2, len(crf.tags)), crf.tags)
+    total = sum(math.log(len(every_sequence(chain, len(one.predicted)))) for one in examples)
+    return math.exp(total - loss)
+
+
+def count(nlp: Language, keep: Any) -> int:
+    """Valid sequences of three tags that are kept."""
+    tags = nlp.get_pipe("crf_ner").tags  # type: ignore[attr-defined]
+    chain = bound_chain(torch.zeros(len(tags) + 2, len(tags)), tags)
+    rows = [[tags[i] for i in row] for row in every_sequence(chain, len(WORDS)).tolist()]
+    return sum(map(keep, rows))
+
+
+def ends(row: list[str], label: str) -> int:
+    return sum(tag in (f"L-{label}", f"U-{label}") for tag in row)
+
+
+# ---------------------------------------------------------------- label sets
+
+
+def test_a_token_may_have_the_tags_of_labels_that_were_not_asked_for(nlp: Language) -> None:
+    whole = example(nlp, [(1, 2, "A")])
+    assert agreeing(nlp, whole) == pytest.approx(1)
+    asked = example(nlp, [(1, 2, "A")], labels=["A"])
+    # Each of the two outer tokens is O or U-B.
+    assert agreeing(nlp, asked) == pytest.approx(4)
+    wanted = count(nlp, lambda row: not any(tag.endswith("-A") for tag in row))
+    assert agreeing(nlp, example(nlp, labels=["A"])) == pytest.approx(wanted)
+    assert agreeing(nlp, example(nlp, labels=[])) == pytest.approx(count(nlp, lambda row: True))
+    assert agreeing(nlp, example(nlp, labels=["B", "A"])) == pytest.approx(1)
+
+
+def test_what_is_missing_or_blocked_stays_so_whatever_was_asked_for(nlp: Language) -> None:
+    missing = example(nlp, default="missing", labels=["A", "B"])
+    assert agreeing(nlp, missing) == pytest.approx(count(nlp, lambda row: True))
+    blocked = example(nlp, labels=["A"])
+    blocked.reference.set_ents([], blocked=[blocked.reference[1:2]], default="outside")
+    assert agreeing(nlp, blocked) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("loss", ["quadratic", "perceptron", "sparsemap"])
+def test_other_losses_know_label_sets_too(loss: str) -> None:
+    nlp = pipeline(loss=loss)
+    nlp.initialize(lambda: [example(nlp, ents=[(0, 1, "A"), (1, 2, "B")])])
+    crf: Any = nlp.get_pipe("crf_ner")
+
+    def loss_of(one: Example) -> float:
+        return crf.get_loss([one], crf.model.predict([one.predicted]))[0]
+
+    part, whole = example(nlp, [(1, 2, "A")], labels=["A"]), example(nlp, [(1, 2, "A")])
+    assert loss_of(part) <= loss_of(whole)
+    assert np.isfinite(loss_of(example(nlp, flags={"A": 0})))
+    with pytest.raises(LatentError, match="expected 'crf'"):
+        loss_of(example(nlp, default="missing", flags={"A": 1}))
+
+
+@pytest.mark.parametrize("labels", ["A", {"A": 1}, 3, ["A", 3], [""]])
+def test_what_are_no_labels_is_refused(nlp: Language, labels: Any) -> None:
+    with pytest.raises(LatentError, match="expected a list of names"):
+        agreeing(nlp, example(nlp, labels=labels))
+
+
+def test_labels_that_nobody_has_are_refused(nlp: Language) -> None:
+    for one in (example(nlp, labels=["A", "C"]), example(nlp, flags={"C": 1})):
+        with pytest.raises(LatentError, match="label 'C', which is unknown"):
+            agreeing(nlp, one)
+
+
+def test_labels_that_were_asked_for_are_learned_and_one_without_entities_is_told() -> None:
+    nlp = pipeline()
+    texts = [example(nlp, [(0, 1, "A")], labels=["A"]), example(nlp, labels=["B", "A"])]
+    with pytest.warns(LatentWarning, match="annotated for 'B', and none of 2 training texts has"):
+        nlp.initialize(lambda: texts)
+    assert nlp.get_pipe("crf_ner").labels == ("A", "B")  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- flags
+
+
+def test_flags_count_entities(nlp: Language) -> None:
+    for flags, keep in (
+        ({"A": 1}, lambda row: ends(row, "A") >= 1),
+        ({"A": True}, lambda row: ends(row, "A") >= 1),
+        ({"A": 3}, lambda row: ends(row, "A") >= 3),
+        ({"A": 0}, lambda row: ends(row, "A") == 0),
+        ({"A": 2, "B": 1}, lambda row: ends(row, "A") >= 2 and ends(row, "B") >= 1),
+        ({"A": 1, "B": 0}, lambda row: ends(row, "A") >= 1 and ends(row, "B") == 0),
+    ):
+        one = example(nlp, default="missing", flags=flags)
+        assert agreeing(nlp, one) == pytest.approx(count(nlp, keep)), flags
+    together = [example(nlp, default="missing", flags={"A": n}) for n in (1, 2)]
+    wanted = math.prod(count(nlp, lambda row, n=n: ends(row, "A") >= n) for n in (1, 2))
+    assert agreeing_together(nlp, together) == pytest.approx(wanted)
+
+
+def test_flags_and_label_sets_and_entities_add_up(nlp: Language) -> None:
+    # One B at the second token or at the third, two of them, or one over both.
+    one = example(nlp, [(0, 1, "A")], labels=["A"], flags={"B": 1})
+    assert agreeing(nlp, one) == pytest.approx(4)
+    known = example(nlp, [(0, 1, "A")], flags={"A": 1, "B": 0})
+    assert agreeing(nlp, known) == pytest.approx(1)
+
+
+def test_categories_are_flags_by_the_names_that_the_config_gives() -> None:
+    nlp = made(flags={"has_a": "A", "has_b": "B"})
+    both = example(nlp, default="missing", cats={"has_a": 1.0, "has_b": 0.0, "other": 1.0})
+    wanted = count(nlp, lambda row: ends(row, "A") >= 1 and ends(row, "B") == 0)
+    assert agreeing(nlp, both) == pytest.approx(wanted)
+    perhaps = example(nlp, default="missing", cats={"has_a": 0.9, "has_b": 0.5})
+    some = count(nlp, lambda row: ends(row, "A") >= 1)
+    wanted_mean = 0.9 * some + 0.1 * (count(nlp, lambda row: True) - some)
+    assert agreeing(nlp, perhaps) == pytest.approx(wanted_mean)
+    own = example(nlp, default="missing", cats={"has_a": 1.0}, flags={"A": 2})
+    assert agreeing(nlp, own) == pytest.approx(count(nlp, lambda row: ends(row, "A") >= 2))
+    with pytest.raises(LatentError, match=r"has_a.* says at least 1 .* says none"):
+        agreeing(nlp, example(nlp, default="missing", cats={"has_a": 1.0}, flags={"A": 0}))
+    with pytest.raises(LatentError, match="from 0, for none"):
+        agreeing(nlp, example(nlp, default="missing", cats={"has_a": 2.0}))
+
+
+def test_flags_may_be_wrong() -> None:
+    nlp = made(flags={"has_a": "A"}, flag_error=0.1)
+    some = count(nlp, lambda row: ends(row, "A") >= 1)
+    none = count(nlp, lambda row: ends(row, "A") == 0)
+    for value, wanted in ((1.0, 0.9 * some + 0.1 * none), (0.0, 0.1 * some + 0.9 * none)):
+        one = example(nlp, default="missing", cats={"has_a": value})
+        assert agreeing(nlp, one) == pytest.approx(wanted)
+    contrary = example(nlp, [(0, 1, "A")], cats={"has_a": 0.0})
+    assert agreeing(nlp, contrary) == pytest.approx(0.1)
+    many = example(nlp, default="missing", words=["a", "b"], flags={"A": 3})
+    assert agreeing(nlp, many) > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ents": [(0, 1, "A")], "flags": {"A": 0}}, "says none of 'A', and 'a' is an entity"),
+        ({"default": "missing", "words": ["a", "b"], "flags": {"A": 3}}, "the text has 2 tokens"),
+        ({"flags": {"A": 1}}, "Its annotated entities: none"),
+        ({"ents": [(0, 2, "A")], "flags": {"A": 2}}, "at least 2 .* annotated entities: 'a b'"),
+        ({"default": "missing", "flags": {"A": 2, "B": 2}}, "no sequence of entities agrees"),
+        ({"labels": ["A"], "flags": {"A": 1}}, "no sequence of entities agrees"),
+    ],
+)
+def test_evidence_that_contradicts_itself_names_its_text(
+    nlp: Language, given: dict[str, Any], message: str
+) -> None:
+    fine = example(nlp, default="missing", flags={"A": 1})
+    with pytest.raises(LatentError, match=f"text 2 of the batch, 'a b.*{message}"):
+        agreeing_together(nlp, [fine, example(nlp, **given)])
+
+
+@pytest.mark.parametrize("flags", [{"A": -1}, {"A": 0.5}, {"A": "yes"}, ["A"], {3: 1}])
+def test_what_are_no_flags_is_refused(nlp: Language, flags: Any) -> None:
+    with pytest.raises(LatentError, match="at least, 0 for none"):
+        agreeing(nlp, example(nlp, default="missing", flags=flags))
+
+
+def test_flags_and_label_sets_survive_a_file(nlp: Language) -> None:
+    one = example(nlp, flags={"A": 2, "B": 0}, labels=("A",))
+    data = DocBin(store_user_data=True, docs=[one.reference]).to_bytes()
+    (doc,) = DocBin().from_bytes(data).get_docs(nlp.vocab)
+    assert annotated_labels(doc) == ("A",) and entity_flags(doc) == {"A": 2, "B": 0}
+    (bare,) = DocBin().from_bytes(DocBin(docs=[one.reference]).to_bytes()).get_docs(nlp.vocab)
+    assert annotated_labels(bare) is None and entity_flags(bare) == {}
+
+
+def test_a_category_that_no_text_has_is_told() -> None:
+    nlp = pipeline(evidence={"flags": {"has_a": "A"}})
+    with pytest.warns(
+        LatentWarning, match="'has_a', and none of 1 training text has such a category"
+    ):
+        nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], cats={"hasa": 1.0})])
+
+
+def test_labels_that_only_flags_tell_of_are_learned() -> None:
+    nlp = pipeline(evidence={"flags": {"has_c": "C"}})
+    nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], cats={"has_c": 1.0}, flags={"D": 0})])
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert crf.labels == ("A", "C", "D")
+    texts = [example(nlp, [(0, 1, "A")])]
+    other = pipeline(evidence={"flags": {"has_c": "C"}})
+    with pytest.raises(LatentError, match="label 'C', and the labels are A"):
+        other.get_pipe("crf_ner").initialize(lambda: texts, labels=["A"])  # type: ignore
+
+
+# ---------------------------------------------------------------- little annotation
+
+
+def test_entities_alone_are_warned_of_and_nothing_else_is() -> None:
+    def told(*texts: dict[str, Any], **evidence: Any) -> bool:
+        nlp = pipeline(evidence=evidence or None)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            nlp.initialize(lambda: [example(nlp, **text) for text in texts])
+        return any("negative_share" in str(one.message) for one in found)
+
+    marked = {"ents": [(0, 1, "A")], "default": "missing"}
+    assert told(marked)
+    for fine in ({"negative_share": 0.2}, {"entity_ratio": 0.3}, {"flags": {"x": "A"}}):
+        assert not told({**marked, "cats": {"x": 1.0}}, **fine)
+    assert not told(marked, {"ents": [(0, 1, "A")]})
+    assert not told({"ents": [(0, 1, "A")], "labels": ["A"]})
+    assert not told({**marked, "flags": {"B": 0}})
+
+
+def test_debug_finds_entities_alone_and_scorers_that_know_no_label_sets() -> None:
+    nlp = pipeline()
+    texts = [example(nlp, [(0, 1, "A")], default="missing"), example(nlp, labels=["A"])]
+    nlp.initialize(lambda: texts)
+
+    def codes(*given: Example) -> set[str]:
+        return {found.code for found in find_traps(nlp, given) if "crf_ner" in found.text}
+
+    assert codes(texts[0]) == {"entity-evidence"} and codes(*texts) == {"label-sets"}
+    assert not codes(example(nlp, [(0, 1, "A")]))
+    nlp = pipeline(scorer={"@scorers": "spacy-latent.label_set_scorer.v1"})
+    nlp.initialize(lambda: texts)
+    assert not codes(*texts)
+
+
+def test_a_share_of_unmarked_tokens_is_taken_as_outside_anew_at_each_step() -> None:
+    def draws(seed: int) -> list[float]:
+        nlp = made(negative_share=0.5)
+        np.random.seed(seed)
+        one = example(nlp, [(1, 2, "A")], default="missing")
+        return [round(agreeing(nlp, one)) for _ in range(12)]
+
+    first = draws(0)
+    # Each outer token may be O, U-A or U-B, or is taken as O.
+    assert set(first) <= {1, 3, 9} and len(set(first)) > 1
+    assert draws(0) == first != draws(1)
+    nlp = made(negative_share=1.0)
+    assert agreeing(nlp, example(nlp, default="missing")) == pytest.approx(1)
+    # What chance takes as outside does not contradict a flag.
+    assert agreeing(nlp, example(nlp, default="missing", flags={"A": 1})) > 1
+
+
+def test_the_ratio_of_entity_tokens_is_held_near_the_one_expected() -> None:
+    nlp = made(entity_ratio=0.1, entity_ratio_tolerance=0.02, entity_ratio_weight=5.0)
+    free, whole = example(nlp, default="missing"), example(nlp)
+    crf: Any = nlp.get_pipe("crf_ner")
+
+    def loss_of(*texts: Example) -> float:
+        return crf.get_loss(list(texts), crf.model.predict([one.predicted for one in texts]))[0]
+
+    inside = count(nlp, lambda row: True)
+    tokens = sum(count(nlp, lambda row, i=i: row[i] != "O") for i in range(len(WORDS))) / len(WORDS)
+    expected = 5.0 * (tokens / inside - 0.1 - 0.02)
+    assert loss_of(free) == pytest.approx(expected, rel=1e-5)
+    # Texts that are annotated completely are as they are.
+    assert loss_of(whole) == pytest.approx(math.log(inside), rel=1e-5)
+    assert loss_of(free, whole) == pytest.approx(expected + math.log(inside), rel=1e-5)
+    optimizer = nlp.resume_training()
+    for _ in range(60):
+        nlp.update([example(nlp, default="missing")], sgd=optimizer)
+    assert loss_of(example(nlp, default="missing")) < 0.3 * expected
+
+
+# ---------------------------------------------------------------- sources
+
+
+def told(nlp: Language, seed: int, **sources: float) -> Example:
+    """A text of "x" words, which are of A, and others. Each source gives a token its label with
+    this probability, and else the contrary."""
+    chance = random.Random(seed)
+    words = [chance.choice(["x", "y", "z"]) for _ in range(12)]
+    one = example(nlp, words=words, default="missing")
+    for name, right in sources.items():
+        one.reference.spans[name] = [
+            Span(one.reference, i, i + 1, label="A")
+            for i, word in enumerate(words)
+            if (word == "x") == (chance.random() < right)
+        ]
+    return one
+
+
+def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -> None:
+    rights = {"good": 0.97, "fair": 0.9, "bad": 0.75}
+    nlp = pipeline(evidence={"sources": list(rights)})
+    texts = [told(nlp, seed, **rights) for seed in range(40)]
+    optimizer = nlp.initialize(lambda: texts)
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert crf.labels == ("A",)
+    for _ in range(15):
+        for start in range(0, len(texts), 10):
+            batch = [
+                Example(nlp.make_doc(one.reference.text), one.reference)
+                for one in texts[start : start + 10]
+            ]
+            losses = nlp.update(batch, sgd=optimizer)
+    assert np.isfinite(losses["crf_ner"])
+    found = {one.source: one for one in crf.source_reliability()}
+    assert found["good"].recall > found["fair"].recall > found["bad"].recall > 0.4
+    assert found["good"].precision > found["fair"].precision > found["bad"].precision
+    doc = nlp(Doc(nlp.vocab, words=["y", "x", "z", "x"]))
+    assert [(ent.start, ent.label_) for ent in doc.ents] == [(1, "A"), (3, "A")]
+    nlp.to_disk(tmp_path)
+    again: Any = spacy.load(tmp_path).get_pipe("crf_ner")
+    assert again.source_reliability() == crf.source_reliability()
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path)])
+    assert result.exit_code == 0 and all(name in result.stdout for name in (*rights, "%"))
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--json"])
+    (rows,) = srsly.json_loads(result.stdout).values()
+    assert [row["source"] for row in rows] == list(rights)
+    crf.add_label("B")
+    assert [one.label for one in crf.source_reliability()] == ["A", "B"] * 3
+    crf.cfg["evidence"] = {"sources": ["good"]}
+    with pytest.raises(LatentError, match="has learned of 3 sources"):
+        crf.source_reliability()
+
+
+def test_sources_go_with_all_other_evidence() -> None:
+    nlp = made(sources=["x", "y"], negative_share=0.5, entity_ratio=0.2, flags={"has_a": "A"})
+    one = example(nlp, [(0, 1, "A")], default="missing", labels=["A"], flags={"B": 1})
+    one.reference.spans["x"] = [Span(one.reference, 0, 2, label="A")]
+    # Overlapping ones, a label that nobody has, and a group of nothing.
+    one.reference.spans["x"] += [Span(one.reference, 1, 2, label="B")]
+    one.reference.spans["x"] += [Span(one.reference, 2, 3, label="C")]
+    one.reference.spans["y"] = []
+    two = example(nlp, default="missing", cats={"has_a": 1.0})
+    optimizer = nlp.resume_training()
+    for _ in range(3):
+        losses = nlp.update([one, two, example(nlp)], sgd=optimizer)
+        assert np.isfinite(losses["crf_ner"])
+    crf: Any = nlp.get_pipe("crf_ner")
+    assert {one.tokens for one in crf.source_reliability() if one.source == "y"} == {0.0}
+
+
+def test_a_source_that_says_nothing_of_a_text_changes_nothing() -> None:
+    nlp, plain = made(sources=["x"]), made()
+    one = example(nlp, [(0, 1, "A")], default="missing")
+    assert agreeing(nlp, one) == pytest.approx(agreeing(plain, one))
+    one.reference.spans["x"] = []
+    assert agreeing(nlp, one) < agreeing(plain, one)
+
+
+def test_a_source_that_no_text_has_is_told() -> None:
+    nlp = pipeline(evidence={"sources": ["annotator"]})
+    with pytest.warns(DoubtfulEvidence, match="has 'annotator', and none of 1 training text has"):
+        nlp.initialize(lambda: [example(nlp, [(0, 1, "A")])])
+
+
+@pytest.mark.parametrize(
+    ("evidence", "message"),
+    [
+        ({"flag": {}}, "has 'flag'; expected a block with some of flags"),
+        ({"flags": ["a"]}, "expected a label for each category"),
+        ({"flags": {"a": "A", "b": "A"}}, "expected each label once"),
+        ({"flag_error": 0.5}, "less than 0.5"),
+        ({"flag_error": -0.1}, r"flag_error is -0.1; expected a number in \[0, 1\]"),
+        ({"negative_share": 1.5}, "negative_share"),
+        ({"sources": "x"}, "a list of names of groups"),
+        ({"sources": ["x", "x"]}, "each once"),
+        ({"entity_ratio": 2}, "entity_ratio is 2"),
+        ({"entity_ratio_tolerance": "x"}, "entity_ratio_tolerance"),
+        ({"entity_ratio": 0.1, "entity_ratio_weight": -1.0}, "entity_ratio_weight"),
+    ],
+)
+def test_impossible_settings_are_refused(evidence: dict[str, Any], message: str) -> None:
+    with pytest.raises(LatentError, match=message):
+        pipeline(evidence=evidence)
+
+
+def test_only_the_crf_takes_counts_and_ratios() -> None:
+    pipeline(loss="quadratic", evidence={"negative_share": 0.1})
+    with pytest.raises(LatentError, match="only loss = 'crf'"):
+        pipeline(loss="quadratic", evidence={"entity_ratio": 0.1})
+
+
+def test_settings_come_back_from_disk(tmp_path: Any) -> None:
+    nlp = made(flags={"has_a": "A"}, flag_error=0.1)
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    assert again.get_pipe("crf_ner").cfg["evidence"] == {  # type: ignore[attr-defined]
+        "flags": {"has_a": "A"},
+        "flag_error": 0.1,
+    }
