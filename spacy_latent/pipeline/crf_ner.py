@@ -460,10 +460,12 @@ class CrfEntityRecognizer(TrainedComponent):
         return found
 
     def finish_update(self, sgd: Optimizer) -> None:
-        from spacy_latent.models.tag_sources import learn_counts
+        from spacy_latent.models.tag_sources import keep_sources, learn_counts
 
-        learn_counts(self.model)
+        sources = learn_counts(self.model)
         super().finish_update(sgd)
+        if sources is not None:
+            keep_sources(self.model, sources)
 
     def _learn(
         self,
@@ -596,7 +598,7 @@ class CrfEntityRecognizer(TrainedComponent):
                     f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
                     "labels before training."
                 )
-        self._evidence_reader().open_labels(allowed.numpy(), example, refuse_unknown)
+        self._evidence_reader().open_labels(allowed.numpy(), example)
         if blocked := _blocked(example.reference):
             # Made anew whenever it is asked for.
             to_own = example.alignment.y2x

@@ -195,18 +195,14 @@ class EvidenceReader:
         """Which tags are of a label, ``(K,)``."""
         return np.array([tag.partition("-")[2] == label for tag in self.tags])
 
-    def open_labels(self, allowed: np.ndarray, example: Example, refuse_unknown: bool) -> None:
+    def open_labels(self, allowed: np.ndarray, example: Example) -> None:
         """Allow the tags of labels that a text was not annotated for where it has no entity.
 
         allowed: ``(n, K)`` bool, tags that agree with the reference were it complete; changed.
-        refuse_unknown: whether a label that the component does not have raises LatentError.
         """
         asked = annotated_labels(example.reference)
         if asked is None:
             return
-        for label in asked:
-            if label not in self.labels and refuse_unknown:
-                self._refuse(example, self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
         others = np.array([tag != "O" and tag.partition("-")[2] not in asked for tag in self.tags])
         outside = allowed[:, 0] & (allowed.sum(1) == 1)
         allowed[outside] |= others
@@ -215,12 +211,21 @@ class EvidenceReader:
         self, allowed: np.ndarray, example: Example, refuse: Callable[[str], Any]
     ) -> tuple[EntityCount, ...]:
         """What flags say. allowed: ``(n, K)`` bool, changed: tags of labels of which there are none
-        are forbidden. refuse: called with what contradicts itself."""
+        are forbidden. refuse: called with what contradicts itself, and with labels that the
+        component does not have; raises an error."""
         from spacy_latent.models.tag_evidence import EntityCount
 
         found, size = [], len(allowed)
         there = {span.label_ for span in example.reference.ents}
-        for flag in self.settings.flags_of(example.reference):
+        for label in annotated_labels(example.reference) or ():
+            if label not in self.labels:
+                refuse(self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
+        flags: list[Flag] = []
+        try:
+            flags = self.settings.flags_of(example.reference)
+        except LatentError as error:
+            refuse(str(error))
+        for flag in flags:
             if flag.label not in self.labels:
                 refuse(self._unknown(flag.label, flag.source))
             if not flag.wrong and flag.least > size:
@@ -309,9 +314,6 @@ class EvidenceReader:
             f"{source} has the label {label!r}, which is unknown; expected some of "
             f"{', '.join(self.labels)}. Look at the spelling, or call add_label({label!r})."
         )
-
-    def _refuse(self, example: Example, why: str) -> None:
-        raise LatentError(f"{self.name}: {example.reference.text[:60]!r}: {why}")
 
 
 def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> list[str]:
