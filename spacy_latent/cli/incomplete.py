@@ -110,6 +110,7 @@ def incomplete_cli(
         fail("Nothing was written", str(error))
     output.parent.mkdir(parents=True, exist_ok=True)
     with finished_first():
-        DocBin(docs=made, store_user_data=True).to_disk(output)
+        # spaCy takes milliseconds a doc for them, each time that they are read.
+        DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
     entities = sum(len(doc.ents) for doc in made)
     msg.good(f"{output}: {number_of(len(made), 'text')}, {number_of(entities, 'entity', ',')}")

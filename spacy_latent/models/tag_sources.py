@@ -202,11 +202,12 @@ def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
         table.inc_grad(name, ops.asarray(array, dtype="float32"))
 
 
-def learn_counts(model: Model) -> None:
-    """Take in the counts that wait, and leave an optimizer nothing of them."""
+def learn_counts(model: Model) -> TagSources | None:
+    """Take in the counts that wait, and leave an optimizer nothing of them. RETURNS: what is known
+    now, to be kept once more after an optimizer, whose weight decay is not for counts."""
     table = model.get_ref("transitions")
     if not all(name in table.param_names and table.has_grad(name) for name in _NAMES):
-        return
+        return None
     to_numpy = table.ops.to_numpy
     known, batch = (
         TagSources(*(to_numpy(get(name)).astype(np.float64) for name in _NAMES))
@@ -215,6 +216,7 @@ def learn_counts(model: Model) -> None:
     if batch.labels.any():
         known.learn(batch)
         keep_sources(model, known)
+    return known
 
 
 __all__ = [

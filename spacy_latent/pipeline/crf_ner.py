@@ -5,7 +5,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from spacy_latent.pipeline.entity_evidence import (
     DoubtfulEvidence,
     EvidenceReader,
     EvidenceSettings,
-    doubts_about,
+    EvidenceSurvey,
 )
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
 from spacy_latent.pipeline.trained_component import TrainedComponent
@@ -63,6 +63,8 @@ subword_features = true
 """
 LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
 INSIDE, BEGIN = 1, 3
+# Texts that are looked at where labels are given.
+SURVEYED = 1000
 # Of tags of a token that continues an entity, and of one at its end or its beginning.
 CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
 
@@ -460,10 +462,12 @@ class CrfEntityRecognizer(TrainedComponent):
         return found
 
     def finish_update(self, sgd: Optimizer) -> None:
-        from spacy_latent.models.tag_sources import learn_counts
+        from spacy_latent.models.tag_sources import keep_sources, learn_counts
 
-        learn_counts(self.model)
+        sources = learn_counts(self.model)
         super().finish_update(sgd)
+        if sources is not None:
+            keep_sources(self.model, sources)
 
     def _learn(
         self,
@@ -596,7 +600,7 @@ class CrfEntityRecognizer(TrainedComponent):
                     f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
                     "labels before training."
                 )
-        self._evidence_reader().open_labels(allowed.numpy(), example, refuse_unknown)
+        self._evidence_reader().open_labels(allowed.numpy(), example)
         if blocked := _blocked(example.reference):
             # Made anew whenever it is asked for.
             to_own = example.alignment.y2x
@@ -686,18 +690,14 @@ class CrfEntityRecognizer(TrainedComponent):
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "crf_ner")
+        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
         if labels is not None:
             names = self.names_given(labels)
+            # Who gives them may have a stream without an end.
+            survey = EvidenceSurvey.of(islice(get_examples(), SURVEYED), settings)
         else:
-            names = sorted(
-                {
-                    span.label_
-                    for example in get_examples()
-                    for span in example.reference.ents
-                    if span.label_
-                }
-                | self._evidence_reader().names(get_examples())
-            )
+            survey = EvidenceSurvey.of(get_examples(), settings)
+            names = sorted(survey.names)
         self.cfg["calibration"] = None
         keep_sources(self.model, None)
         for name in names:
@@ -710,13 +710,12 @@ class CrfEntityRecognizer(TrainedComponent):
                 labels is not None,
             )
         self._warn_without_incorrect_spans(get_examples)
-        settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
         if unknown := set(settings.flags.values()).difference(self.labels):
             raise LatentError(
                 f"{self.name}: evidence.flags has the label {min(unknown)!r}, and the labels are "
                 f"{', '.join(self.labels)}. Look at the spelling, or add it to the labels."
             )
-        for doubt in doubts_about(get_examples(), settings):
+        for doubt in survey.doubts():
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)

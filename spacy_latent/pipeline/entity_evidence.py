@@ -195,18 +195,14 @@ class EvidenceReader:
         """Which tags are of a label, ``(K,)``."""
         return np.array([tag.partition("-")[2] == label for tag in self.tags])
 
-    def open_labels(self, allowed: np.ndarray, example: Example, refuse_unknown: bool) -> None:
+    def open_labels(self, allowed: np.ndarray, example: Example) -> None:
         """Allow the tags of labels that a text was not annotated for where it has no entity.
 
         allowed: ``(n, K)`` bool, tags that agree with the reference were it complete; changed.
-        refuse_unknown: whether a label that the component does not have raises LatentError.
         """
         asked = annotated_labels(example.reference)
         if asked is None:
             return
-        for label in asked:
-            if label not in self.labels and refuse_unknown:
-                self._refuse(example, self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
         others = np.array([tag != "O" and tag.partition("-")[2] not in asked for tag in self.tags])
         outside = allowed[:, 0] & (allowed.sum(1) == 1)
         allowed[outside] |= others
@@ -215,12 +211,21 @@ class EvidenceReader:
         self, allowed: np.ndarray, example: Example, refuse: Callable[[str], Any]
     ) -> tuple[EntityCount, ...]:
         """What flags say. allowed: ``(n, K)`` bool, changed: tags of labels of which there are none
-        are forbidden. refuse: called with what contradicts itself."""
+        are forbidden. refuse: called with what contradicts itself, and with labels that the
+        component does not have; raises an error."""
         from spacy_latent.models.tag_evidence import EntityCount
 
         found, size = [], len(allowed)
         there = {span.label_ for span in example.reference.ents}
-        for flag in self.settings.flags_of(example.reference):
+        for label in annotated_labels(example.reference) or ():
+            if label not in self.labels:
+                refuse(self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
+        flags: list[Flag] = []
+        try:
+            flags = self.settings.flags_of(example.reference)
+        except LatentError as error:
+            refuse(str(error))
+        for flag in flags:
             if flag.label not in self.labels:
                 refuse(self._unknown(flag.label, flag.source))
             if not flag.wrong and flag.least > size:
@@ -282,17 +287,6 @@ class EvidenceReader:
         taken = may_be & (np.random.random(len(allowed)) < share)
         allowed[taken, 1:] = False
 
-    def names(self, examples: Iterable[Example]) -> set[str]:
-        """Labels that texts were annotated for, or that flags tell of."""
-        found = set(self.settings.flags.values())
-        for example in examples:
-            found.update(annotated_labels(example.reference) or ())
-            found.update(entity_flags(example.reference))
-            for name in self.settings.sources:
-                if name in example.reference.spans:
-                    found.update(span.label_ for span in example.reference.spans[name])
-        return found - {""}
-
     def contradiction(self, example: Example) -> str:
         """Of flags that no sequence of tags agrees with."""
         said = "; ".join(map(str, self.settings.flags_of(example.reference)))
@@ -310,63 +304,93 @@ class EvidenceReader:
             f"{', '.join(self.labels)}. Look at the spelling, or call add_label({label!r})."
         )
 
-    def _refuse(self, example: Example, why: str) -> None:
-        raise LatentError(f"{self.name}: {example.reference.text[:60]!r}: {why}")
 
+@dataclass
+class EvidenceSurvey:
+    """What training texts have, counted in one pass: a corpus may be slow to read.
 
-def doubts_about(examples: Iterable[Example], settings: EvidenceSettings) -> list[str]:
-    """Sentences about training texts of which likely something is not as it was meant."""
-    categories = dict.fromkeys(settings.flags, False)
-    sources = dict.fromkeys(settings.sources, False)
-    found: set[str] = set()
-    asked: set[str] = set()
-    flagged: set[str] = set()
-    inside = outside = missing = 0
-    negative, count = settings.tells_outside, 0
-    for example in examples:
-        count += 1
-        doc = example.reference
+    texts, inside, outside, missing: how many there are, and their tokens in entities, annotated as
+        outside of them, and without annotation.
+    found, asked, flagged, given: labels of entities, those that texts were annotated for, those of
+        flags on docs, and those that sources give.
+    there: categories of flags, and sources, that some text has.
+    """
+
+    settings: EvidenceSettings
+    texts: int = 0
+    inside: int = 0
+    outside: int = 0
+    missing: int = 0
+    found: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    flagged: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
+    there: set[str] = field(default_factory=set)
+    says_none: bool = False
+
+    @classmethod
+    def of(cls, examples: Iterable[Example], settings: EvidenceSettings) -> EvidenceSurvey:
+        made = cls(settings)
+        for example in examples:
+            made.add(example.reference)
+        return made
+
+    def add(self, doc: Doc) -> None:
+        self.texts += 1
         tags: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
         entity = tags[:, 1] != 0
-        inside += int(entity.sum())
-        missing += int((tags[:, 0] == MISSING).sum())
-        outside += int(((tags[:, 0] != MISSING) & ~entity).sum())
-        found.update(span.label_ for span in doc.ents)
-        for category in categories:
-            categories[category] |= category in doc.cats
-        for source in sources:
-            sources[source] |= source in doc.spans
-        asked.update(annotated_labels(doc) or ())
+        self.inside += int(entity.sum())
+        self.missing += int((tags[:, 0] == MISSING).sum())
+        self.outside += int(((tags[:, 0] != MISSING) & ~entity).sum())
+        self.found.update(span.label_ for span in doc.ents)
+        self.asked.update(annotated_labels(doc) or ())
         flags = entity_flags(doc)
-        flagged.update(flags)
-        negative |= any(not least for least in flags.values())
-    said, texts = [], number_of(count, "training text")
-    absent = [category for category, there in categories.items() if not there]
-    if absent and (inside or outside):
-        said.append(
-            f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has such a "
-            "category in doc.cats. Nothing is learned of it: look at the name."
-        )
-    absent = [source for source, there in sources.items() if not there]
-    if absent and count:
-        said.append(
-            f"evidence.sources has {', '.join(map(repr, absent))}, and none of {texts} has such a "
-            "group in doc.spans. Nothing is learned of it: look at the name, and whether spans "
-            "were saved with the texts."
-        )
-    for label in sorted(asked.difference(found, flagged, settings.flags.values())):
-        said.append(
-            f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
-            f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}."
-        )
-    if missing and inside and outside < inside and not negative:
-        said.append(
-            f"of the tokens of {texts} {inside} are in entities, {missing} have no annotation, and "
-            f"{outside or 'none'} are annotated as outside. That everything is an entity agrees "
-            "with that, and it is what large corpora like this teach, with a precision near 0. Set "
-            f"{ADVICE}."
-        )
-    return said
+        self.flagged.update(flags)
+        self.says_none |= any(not least for least in flags.values())
+        self.there.update(category for category in self.settings.flags if category in doc.cats)
+        for source in self.settings.sources:
+            if source in doc.spans:
+                self.there.add(source)
+                self.given.update(span.label_ for span in doc.spans[source])
+
+    @property
+    def names(self) -> set[str]:
+        """Of all labels that there is something to learn of."""
+        named = self.found | self.asked | self.flagged | self.given
+        return (named | set(self.settings.flags.values())) - {""}
+
+    def doubts(self) -> list[str]:
+        """Sentences about what likely is not as it was meant."""
+        said, texts = [], number_of(self.texts, "training text")
+        annotated = self.inside or self.outside
+        absent = [category for category in self.settings.flags if category not in self.there]
+        if absent and annotated:
+            said.append(
+                f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has such "
+                "a category in doc.cats. Nothing is learned of it: look at the name."
+            )
+        absent = [source for source in self.settings.sources if source not in self.there]
+        if absent and self.texts:
+            said.append(
+                f"evidence.sources has {', '.join(map(repr, absent))}, and none of {texts} has "
+                "such a group in doc.spans. Nothing is learned of it: look at the name, and "
+                "whether spans were saved with the texts."
+            )
+        elsewhere = self.found | self.flagged | self.given | set(self.settings.flags.values())
+        for label in sorted(self.asked - elsewhere):
+            said.append(
+                f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
+                f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}."
+            )
+        told = self.settings.tells_outside or self.says_none
+        if self.missing and self.inside and self.outside < self.inside and not told:
+            said.append(
+                f"of the tokens of {texts} {self.inside} are in entities, {self.missing} have no "
+                f"annotation, and {self.outside or 'none'} are annotated as outside. That "
+                "everything is an entity agrees with that, and it is what large corpora like this "
+                f"teach, with a precision near 0. Set {ADVICE}."
+            )
+        return said
 
 
 __all__ = [
@@ -374,6 +398,6 @@ __all__ = [
     "DoubtfulEvidence",
     "EvidenceReader",
     "EvidenceSettings",
+    "EvidenceSurvey",
     "Flag",
-    "doubts_about",
 ]

@@ -16,7 +16,7 @@ from thinc.api import Model
 from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import number_of
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
-from spacy_latent.pipeline.entity_evidence import EvidenceSettings, doubts_about
+from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
 from spacy_latent.pipeline.finding import Finding, Level
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.listening import listeners_in, listening_mistakes
@@ -117,7 +117,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
         if not isinstance(pipe, CrfEntityRecognizer):
             continue
         settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
-        for doubt in doubts_about(examples, settings):
+        for doubt in EvidenceSurvey.of(examples, settings).doubts():
             yield Finding("warning", "entity-evidence", f"{name}: {doubt}")
         block = nlp.config["components"].get(name, {}).get("scorer") or {}
         scorer = str(block.get("@scorers"))

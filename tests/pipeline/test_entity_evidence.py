@@ -133,7 +133,7 @@ def test_what_are_no_labels_is_refused(nlp: Language, labels: Any) -> None:
 
 def test_labels_that_nobody_has_are_refused(nlp: Language) -> None:
     for one in (example(nlp, labels=["A", "C"]), example(nlp, flags={"C": 1})):
-        with pytest.raises(LatentError, match="label 'C', which is unknown"):
+        with pytest.raises(LatentError, match=r"text 1 of the batch, 'a b c.*'C', which is unk"):
             agreeing(nlp, one)
 
 
@@ -183,7 +183,7 @@ def test_categories_are_flags_by_the_names_that_the_config_gives() -> None:
     assert agreeing(nlp, perhaps) == pytest.approx(wanted_mean)
     own = example(nlp, default="missing", cats={"has_a": 1.0}, flags={"A": 2})
     assert agreeing(nlp, own) == pytest.approx(count(nlp, lambda row: ends(row, "A") >= 2))
-    with pytest.raises(LatentError, match=r"has_a.* says at least 1 .* says none"):
+    with pytest.raises(LatentError, match=r"text 1 .*has_a.* says at least 1 .* says none"):
         agreeing(nlp, example(nlp, default="missing", cats={"has_a": 1.0}, flags={"A": 0}))
     with pytest.raises(LatentError, match="from 0, for none"):
         agreeing(nlp, example(nlp, default="missing", cats={"has_a": 2.0}))
@@ -379,6 +379,28 @@ def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -
     crf.cfg["evidence"] = {"sources": ["good"]}
     with pytest.raises(LatentError, match="has learned of 3 sources"):
         crf.source_reliability()
+
+
+def test_counts_of_sources_wait_for_the_end_of_an_update() -> None:
+    nlp = made(sources=["x"])
+    one = example(nlp, default="missing")
+    one.reference.spans["x"] = [Span(one.reference, 0, 1, label="A")]
+    crf: Any = nlp.get_pipe("crf_ner")
+
+    def tokens() -> float:
+        return sum(found.tokens for found in crf.source_reliability())
+
+    optimizer = nlp.resume_training()
+    for _ in range(2):
+        crf.update([one])
+    assert tokens() == 0
+    crf.finish_update(optimizer)
+    assert tokens() == pytest.approx(2)
+    crf.finish_update(optimizer)
+    assert tokens() == pytest.approx(2)
+    # A second training forgets the first.
+    nlp.initialize(lambda: [one])
+    assert tokens() == 0
 
 
 def test_sources_go_with_all_other_evidence() -> None:
