@@ -17,6 +17,7 @@ from spacy_latent.errors import (
     NotTractable,
     check_flags,
 )
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
@@ -100,6 +101,7 @@ class BudgetTree(DependencyTree):
         kind = ProjectiveTree if self.projective else SpanningTree
         return kind(self.single_root, self.direction, self.max_arc_length)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -204,6 +206,7 @@ class BudgetTree(DependencyTree):
             graphs[n] = ItemGraph(shape, [StructureFactor(self.tree, parts, n), *budgets])
         return [graphs[n] for n in sizes]
 
+    @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         modifiers = z[:, 1:].sum(2)
         return self.tree.contains(z, lengths) & (modifiers <= self.max_modifiers).all(1)

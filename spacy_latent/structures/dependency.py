@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
+from spacy_latent.kernels.tracing import is_traced
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 
@@ -82,7 +83,7 @@ class DependencyTree(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N+1, N+1), "
                 "with the root as node 0."
             )
-        self.check_room(lengths, scores.shape[1] - 1)
+        lengths = self.check_room(lengths, scores.shape[1] - 1)
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ class DependencyTree(CompiledStructure):
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """0/1 arcs ``(R, N+1, N+1)`` from heads ``(R, N+1)``."""
-        if found.is_cuda:
+        if found.is_cuda or is_traced(found):
             head = torch.arange(scores.shape[1], device=found.device)
             return (found[:, None, :] == head[:, None]).to(scores.dtype)
         from spacy_latent.kernels.arborescence import mark_arcs

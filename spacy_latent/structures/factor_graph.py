@@ -16,6 +16,7 @@ from spacy_latent.errors import (
     NotTractable,
     number_of,
 )
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure, check_given
 from spacy_latent.structures.constraints import Constraint
@@ -166,6 +167,7 @@ class FactorGraph(Structure):
             factors += own
         return factors
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -188,6 +190,7 @@ class FactorGraph(Structure):
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         return send(super(FactorGraph, own).map(given, sizes), scores.device)
 
+    @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         check_given(self, z, lengths)
         if z.device.type != "cpu":
