@@ -22,6 +22,7 @@ from spacy_latent.errors import (
     NotTraceable,
     not_finite_message,
 )
+from spacy_latent.kernels.derivatives import is_transformed, transforms
 from spacy_latent.kernels.torch_operators import torch_operator
 from spacy_latent.kernels.transfers import fetch
 
@@ -29,13 +30,6 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 NOT_FINITE, INFEASIBLE = "not finite", "infeasible"
-# Of torch.func, which has no public way to ask. Without it nothing looks transformed.
-_transforms = getattr(torch._C, "_functorch", None)
-
-
-def is_transformed() -> bool:
-    """Whether a transform of torch.func runs."""
-    return _transforms is not None and _transforms.maybe_current_level() is not None
 
 
 def is_traced(values: Tensor) -> bool:
@@ -49,11 +43,11 @@ def has_numbers(values: Tensor) -> bool:
         return False
     if not is_transformed():
         return True
-    assert _transforms is not None
-    while _transforms.is_functorch_wrapped_tensor(values):
-        if _transforms.is_batchedtensor(values):
+    assert transforms is not None
+    while transforms.is_functorch_wrapped_tensor(values):
+        if transforms.is_batchedtensor(values):
             return False
-        values = _transforms.get_unwrapped(values)
+        values = transforms.get_unwrapped(values)
     return True
 
 
@@ -100,8 +94,8 @@ def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 def _is_wrapped(value: object) -> bool:
-    assert _transforms is not None
-    return isinstance(value, Tensor) and _transforms.is_functorch_wrapped_tensor(value)
+    assert transforms is not None
+    return isinstance(value, Tensor) and transforms.is_functorch_wrapped_tensor(value)
 
 
 def source(generator: torch.Generator | None) -> dict[str, torch.Generator]:

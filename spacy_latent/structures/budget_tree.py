@@ -127,9 +127,9 @@ class BudgetTree(DependencyTree):
         prepared, lengths = own.masked(given, fetch(known))
         steps = max_iter * ITERATIONS_PER_CALL
         mean = prepared.masked_fill(torch.ones_like(prepared, dtype=torch.bool), 0.0)
-        residual = torch.zeros(len(lengths), dtype=torch.float64)
-        iterations = torch.zeros(len(lengths), dtype=torch.int64)
-        left = torch.arange(len(lengths))
+        residual = torch.zeros(len(lengths), dtype=torch.float64, device="cpu")
+        iterations = torch.zeros(len(lengths), dtype=torch.int64, device="cpu")
+        left = torch.arange(len(lengths), device="cpu")
         ways = [self._by_trees, self._by_prices_of_trees, self._by_both]
         for solve in ways if self.projective else [self._by_prices, *ways]:
             if not len(left):
@@ -144,7 +144,7 @@ class BudgetTree(DependencyTree):
             places = left[solved]
             mean = mean.index_copy(0, places, found[0])
             residual[places], iterations[places] = found[1], found[2]
-            still = torch.ones(len(left), dtype=torch.bool)
+            still = torch.ones(len(left), dtype=torch.bool, device="cpu")
             still[solved] = False
             left = left[still]
         solution = point_solution(mean, residual, iterations, self.name)
@@ -192,14 +192,21 @@ class BudgetTree(DependencyTree):
         graphs = self._graphs(lengths.tolist())
         near = bring_near(scores, self.exclusive_axes)
         found = solve_graphs(graphs, near, steps, tolerance, self.name)
-        return torch.arange(len(lengths)), found.mean, found.residual, found.iterations
+        return (
+            torch.arange(len(lengths), device="cpu"),
+            found.mean,
+            found.residual,
+            found.iterations,
+        )
 
     def _graphs(self, sizes: list[int]) -> list[ItemGraph]:
         """A tree and budgets, for items of these numbers of words."""
         graphs: dict[int, ItemGraph] = {}
         for n in set(sizes):
             shape = (n + 1, n + 1)
-            allowed = self.part_mask(torch.empty(1, *shape), torch.tensor([n]))[0].numpy()
+            allowed = self.part_mask(
+                torch.empty(1, *shape, device="cpu"), torch.tensor([n], device="cpu")
+            )[0].numpy()
             parts = np.where(allowed, np.arange((n + 1) ** 2).reshape(shape), -1)
             rows = [row[row >= 0].tolist() for row in parts[1:]]
             budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
@@ -250,7 +257,7 @@ class BudgetTree(DependencyTree):
         A word above its budget is branched on: one of its arcs is either in the tree or not.
         Bounds are those of Lagrangian relaxation, a price for each modifier of a word.
         """
-        mask = self.part_mask(scores[None], torch.tensor([n]))[0]
+        mask = self.part_mask(scores[None], torch.tensor([n], device="cpu"))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
         # Each word has one head: what all heads of a word have in common counts for nothing, and
         # takes the digits of sums, which tell what is best.
@@ -265,7 +272,7 @@ class BudgetTree(DependencyTree):
                 own_heads = np.empty(n + 1, dtype=np.int32)
                 exists = best_budget_tree(open_scores, budget, self.single_root, own_heads)
                 return own_heads[1:] if exists else None
-        size, columns = torch.tensor([n]), np.arange(1, n + 1)
+        size, columns = torch.tensor([n], device="cpu"), np.arange(1, n + 1)
         best_score, best = -np.inf, None
         calls, pushed = 0, 0
         waiting = [(-np.inf, 0, open_scores, np.zeros(n))]
@@ -340,7 +347,9 @@ class BudgetTree(DependencyTree):
             charged = own.copy()
             charged[1:] -= prices[:, None]
             try:
-                heads = tree.best_heads(torch.from_numpy(charged)[None], torch.tensor([n]))
+                heads = tree.best_heads(
+                    torch.from_numpy(charged)[None], torch.tensor([n], device="cpu")
+                )
             except InfeasibleError:
                 continue
             found = heads[0, 1:].numpy()

@@ -105,7 +105,7 @@ class DependencyTree(CompiledStructure):
         from spacy_latent.kernels.arborescence import mark_arcs
 
         # Not by torch, whose threads would spin on, on the core that the next kernel needs.
-        z = torch.zeros(0, dtype=scores.dtype).numpy()
+        z = torch.zeros(0, dtype=scores.dtype, device="cpu").numpy()
         z = np.zeros((found.shape[0], *scores.shape[1:]), dtype=z.dtype)
         mark_arcs(found.cpu().numpy(), z)
         return torch.from_numpy(z).to(scores.device)

@@ -128,7 +128,9 @@ class FactorGraph(Structure):
     def numbered(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
         """The parts of an item of this length in scores of this shape: their numbers in C order, −1
         for what is none."""
-        mask = self.part_mask(torch.empty(1, *shape), torch.tensor([size]))[0].expand(shape)
+        mask = self.part_mask(
+            torch.empty(1, *shape, device="cpu"), torch.tensor([size], device="cpu")
+        )[0].expand(shape)
         return np.where(mask.numpy(), np.arange(mask.numel()).reshape(shape), -1)
 
     def graph(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> ItemGraph:

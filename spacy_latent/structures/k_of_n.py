@@ -79,7 +79,7 @@ class KOfN(ItemSet, CompiledStructure):
             return super()._sample_trace(scores, lengths, num_samples, generator)
         masked = self._mask(scores, self.part_mask(scores, lengths)).double()
         # The clocks of the items, over their rates.
-        clocks = torch.empty((num_samples, *masked.shape), dtype=torch.float64)
+        clocks = torch.empty((num_samples, *masked.shape), dtype=torch.float64, device="cpu")
         clocks.exponential_(**source(generator)).clamp_min_(torch.finfo(torch.float64).tiny)
         z, _, taken, gains, _ = self._in_order(masked, lengths, -clocks.log())
         return Traces(z, torch.where(taken, gains, 0.0).sum(2))

@@ -87,8 +87,8 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         # It refuses an item without an alignment.
         own._map(prepared, sizes)
         allowed = prepared.double().masked_fill(~own.part_mask(prepared, sizes), -torch.inf)
-        z = torch.zeros(k, *prepared.shape)
-        values = torch.full((k, prepared.shape[0]), -torch.inf, dtype=torch.float64)
+        z = torch.zeros(k, *prepared.shape, device="cpu")
+        values = torch.full((k, prepared.shape[0]), -torch.inf, dtype=torch.float64, device="cpu")
         for b, (rows, columns) in enumerate(sizes.tolist()):
             room = allowed[b, :rows, :columns].numpy()
             moves = WARPING if self.moves == "dtw" else MATCHING

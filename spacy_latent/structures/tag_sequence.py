@@ -133,7 +133,7 @@ class TagSequence(CompiledStructure):
             raise NotTractable(self.name, "follow", "marginals")
         prepared, lengths = self._read(scores, lengths)
         own, prepared = self._to_sum_over(prepared, lengths)
-        inside = torch.arange(scores.shape[1]) < lengths.cpu()[:, None]
+        inside = torch.arange(scores.shape[1], device="cpu") < lengths.cpu()[:, None]
         read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
         if bool(((read < 0) | (read >= scores.shape[2])).any()):
             raise InvalidScores(
@@ -388,7 +388,7 @@ def _allowed_table(tags: tuple[str, ...], scheme: Scheme) -> tuple[Tensor, Tenso
         table = [
             [0.0 if allowed(row, column) else -torch.inf for column in columns] for row in rows
         ]
-        return torch.tensor(table).view(len(rows), len(columns))
+        return torch.tensor(table, device="cpu").view(len(rows), len(columns))
 
     return scores(parsed, parsed), scores([outside], parsed)[0], scores(parsed, [outside])[:, 0]
 
