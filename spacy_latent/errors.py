@@ -32,6 +32,15 @@ def too_large_message(name: str, items: list[int]) -> str:
     )
 
 
+def lost_digits_message(name: str, items: list[int]) -> str:
+    return (
+        f"{name}: in item(s) {items[:10]} of the batch all structures use scores so large that "
+        "their sums keep no digit of the others. Forbid parts by -inf in place of large negative "
+        "scores, or call the structure outside of torch.compile and torch.export, where large "
+        "scores count first."
+    )
+
+
 class InfeasibleError(LatentError):
     """The scores forbid every structure of at least one item of the batch.
 
@@ -71,6 +80,10 @@ class NotTractable(LatentError, NotImplementedError):
 
 class NotDifferentiable(LatentError, RuntimeError):
     """A derivative that there is not, such as the second one of marginals."""
+
+
+class NotTraceable(LatentError, RuntimeError):
+    """What cannot be part of a program that torch exports, or of a transform of torch.func."""
 
 
 class IncompatiblePair(LatentError):

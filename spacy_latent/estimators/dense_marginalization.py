@@ -39,7 +39,7 @@ class DenseMarginalization(Estimator):
             z = structure.map(scores, lengths)
             return Draw.single(z)
         count = structure.log_count(scores, lengths)
-        many = count > torch.tensor(self.max_structures + 0.5).log()
+        many = count > torch.tensor(self.max_structures + 0.5, device="cpu").log()
         if bool(many.any()):
             item = int(many.nonzero()[0])
             raise LatentError(

@@ -122,7 +122,7 @@ class GivenTrees(Estimator):
         z = torch.zeros_like(scores)
         for b, length in enumerate(lengths.tolist()):
             tree = self._tree(structure, [""] * length)
-            made = torch.as_tensor(structure.encode(tree, length))
+            made = torch.as_tensor(structure.encode(tree, length), device="cpu")
             z[b][tuple(slice(0, size) for size in made.shape)] = made.to(z)
         return Draw.single(z)
 
@@ -191,11 +191,11 @@ def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
     drawn = structure if _has_heads(structure) else ConstituencyTree()
     size = length + 1 if _has_heads(structure) else length
     generator = torch.Generator().manual_seed(seed)
-    scores, lengths = torch.zeros(1, size, size), torch.tensor([length])
+    scores, lengths = torch.zeros(1, size, size, device="cpu"), torch.tensor([length], device="cpu")
     if "sample" in drawn.tractable:
         z = drawn.sample(scores, lengths, 1, generator)[0, 0]
     else:
-        z = drawn.map(torch.randn(scores.shape, generator=generator), lengths)[0]
+        z = drawn.map(torch.randn(scores.shape, generator=generator, device="cpu"), lengths)[0]
     return drawn.decode(z.numpy(), length)
 
 

@@ -36,7 +36,9 @@ def draw_noise(noise: Noise, like: Tensor, scale: float, k: int = 10, terms: int
         shape = torch.full_like(total, 1.0 / k)
         # torch's gamma has rate 1: dividing by the rate i/k scales it.
         total += torch._standard_gamma(shape) * (k / i)
-    drawn = (scale / k * (total - torch.tensor(float(terms)).log().item())).to(like.dtype)
+    drawn = (scale / k * (total - torch.tensor(float(terms), device="cpu").log().item())).to(
+        like.dtype
+    )
     return send(drawn, like.device)
 
 

@@ -44,6 +44,6 @@ class TopKSparsemax(Estimator):
             return Draw.single(z)
         z, known = best_structures(structure, scores, lengths, self.k)
         totals = torch.where(known, exact_potential(structure, z, scores, lengths), -torch.inf)
-        sizes = torch.full((totals.shape[1],), len(totals), dtype=torch.int64)
+        sizes = torch.full((totals.shape[1],), len(totals), dtype=torch.int64, device="cpu")
         weights = sparsemax(totals.t().contiguous(), sizes, self.name).t().to(scores.dtype)
         return Draw(z, weights, padding=weights.detach() == 0)

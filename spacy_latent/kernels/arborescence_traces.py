@@ -17,7 +17,7 @@ import torch
 
 from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.draws import uniform
-from spacy_latent.kernels.operators import check, read_float64
+from spacy_latent.kernels.operators import check, draw_seeds, read_float64
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, read_arc_scores
 from spacy_latent.kernels.transfers import fetch
@@ -291,7 +291,7 @@ def traces(
     messages. Raises InvalidScores and InfeasibleError, which name the items.
     """
     array, sizes = read_float64(scores.detach()), fetch(lengths).contiguous().numpy()
-    seeds = torch.randint(1, 2**62, (len(array),), generator=generator).numpy().astype(np.uint64)
+    seeds = draw_seeds(len(array), generator).numpy().astype(np.uint64)
     heads = np.empty((num_samples, *array.shape[:2]), dtype=np.int32)
     log_probs = np.zeros((num_samples, len(array)))
     slopes = np.zeros((num_samples, *array.shape))

@@ -14,13 +14,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
-from spacy_latent.kernels.constituency_lanes import lanes_size, read_spans, sum_side_by_side
+from spacy_latent.kernels.constituency_lanes import CHARTS as CHARTS_BESIDE
+from spacy_latent.kernels.constituency_lanes import read_spans, sum_side_by_side
 from spacy_latent.kernels.draws import uniform_of_splitmix
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
-from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size
+from spacy_latent.kernels.lanes import FLOOR, LOG_SMALLEST, group_size, kept_beside
 from spacy_latent.kernels.logarithms import log_sum_of_pairs
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.operators import Family
@@ -278,17 +280,20 @@ def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
                     d_out[i, k] = d_of_span * charts[1, i, k] + of_span * change[1, i, k]
 
 
-@kernel
-def _item_size(n):
+def alone_size(n):
     """Float64 numbers that an item of n words may keep alone: whether it does and the sum over
-    trees in the header, then the charts."""
-    return HEADER + 5 * n * _width(n)
+    trees in the header, then the charts. In Python, where n may be a symbol of torch."""
+    width = (n + LANES - 1) // LANES * LANES
+    return HEADER + 5 * n * width
 
 
-@kernel
+_item_size = kernel(alone_size)
+
+
 def kept_size(n):
-    """Float64 numbers per item that items of up to n words may keep: whole vectors."""
-    return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
+    """Float64 numbers per item that items of up to n words may keep: whole vectors. n may be a
+    symbol of torch."""
+    return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
 
 
 @kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -60,11 +60,20 @@ def _last(said: str, gradient: Tensor, sources: list[Tensor]) -> Tensor:
 
 
 class _Last(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, said: str, gradient: Tensor, *sources: Tensor) -> Tensor:
-        ctx.said = said
+    def forward(said: str, gradient: Tensor, *sources: Tensor) -> Tensor:
         # Nobody could write to what is given back as it came.
         return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.said = inputs[0]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_forward_over_reverse(ctx.said)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Gradients:
@@ -72,6 +81,17 @@ class _Last(torch.autograd.Function):
             f"{ctx.said}: there is no further derivative. Leave out create_graph, or detach() what "
             "is not to be differentiated again."
         )
+
+
+# Of torch.func, which has no public way to ask. Without it nothing looks transformed.
+transforms = getattr(torch._C, "_functorch", None)
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func runs. False where torch compiles what is done."""
+    if transforms is None or torch.compiler.is_compiling():
+        return False
+    return transforms.maybe_current_level() is not None
 
 
 def tangent_of(values: Tensor) -> Tensor | None:
@@ -88,3 +108,12 @@ def refuse_tangents(name: str, *values: object) -> None:
             f"{name} has no derivative in forward mode (torch.func.jvp, dual numbers). Take its "
             "gradient, by backward() or torch.autograd.grad."
         )
+
+
+def refuse_forward_over_reverse(name: str) -> NoReturn:
+    """Raise NotDifferentiable for forward mode inside of what reverse mode has recorded."""
+    raise NotDifferentiable(
+        f"{name}: there is no derivative in forward mode of one in reverse mode, which "
+        "torch.func.hessian takes. Use torch.func.jacrev twice, or "
+        "torch.autograd.functional.hessian."
+    )

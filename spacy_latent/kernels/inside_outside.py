@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
 from spacy_latent.kernels.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.draws import uniform_of_splitmix
@@ -37,12 +38,14 @@ from spacy_latent.kernels.eisner_lanes import (
 )
 from spacy_latent.kernels.exponential import exponential
 from spacy_latent.kernels.gpu.dispatch import GpuKernels
-from spacy_latent.kernels.inside_outside_lanes import lanes_size, sum_side_by_side
+from spacy_latent.kernels.inside_outside_lanes import CHARTS as CHARTS_BESIDE
+from spacy_latent.kernels.inside_outside_lanes import sum_side_by_side
 from spacy_latent.kernels.lanes import (
     FLOOR,
     LOG_SMALLEST,
     LONGEST,
     group_size,
+    kept_beside,
     longest_beside,
 )
 from spacy_latent.kernels.logarithms import log_sum_of_pairs
@@ -519,17 +522,20 @@ def _adds_up(marginals, n, totals, tolerance):
     return right
 
 
-@kernel
-def _item_size(n):
+def alone_size(n):
     """Float64 numbers that an item of n tokens may keep alone: whether it does, the sum over trees,
-    the weights, the charts and their gradients."""
-    return HEADER + 11 * (n + 2) * _stride(n)
+    the weights, the charts and their gradients. In Python, where n may be a symbol of torch."""
+    stride = (n + 1 + LANES) // LANES * LANES
+    return HEADER + 11 * (n + 2) * stride
 
 
-@kernel
+_item_size = kernel(alone_size)
+
+
 def kept_size(n):
-    """Float64 numbers per item that items of up to n tokens may keep: whole vectors."""
-    return max(_item_size(n), -(-lanes_size(n) // LANES**2) * LANES)
+    """Float64 numbers per item that items of up to n tokens may keep: whole vectors. n may be a
+    symbol of torch."""
+    return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
 
 
 @kernel

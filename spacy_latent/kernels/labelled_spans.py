@@ -399,7 +399,8 @@ def _log_partition(
     if keep:
         total, mean = operators.log_partition_and_marginals(chart, own, FAMILY, [])
     else:
-        total, mean = operators.log_partition(chart, own, FAMILY, []), torch.empty(0, n, n)
+        total = operators.log_partition(chart, own, FAMILY, [])
+        mean = torch.empty(0, n, n, device="cpu")
     made = [total.to(scores.dtype), mean.double()]
     made += [torch.from_numpy(part) for part in (spans.tops, spans.scales)]
     total, mean, tops, scales = (transfers.send(part, scores.device) for part in made)

@@ -379,3 +379,11 @@ def keep(header, partitions):
 def group_size(shape: torch.Size) -> int:
     """``Family.group`` of kernels.operators."""
     return LANES if shape[0] >= COST and shape[1] <= LONGEST else 1
+
+
+def kept_beside(n, charts):
+    """Float64 numbers per item that items side by side of up to n words may keep, with so many
+    charts of :func:`lanes_shape`: whole vectors. n may be a symbol of torch."""
+    columns = (n + 2) // 2 * 2 + 1
+    size = HEADER + ALIGNMENT + charts * (n + 2) * columns * LANES
+    return (size + LANES**2 - 1) // LANES**2 * LANES

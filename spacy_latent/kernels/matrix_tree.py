@@ -460,12 +460,14 @@ def _squares(room, n):
     return squares[0], squares[1], squares[2], squares[3], squares[4]
 
 
-@kernel
 def kept_size(n):
     """Float64 numbers that an item of n tokens may keep: what it does in the header, escapes, and
-    the inverses of exits."""
+    the inverses of exits. In Python, where n may be a symbol of torch."""
     size = (n + LANES - 1) // LANES * LANES
     return HEADER + size * size + size
+
+
+_kept_size = kernel(kept_size)
 
 
 @kernel
@@ -568,7 +570,7 @@ def sum_by_escapes(
     blocks = (longest + LANES - 1) // LANES * LANES
     rows = np.zeros((6, blocks + LANES))
     tops, best = rows[3], rows[4]
-    spare = aligned_empty(kept_size(longest) if kept.shape[1] == 0 else 0)
+    spare = aligned_empty(_kept_size(longest) if kept.shape[1] == 0 else 0)
     rows_of_room, width = room_shape(longest)
     room_of_longest = aligned_empty(rows_of_room * width)
     squares_room = aligned_empty(3 * (blocks + LANES) * blocks if what == 2 else 0)

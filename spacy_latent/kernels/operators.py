@@ -26,6 +26,7 @@ from spacy_latent.errors import (
     InfeasibleError,
     InvalidScores,
     NotDifferentiable,
+    lost_digits_message,
     not_finite_message,
     too_large_message,
 )
@@ -35,9 +36,18 @@ from spacy_latent.kernels.gpu.dispatch import Found, GpuKernels
 from spacy_latent.kernels.lanes import COST
 from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.pool import spread
-from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE, TOO_LARGE, UNSOLVED
+from spacy_latent.kernels.status import (
+    FEASIBLE,
+    INFEASIBLE,
+    LARGE,
+    NOT_FINITE,
+    TOO_LARGE,
+    UNSOLVED,
+)
 from spacy_latent.kernels.torch_operators import torch_operator
+from spacy_latent.kernels.tracing import is_traced, source
 from spacy_latent.kernels.transfers import fetch, send
+from spacy_latent.kernels.vector import LANES
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Family:
     best_shape: from the shape of the scores to that of ``best`` and of one sample, int32.
     best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
     kept_size: numbers per item that marginals keep for their gradient, from the shape of the
-        scores.
+        scores; in operations that torch can do with the symbols of sizes that it does not know.
     product: (start, stop, marginals, lengths, *options, along, result, status); where it is given,
         it writes the product of the Hessian with ``along`` from the marginals alone, and total is
         never asked for it.
@@ -76,8 +86,8 @@ class Family:
     beside: as total, for items side by side: gets ``(G, size)`` int64 after start and stop, which
         count these groups of items of like length; −1 where the last has none. What it leaves
         UNSOLVED goes to total, which then keeps nothing.
-    group: the size of a group, from the shape of the scores; 1 for total from the start. kept has a
-        row for each place of a group.
+    group: the size of a group, LANES, or 1 for total from the start; from the shape of the scores.
+        kept has a row for each place of a group of LANES.
     device: the kernels of the family for a GPU.
     """
 
@@ -107,8 +117,11 @@ class Family:
             return _room((shape[0], 0))
         if self.product is not None and scores.device.type != "cpu":
             return _room(shape, scores.dtype)
-        size = self.group(shape)
-        return _room(((shape[0] + size - 1) // size * size, self.kept_size(shape)))
+        rows = shape[0]
+        if self.beside is not None:
+            # Whatever the size of a group is, which would tie traced code to some sizes.
+            rows = (rows + LANES - 1) // LANES * LANES
+        return _room((rows, self.kept_size(shape)))
 
 
 def _room(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -147,7 +160,7 @@ def in_precision_of(array: np.ndarray, values: Tensor) -> Tensor:
 
 @cache
 def _dtype_of_numpy(dtype: torch.dtype) -> np.dtype:
-    return torch.empty(0, dtype=dtype).numpy().dtype
+    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
 
 
 def check(name: str, status: np.ndarray, scores: Tensor | None = None) -> None:
@@ -213,11 +226,6 @@ def best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[in
 @_best.register_fake
 def _(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
     return scores.new_empty(family_of(family_name).best_shape(scores.shape), dtype=torch.int32)
-
-
-def is_traced(scores: Tensor) -> bool:
-    """Whether operators are needed, whose dispatch takes as long as a few short sentences."""
-    return type(scores) is not Tensor or torch.compiler.is_compiling()
 
 
 def _groups(sizes: np.ndarray, size: int) -> np.ndarray:
@@ -303,12 +311,50 @@ def _total_on_cpu(
     return Found(*own, status)
 
 
+def _refuse_lost_digits(
+    scores: Tensor,
+    lengths: Tensor,
+    family_name: str,
+    options: Sequence[int],
+    mean: Tensor | None = None,
+) -> None:
+    """Raise InvalidScores for items whose structures all use scores beside which sums have no digit
+    left. Structures look for such scores before, see structures.far_scores, but where torch traces
+    what they do. Not done on a GPU, which would have to be waited for.
+
+    mean: the marginals, where they are known.
+    """
+    if scores.is_cuda or not scores.numel():
+        return
+    from spacy_latent.kernels.far import holds_beyond
+
+    values = fetch(scores).contiguous().numpy().reshape(-1)
+    if not holds_beyond(values, values.dtype.type(LARGE)):
+        return
+    if mean is None:
+        mean = _read_marginals(scores, lengths, family_name, options, False)[0]
+    sizes = torch.where(scores.isfinite() & (mean > 0.0), scores.detach().double().abs(), 0.0)
+    used = (mean * sizes).flatten(1).sum(1)
+    lost = used > LARGE * 2 * sum(scores.shape[1:])
+    if bool(lost.any()):
+        items = lost.nonzero().flatten().tolist()
+        raise InvalidScores(lost_digits_message(family_of(family_name).name, items))
+
+
 @torch_operator("log_partition")
 def _log_partition(
-    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
+    scores: Tensor,
+    lengths: Tensor,
+    family_name: str,
+    options: Sequence[int],
+    watched: bool = False,
 ) -> Tensor:
+    """watched: see :func:`_refuse_lost_digits`."""
     kept = np.empty((len(scores), 0))
-    return _total(scores, lengths, family_name, options, LOG_PARTITION, kept)[0]
+    total = _total(scores, lengths, family_name, options, LOG_PARTITION, kept)[0]
+    if watched:
+        _refuse_lost_digits(scores, lengths, family_name, options)
+    return total
 
 
 def log_partition(
@@ -317,7 +363,7 @@ def log_partition(
     """log Σ exp(score) over structures, ``(B,)``."""
     if tangent_of(scores) is not None:
         return _along_tangent(scores, lengths, family_name, options)[0]
-    return _log_partition(scores, lengths, family_name, options)
+    return _log_partition(scores, lengths, family_name, options, is_traced(scores))
 
 
 def log_partition_and_marginals(
@@ -330,7 +376,12 @@ def log_partition_and_marginals(
 
 
 def _read_marginals(
-    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int], keep: bool
+    scores: Tensor,
+    lengths: Tensor,
+    family_name: str,
+    options: Sequence[int],
+    keep: bool,
+    watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
     family = family_of(family_name)
     kept = family.kept(scores) if keep else _room((len(scores), 0))
@@ -338,6 +389,8 @@ def _read_marginals(
     result = _total(scores, lengths, family_name, options, MARGINALS, room)[1]
     if family.product is not None and kept.shape[1]:
         kept.copy_(fetch(result))
+    if watched:
+        _refuse_lost_digits(scores, lengths, family_name, options, result)
     return result, kept
 
 
@@ -387,7 +440,7 @@ def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequen
     if tangent_of(scores) is not None:
         return _along_tangent(scores, lengths, family_name, options)[1]
     if is_traced(scores):
-        return _marginals(scores, lengths, family_name, options, keep)[0]
+        return _marginals(scores, lengths, family_name, options, keep, True)[0]
     if not keep:
         return _read_marginals(scores, lengths, family_name, options, False)[0]
     result = _Marginals.apply(scores, lengths, family_name, options)
@@ -414,7 +467,7 @@ def _along_tangent(
             "it twice by torch.autograd.grad."
         )
     total = _log_partition(given, lengths, family_name, options)
-    mean, kept = _marginals(given, lengths, family_name, options, True)
+    mean, kept = _marginals(given, lengths, family_name, options, True, is_traced(given))
     kept = _read_by_product(family_name, mean, kept)
     product = hessian_product(given, along, kept, lengths, family_name, options)
     slope = (mean * along).flatten(1).sum(1)
@@ -453,7 +506,12 @@ def _(scores: Tensor, *_: Any) -> Tensor:
 
 @_marginals.register_fake
 def _(
-    scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int], keep: bool
+    scores: Tensor,
+    lengths: Tensor,
+    family_name: str,
+    options: Sequence[int],
+    keep: bool,
+    watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
     kept = family_of(family_name).kept(scores) if keep else _room((scores.shape[0], 0))
     return torch.empty_like(scores, memory_format=torch.contiguous_format), kept
@@ -466,14 +524,14 @@ def _(scores: Tensor, *_: Any) -> Tensor:
 
 def _keep_log_partition(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:2])
-    ctx.family = inputs[2:]
+    ctx.family = inputs[2:4]
 
 
 def _log_partition_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     scores, lengths = ctx.saved_tensors
     with dispatch.looked_at_before():
         result = marginals(scores, lengths, *ctx.family)
-    return gradient.view(-1, *[1] * (scores.dim() - 1)) * result, None, None, None
+    return gradient.view(-1, *[1] * (scores.dim() - 1)) * result, None, None, None, None
 
 
 def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -487,14 +545,64 @@ def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
 @last_derivative(OF_MARGINALS)
 def _marginals_backward(ctx: Any, gradient: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     if gradient is None:
-        return None, None, None, None, None
+        return None, None, None, None, None, None
     scores, lengths, kept = ctx.saved_tensors
     product = hessian_product(scores, gradient, kept, lengths, *ctx.family)
-    return product, None, None, None, None
+    return product, None, None, None, None, None
 
 
 _log_partition.register_autograd(_log_partition_backward, setup_context=_keep_log_partition)
 _marginals.register_autograd(_marginals_backward, setup_context=_keep_marginals)
+
+
+def draw_seeds(count: int, generator: torch.Generator | None) -> Tensor:
+    """``(count,)`` int64 above 0, on the CPU, by torch's default generator there if None."""
+    return torch.randint(1, 2**62, (count,), device="cpu", **source(generator))
+
+
+def _read_samples(
+    scores: Tensor,
+    lengths: Tensor,
+    seeds: Tensor,
+    family_name: str,
+    options: Sequence[int],
+    num_samples: int,
+    watched: bool = False,
+) -> Tensor:
+    """seeds: ``(B,)``, one stream for each item: a draw does not depend on the threads or on the
+    other items' luck."""
+    family = family_of(family_name)
+    if watched:
+        _refuse_lost_digits(scores, lengths, family_name, options)
+    array, sizes = read(scores, lengths)
+    streams = fetch(seeds).numpy().astype(np.uint64)
+    samples = np.empty((num_samples, *family.best_shape(scores.shape)), dtype=np.int32)
+    status = np.zeros(len(array), dtype=np.int8)
+    costs = family.total_cost(sizes) * (1 + num_samples)
+    arguments = (array, sizes, *options, streams, samples, status)
+    spread(family.sample, costs, arguments)
+    items = np.flatnonzero(status == UNSOLVED)
+    if family.sample_rest is not None and len(items):
+        spread(family.sample_rest, costs[items], (items, *arguments))
+    check(family.name, status)
+    return send(torch.from_numpy(samples), scores.device)
+
+
+_sample = torch_operator("sample")(_read_samples)
+
+
+@_sample.register_fake
+def _(
+    scores: Tensor,
+    lengths: Tensor,
+    seeds: Tensor,
+    family_name: str,
+    options: Sequence[int],
+    num_samples: int,
+    watched: bool = False,
+) -> Tensor:
+    shape = (num_samples, *family_of(family_name).best_shape(scores.shape))
+    return scores.new_empty(shape, dtype=torch.int32)
 
 
 def sample(
@@ -506,17 +614,6 @@ def sample(
     generator: torch.Generator | None,
 ) -> Tensor:
     """Exact samples, ``(num_samples, *family.best_shape)`` int32."""
-    family = family_of(family_name)
-    array, sizes = read(scores, lengths)
-    # One stream for each item: a draw does not depend on the threads or on the other items' luck.
-    seeds = torch.randint(1, 2**62, (len(array),), generator=generator).numpy().astype(np.uint64)
-    samples = np.empty((num_samples, *family.best_shape(scores.shape)), dtype=np.int32)
-    status = np.zeros(len(array), dtype=np.int8)
-    costs = family.total_cost(sizes) * (1 + num_samples)
-    arguments = (array, sizes, *options, seeds, samples, status)
-    spread(family.sample, costs, arguments)
-    items = np.flatnonzero(status == UNSOLVED)
-    if family.sample_rest is not None and len(items):
-        spread(family.sample_rest, costs[items], (items, *arguments))
-    check(family.name, status)
-    return send(torch.from_numpy(samples), scores.device)
+    seeds = draw_seeds(scores.shape[0], generator)
+    given = scores, lengths, seeds, family_name, options, num_samples
+    return _sample(*given, True) if is_traced(scores) else _read_samples(*given)

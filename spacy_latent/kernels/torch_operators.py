@@ -10,12 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import torch
-from torch import library
+from torch import Tensor, library
 
-from spacy_latent.kernels.derivatives import refuse_tangents
+from spacy_latent.kernels.derivatives import (
+    is_transformed,
+    refuse_forward_over_reverse,
+    refuse_tangents,
+)
 
 NAMESPACE = "spacy_latent"
 _LIBRARY = library.Library(NAMESPACE, "FRAGMENT")
@@ -36,12 +40,32 @@ class TorchOperator(Generic[Given, Result]):
         # By which torch's own functions know it, as opcheck.
         self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
         self._call = cast("Callable[Given, Result]", self.overload)
+        self._transformed: type[torch.autograd.Function] | None = None
+        library.register_vmap(self.name, self._one_by_one, lib=_LIBRARY)
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Result:
         # torch would lose them.
         refuse_tangents(self.name, *args)
+        if self._transformed is not None and is_transformed():
+            return cast("Result", self._transformed.apply(*args, *kwargs.values()))
         return self._call(*args, **kwargs)
+
+    def _one_by_one(self, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """What torch.func.vmap does: the kernels know of one batch."""
+        found = [
+            self._call(
+                *(
+                    one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
+                    for one, dim in zip(args, in_dims)
+                )
+            )
+            for i in range(info.batch_size)
+        ]
+        if isinstance(found[0], Tensor):
+            return torch.stack(found), 0
+        parts = [torch.stack(part) for part in zip(*found)]
+        return tuple(parts), (0,) * len(parts)
 
     def register_fake(self, function: Callable[..., object]) -> Callable[..., object]:
         """Have ``function`` say the shapes, dtypes and devices of the results where the arguments
@@ -55,6 +79,30 @@ class TorchOperator(Generic[Given, Result]):
         """Have ``backward(ctx, *gradients)`` give the gradients of all arguments, from what
         ``setup_context(ctx, inputs, output)`` has kept; torch names these three."""
         library.register_autograd(self.name, backward, setup_context=setup_context, lib=_LIBRARY)
+        call, name = self._call, self.name
+
+        class Transformed(torch.autograd.Function):
+            """The same for the transforms of torch.func, to which that does not lend itself."""
+
+            generate_vmap_rule = True
+
+            @staticmethod
+            def forward(*args: Any) -> Any:
+                return call(*args)
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                setup_context(ctx, inputs, output)
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Any) -> Any:
+                return backward(ctx, *gradients)
+
+            @staticmethod
+            def jvp(ctx: Any, *tangents: Any) -> Any:
+                refuse_forward_over_reverse(name)
+
+        self._transformed = Transformed
 
 
 def torch_operator(

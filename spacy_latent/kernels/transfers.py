@@ -48,7 +48,7 @@ def send_together(values: Sequence[Tensor], device: torch.device) -> list[Tensor
         return list(sent)
     sizes = [part.numel() * part.element_size() for part in values]
     starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
-    packed = torch.zeros(starts[-1], dtype=torch.uint8)
+    packed = torch.zeros(starts[-1], dtype=torch.uint8, device="cpu")
 
     def places(memory: Tensor) -> list[Tensor]:
         return [

@@ -422,7 +422,7 @@ class _Oracle:
     ) -> None:
         self.structure = structure
         self.factors = factors
-        self.lengths = torch.tensor(lengths, dtype=torch.int64)
+        self.lengths = torch.tensor(lengths, dtype=torch.int64, device="cpu")
         self.shape = tuple(np.max(shapes, axis=0).tolist())
         size = int(np.prod(self.shape))
         widest = max(len(own) for own in slots)

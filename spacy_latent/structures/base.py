@@ -23,9 +23,16 @@ from spacy_latent.errors import (
     LatentError,
     NotTractable,
     check_whole,
-    not_finite_message,
 )
 from spacy_latent.kernels.derivatives import refuse_tangents
+from spacy_latent.kernels.tracing import (
+    NOT_FINITE,
+    has_numbers,
+    not_traced,
+    refuse,
+    refuse_jit_trace,
+    within_room,
+)
 from spacy_latent.kernels.transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
@@ -239,7 +246,7 @@ class Structure(Staged, ABC):
     def _watch_gradient(self, scores: Tensor, lengths: Tensor) -> None:
         """Let a backward through :meth:`_log_partition` fail where its gradient is NaN. The scores
         are its own: nothing is left behind at those of a caller."""
-        if scores.grad_fn is None:
+        if not has_numbers(scores) or scores.grad_fn is None:
             return
         known, sizes = scores.detach(), lengths.to(scores.device)
 
@@ -386,12 +393,11 @@ class Structure(Staged, ABC):
         :meth:`log_prob`."""
         self._check_structures(z, scores)
         total = self._total(z, scores, lengths)
-        # Not asked on a GPU, which would have to be waited for.
+        if total.is_cuda:
+            # Not asked there, which would have to be waited for.
+            return total
         wrong = ~(total.detach() < torch.inf)
-        if not wrong.is_cuda and bool(wrong.any()):
-            items = wrong.view(-1, len(scores)).any(0).nonzero().flatten().tolist()
-            raise InvalidScores(not_finite_message(self.name, items))
-        return total
+        return refuse(total, wrong.view(-1, scores.shape[0]).any(0), NOT_FINITE, self.name)
 
     def sample(
         self,
@@ -422,6 +428,7 @@ class Structure(Staged, ABC):
             self.name, "reparameterize", "ScoreFunction, whose samples need no such noise"
         )
 
+    @not_traced
     def sample_trace(
         self,
         scores: Tensor,
@@ -449,6 +456,7 @@ class Structure(Staged, ABC):
             self.name, "sample_trace", "ScoreFunction, which needs sample and log_prob"
         )
 
+    @not_traced
     def reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
         """One structure of each item as in :meth:`sample_trace`, with the noisy scores that the
         choices follow from, and those drawn again from what the choices say of them; these two are
@@ -464,6 +472,7 @@ class Structure(Staged, ABC):
             self.name, "reparameterize_trace", "TraceScoreFunction, which needs sample_trace alone"
         )
 
+    @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best structures by score, exact, from the MAP oracle (Lawler 1972); of those that
         float64 cannot tell apart in any order, as for :meth:`map`."""
@@ -474,6 +483,7 @@ class Structure(Staged, ABC):
             best = lawler(own, prepared, sizes, k).to(scores.dtype)
         return best.sent(scores.device)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -489,6 +499,7 @@ class Structure(Staged, ABC):
         solution = solve_with_oracle(own, prepared, sizes, max_iter, tolerance)
         return solution.cast(scores.dtype).sent(scores.device)
 
+    @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         """Which of ``z`` ``(B, *parts)`` are structures of this set, ``(B,)`` bool: 0/1, and 0
         where there is no part, padding included.
@@ -554,19 +565,20 @@ class Structure(Staged, ABC):
         # Before anything is done with them: torch can do nothing with unsigned ones of NumPy.
         lengths = lengths.to(torch.int64)
         if type(self).part_mask is Structure.part_mask:
-            self.check_room(lengths, *scores.shape[1:])
+            lengths = self.check_room(lengths, *scores.shape[1:])
         # Half precision and less.
         if scores.element_size() < 4:
             scores = scores.float()
         return scores, lengths
 
     def check_tensors(self, scores: object, lengths: object) -> None:
-        """Refuse what is no tensor."""
+        """Refuse what is no tensor, and torch.jit.trace."""
         if not (isinstance(scores, Tensor) and isinstance(lengths, Tensor)):
             raise InvalidScores(
                 f"{self.name}: scores are {type(scores).__name__} and lengths "
                 f"{type(lengths).__name__}; expected tensors. Convert them with torch.as_tensor()."
             )
+        refuse_jit_trace(self.name)
 
     def _check_draws(self, operation: str, num_samples: object, generator: object) -> None:
         name = f"{self.name}.{operation}"
@@ -611,10 +623,7 @@ class Structure(Staged, ABC):
         """The scores where ``parts`` is true, else −inf; NaN and +inf are refused."""
         masked = torch.where(parts, scores, -torch.inf)
         bad = torch.isnan(masked) | torch.isposinf(masked)
-        if bool(bad.any()):
-            items = bad.flatten(1).any(1).nonzero().flatten().tolist()
-            raise InvalidScores(not_finite_message(self.name, items))
-        return masked
+        return refuse(masked, bad, NOT_FINITE, self.name)
 
     def _read(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """What the methods that begin with an underscore get."""
@@ -634,32 +643,20 @@ class Structure(Staged, ABC):
             vars(own)[name] = _on_cpu(value)
         return own, bring(scores), fetch(lengths)
 
-    def check_room(self, lengths: Tensor, *room: int) -> None:
+    def check_room(self, lengths: Tensor, *room: int) -> Tensor:
         """Refuse lengths that are below 0, or above the room there is along their axis.
 
         room: for lengths ``(B,)`` one number, or for ``(B, axes)`` one for each axis; one length of
             an item then stands for all axes.
+        RETURNS: the lengths to go on with: where torch traces what is done, only what uses these
+            is done after the check.
         """
         if lengths.dim() != 1 and (len(room) == 1 or lengths.shape[1:] != (len(room),)):
             more = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
             raise InvalidScores(
                 f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){more}."
             )
-        if not lengths.numel():
-            return
-        lengths = fetch(lengths)
-        if lengths.dim() == 1:
-            self._check_range(lengths.min().item(), lengths.max().item(), min(room))
-            return
-        for low, high, own in zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room):
-            self._check_range(low, high, own)
-
-    def _check_range(self, low: float, high: float, room: int) -> None:
-        if low < 0 or high > room:
-            raise InvalidScores(
-                f"{self.name}: lengths lie between {low} and {high}, but the scores have room for "
-                f"0 to {room}."
-            )
+        return within_room(lengths, room, self.name)
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """z·s of each item, where 0·(−inf) counts as 0; ``z`` as in :meth:`log_prob`."""

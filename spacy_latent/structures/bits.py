@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
+from spacy_latent.kernels.tracing import not_traced, source
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
@@ -56,7 +57,7 @@ class Bits(Structure):
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
-        self.check_room(lengths, scores.shape[-1] - (self.part_axes == 2))
+        lengths = self.check_room(lengths, scores.shape[-1] - (self.part_axes == 2))
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -94,7 +95,7 @@ class Bits(Structure):
         if self._subsets:
             return self._subsets.sample(*_flat(scores), num_samples, generator).view(shape)
         device = generator.device if generator is not None else torch.device("cpu")
-        uniform = torch.rand(shape, generator=generator, dtype=scores.dtype, device=device)
+        uniform = torch.rand(shape, dtype=scores.dtype, device=device, **source(generator))
         if uniform.device != scores.device:
             uniform = send(uniform, scores.device)
         return (uniform < torch.sigmoid(scores)).to(scores.dtype)
@@ -126,6 +127,7 @@ class Bits(Structure):
         )
         return redrawn.masked_fill(~allowed, -torch.inf)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:

@@ -220,7 +220,7 @@ def _answers(tree: DependencyTree, given: Sequence[np.ndarray], nodes: int) -> l
     scores = np.full((len(given), nodes, nodes), -np.inf)
     for item, own in enumerate(given):
         scores[item, : len(own), : len(own)] = own
-    lengths = torch.tensor([len(own) - 1 for own in given])
+    lengths = torch.tensor([len(own) - 1 for own in given], device="cpu")
     supports = supports_of_trees(tree, torch.from_numpy(scores), lengths, CALLS, PRECISION)
     answers = []
     for item, own in enumerate(given):
@@ -277,8 +277,8 @@ class _NearestAverage(torch.autograd.Function):
         ctx.answers, ctx.prices = answers, [result.prices for result in found]
         results = (
             torch.from_numpy(residual),
-            torch.tensor([result.steps for result in found], dtype=torch.int64),
-            torch.tensor([result.infeasible for result in found], dtype=torch.bool),
+            torch.tensor([result.steps for result in found], dtype=torch.int64, device="cpu"),
+            torch.tensor([result.infeasible for result in found], dtype=torch.bool, device="cpu"),
         )
         ctx.mark_non_differentiable(*results)
         return torch.from_numpy(mean).to(scores.dtype), *results

@@ -17,6 +17,7 @@ from spacy_latent.errors import (
     NotTractable,
     check_flags,
 )
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
@@ -100,6 +101,7 @@ class BudgetTree(DependencyTree):
         kind = ProjectiveTree if self.projective else SpanningTree
         return kind(self.single_root, self.direction, self.max_arc_length)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -125,9 +127,9 @@ class BudgetTree(DependencyTree):
         prepared, lengths = own.masked(given, fetch(known))
         steps = max_iter * ITERATIONS_PER_CALL
         mean = prepared.masked_fill(torch.ones_like(prepared, dtype=torch.bool), 0.0)
-        residual = torch.zeros(len(lengths), dtype=torch.float64)
-        iterations = torch.zeros(len(lengths), dtype=torch.int64)
-        left = torch.arange(len(lengths))
+        residual = torch.zeros(len(lengths), dtype=torch.float64, device="cpu")
+        iterations = torch.zeros(len(lengths), dtype=torch.int64, device="cpu")
+        left = torch.arange(len(lengths), device="cpu")
         ways = [self._by_trees, self._by_prices_of_trees, self._by_both]
         for solve in ways if self.projective else [self._by_prices, *ways]:
             if not len(left):
@@ -142,7 +144,7 @@ class BudgetTree(DependencyTree):
             places = left[solved]
             mean = mean.index_copy(0, places, found[0])
             residual[places], iterations[places] = found[1], found[2]
-            still = torch.ones(len(left), dtype=torch.bool)
+            still = torch.ones(len(left), dtype=torch.bool, device="cpu")
             still[solved] = False
             left = left[still]
         solution = point_solution(mean, residual, iterations, self.name)
@@ -190,20 +192,28 @@ class BudgetTree(DependencyTree):
         graphs = self._graphs(lengths.tolist())
         near = bring_near(scores, self.exclusive_axes)
         found = solve_graphs(graphs, near, steps, tolerance, self.name)
-        return torch.arange(len(lengths)), found.mean, found.residual, found.iterations
+        return (
+            torch.arange(len(lengths), device="cpu"),
+            found.mean,
+            found.residual,
+            found.iterations,
+        )
 
     def _graphs(self, sizes: list[int]) -> list[ItemGraph]:
         """A tree and budgets, for items of these numbers of words."""
         graphs: dict[int, ItemGraph] = {}
         for n in set(sizes):
             shape = (n + 1, n + 1)
-            allowed = self.part_mask(torch.empty(1, *shape), torch.tensor([n]))[0].numpy()
+            allowed = self.part_mask(
+                torch.empty(1, *shape, device="cpu"), torch.tensor([n], device="cpu")
+            )[0].numpy()
             parts = np.where(allowed, np.arange((n + 1) ** 2).reshape(shape), -1)
             rows = [row[row >= 0].tolist() for row in parts[1:]]
             budgets = [Budget(r, self.max_modifiers) for r in rows if len(r) > self.max_modifiers]
             graphs[n] = ItemGraph(shape, [StructureFactor(self.tree, parts, n), *budgets])
         return [graphs[n] for n in sizes]
 
+    @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         modifiers = z[:, 1:].sum(2)
         return self.tree.contains(z, lengths) & (modifiers <= self.max_modifiers).all(1)
@@ -247,7 +257,7 @@ class BudgetTree(DependencyTree):
         A word above its budget is branched on: one of its arcs is either in the tree or not.
         Bounds are those of Lagrangian relaxation, a price for each modifier of a word.
         """
-        mask = self.part_mask(scores[None], torch.tensor([n]))[0]
+        mask = self.part_mask(scores[None], torch.tensor([n], device="cpu"))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
         # Each word has one head: what all heads of a word have in common counts for nothing, and
         # takes the digits of sums, which tell what is best.
@@ -262,7 +272,7 @@ class BudgetTree(DependencyTree):
                 own_heads = np.empty(n + 1, dtype=np.int32)
                 exists = best_budget_tree(open_scores, budget, self.single_root, own_heads)
                 return own_heads[1:] if exists else None
-        size, columns = torch.tensor([n]), np.arange(1, n + 1)
+        size, columns = torch.tensor([n], device="cpu"), np.arange(1, n + 1)
         best_score, best = -np.inf, None
         calls, pushed = 0, 0
         waiting = [(-np.inf, 0, open_scores, np.zeros(n))]
@@ -337,7 +347,9 @@ class BudgetTree(DependencyTree):
             charged = own.copy()
             charged[1:] -= prices[:, None]
             try:
-                heads = tree.best_heads(torch.from_numpy(charged)[None], torch.tensor([n]))
+                heads = tree.best_heads(
+                    torch.from_numpy(charged)[None], torch.tensor([n], device="cpu")
+                )
             except InfeasibleError:
                 continue
             found = heads[0, 1:].numpy()

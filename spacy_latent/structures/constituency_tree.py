@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.structures.base import less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 
@@ -39,7 +40,7 @@ class ConstituencyTree(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)} and lengths "
                 f"{tuple(lengths.shape)}; expected (B, N, N) and (B,)."
             )
-        self.check_room(lengths, scores.shape[1])
+        lengths = self.check_room(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -60,6 +61,7 @@ class ConstituencyTree(CompiledStructure):
         between = less_highest(scores, parts & ~always, (0, 1))
         return torch.where(always, scores - own, between)
 
+    @not_traced
     def log_partition_and_marginals(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Both, ``(B,)`` and ``(B, N, N)``, in the time of marginals; without gradients."""
         from spacy_latent.kernels import operators
@@ -76,15 +78,14 @@ class ConstituencyTree(CompiledStructure):
         """0/1 spans ``(R, N, N)`` from those of more than a word ``(R, N, 2)``, −1 for none, and
         all words."""
         batch, size = found.shape[0], scores.shape[1]
-        z = scores.new_zeros((batch, size, size))
-        if not size:
-            return z
         word = torch.arange(size, device=scores.device)
-        z[:, word, word] = (word < lengths.to(scores.device)[:, None]).to(z.dtype)
-        item, place = (found[:, :, 0] >= 0).nonzero(as_tuple=True)
-        first, last = found[item, place].long().unbind(-1)
-        z[item, first, last] = 1.0
-        return z
+        first, last = found.long().unbind(-1)
+        # Those for none go to one more place. Not by their number, which only the numbers tell.
+        place = torch.where(first >= 0, first * size + last, size * size)
+        z = scores.new_zeros((batch, size * size + 1)).scatter_(1, place, 1.0)
+        spans = z[:, :-1].view(batch, size, size)
+        inside = word < lengths.to(scores.device)[:, None]
+        return torch.where((word[:, None] == word) & inside[:, None], 1.0, spans)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """The spans of the tree, ``(2n − 1, 2)`` int32, first and last word, ordered by these."""

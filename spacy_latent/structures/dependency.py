@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
+from spacy_latent.kernels.tracing import is_traced
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 
@@ -82,7 +83,7 @@ class DependencyTree(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N+1, N+1), "
                 "with the root as node 0."
             )
-        self.check_room(lengths, scores.shape[1] - 1)
+        lengths = self.check_room(lengths, scores.shape[1] - 1)
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -96,13 +97,13 @@ class DependencyTree(CompiledStructure):
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """0/1 arcs ``(R, N+1, N+1)`` from heads ``(R, N+1)``."""
-        if found.is_cuda:
+        if found.is_cuda or is_traced(found):
             head = torch.arange(scores.shape[1], device=found.device)
             return (found[:, None, :] == head[:, None]).to(scores.dtype)
         from spacy_latent.kernels.arborescence import mark_arcs
 
         # Not by torch, whose threads would spin on, on the core that the next kernel needs.
-        z = torch.zeros(0, dtype=scores.dtype).numpy()
+        z = torch.zeros(0, dtype=scores.dtype, device="cpu").numpy()
         z = np.zeros((found.shape[0], *scores.shape[1:]), dtype=z.dtype)
         mark_arcs(found.cpu().numpy(), z)
         return torch.from_numpy(z).to(scores.device)

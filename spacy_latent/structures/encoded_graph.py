@@ -61,7 +61,10 @@ class StructureFactor:
                 f"StructureFactor: the length is {self.length!r}; expected the number of tokens of "
                 "the item, or a tuple with one for each text."
             )
-        given, sizes = torch.zeros(1, *shape), torch.tensor([self.length])
+        given, sizes = (
+            torch.zeros(1, *shape, device="cpu"),
+            torch.tensor([self.length], device="cpu"),
+        )
         try:
             # A kernel writes beyond the end of what has no room for the length.
             structure.check(given, sizes)

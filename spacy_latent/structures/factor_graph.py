@@ -16,6 +16,7 @@ from spacy_latent.errors import (
     NotTractable,
     number_of,
 )
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure, check_given
 from spacy_latent.structures.constraints import Constraint
@@ -127,7 +128,9 @@ class FactorGraph(Structure):
     def numbered(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
         """The parts of an item of this length in scores of this shape: their numbers in C order, −1
         for what is none."""
-        mask = self.part_mask(torch.empty(1, *shape), torch.tensor([size]))[0].expand(shape)
+        mask = self.part_mask(
+            torch.empty(1, *shape, device="cpu"), torch.tensor([size], device="cpu")
+        )[0].expand(shape)
         return np.where(mask.numpy(), np.arange(mask.numel()).reshape(shape), -1)
 
     def graph(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> ItemGraph:
@@ -166,6 +169,7 @@ class FactorGraph(Structure):
             factors += own
         return factors
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -188,6 +192,7 @@ class FactorGraph(Structure):
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         return send(super(FactorGraph, own).map(given, sizes), scores.device)
 
+    @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         check_given(self, z, lengths)
         if z.device.type != "cpu":

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, too_large_message
+from spacy_latent.kernels.tracing import is_transformed
 from spacy_latent.kernels.transfers import fetch
 
 # Of scores whose total is this for each part, seven digits after the point are left at most.
@@ -122,15 +123,16 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
 
 def looks_far(scores: Tensor) -> bool:
     """Whether there may be finite scores beyond FAR. Not known, and False, where torch only traces
-    what is done, and inside of the transforms of torch.func."""
-    if type(scores) is not Tensor or torch.compiler.is_compiling() or not scores.numel():
+    what is done, and inside of the transforms of torch.func: operators refuse then what loses
+    digits, see kernels.operators."""
+    if torch.compiler.is_compiling() or is_transformed() or not scores.numel():
         return False
     from spacy_latent.kernels.far import holds_beyond
 
     try:
         values = fetch(scores).numpy().reshape(-1)
     except RuntimeError:
-        # What torch.func wraps has no memory of its own.
+        # As tensors have that are only shapes.
         return False
     return bool(holds_beyond(values, values.dtype.type(FAR)))
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.tracing import INFEASIBLE, not_traced, refuse
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree, Direction
@@ -39,6 +40,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         heads = found.argmax(1)
         return torch.where(found.sum(1) > 0, heads, -1).to(torch.int32)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -59,8 +61,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         modifier = (node > 0) & (node <= sizes[:, None])
         masked = self._mask(scores, self.part_mask(scores, sizes))
         none = (masked.isneginf().all(1) & modifier).any(1)
-        if bool(none.any()):
-            self.raise_infeasible(none.nonzero().flatten().tolist())
+        masked = refuse(masked, none, INFEASIBLE, self.name)
         choices = torch.where(modifier, sizes[:, None] + 1, 0)
         return masked.transpose(1, 2).flatten(0, 1), choices.flatten()
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
+from spacy_latent.kernels.tracing import has_numbers, not_traced, source
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure, less_highest
 from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
@@ -78,8 +79,8 @@ class KOfN(ItemSet, CompiledStructure):
             return super()._sample_trace(scores, lengths, num_samples, generator)
         masked = self._mask(scores, self.part_mask(scores, lengths)).double()
         # The clocks of the items, over their rates.
-        clocks = torch.empty((num_samples, *masked.shape), dtype=torch.float64)
-        clocks.exponential_(generator=generator).clamp_min_(torch.finfo(torch.float64).tiny)
+        clocks = torch.empty((num_samples, *masked.shape), dtype=torch.float64, device="cpu")
+        clocks.exponential_(**source(generator)).clamp_min_(torch.finfo(torch.float64).tiny)
         z, _, taken, gains, _ = self._in_order(masked, lengths, -clocks.log())
         return Traces(z, torch.where(taken, gains, 0.0).sum(2))
 
@@ -180,7 +181,7 @@ class KOfN(ItemSet, CompiledStructure):
         largest = torch.where(inside, values, 0.0).abs().amax()
         # None is further than FAR from another then, and nothing would move. Not asked on a GPU,
         # which would have to be waited for.
-        if not values.is_cuda and bool(largest <= FAR / 2):
+        if not values.is_cuda and has_numbers(values) and bool(largest <= FAR / 2):
             return exact, values.new_zeros(len(values))
         finite = inside & values.isfinite()
         k = sizes.clamp(1, self.k)
@@ -200,6 +201,7 @@ class KOfN(ItemSet, CompiledStructure):
         removed = torch.minimum(sizes, k) * (level - kept)[:, 0]
         return torch.where(finite, near, exact), above + removed
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:

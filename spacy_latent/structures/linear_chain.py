@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.kernels.tracing import is_traced, not_traced
 from spacy_latent.structures.base import TopK
 from spacy_latent.structures.compiled import CompiledStructure
 
@@ -46,7 +47,7 @@ class LinearChain(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, K, K), "
                 "[item, position, previous tag, tag], with at least one tag."
             )
-        self.check_room(lengths, scores.shape[1])
+        lengths = self.check_room(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -74,6 +75,8 @@ class LinearChain(CompiledStructure):
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels.linear_chain import best_transitions
 
+        if is_traced(scores):
+            return super()._map(scores, lengths)
         return best_transitions(scores, lengths)
 
     def _best_parts(self, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
@@ -85,6 +88,7 @@ class LinearChain(CompiledStructure):
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         return transitions_of(found, scores)
 
+    @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best sequences by score, exact: Viterbi's algorithm that keeps k for each tag."""
         tags, totals = self.top_k_tags(scores, lengths, k)
@@ -92,6 +96,7 @@ class LinearChain(CompiledStructure):
         z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
         return TopK(z.to(scores.dtype), totals.to(scores.dtype))
 
+    @not_traced
     def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """:meth:`top_k` as tags ``(K, B, N)`` int32, −1 at padding and where there are fewer, with
         their scores ``(K, B)`` float64, −inf where there are fewer."""
@@ -131,7 +136,7 @@ def transitions_of(tags: Tensor, scores: Tensor) -> Tensor:
     """0/1 transitions ``(B, N, K, K)`` in the dtype of ``scores`` from tags ``(B, N)``, −1 at
     padding."""
     count = scores.shape[-1]
-    if tags.device.type != "cpu":
+    if tags.device.type != "cpu" or is_traced(tags):
         own, tag = tags[:, :, None, None], torch.arange(count, device=tags.device)
         return ((pad(own, (0, 0, 0, 0, 1, -1)) == tag[:, None]) & (own == tag)).to(scores.dtype)
     z = scores.new_zeros((*tags.shape, count, count))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags
+from spacy_latent.kernels.tracing import INFEASIBLE, not_traced, refuse
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
@@ -64,6 +65,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
             return noisy
         return torch.where((sizes > 0)[:, None], noisy - noisy[:, :1], noisy)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -92,8 +94,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         masked = self._mask(scores, inside)
         if not self.unaligned:
             none = (masked.isneginf().all(2) & inside.any(2)).any(1)
-            if bool(none.any()):
-                self.raise_infeasible(none.nonzero().flatten().tolist())
+            masked = refuse(masked, none, INFEASIBLE, self.name)
         else:
             masked = torch.cat([masked.new_zeros(*masked.shape[:2], 1), masked], 2)
         # As many choices as columns, where both are words.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
+from spacy_latent.kernels.tracing import not_traced, source
 from spacy_latent.kernels.transfers import fetch
 from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 
@@ -62,6 +63,7 @@ class MergeSequence(Structure):
             self.raise_infeasible(stuck.nonzero().flatten().tolist())
         return prepared, lengths
 
+    @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         chosen, valid, sizes = chosen_parts(self, z, lengths)
         steps = self.part_mask(z, sizes).any(2)
@@ -76,6 +78,7 @@ class MergeSequence(Structure):
         R is a multiple of the number of items."""
         return scores.repeat(len(z) // max(1, len(scores)), 1, 1)
 
+    @not_traced
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         prepared, lengths = self._read(scores, lengths)
         self._check_structures(z, scores)
@@ -91,6 +94,7 @@ class MergeSequence(Structure):
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         return self.log_prob(z, scores, lengths)
 
+    @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The best of a beam of k, with their log-probabilities as scores."""
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
@@ -131,9 +135,11 @@ class MergeSequence(Structure):
             del row[place + 1], ends[place]
         return z
 
+    @not_traced
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return parse(self.policy(scores, lengths), lengths, scores.shape[1], greedy)
 
+    @not_traced
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
@@ -262,7 +268,7 @@ def greedy(log_p: Tensor) -> Tensor:
 
 def at_random(generator: torch.Generator | None) -> Choice:
     def choose(log_p: Tensor) -> Tensor:
-        uniform = torch.rand(len(log_p), 1, generator=generator, dtype=torch.float64)
+        uniform = torch.rand(len(log_p), 1, dtype=torch.float64, device="cpu", **source(generator))
         cumulative = log_p.double().exp().cumsum(1)
         below = cumulative <= uniform.to(log_p.device) * cumulative[:, -1:]
         return below.sum(1).clamp_max(log_p.shape[1] - 1)

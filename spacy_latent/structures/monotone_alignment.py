@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
@@ -74,6 +75,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         longest = torch.maximum(rows, columns).clamp_min(1)
         return mask & (off <= self.window * longest[:, None, None])
 
+    @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best alignments by score, exact: the recursion of the best one that keeps k at each
         cell. The general search would ask for a best alignment with each cell in turn."""
@@ -85,8 +87,8 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         # It refuses an item without an alignment.
         own._map(prepared, sizes)
         allowed = prepared.double().masked_fill(~own.part_mask(prepared, sizes), -torch.inf)
-        z = torch.zeros(k, *prepared.shape)
-        values = torch.full((k, prepared.shape[0]), -torch.inf, dtype=torch.float64)
+        z = torch.zeros(k, *prepared.shape, device="cpu")
+        values = torch.full((k, prepared.shape[0]), -torch.inf, dtype=torch.float64, device="cpu")
         for b, (rows, columns) in enumerate(sizes.tolist()):
             room = allowed[b, :rows, :columns].numpy()
             moves = WARPING if self.moves == "dtw" else MATCHING

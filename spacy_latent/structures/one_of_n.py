@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.kernels.tracing import INFEASIBLE, has_numbers, not_traced, refuse, source
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import Reparameterized, SparseSolution, less_highest
@@ -62,12 +63,18 @@ class OneOfN(ItemSet):
     ) -> Tensor:
         probabilities = self._marginals(scores, lengths)
         z = scores.new_zeros((num_samples, *scores.shape))
+        if not scores.shape[1]:
+            return z
         some = lengths.to(scores.device) > 0
-        if scores.shape[1] and bool(some.any()):
-            device = generator.device if generator is not None else torch.device("cpu")
-            drawn = torch.multinomial(
-                probabilities[some].to(device), num_samples, replacement=True, generator=generator
-            ).to(scores.device)
+        if not has_numbers(scores):
+            # All at once, as if there were an item to choose in each.
+            first = torch.arange(scores.shape[1], device=scores.device) == 0
+            safe = torch.where(some[:, None], probabilities, first.to(scores.dtype))
+            drawn = _draw(safe, num_samples, generator)
+            z.scatter_(2, drawn.t()[:, :, None], 1.0)
+            return torch.where(some[:, None], z, 0.0)
+        if bool(some.any()):
+            drawn = _draw(probabilities[some], num_samples, generator)
             own = torch.zeros_like(z[:, some]).scatter_(2, drawn.t()[:, :, None], 1.0)
             z[:, some] = own
         return z
@@ -135,6 +142,7 @@ class OneOfN(ItemSet):
         others = -torch.logaddexp(-gumbel - log_p, -largest.expand_as(log_p))
         return torch.where(z > 0, largest, others).masked_fill(~allowed, -torch.inf)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -244,9 +252,15 @@ class OneOfN(ItemSet):
         inside = self.part_mask(scores, lengths.to(scores.device))
         masked = self._mask(scores, inside)
         none = masked.isneginf().all(1) & (lengths.to(scores.device) > 0)
-        if bool(none.any()):
-            self.raise_infeasible(none.nonzero().flatten().tolist())
-        return inside, masked
+        return inside, refuse(masked, none, INFEASIBLE, self.name)
+
+
+def _draw(probabilities: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
+    """Items of each row, ``(R, num_samples)``."""
+    device = generator.device if generator is not None else torch.device("cpu")
+    rows = probabilities.to(device)
+    drawn = torch.multinomial(rows, num_samples, replacement=True, **source(generator))
+    return drawn.to(probabilities.device)
 
 
 def _gumbel(like: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_flags
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
 from spacy_latent.structures.base import SparseSolution, Structure
@@ -51,6 +52,7 @@ class OneToOneAlignment(Alignment):
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotTractable(self.name, "marginals", ADVICE)
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
@@ -58,6 +60,7 @@ class OneToOneAlignment(Alignment):
         options = max_iter, tolerance, self.unaligned
         return solve_one_to_one(self, prepared, lengths, *options).cast(scores.dtype)
 
+    @not_traced
     def sinkhorn(
         self,
         scores: Tensor,

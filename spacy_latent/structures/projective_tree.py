@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
@@ -22,6 +23,7 @@ class ProjectiveTree(DependencyTree):
     crosses = False
     family: ClassVar[str] = "spacy_latent.kernels.inside_outside:FAMILY"
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:

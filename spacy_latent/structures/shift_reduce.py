@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
+from spacy_latent.kernels.tracing import not_traced, source
 from spacy_latent.structures.base import SparseSolution, TopK
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 
@@ -43,6 +44,7 @@ class ShiftReduce(ConstituencyTree):
         check_whole(self.name, beam_size=beam_size)
         self.beam_size = beam_size
 
+    @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
         return ConstituencyTree().contains(z, lengths)
 
@@ -57,6 +59,7 @@ class ShiftReduce(ConstituencyTree):
         item = decisions.row % max(1, len(lengths))
         return decisions, scores[item, decisions.second, decisions.last]
 
+    @not_traced
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         prepared, lengths = self._read(scores, lengths)
         self._check_structures(z, scores)
@@ -69,6 +72,7 @@ class ShiftReduce(ConstituencyTree):
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         return self.log_prob(z, scores, lengths)
 
+    @not_traced
     def estimate_entropy(
         self,
         scores: Tensor,
@@ -89,12 +93,14 @@ class ShiftReduce(ConstituencyTree):
         total = nats.new_zeros(z.shape[:2].numel()).index_add(0, decisions.row, nats)
         return total.view(z.shape[:2]).mean(0).to(scores.dtype)
 
+    @not_traced
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         policy, longest = self.policy(scores, lengths), scores.shape[1]
         if self.beam_size > 1:
             return beam_search(policy, lengths, longest, self.beam_size)[0][0]
         return parse(policy, lengths, longest, greedy)
 
+    @not_traced
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
@@ -102,6 +108,7 @@ class ShiftReduce(ConstituencyTree):
         z = parse(policy, lengths.repeat(num_samples), scores.shape[1], at_random(generator))
         return z.view(num_samples, *scores.shape)
 
+    @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The best of a beam of k, with their log-probabilities as scores."""
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
@@ -250,7 +257,7 @@ def at_random(generator: torch.Generator | None) -> Choice:
     """Reduces with the probability that the log-odds give."""
 
     def choose(logits: Tensor) -> Tensor:
-        uniform = torch.rand(logits.shape, generator=generator, dtype=torch.float64)
+        uniform = torch.rand(logits.shape, dtype=torch.float64, device="cpu", **source(generator))
         return uniform.to(logits.device) < torch.sigmoid(logits.double())
 
     return choose

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.structures.arborescence_clocks import reparameterize_trees
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
@@ -30,6 +31,7 @@ class SpanningTree(DependencyTree):
     family: ClassVar[str] = "spacy_latent.kernels.matrix_tree:FAMILY"
     tractable = DependencyTree.tractable | {"sample_trace", "reparameterize_trace"}
 
+    @not_traced
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
@@ -86,7 +87,7 @@ class TagSequence(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected the last "
                 f"size, K, the number of tags, to be {bound}."
             )
-        self.check_room(lengths, scores.shape[1])
+        lengths = self.check_room(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -119,6 +120,7 @@ class TagSequence(CompiledStructure):
         first = (emissions[:, :1] + start)[:, :, None, :].expand(-1, -1, count, -1)
         return torch.cat([first, emissions[:, 1:, None, :] + transitions], 1)
 
+    @not_traced
     def follow(self, tags: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Marginals ``(B, N, K)``, and along the sequences ``tags`` ``(B, N)`` the probability of
         each tag given the one before, ``(B, N)``; of the first tag its own. A run of tags from i to
@@ -131,7 +133,7 @@ class TagSequence(CompiledStructure):
             raise NotTractable(self.name, "follow", "marginals")
         prepared, lengths = self._read(scores, lengths)
         own, prepared = self._to_sum_over(prepared, lengths)
-        inside = torch.arange(scores.shape[1]) < lengths.cpu()[:, None]
+        inside = torch.arange(scores.shape[1], device="cpu") < lengths.cpu()[:, None]
         read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
         if bool(((read < 0) | (read >= scores.shape[2])).any()):
             raise InvalidScores(
@@ -150,6 +152,7 @@ class TagSequence(CompiledStructure):
         found = torch.from_numpy(marginals), torch.from_numpy(steps)
         return found[0].to(scores.device), found[1].to(scores.device)
 
+    @not_traced
     def batch_sums(self, emissions: Tensor, lengths: Tensor) -> BatchSums:
         """Log-partitions ``(B,)`` and, in one more call, the gradient of a weighted sum of them:
         for a loss that needs no second derivative, many times as fast as :meth:`log_partition`
@@ -196,6 +199,7 @@ class TagSequence(CompiledStructure):
         allowed = self.bind(*(_allowed(given) for given in self.bound))
         return super(TagSequence, allowed).log_count(scores, lengths)
 
+    @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """The k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
         tags, totals = self.top_k_tags(scores, lengths, k)
@@ -204,6 +208,7 @@ class TagSequence(CompiledStructure):
         z = self._indicate(tags.flatten(0, 1), prepared, repeated).unflatten(0, tags.shape[:2])
         return TopK(z.to(scores.dtype), totals.to(scores.dtype))
 
+    @not_traced
     def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """:meth:`top_k` as tags ``(K, B, N)`` int32, −1 at padding and where there are fewer, with
         their scores ``(K, B)`` float64, −inf where there are fewer."""
@@ -311,7 +316,9 @@ class TagSequence(CompiledStructure):
         begins, ends = self._tags_at_cuts(z)
         position = torch.arange(ends.shape[-2], device=z.device)[:, None]
         last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
-        pairs = ends[..., :-1, :].transpose(-1, -2) @ begins[..., 1:, :]
+        # Not by slices, of which torch.export would have to know that they hold two positions.
+        following = torch.where(position < begins.shape[-2] - 1, begins.roll(-1, -2), 0.0)
+        pairs = ends.transpose(-1, -2) @ following
         first, final = begins[..., :1, :].sum(-2, True), (ends * last).sum(-2, True)
         return torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
 
@@ -381,7 +388,7 @@ def _allowed_table(tags: tuple[str, ...], scheme: Scheme) -> tuple[Tensor, Tenso
         table = [
             [0.0 if allowed(row, column) else -torch.inf for column in columns] for row in rows
         ]
-        return torch.tensor(table).view(len(rows), len(columns))
+        return torch.tensor(table, device="cpu").view(len(rows), len(columns))
 
     return scores(parsed, parsed), scores([outside], parsed)[0], scores(parsed, [outside])[:, 0]
 

@@ -1,0 +1,188 @@
+"""What changes where torch traces operations instead of running them, as torch.compile,
+torch.export and the transforms of torch.func do.
+
+A tensor that is traced has a shape and no numbers yet. What has to look at numbers, as errors that
+name an item do, then stands in an operator, which looks when the code runs. Elsewhere it is done at
+once: the dispatch of an operator takes as long as a few short sentences.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import (
+    InfeasibleError,
+    InvalidScores,
+    NotTraceable,
+    not_finite_message,
+)
+from spacy_latent.kernels.derivatives import is_transformed, transforms
+from spacy_latent.kernels.torch_operators import torch_operator
+from spacy_latent.kernels.transfers import fetch
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+NOT_FINITE, INFEASIBLE = "not finite", "infeasible"
+
+
+def is_traced(values: Tensor) -> bool:
+    """Whether operators are needed."""
+    return type(values) is not Tensor or torch.compiler.is_compiling() or is_transformed()
+
+
+def has_numbers(values: Tensor) -> bool:
+    """Whether Python may look at them. Of the transforms of torch.func only vmap hides them."""
+    if torch.compiler.is_compiling():
+        return False
+    if not is_transformed():
+        return True
+    assert transforms is not None
+    while transforms.is_functorch_wrapped_tensor(values):
+        if transforms.is_batchedtensor(values):
+            return False
+        values = transforms.get_unwrapped(values)
+    return True
+
+
+def refuse_jit_trace(name: str) -> None:
+    """torch.jit.trace would take what kernels and NumPy find for constants, with no more than a
+    warning."""
+    if torch.jit.is_tracing():
+        raise NotTraceable(
+            f"{name} cannot be part of torch.jit.trace, which would keep the numbers of this call. "
+            "Use torch.export.export or torch.compile."
+        )
+
+
+def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Decorate what cannot be traced, since what it does depends on numbers. torch.compile puts it
+    between two graphs; torch.export and torch.func raise NotTraceable."""
+    name = function.__qualname__
+
+    @wraps(function)
+    def alone(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if torch.compiler.is_compiling():
+            # torch.export runs it without following it.
+            raise NotTraceable(
+                f"{name} cannot be part of torch.export.export: how long it takes, and the shape "
+                "of what it gives, depend on the scores. Export map, log_partition, marginals, "
+                "entropy or sample, or what comes before and after."
+            )
+        return function(*args, **kwargs)
+
+    @wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if torch.compiler.is_compiling():
+            # Not imported here: that takes more than a second of every process.
+            dynamo: Any = sys.modules["torch._dynamo"]
+            return dynamo.disable(alone)(*args, **kwargs)
+        if is_transformed() and any(map(_is_wrapped, (*args, *kwargs.values()))):
+            raise NotTraceable(
+                f"{name} cannot be part of torch.func.grad, vmap and the like. Use backward(), "
+                "torch.autograd.grad, or torch.autograd.functional.jacobian."
+            )
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _is_wrapped(value: object) -> bool:
+    assert transforms is not None
+    return isinstance(value, Tensor) and transforms.is_functorch_wrapped_tensor(value)
+
+
+def source(generator: torch.Generator | None) -> dict[str, torch.Generator]:
+    """The argument of torch's functions that draw; none for torch's default generator, since torch
+    cannot trace None in its place."""
+    return {} if generator is None else {"generator": generator}
+
+
+# ------------------------------------------------------------------------------------ refusals
+
+
+def refuse(values: Tensor, wrong: Tensor, reason: str, name: str) -> Tensor:
+    """``values``, or an error that names the items that are wrong.
+
+    wrong: ``(B, ...)`` bool. reason: NOT_FINITE or INFEASIBLE. name: of the structure.
+    """
+    if not has_numbers(wrong):
+        return _refused(values, wrong, reason, name)
+    _refuse(wrong, reason, name)
+    return values
+
+
+def _refuse(wrong: Tensor, reason: str, name: str) -> None:
+    if not bool(wrong.any()):
+        return
+    items = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
+    places = items.nonzero().flatten().tolist()
+    if reason == NOT_FINITE:
+        raise InvalidScores(not_finite_message(name, places))
+    raise InfeasibleError(name, places)
+
+
+@torch_operator("refused")
+def _refused(values: Tensor, wrong: Tensor, reason: str, name: str) -> Tensor:
+    _refuse(wrong, reason, name)
+    # What an operator gives is its own.
+    return values.clone(memory_format=torch.contiguous_format)
+
+
+@_refused.register_fake
+def _(values: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(values, memory_format=torch.contiguous_format)
+
+
+def _refused_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    return gradient, None, None, None
+
+
+_refused.register_autograd(_refused_backward, setup_context=lambda ctx, inputs, output: None)
+
+
+def within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
+    """``lengths``, or an error where one is below 0 or above the room along its axis.
+
+    lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room`` has. name: of the structure.
+    """
+    if not has_numbers(lengths):
+        return _within_room(lengths, room, name)
+    _check_room(lengths, room, name)
+    return lengths
+
+
+def _check_room(lengths: Tensor, room: Sequence[int], name: str) -> None:
+    if not lengths.numel():
+        return
+    lengths = fetch(lengths)
+    if lengths.dim() == 1:
+        _check_range(lengths.min().item(), lengths.max().item(), min(room), name)
+        return
+    for low, high, own in zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room):
+        _check_range(low, high, own, name)
+
+
+def _check_range(low: float, high: float, room: int, name: str) -> None:
+    if low < 0 or high > room:
+        raise InvalidScores(
+            f"{name}: lengths lie between {low} and {high}, but the scores have room for 0 to "
+            f"{room}."
+        )
+
+
+@torch_operator("within_room")
+def _within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
+    _check_room(lengths, room, name)
+    return lengths.clone(memory_format=torch.contiguous_format)
+
+
+@_within_room.register_fake
+def _(lengths: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(lengths, memory_format=torch.contiguous_format)
