@@ -10,6 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 # Above ten seconds of a processor.
 FIRST = (
+    "device/test_gpu_kernels.py",
     "test_gpu_plan.py",
     "distributed/test_train.py",
     "device/test_matrix.py",
@@ -17,7 +18,6 @@ FIRST = (
     "matrix/test_components.py",
     "test_pages.py",
     "kernels/test_compilation.py",
-    "device/test_compiled_kernels.py",
     "cli/test_spacy_commands.py",
     "test_notebooks.py",
     "pipeline/test_processes.py",
