@@ -116,7 +116,8 @@ def simulate_sources(
     rights: how often each gives an entity as it is. As often as not it is one of three: the source
         misses it, or gives another label, or one token more or less. And to as many texts as half
         of that it adds a span of a token or two that is no entity.
-    as_if_complete: let the majority decide on each span, and take what remains for all entities.
+    as_if_complete: let the majority decide on each span, and take what remains for all entities;
+        what the sources wrote is not kept.
     """
     docs = list(docs)
     if not rights or not all(0 <= right <= 1 for right in rights):
@@ -140,7 +141,8 @@ def simulate_sources(
                 end = start + 1 + (start + 1 in free and chance.random() < 0.5)
                 seen.add((start, end, chance.choice(labels)))
             votes.update(seen)
-            doc.spans[f"{SOURCE}{number}"] = [Span(doc, *one) for one in sorted(seen)]
+            if not as_if_complete:
+                doc.spans[f"{SOURCE}{number}"] = [Span(doc, *one) for one in sorted(seen)]
         if as_if_complete:
             most = [Span(doc, *one) for one, count in votes.items() if 2 * count > len(rights)]
             doc.set_ents(filter_spans(most), default="outside")
