@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from spacy_latent.characters import columns
 from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
 
@@ -224,7 +225,7 @@ def _indented(row: Row) -> str:
 
 def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """In as many pieces as the width of a terminal takes, each with the names of the rows."""
-    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    widths = [max(map(columns, column)) for column in zip(header, *rows)]
     pieces: list[list[int]] = [[]]
     for place in range(1, len(header)):
         taken = widths[0] + sum(SPACING + widths[i] for i in (*pieces[-1], place))

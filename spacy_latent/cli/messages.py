@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from wasabi import Printer
 
 from spacy_latent.characters import columns, escaped, escaped_lines
 
-# Wider cells stand out of their column.
-WIDEST = 30
-SPACING = "   "
+# As wasabi has them.
+WIDEST, SPACING = 30, 3
 
 
 class Messages(Printer):
@@ -27,23 +25,24 @@ class Messages(Printer):
 
     def table(self, data: Any, **settings: Any) -> None:
         """Rows of texts. header: above them. aligns: "l" or "r" for each column; to the left if
-        not given. divider: whether there is a line below the header."""
+        not given. divider: whether there is a line below the header. max_col: cells that are wider
+        stand out of their column. spacing: between columns."""
         rows = [[escaped(str(cell)) for cell in row] for row in data]
         header = [escaped(str(cell)) for cell in settings.get("header") or ()]
         every = [header, *rows] if header else rows
-        widths = [min(max(map(columns, column)), WIDEST) for column in zip(*every)]
+        widest = settings.get("max_col", WIDEST)
+        widths = [min(max(map(columns, column)), widest) for column in zip(*every)]
         if header and settings.get("divider"):
             every.insert(1, ["-" * width for width in widths])
         aligns = settings.get("aligns") or "l" * len(widths)
-        print("", *(_row(row, widths, aligns) for row in every), "", sep="\n")
+        space = " " * settings.get("spacing", SPACING)
+        shown = (space.join(map(_padded, row, widths, aligns)) for row in every)
+        print("", *shown, "", sep="\n")
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], aligns: Sequence[str]) -> str:
-    padded = []
-    for cell, width, align in zip(cells, widths, aligns):
-        gap = " " * (width - columns(cell))
-        padded.append(gap + cell if align == "r" else cell + gap)
-    return SPACING.join(padded)
+def _padded(cell: str, width: int, align: str) -> str:
+    gap = " " * (width - columns(cell))
+    return gap + cell if align == "r" else cell + gap
 
 
 msg = Messages()

@@ -135,7 +135,8 @@ def _is_binary(row: dict[str, Any]) -> bool:
 
 
 def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
-    """Those of "cats"; of Prodigy's options, and of "label", where nothing else is annotated."""
+    """Those of "cats"; of Prodigy's options or of the label that it asked for; of doccano's list in
+    "label", where nothing else is annotated. A label by itself may be anything."""
     if cats := read_categories(row, place):
         return cats
     accepted, options = row.get("accept"), row.get("options")
@@ -143,10 +144,10 @@ def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
         ids = [option.get("id") for option in options if isinstance(option, dict)]
         return {str(one): float(one in accepted) for one in ids}
     label = row.get("label")
-    if any(row.get(key) for key in ("spans", *KNOWN)) or isinstance(label, bool):
+    if any(row.get(key) for key in ("spans", *KNOWN)):
         return {}
-    if isinstance(label, (str, int)) and label != "":
-        return {str(label): float(row.get("answer") != WRONG)}
+    if isinstance(label, str) and "answer" in row:
+        return {label: float(row["answer"] != WRONG)}
     if isinstance(label, list) and all(isinstance(one, str) for one in label):
         return {one: 1.0 for one in label}
     return {}

@@ -100,7 +100,7 @@ def test_what_says_nothing_of_the_corpora_is_refused(tmp_path: Path) -> None:
         add_recorded(figures(), "heads", runs)
     with pytest.raises(LatentError, match=r"line 1, is no recorded run: KeyError"):
         recorded_runs(lines(tmp_path / "other.jsonl", {"seed": 0, "digest": ""}))
-    with pytest.raises(LatentError, match="line 1: not a JSON value"):
+    with pytest.raises(LatentError, match="line 1, is no recorded run: JSONDecodeError"):
         (tmp_path / "text.jsonl").write_text("seed 0\n", encoding="utf8")
         recorded_runs(tmp_path / "text.jsonl")
     with pytest.raises(LatentError, match="holds no recorded run"):
