@@ -16,6 +16,7 @@ import numpy as np
 
 from spacy_latent.analysis.task import intervals
 from spacy_latent.analysis.trees import Heads
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -138,13 +139,12 @@ def reference_tree(example: Example) -> ReferenceTree | None:
     doc = example.reference
     if not len(doc) or not doc.has_annotation("DEP"):
         return None
-    offsets, labels = doc.to_array(["HEAD", "DEP"]).T
-    heads = np.arange(len(doc)) + offsets.astype("int64")
+    heads, labels = known_heads(doc)
     alignment = example.alignment
     to_own, back = _only(alignment.y2x), _only(alignment.x2y)
     own = np.where((to_own >= 0) & (back[to_own] >= 0), to_own, -1) if len(back) else to_own
     return ReferenceTree(
-        np.where(labels != 0, heads, -1),
+        heads,
         [doc.vocab.strings[label] for label in labels.tolist()],
         [token.text for token in doc],
         own,

@@ -146,16 +146,18 @@ def there_is(corpus: Path) -> str:
 
 def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     """By the names of fields that the config's reader has."""
-    from spacy_latent.corpora.text_pairs import pair_fields, read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import missing_labels, pair_fields, read_text_pairs_v1
 
     if corpus == STDIN or path.suffix == ".txt":
         raise LatentError(
             "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl or .tsv "
             "with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
         )
-    first, second, label = pair_fields(nlp.config.interpolate())
+    config = nlp.config.interpolate()
+    first, second, label = pair_fields(config)
+    missing = missing_labels(config)
     for file in sorted(path.rglob("*.spacy")) if path.is_dir() else [path]:
-        yield from read_text_pairs_v1(file, first, second, label)(nlp)
+        yield from read_text_pairs_v1(file, first, second, label, missing=missing)(nlp)
 
 
 def _of_docs(nlp: Language, path: Path) -> Iterator[Example]:

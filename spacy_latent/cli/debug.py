@@ -144,6 +144,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
 
     from spacy_latent.errors import LatentError, LatentWarning, NoLabels
     from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
+    from spacy_latent.pipeline.scores_given import ScoreNotGiven
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
     from spacy_latent.pipeline.training_settings import training_settings
 
@@ -158,6 +159,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
             # They are among the findings.
             warnings.simplefilter("ignore", JudgedAsLabels)
             warnings.simplefilter("ignore", DoubtfulEvidence)
+            warnings.simplefilter("ignore", ScoreNotGiven)
             if not examples:
                 # What is missing in three words says nothing of the corpus.
                 warnings.simplefilter("ignore", LatentWarning)

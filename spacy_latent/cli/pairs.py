@@ -39,7 +39,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.cli.corpus import there_is
     from spacy_latent.cli.pipelines import load, trained_name
     from spacy_latent.cli.progress import progress
-    from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import NoSuchField, missing_labels, read_text_pairs_v1
 
     nlp = load(str(path))
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
@@ -47,7 +47,8 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     with warnings.catch_warnings():
         # Of pairs without a label, which are counted below.
         warnings.simplefilter("ignore", LatentWarning)
-        examples = list(read_text_pairs_v1(corpus, first, second, label)(nlp))
+        missing = missing_labels(nlp.config.interpolate())
+        examples = list(read_text_pairs_v1(corpus, first, second, label, missing=missing)(nlp))
     gold = [_gold(example.reference) for example in examples]
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):

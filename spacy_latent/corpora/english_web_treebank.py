@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spacy_latent.corpora.conllu import read_conllu
 from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
 from spacy_latent.corpora.standard_streams import run
 
@@ -41,11 +42,9 @@ def read_trees(text: str, sentences: int = 1) -> list[Doc]:
     """Docs of the sentences of CoNLL-U ``text``, so many in each.
 
     Tokens are the syntactic words, so "don't" is two; empty nodes, which only enhanced
-    dependencies have, are left out.
+    dependencies have, are left out, and so is what the text has no value of.
     """
-    from spacy.training.converters import conllu_to_docs
-
-    return list(conllu_to_docs(text, n_sents=sentences, no_print=True))
+    return list(read_conllu(text, sentences))
 
 
 def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc], list[Doc]]:

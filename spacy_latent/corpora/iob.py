@@ -9,6 +9,7 @@ from spacy_latent.corpora.sources import Source, read_source
 from spacy_latent.errors import LatentError, number_of
 
 Sentence = tuple[list[str], list[str]]
+DOCUMENT = "-DOCSTART-"
 OUTSIDE, UNKNOWN = "O", "-"
 # Of a tag that always begins an entity, and of one that always ends it.
 FIRST, LAST = ("B", "S", "U"), ("E", "L", "S", "U")
@@ -56,7 +57,8 @@ def read_iob(
     """(tokens, tags) of each sentence of lines whose columns stand between tabulators.
 
     Sentences end at a line that is blank after stripping: some files put a TAB there. A byte order
-    mark is dropped, and tags of other schemes are read as :func:`to_iob2` has them.
+    mark is dropped, and tags of other schemes are read as :func:`to_iob2` has them. "-DOCSTART-",
+    by which CoNLL-2003 parts documents, is no token.
 
     columns: where the token is, and its tag. comments: lines that begin with "#" are none of a
         sentence. left_out: types of entities whose tags are read as O.
@@ -69,12 +71,12 @@ def read_iob(
     for number, line in enumerate(text.split("\n"), 1):
         if comments and line.startswith("#"):
             continue
-        if not line.strip():
+        cells = line.rstrip("\r\n").split("\t")
+        if not line.strip() or DOCUMENT in cells:
             if tokens:
                 yield tokens, to_iob2(tags)
                 tokens, tags = [], []
             continue
-        cells = line.rstrip("\r\n").split("\t")
         found = [cells[place].strip() for place in columns if place < len(cells)]
         token, tag = found if len(found) == 2 else ("", "")
         if not is_tag(tag):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from spacy.tokens import Doc, Span
 
+from spacy_latent.corpora.conllu import read_conllu
 from spacy_latent.corpora.english_web_treebank import SOURCES
 from spacy_latent.corpora.sources import read_source
 from spacy_latent.corpora.standard_streams import run
@@ -52,10 +53,9 @@ def write_phrases(path: Path, text: str) -> tuple[int, int]:
     """Write the sentences of CoNLL-U ``text``, and count them and their noun phrases, which are in
     ``doc.spans["sc"]``."""
     from spacy.tokens import DocBin
-    from spacy.training.converters import conllu_to_docs
 
     found, phrases = DocBin(), 0
-    for doc in conllu_to_docs(text, n_sents=1, no_print=True):
+    for doc in read_conllu(text):
         doc.spans[KEY] = list(noun_phrases(doc))
         phrases += len(doc.spans[KEY])
         found.add(doc)

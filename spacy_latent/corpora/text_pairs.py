@@ -21,6 +21,10 @@ FIRST, SECOND = "a", "b"
 # Of any version: models and what gives the spans, where docs have two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 READER = "spacy-latent.TextPairs.v1"
+# SNLI (Bowman et al. 2015) and MultiNLI have this label where annotators did not agree, and no
+# other than these three.
+NO_LABEL, ITS_FIELD = "-", "gold_label"
+ITS_LABELS = frozenset({"contradiction", "entailment", "neutral"})
 
 
 class NoSuchField(LatentError):
@@ -57,6 +61,7 @@ def read_text_pairs_v1(
     second: str = "text_b",
     label: str = "label",
     limit: int = 0,
+    missing: Sequence[str | int] | None = None,
 ) -> Callable[[Language], Iterable[Example]]:
     """Reader for ``spacy train`` of pairs of texts, as :func:`make_pair_doc` has them.
 
@@ -69,12 +74,15 @@ def read_text_pairs_v1(
         that is not whole. JSON lines may have "cats", an object of labels and numbers, instead.
         Warns, with LatentWarning, of pairs that have neither where others do.
     limit: number of pairs to read, 0 for all.
+    missing: what stands under ``label`` where a pair has none, such as ["-1"], besides nothing and
+        null; [] for no more than these. None for what SNLI has there: "-", in a field called
+        "gold_label" or among no other labels than SNLI's.
     """
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
         from spacy.training import Example
 
-        for number, doc in enumerate(read_docs(nlp, path, first, second, label)):
+        for number, doc in enumerate(read_docs(nlp, path, first, second, label, missing)):
             if limit and number >= limit:
                 return
             yield Example(_without_annotations(doc), doc)
@@ -88,8 +96,11 @@ def read_docs(
     first: str = "text_a",
     second: str = "text_b",
     label: str = "label",
+    missing: Sequence[str | int] | None = None,
 ) -> Iterator[Doc]:
     """Docs of the pairs of a file, with their categories; see :func:`read_text_pairs_v1`."""
+    if isinstance(missing, str):
+        raise LatentError(f"TextPairs: missing is {missing!r}; expected a list, as [{missing!r}].")
     if path is None or not Path(path).is_file():
         raise LatentError(
             f"The file of text pairs {path} does not exist. Pass --paths.train or so."
@@ -106,29 +117,51 @@ def read_docs(
             f"{path}: the file of text pairs must be a .jsonl, .tsv or .spacy file.{tabs}"
         )
     read = _json_lines if path.suffix == ".jsonl" else _table
-    labels = _labels(path, read(path), label)
+    if missing is None:
+        missing = _missing_of_snli(path, read(path), label)
+    lacking = {str(one) for one in missing}
+    labels = _labels(path, read(path), label, lacking)
     for number, row in read(path):
         texts = [_text(path, number, row, field) for field in (first, second)]
         doc = make_pair_doc(nlp, *texts)
         cats = read_categories(row, f"{path}, line {number}")
         if cats is not None:
             doc.cats = cats
-        elif row.get(label) not in (None, ""):
-            own = _label(path, number, row, label)
+        elif (own := _label(path, number, row, label, lacking)) is not None:
             doc.cats = {name: float(name == own) for name in labels}
         yield doc
 
 
-def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) -> list[str]:
+def _missing_of_snli(
+    path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str
+) -> Sequence[str]:
+    """What says that there is no label, in a file as of SNLI."""
+    if label == ITS_FIELD:
+        return [NO_LABEL]
+    found: set[str] = set()
+    for _, row in rows:
+        found.add(str(row.get(label)).strip())
+        if not found <= {"", "None", NO_LABEL, *ITS_LABELS}:
+            return []
+    return [NO_LABEL] if found & ITS_LABELS else []
+
+
+def _labels(
+    path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str, lacking: set[str]
+) -> list[str]:
     """All labels of a file, sorted. Warns of pairs without one among others that have one: training
     leaves them out, and says nothing of it."""
-    labels, count, without = set(), 0, []
+    labels: set[str] = set()
+    count, without = 0, []
     for number, row in rows:
         count += 1
         cats = read_categories(row, f"{path}, line {number}")
         # Beside "cats" it may be anything: it is not read.
-        if row.get(label) not in (None, "") and (cats is None or _is_single(row[label])):
-            labels.add(_label(path, number, row, label))
+        own = None
+        if cats is None or _is_single(row.get(label)):
+            own = _label(path, number, row, label, lacking)
+        if own is not None:
+            labels.add(own)
         elif cats is None:
             without.append(number)
     if 0 < len(without) < count:
@@ -141,8 +174,14 @@ def _labels(path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str) 
     return sorted(labels)
 
 
-def _label(path: Path, number: int, row: dict[str, Any], field: str) -> str:
-    value = row[field]
+def _label(
+    path: Path, number: int, row: dict[str, Any], field: str, lacking: set[str]
+) -> str | None:
+    """Of a pair; None where it has none."""
+    value = row.get(field)
+    value = value.strip() if isinstance(value, str) else value
+    if value is None or value == "":
+        return None
     if isinstance(value, float) and not _is_single(value):
         raise LatentError(
             f"{path}, line {number}: the label under {field!r} is {value!r}; expected a text, or a "
@@ -156,7 +195,8 @@ def _label(path: Path, number: int, row: dict[str, Any], field: str) -> str:
             '{"cats": {"yes": 1.0, "no": 0.0}}, with all labels in every line.'
         )
     # Tables with gaps write 1 as 1.0.
-    return str(int(value) if isinstance(value, float) else value)
+    own = str(int(value) if isinstance(value, float) else value)
+    return None if own in lacking else own
 
 
 def _is_single(value: object) -> bool:
@@ -181,15 +221,22 @@ def is_of_pairs(config: Mapping[str, object]) -> bool:
 def pair_fields(config: Mapping[str, object]) -> tuple[str, str, str]:
     """Names of the fields of the first text, the second and the label: those that the reader of
     pairs in an interpolated config has, else its defaults."""
-    defaults = inspect.signature(read_text_pairs_v1).parameters
+    first, second, label = (_setting(config, key) for key in ("first", "second", "label"))
+    return first, second, label
+
+
+def missing_labels(config: Mapping[str, object]) -> Sequence[str | int] | None:
+    """What the reader of pairs in an interpolated config takes for no label."""
+    found: Sequence[str | int] | None = _setting(config, "missing")
+    return found
+
+
+def _setting(config: Mapping[str, object], key: str) -> Any:
     corpora = config.get("corpora")
     block: Any = corpora.get("dev") if isinstance(corpora, Mapping) else None
     if not block or block.get("@readers") != READER:
         block = {}
-    first, second, label = (
-        block.get(key, defaults[key].default) for key in ("first", "second", "label")
-    )
-    return first, second, label
+    return block.get(key, inspect.signature(read_text_pairs_v1).parameters[key].default)
 
 
 def field_names(path: Path) -> list[str]:

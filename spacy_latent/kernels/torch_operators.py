@@ -53,8 +53,9 @@ class TorchOperator(Generic[Given, Result]):
 
     def _one_by_one(self, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         """What torch.func.vmap does: the kernels know of one batch."""
-        found = [
-            self._call(
+        call: Any = self._call
+        found: list[Any] = [
+            call(
                 *(
                     one.select(dim, i) if isinstance(one, Tensor) and dim is not None else one
                     for one, dim in zip(args, in_dims)
@@ -79,7 +80,8 @@ class TorchOperator(Generic[Given, Result]):
         """Have ``backward(ctx, *gradients)`` give the gradients of all arguments, from what
         ``setup_context(ctx, inputs, output)`` has kept; torch names these three."""
         library.register_autograd(self.name, backward, setup_context=setup_context, lib=_LIBRARY)
-        call, name = self._call, self.name
+        call: Any = self._call
+        name = self.name
 
         class Transformed(torch.autograd.Function):
             """The same for the transforms of torch.func, to which that does not lend itself."""

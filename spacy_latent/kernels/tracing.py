@@ -98,7 +98,7 @@ def _is_wrapped(value: object) -> bool:
     return isinstance(value, Tensor) and transforms.is_functorch_wrapped_tensor(value)
 
 
-def source(generator: torch.Generator | None) -> dict[str, torch.Generator]:
+def source(generator: torch.Generator | None) -> dict[str, Any]:
     """The argument of torch's functions that draw; none for torch's default generator, since torch
     cannot trace None in its place."""
     return {} if generator is None else {"generator": generator}

@@ -41,14 +41,22 @@ class ArcLabeller(nn.Module):
         place = distance_buckets(offsets.abs()) + DISTANCE_BUCKETS * (offsets < 0)
         return pairs @ self.weight.to(pairs.dtype).T + self.position[place]
 
-    def grow(self, labels: int) -> None:
-        """Make room for as many labels. The first ones score as before, and new ones 0: less than
-        what a trained labeller gives to the label that it finds."""
+    @property
+    def learned(self) -> bool:
+        """Whether it was trained: the first weights of positions are 0."""
+        return bool(self.position.any())
+
+    def grow(self, labels: int, behind: float) -> None:
+        """Make room for as many labels. The first ones score as before, and new ones as the mean of
+        them does, less ``behind``."""
         known, width = self.weight.shape
         weight = self.weight.new_zeros(labels, width)
         position = self.position.new_zeros(len(self.position), labels)
         with torch.no_grad():
             weight[:known], position[:, :known] = self.weight, self.position
+            if known:
+                weight[known:] = self.weight.mean(0)
+                position[:, known:] = self.position.mean(1, keepdim=True) - behind
         self.weight, self.position = nn.Parameter(weight), nn.Parameter(position)
 
 

@@ -23,6 +23,7 @@ from thinc.types import Floats2d
 from spacy_latent.errors import LatentError
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.separate_tok2vec import refuse_separate
+from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "crf_tagger"
 
@@ -123,10 +124,11 @@ def set_refs(model: Model) -> Model:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, *hidden, output, table = model.layers
-    tok2vec.initialize(X=X)
+    docs = with_tokens(X)
+    tok2vec.initialize(X=docs)
     arrays = None
-    if X:
-        arrays = tok2vec.predict(list(X))
+    if docs:
+        arrays = tok2vec.predict(docs)
     elif tok2vec.has_dim("nO"):
         arrays = [model.ops.alloc2f(1, tok2vec.get_dim("nO"))]
     for layer in hidden:
@@ -184,7 +186,7 @@ def _begin_as_outside(model: Model, known: int) -> None:
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     tok2vec, *hidden, output, table = model.layers
-    arrays, backprop_tok2vec = tok2vec(list(docs), is_train)
+    arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     backprops = []
     for layer in hidden:
         arrays, backprop_hidden = layer(arrays, is_train)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from spacy.attrs import DEP, HEAD, IS_SPACE, SENT_START
+from spacy.attrs import DEP, IS_SPACE, SENT_START
 from spacy.strings import get_string_id
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.sentences import Bounds, bounds, set_sentences
 
@@ -54,21 +55,25 @@ def read_gold(
     counts as not known, with a warning.
     """
     reference, predicted = example.reference, example.predicted
-    known: Any = reference.to_array([HEAD, DEP, SENT_START, IS_SPACE]).view("int64")
-    has_head = known[:, 1] != 0
-    worded = has_head[known[:, 3] == 0]
-    own_heads = np.where(has_head, np.arange(len(reference)) + known[:, 0], -1)
+    own_heads, hashes = known_heads(reference)
+    known: Any = reference.to_array([DEP, SENT_START, IS_SPACE])
+    has_head, spaces_of_reference = own_heads >= 0, known[:, 2] != 0
+    worded = has_head[~spaces_of_reference]
+    # Starts that spaCy derived from heads that are none.
+    derived = bool((~has_head & (known[:, 0] != 0)).any())
     to_gold, to_own = counterparts(example)
     heads, found = np.full(len(predicted), -1), np.full(len(predicted), -1)
     matched = np.flatnonzero(to_gold >= 0)
     gold_heads = own_heads[to_gold[matched]]
     heads[matched] = np.where(gold_heads >= 0, to_own[gold_heads], -1)
     arcs = np.flatnonzero((heads >= 0) & (heads != np.arange(len(heads))))
-    hashes = reference.to_array(DEP)[to_gold[arcs]].tolist()
-    found[arcs] = [_place(example, label, labels, component) for label in hashes]
+    found[arcs] = [
+        _place(example, label, labels, component) for label in hashes[to_gold[arcs]].tolist()
+    ]
     starts = np.full(len(predicted), -1)
-    if reference.has_annotation("SENT_START") and (worded.all() or not worded.any()):
-        starts = _starts(example, _at_words(known[:, 2] == 1, known[:, 3] != 0))
+    whole = worded.all() or not (worded.any() or derived)
+    if reference.has_annotation("SENT_START") and whole:
+        starts = _starts(example, _at_words(known[:, 1] == 1, spaces_of_reference))
         spans = bounds(starts == 1, np.full(len(predicted), -np.inf), max_length)
     else:
         spans = set_sentences(predicted, max_length)
@@ -144,6 +149,8 @@ def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:
 
 
 def _place(example: Example, label: int, labels: Mapping[int, int], component: str) -> int:
+    if not label:
+        return -1
     if label == ROOT:
         # Without the text, so that Python says it once for a corpus.
         warnings.warn(

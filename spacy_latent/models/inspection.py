@@ -19,6 +19,7 @@ from spacy_latent.models.latent_shim import LatentShim
 from spacy_latent.models.span_groups import Group
 from spacy_latent.models.structure_reader import alternatives_of
 from spacy_latent.models.text_module import TextModule
+from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.structures.base import Structure
 
 
@@ -108,7 +109,8 @@ def embedding_once(
 def _remembering(
     function: Callable[..., Any], known: list[Doc], kept: KeptVectors, key: tuple[int, int]
 ) -> Callable[..., Any]:
-    # By doc: a component asks for some of the docs at a time.
+    # By doc: a component asks for some of the docs at a time, and for none without tokens.
+    known = [doc for doc in known if len(doc)]
     made = dict(zip(map(id, known), kept.get(key) or ()))
     ours = set(map(id, known))
 
@@ -137,7 +139,7 @@ def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
         return LatentBatch([], spans, [], [])
     tok2vec, latent = model.layers[:2]
     given = given_structures(latent, docs, spans, is_train=False)
-    made: Any = latent.predict((tok2vec.predict(docs), spans, given))
+    made: Any = latent.predict((token_vectors(tok2vec, docs, False)[0], spans, given))
     return made if isinstance(made, LatentBatch) else made.batch
 
 

@@ -14,15 +14,19 @@ from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.fitting import check_kind
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine_scorer_v1
+from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.token_vectors import token_vectors, with_tokens
 from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.dependency import DependencyTree
+from spacy_latent.structures.derivatives import recording
 from spacy_latent.structures.spanning_tree import SpanningTree
 
 NAME = "labelled_parser"
@@ -99,7 +103,7 @@ def build_labelled_parser_v1(
         init=init,
         layers=[tok2vec, trees],
         dims={"nO": nO},
-        attrs={"max_length": max_length},
+        attrs={"max_length": max_length, UNTRAINED: 0},
     )
     model.set_ref("tok2vec", tok2vec)
     return model
@@ -181,22 +185,31 @@ def shares_of(model: Model) -> Shares | None:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, trees = model.layers
-    tok2vec.initialize(X=X)
-    width = width_of(tok2vec, X or [])
+    docs = with_tokens(X)
+    tok2vec.initialize(X=docs)
+    width = width_of(tok2vec, docs or [])
     if width is not None and model.has_dim("nO"):
         shim: Any = trees.shims[0]
         shim.build([width, model.get_dim("nO")])
+    count_as_trained(model)
     return model
 
 
 def set_labels(model: Model, labels: int) -> None:
-    """Make room for as many labels. What is known of the first ones stays."""
-    if model.maybe_get_dim("nO") == labels:
+    """Make room for as many labels. What is known of the first ones stays, and where that was
+    learned, so do predictions; see :mod:`spacy_latent.models.added_labels`."""
+    known = model.maybe_get_dim("nO")
+    if known == labels:
         return
     model.set_dim("nO", labels, force=True)
     shim: Any = model.layers[1].shims[0]
     if shim.is_built:
-        shim.module.labeller.grow(labels)
+        labeller = shim.module.labeller
+        learned = labeller.learned
+        with recording():
+            labeller.grow(labels, BEHIND if learned else 0.0)
+        if learned and known is not None:
+            model.attrs[UNTRAINED] += labels - known
         shim.cfg["width"] = [shim.cfg["width"][0], labels]
         # An optimizer's moments are of the shapes before, and it finds them by this number.
         shim.take_new_id()
@@ -205,7 +218,7 @@ def set_labels(model: Model, labels: int) -> None:
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     """Its own output are the vectors that sentences, arcs and labels are read from: what is made of
     them is asked for by :func:`run`."""
-    return model.layers[0](list(docs), is_train)
+    return token_vectors(model.layers[0], docs, is_train)
 
 
 def run(
@@ -217,11 +230,12 @@ def run(
     the gradient of the loss to all weights.
     """
     tok2vec, trees = model.layers
-    arrays, backprop_tok2vec = tok2vec(list(docs), is_train)
+    arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     result, backprop_trees = trees((arrays, work), is_train)
     return result, lambda: backprop_tok2vec(backprop_trees())
 
 
+@recorded
 def forward_trees(model: Model, inputs: tuple[list[Floats2d], Work], is_train: bool) -> Any:
     arrays, work = inputs
     shim: Any = model.shims[0]

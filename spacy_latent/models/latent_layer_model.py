@@ -24,6 +24,7 @@ from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOu
 from spacy_latent.models.batch_share import share_of_batch
 from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
 from spacy_latent.models.span_groups import (
@@ -328,6 +329,7 @@ def layer_model(
     )
 
 
+@recorded
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     """inputs: rows of each doc, its spans; where there are any, structures that are given for
     spans, or None; in training a Supervision or None."""
@@ -340,7 +342,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         empty = LatentBatch([ops.alloc2f(0, width) for _ in arrays], spans, [], [])
         return empty, lambda gradients: [ops.alloc2f(*array.shape) for array in arrays]
     groups = group_spans(lengths, spans)
-    rows = rows_of(model, [array for array in arrays if len(array)], is_train)
+    rows = rows_of(model, arrays, is_train)
     prepare(model, is_train)
     backprop_rows = None
     if is_train:

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import srsly
@@ -30,6 +30,7 @@ from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.kernels.pool import one_torch_thread
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged, unreached
+from spacy_latent.structures.derivatives import recording
 
 # Of the input, or of its parts where a module reads them apart.
 Width = int | list[int]
@@ -123,7 +124,9 @@ class LatentShim(PyTorchShim):
     def build(self, width: Width) -> None:
         """Draw fresh weights for an input of ``width`` features, and start the schedule again."""
         self.cfg = {"width": width, "updates": 0, "temperature": self._temperature.at(0)}
-        self._model = self._build(width).to(get_torch_default_device()).eval()
+        # Weights that inference mode has made could not be trained.
+        with recording():
+            self._model = self._build(width).to(get_torch_default_device()).eval()
 
     @property
     def device(self) -> torch.device:
@@ -135,24 +138,26 @@ class LatentShim(PyTorchShim):
             return self.module(*inputs)
 
     def begin_update(self, inputs: Any) -> Any:
-        """inputs[0] is the tensor that gets a gradient. The output is ``(rows, penalty, details)``,
-        where penalty is a scalar that is added to the objective, or None.
+        """inputs[0] is the tensor that gets a gradient, made where operations are recorded. The
+        output is ``(rows, penalty, details)``, where penalty is a scalar that is added to the
+        objective, or None.
 
-        RETURNS: the output, and a callback from the gradient of rows to that of inputs[0].
+        RETURNS: the output, and a callback from the gradient of rows to that of inputs[0]. Raises
+            LatentError where the output does not depend on inputs[0] by operations that torch has
+            recorded.
         """
         module = self.module
         cast = self._mixed_precision and self.device.type == "cuda"
         module.train()
         try:
-            with torch.autocast("cuda", enabled=cast), _threads_for(inputs[0]):
+            with recording(), torch.autocast("cuda", enabled=cast), _threads_for(inputs[0]):
                 rows, penalty, details = module(*inputs)
         finally:
             module.eval()
+        if not rows.requires_grad:
+            _refuse_no_gradient("nothing that could be trained")
 
         def backprop(gradient: Tensor) -> Tensor:
-            if not rows.requires_grad:
-                # Nothing was composed, as of pairs of which one text is empty.
-                return torch.zeros_like(inputs[0])
             gradients = [gradient.to(rows.dtype)]
             roots = [rows]
             if penalty is not None:
@@ -163,12 +168,12 @@ class LatentShim(PyTorchShim):
             earlier = [(parameter, parameter.grad) for parameter in module.parameters()]
             for parameter, _ in earlier:
                 parameter.grad = None
-            with _threads_for(inputs[0]):
+            with recording(), _threads_for(inputs[0]):
                 torch.autograd.backward(roots, scaled)
             held = [p.grad for p in module.parameters() if p.grad is not None]
             received = inputs[0].grad
             if received is None:
-                received = torch.zeros_like(inputs[0])
+                _refuse_no_gradient("not the vectors of the embedder")
             if self._grad_scaler.unscale([*held, received]):
                 received.zero_()
             for parameter, gradient in earlier:
@@ -184,12 +189,15 @@ class LatentShim(PyTorchShim):
 
         like: an input of the size that the objective reads.
         """
-        with _threads_for(like), torch.enable_grad():
+        with _threads_for(like), recording():
             objective(self.module).backward()
 
     def finish_update(self, optimizer: Optimizer) -> None:
-        if not self.is_built:
-            return
+        if self.is_built:
+            with torch.inference_mode(False), torch.no_grad():
+                self._finish_update(optimizer)
+
+    def _finish_update(self, optimizer: Optimizer) -> None:
         updated = False
         for name, parameter in self.module.named_parameters():
             if parameter.grad is None:
@@ -231,7 +239,8 @@ class LatentShim(PyTorchShim):
                 if (self.id, name) in params:
                     backup[parameter] = parameter.data
                     average = xp2torch(params[(self.id, name)], device=parameter.device)
-                    parameter.data = average.view_as(parameter).clone()
+                    with torch.inference_mode(False):
+                        parameter.data = average.view_as(parameter).clone()
         try:
             yield
         finally:
@@ -241,6 +250,14 @@ class LatentShim(PyTorchShim):
     def copy(self) -> "LatentShim":
         copied = copy.deepcopy(self)
         copied.take_new_id()
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LatentShim":
+        # spaCy copies a model for rehearsal, in whatever mode of torch it is.
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        with recording():
+            vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
 
     def take_new_id(self) -> None:
@@ -294,6 +311,14 @@ class LatentShim(PyTorchShim):
                     LatentWarning,
                     stacklevel=2,
                 )
+
+
+def _refuse_no_gradient(what: str) -> NoReturn:
+    raise LatentError(
+        f"The output of the latent layer depends on {what}, by what torch has recorded, so the "
+        "layer would learn nothing and say nothing of it. Look in a scorer, composer or estimator "
+        "of your own for detach(), .data, NumPy or torch.no_grad()."
+    )
 
 
 def check_stored_width(width: Any, state: Mapping[str, Any]) -> None:

@@ -20,8 +20,10 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.evidence_bound import EvidenceModule, begin, words_of
 from spacy_latent.models.latent_layer_model import given_structures
+from spacy_latent.models.recorded import recording_if
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
@@ -33,6 +35,7 @@ from spacy_latent.models.text_layer_model import (
     keep,
 )
 from spacy_latent.models.text_module import Kept
+from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.structures.base import Structure
 
 NAME = "latent_text_classifier"
@@ -235,6 +238,7 @@ def classifier(
             "span_getter": span_getter,
             "multi_label": not exclusive_classes,
             "resize_output": resize_output,
+            UNTRAINED: 0,
         },
     )
     return set_refs(model)
@@ -265,6 +269,7 @@ def init_output(model: Model, Y: Any = None) -> Model:
         output.set_dim("nO", Y.shape[1], force=True)
     if output.has_dim("nO") and output.has_dim("nI"):
         output.initialize()
+    count_as_trained(model)
     return model
 
 
@@ -274,6 +279,25 @@ def resize_output(model: Model, labels: int) -> Model:
     model.layers[2] = resize_linear_weighted(output, labels)
     model.set_dim("nO", labels, force=True)
     return set_refs(model)
+
+
+def begin_as_absent(model: Model, known: int) -> None:
+    """Let labels from ``known`` on be none that a text has, where something was learned of the
+    others, until they are trained; see :mod:`spacy_latent.models.added_labels`."""
+    output = model.layers[2]
+    if not output.has_param("W") or not output.has_param("b"):
+        return
+    weight: Any = output.get_param("W")
+    bias: Any = output.get_param("b")
+    # Before training all are 0.
+    if not (weight.any() or bias.any()):
+        return
+    bias[known:] = -BEHIND
+    if not model.attrs["multi_label"]:
+        # No better than the mean of the others, the best of which is better.
+        weight[known:] = weight[:known].mean(0)
+        bias[known:] += bias[:known].mean()
+    model.attrs[UNTRAINED] += len(bias) - known
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
@@ -319,17 +343,21 @@ def run_and_keep(
         # Before the forward pass of the layer, whose shim counts them.
         shim: Any = texts.shims[0]
         tok2vec.attrs["update"] = shim.updates if is_train else None
-    arrays, backprop_tok2vec = tok2vec(docs, is_train)
+    arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     given = given_structures(texts, docs, spans, is_train)
     told = evidence_of(model) if is_train and with_evidence else None
     words = () if told is None else (words_of(docs, told.decoder.attr),)
     made, backprop_texts = texts((arrays, spans, given, *words), is_train)
     rows, backprop_output = output(made.vectors, is_train)
     count = made.weights.shape[0]
-    logits = xp2torch(rows, device=made.weights.device).view(count, len(docs), -1)
-    probabilities = _probabilities(model, logits)
-    mean = (made.weights[:, :, None] * probabilities).sum(0)
-    scores: Any = torch2xp(mean)
+    with recording_if(is_train):
+        logits = xp2torch(rows, device=made.weights.device).view(count, len(docs), -1)
+        untrained = model.attrs[UNTRAINED]
+        if untrained and not is_train:
+            logits[..., -untrained:] = IMPOSSIBLE
+        probabilities = _probabilities(model, logits)
+        mean = (made.weights[:, :, None] * probabilities).sum(0)
+        scores: Any = torch2xp(mean)
     found = TextPredictions(logits, scores, made)
 
     def backprop(gradients: tuple[Tensor, ...]) -> Any:

@@ -27,6 +27,7 @@ from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
 from spacy_latent.models.span_groups import Spans
 from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.spanning_tree import SpanningTree
 
@@ -164,7 +165,7 @@ def run(
         width = model.maybe_get_dim("nO") or 0
         nothing = LatentBatch([model.ops.alloc2f(0, width) for _ in docs], spans, [], [])
         return nothing, lambda gradients: docs
-    arrays, backprop_tok2vec = tok2vec(docs, is_train)
+    arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     given = given_structures(latent, docs, spans, is_train)
     known = () if supervision is None else (supervision(spans),)
     batch, backprop_latent = latent((arrays, spans, given, *known), is_train)

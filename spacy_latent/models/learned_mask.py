@@ -9,6 +9,7 @@ import torch
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.hard_concrete import HardConcrete
+from spacy_latent.structures.derivatives import recording
 
 # Of masks ``(M, n)`` in [0, 1] the probability of what is to be explained, ``(M,)``.
 Scores = Callable[[np.ndarray], np.ndarray]
@@ -22,6 +23,7 @@ MULTIPLIER_RATE, DAMPING = 0.1, 1.0
 START = 1.0
 
 
+@recording()
 def learn_mask(
     scores: Scores,
     count: int,

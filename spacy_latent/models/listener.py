@@ -131,6 +131,13 @@ def keeps_batch(node: Model) -> bool:
     return hasattr(node, "_backprop")
 
 
+def holds_batch(node: Model) -> bool:
+    """Whether it is a listener, of any package, that answers for a whole batch of training."""
+    # Those of curated transformers keep their batch in an object of its own.
+    apart = getattr(node.attrs.get("_state"), "batch_id", None)
+    return getattr(node, "_batch_id", apart) is not None
+
+
 def renew_listeners(model: Model, copied: Model) -> None:
     """Put listeners where a copy of a model has what ``Model.copy`` makes of them, which is no
     listener: it has the function of one, and neither a batch nor the name that it listens to."""

@@ -15,6 +15,7 @@ from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.transfers import send_together
 from spacy_latent.layers.edits import Edits, edited, saying_what_is_left
 from spacy_latent.layers.labelled_trees import LabelledTrees
+from spacy_latent.models.added_labels import IMPOSSIBLE
 from spacy_latent.models.interventions import edits_of
 from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space, white_space
 from spacy_latent.models.span_groups import Group, group_spans
@@ -30,6 +31,7 @@ class Request:
     """What is wanted of docs: see the component ``latent_parser``.
 
     names: of roots, of the labels that the module scores, and of white space.
+    untrained: how many of the last labels it scores were added and not trained on yet.
     asked: what is asked of the trees beside the scores, or None.
     """
 
@@ -39,6 +41,7 @@ class Request:
     alternatives: int = 0
     max_length: int = 512
     asked: Intervention | None = None
+    untrained: int = 0
 
 
 @dataclass
@@ -197,7 +200,10 @@ class _GroupParse:
     def _label_scores(self, items: np.ndarray, heads: np.ndarray, modifiers: np.ndarray) -> Tensor:
         device = self.words.device
         arcs = [torch.from_numpy(part).long().to(device) for part in (items, heads, modifiers)]
-        return self.module.label_scores(self.words, *arcs) / self.temperature
+        scores = self.module.label_scores(self.words, *arcs) / self.temperature
+        if self.request.untrained:
+            scores[:, -self.request.untrained :] = IMPOSSIBLE
+        return scores
 
     def _probable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Arcs (item, head, modifier) with their probabilities, and labelled arcs (item, head,

@@ -38,6 +38,7 @@ from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import text_layer_model
 from spacy_latent.models.text_module import TextModule
+from spacy_latent.models.token_vectors import token_vectors, with_tokens
 from spacy_latent.stages import Staged, periods
 from spacy_latent.structures.base import Structure
 
@@ -323,10 +324,10 @@ def build_rationale_module(
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     embedders, texts, _ = model.layers
+    docs = with_tokens(X)
     for part in embedders.layers:
-        part.initialize(X=X)
-    docs = [doc for doc in X or [] if len(doc)]
-    widths = [width_of(part, docs) for part in embedders.layers]
+        part.initialize(X=docs)
+    widths = [width_of(part, docs or []) for part in embedders.layers]
     if all(width is not None for width in widths):
         if docs:
             check_context_free(embedders.get_ref("embed"), docs)
@@ -377,8 +378,8 @@ def build_embedders(
 
 def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floats2d], Any]:
     xp = model.ops.xp
-    selector, backprop_selector = model.layers[0](docs, is_train)
-    reader, backprop_reader = model.layers[1](docs, is_train)
+    selector, backprop_selector = token_vectors(model.layers[0], docs, is_train)
+    reader, backprop_reader = token_vectors(model.layers[1], docs, is_train)
     update = model.attrs["update"] if is_train else None
     allowed = present_candidates(model.attrs["candidates"], docs, update)
     ops: Any = model.ops

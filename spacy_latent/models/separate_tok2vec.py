@@ -9,6 +9,7 @@ from thinc.types import Floats2d
 
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "separate_tok2vec"
 
@@ -39,9 +40,10 @@ def build_separate_tok2vec_v1(
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> None:
+    docs = with_tokens(X)
     for layer in model.layers:
-        layer.initialize(X=X)
-    widths = width_of(model, X or [])
+        layer.initialize(X=docs)
+    widths = width_of(model, docs or [])
     if widths is not None:
         model.set_dim("nO", total(widths), force=True)
 
@@ -49,8 +51,8 @@ def init(model: Model, X: Any = None, Y: Any = None) -> None:
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[list[Floats2d], Callable]:
     composer, scorer = model.layers
     ops: Any = model.ops
-    composed, backprop_composer = composer(docs, is_train)
-    scored, backprop_scorer = scorer(docs, is_train)
+    composed, backprop_composer = token_vectors(composer, docs, is_train)
+    scored, backprop_scorer = token_vectors(scorer, docs, is_train)
     width = composed[0].shape[1] if composed else 0
 
     def backprop(gradients: list[Floats2d]) -> Any:

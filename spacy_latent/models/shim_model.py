@@ -11,6 +11,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.models.latent_shim import LatentShim, Width
 from spacy_latent.models.separate_tok2vec import total, width_of
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.token_vectors import with_tokens
 from spacy_latent.stages import Staged
 
 
@@ -72,8 +73,9 @@ def _init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 def initialize_over(tok2vec: Model, latent: Model, X: Any) -> None:
     """Initialize an embedder, and for its width the model of the latent layer above it."""
-    tok2vec.initialize(X=X)
-    width = width_of(tok2vec, X or [])
+    docs = with_tokens(X)
+    tok2vec.initialize(X=docs)
+    width = width_of(tok2vec, docs or [])
     if width is None:
         latent.initialize()
     else:

@@ -137,12 +137,18 @@ def of_group(given: Given | None, group: Group) -> list[np.ndarray | None] | Non
 
 def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
     """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, see :class:`Placed`; at
-    the end one of zeros where a row is in no span."""
+    the end one of zeros where a row is in no span, or there is none."""
     flat = [part.flatten(1, 2) for part in composed]
-    if sum(int(group.lengths.sum()) for group in groups) < rows.shape[0]:
+    if not flat or sum(int(group.lengths.sum()) for group in groups) < rows.shape[0]:
         count = len(flat[0]) if flat else 1
-        flat.append(rows.new_zeros(count, 1, width))
+        flat.append(no_loss(rows).expand(count, 1, width))
     return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+def no_loss(rows: Tensor) -> Tensor:
+    """0, with a gradient of 0 for these rows, whatever is in them: what there is to learn where
+    nothing was made of them. A loss without a gradient is a mistake elsewhere."""
+    return rows[:0].sum()
 
 
 def _cells_of_rows(groups: Sequence[Group], count: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from spacy.training import Example
 from torch import Tensor
 
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import InfeasibleError, LatentError, number_of
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.noise import draw_noise
@@ -224,9 +225,7 @@ def _heads(example: Example) -> np.ndarray | None:
     reference, predicted = example.reference, example.predicted
     if not reference.has_annotation("HEAD"):
         return None
-    offsets, labels = reference.to_array(["HEAD", "DEP"]).view("int64").T
-    # As token.has_head() has it: a head without a label is none.
-    heads = np.where(labels != 0, np.arange(len(reference)) + offsets, -1)
+    heads, _ = known_heads(reference)
     if same_tokens(example):
         return heads
     to_gold, to_own = example.alignment.x2y, example.alignment.y2x

@@ -20,8 +20,9 @@ from spacy_latent.errors import LatentError
 from spacy_latent.kernels.transfers import fetch_together, send_together
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.crf_tagger import TagScores
-from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.span_groups import group_spans, no_loss
 from spacy_latent.models.tag_evidence import Contradiction, TagEvidence
+from spacy_latent.structures.derivatives import recording
 from spacy_latent.structures.feasibility import infeasible_items
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.results import SparseSolution
@@ -141,10 +142,11 @@ def loss_and_gradient(
             "loss that has probabilities of all these."
         )
     allowed = [torch.from_numpy(own.allowed) for own in evidence]
-    emissions = xp2torch(found.emissions).requires_grad_()
-    transitions = xp2torch(found.transitions).requires_grad_()
-    losses, left_out, total = [0.0] * len(allowed), [], emissions.new_zeros(())
-    with torch.enable_grad():
+    losses, left_out = [0.0] * len(allowed), []
+    with recording():
+        emissions = xp2torch(found.emissions).requires_grad_()
+        transitions = xp2torch(found.transitions).requires_grad_()
+        total = no_loss(emissions)
         chain = bound_chain(transitions, tags)
         padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
         everything = torch.cat([*allowed, torch.ones(1, len(tags), dtype=torch.bool)])

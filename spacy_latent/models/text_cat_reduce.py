@@ -87,7 +87,11 @@ def _forward(
     some = [place for place, vectors in enumerate(texts) if len(vectors)]
     if len(some) == len(texts):
         return pooling(texts, is_train)
-    pooled, backpropagate_pooled = pooling([texts[place] for place in some], is_train)
+    # Where there are none, one of zeros tells the width of what is pooled.
+    read = [texts[place] for place in some] or [model.ops.alloc2f(1, texts[0].shape[1])]
+    pooled, backpropagate_pooled = pooling(read, is_train)
+    if not some:
+        return model.ops.alloc2f(len(texts), pooled.shape[1]), lambda gradient: texts
     found = model.ops.alloc2f(len(texts), pooled.shape[1])
     found[some] = pooled
 

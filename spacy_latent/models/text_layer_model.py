@@ -26,12 +26,14 @@ from spacy_latent.models.latent_layer_model import (
     prepare,
 )
 from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.recorded import recorded
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
 from spacy_latent.models.span_groups import Spans, group_spans
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_module import Kept, Range, TextModule, build_text_module
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.derivatives import recording
 
 
 @dataclass
@@ -133,6 +135,7 @@ def text_layer_model(
     )
 
 
+@recorded
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     """inputs: rows of each doc, its spans, and where there are any structures that are given for
     spans, or None; and hashes of the words, where a bound on their evidence is asked for in
@@ -202,7 +205,8 @@ def pair_ranges(docs: list[Range], spans: Spans) -> list[Range]:
 
 def keep(model: Model, arrays: list[Floats2d], made: TextVectors) -> Kept:
     """What :func:`inner_step` needs of an update."""
-    rows = rows_of(model, arrays).clone()
+    with recording():
+        rows = rows_of(model, arrays).clone()
     drawn = [output.draw.z for output in made.batch.outputs]
     return Kept(rows, made.batch.groups, len(arrays), drawn)
 

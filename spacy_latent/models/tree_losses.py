@@ -23,7 +23,7 @@ from spacy_latent.models.evidence_bound import words_of
 from spacy_latent.models.gold_trees import GoldTrees
 from spacy_latent.models.parses import spaces_of, without_spaces
 from spacy_latent.models.sentences import white_space
-from spacy_latent.models.span_groups import Group, group_spans
+from spacy_latent.models.span_groups import Group, group_spans, no_loss
 from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.feasibility import infeasible_items
@@ -59,7 +59,7 @@ def learn(
     spaces = white_space(docs)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
     words = None if shares is None else _Words(module, docs, shares)
-    trees, labels, of_words = rows.new_zeros(()), rows.new_zeros(()), rows.new_zeros(())
+    trees, labels, of_words = no_loss(rows), rows.new_zeros(()), rows.new_zeros(())
     left_out: list[int] = []
     for group in group_spans(sizes, spans):
         places, lengths = send_together([group.rows, group.lengths], rows.device)

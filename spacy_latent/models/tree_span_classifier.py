@@ -20,10 +20,12 @@ from spacy_latent.kernels.transfers import send
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
+from spacy_latent.models.recorded import recorded
 from spacy_latent.models.sentences import white_space
-from spacy_latent.models.separate_tok2vec import refuse_separate
+from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter
 from spacy_latent.models.span_groups import Group, Spans, group_spans
+from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "tree_span_classifier"
 # What the node of pairs learns, beside the linear map below it.
@@ -104,10 +106,9 @@ def no_forward(model: Model, X: Any, is_train: bool) -> Any:
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:
     tok2vec, ends, pairs = model.layers
-    tok2vec.initialize(X=X)
-    width = tok2vec.maybe_get_dim("nO")
-    if width is None and X:
-        width = tok2vec.predict(list(X))[0].shape[1]
+    docs = with_tokens(X)
+    tok2vec.initialize(X=docs)
+    width: Any = width_of(tok2vec, docs or [])
     if width is not None and not ends.has_dim("nI"):
         ends.set_dim("nI", width)
     if ends.has_dim("nI"):
@@ -148,19 +149,19 @@ def set_classes(model: Model, classes: int) -> None:
     model.set_dim("nO", classes, force=True)
 
 
+@recorded
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     tok2vec, ends, pairs = model.layers
-    arrays, backprop_tok2vec = tok2vec(list(docs), is_train)
+    arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     sizes = [len(array) for array in arrays]
     spans = model.attrs["span_getter"](docs)
-    # A listener gives rows for empty docs that its batch leaves out.
-    groups = group_spans([len(doc) for doc in docs], spans)
+    groups = group_spans(sizes, spans)
     ops: Any = model.ops
     roles, backprop_ends = ends(ops.flatten(arrays), is_train)
     given: list[Any] = [roles, *(pairs.get_param(name) for name in PAIRS)]
     leaves = [xp2torch(array, requires_grad=is_train) for array in given]
     cells = [span_cells(group.rows.shape[1], model.attrs["max_width"]) for group in groups]
-    with threads_of(leaves[0]), torch.set_grad_enabled(is_train):
+    with threads_of(leaves[0]):
         rows, weights = leaves[0], leaves[1:]
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         scores = [
@@ -187,8 +188,6 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
                 scores,
                 leaves,
                 [xp2torch(part) for part in gradient.scores],
-                allow_unused=True,
-                materialize_grads=True,
             )
         d_roles, *d_weights = (torch2xp(part.contiguous()) for part in received)
         for name, d_weight in zip(PAIRS, d_weights):

@@ -26,6 +26,7 @@ from spacy_latent.pipeline.entity_evidence import (
     EvidenceSurvey,
 )
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
+from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
@@ -719,6 +720,7 @@ class CrfEntityRecognizer(TrainedComponent):
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)
+        warn_not_given(self, nlp)
 
     def _warn_without_incorrect_spans(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """A name that is misspelt would only show by nothing being learned."""

@@ -45,6 +45,7 @@ from spacy_latent.pipeline.calibration_fit import (
 )
 from spacy_latent.pipeline.inspection import applied, refuse_lost
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, entity_components
+from spacy_latent.structures.derivatives import recording
 
 # Sets of entities would be all spans.
 LEAST = 1e-5
@@ -82,6 +83,7 @@ class Calibrated:
 Examples = Iterable[Example] | Callable[[], Iterable[Example]]
 
 
+@recording()
 def calibrate(
     nlp: Language,
     examples: Examples,

@@ -7,7 +7,7 @@ pipeline is made, because it is named as an entry point.
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from spacy_latent.models.listener import LatentListener, remember
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
 from spacy_latent.pipeline.stored_component import StoredComponent
-from spacy_latent.pipeline.trained_component import TrainedComponent
+from spacy_latent.pipeline.trained_component import TrainedComponent, sample_of
 
 if TYPE_CHECKING:
     from spacy_latent.annotations import SpanStructure
@@ -473,7 +473,7 @@ class LatentEncoder(TrainedComponent):
     ) -> None:
         """Infer the widths and draw the weights, from a sample of the data."""
         self.check_initialize(get_examples, nlp)
-        docs = [example.x for example in islice(get_examples(), 10)]
+        docs = [example.x for example in sample_of(get_examples())]
         if not docs:
             raise ValueError(Errors.E923.format(name=self.name))
         self._forget_batch()

@@ -17,8 +17,10 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
@@ -164,7 +166,8 @@ class LatentParser(TrainedComponent):
         return list(self.cfg["labels"])
 
     def add_label(self, label: str) -> int:
-        """RETURNS: 1, or 0 where the label is known."""
+        """Predictions stay as they are until the component is trained on. RETURNS: 1, or 0 where
+        the label is known."""
         if not self.take_label(label, "dependencies"):
             return 0
         self._resize()
@@ -180,6 +183,7 @@ class LatentParser(TrainedComponent):
     def predict(self, docs: Iterable[Doc]) -> list["Parse | None"]:
         """RETURNS: for each doc its :class:`spacy_latent.models.parses.Parse`, None for one without
         tokens."""
+        from spacy_latent.models.added_labels import UNTRAINED
         from spacy_latent.models.labelled_parser import run
         from spacy_latent.models.parses import Request, parse
 
@@ -195,6 +199,7 @@ class LatentParser(TrainedComponent):
             self.cfg["alternatives"],
             self.model.attrs["max_length"],
             intervention_on(self.model),
+            self.model.attrs[UNTRAINED],
         )
         own = [docs[i] for i in filled]
         parses, _ = run(self.model, own, partial(parse, docs=own, request=request), is_train=False)
@@ -235,6 +240,7 @@ class LatentParser(TrainedComponent):
         docs: of trees, of labels, and of sentences. Where the model learns from words, this
         includes what is lost of them by its weights, and without these that stands, in nats, summed
         over the docs, under the component's name with "_bound" or "_evidence"."""
+        from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.gold_trees import read_gold
         from spacy_latent.models.labelled_parser import evidence_of, run, shares_of
         from spacy_latent.models.tree_losses import learn
@@ -243,17 +249,19 @@ class LatentParser(TrainedComponent):
         losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, "LatentParser.update")
+        docs = [example.predicted for example in examples]
         examples = [example for example in examples if len(example.predicted)]
         if not examples:
             return losses
         places = {self.vocab.strings[label]: i for i, label in enumerate(self.cfg["labels"])}
         longest = self.model.attrs["max_length"]
         gold = [read_gold(example, places, self.name, longest) for example in examples]
-        docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
-        work = partial(learn, docs=docs, gold=gold, shares=shares_of(self.model))
+        filled = [example.predicted for example in examples]
+        work = partial(learn, docs=filled, gold=gold, shares=shares_of(self.model))
         (loss, told), backprop = run(self.model, docs, work, is_train=True)
         backprop()
+        count_as_trained(self.model)
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
@@ -307,6 +315,7 @@ class LatentParser(TrainedComponent):
                 "token.head and token.dep, as a parser learns from",
                 labels is not None,
             )
+        warn_not_given(self, nlp)
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:
@@ -314,7 +323,7 @@ def _labels_of(examples: Iterable[Example]) -> list[str]:
     found: set[str] = set()
     for example in examples:
         reference = example.reference
-        arcs: Any = reference.to_array([HEAD, DEP])
-        hashes = np.unique(arcs[(arcs[:, 0] != 0) & (arcs[:, 1] != 0), 1])
+        heads, labels = known_heads(reference)
+        hashes = np.unique(labels[(heads >= 0) & (heads != np.arange(len(heads))) & (labels != 0)])
         found.update(reference.vocab.strings[int(label)] for label in hashes)
     return sorted(found)

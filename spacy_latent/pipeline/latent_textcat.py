@@ -5,6 +5,7 @@ Importing this module is cheap: spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, NoLabels
+from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.scores_of_range import warn_judged_as_labels
-from spacy_latent.pipeline.trained_component import TrainedComponent
+from spacy_latent.pipeline.trained_component import TrainedComponent, sample_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -266,10 +268,18 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return self.scores_of(probabilities), structures, chosen
 
     def add_label(self, label: str) -> int:
-        """As spaCy's, without labels that are empty."""
+        """As spaCy's, without labels that are empty. Predictions stay as they are, and no text has
+        the new label, until the component is trained on; with a score_range its number is at first
+        the middle of that."""
+        from spacy_latent.models.latent_text_classifier import begin_as_absent
+
         if label == "":
             raise LatentError(f"{self.name}: a label of categories must not be empty.")
-        return super().add_label(label)
+        known = len(self.labels)
+        added = super().add_label(label)
+        if added and self.cfg.get("score_range") is None:
+            begin_as_absent(self.model, known)
+        return added
 
     def tell_model(self) -> None:
         """Have it know what is known of the labels, before it runs."""
@@ -307,8 +317,16 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             labels = [label for example in get_examples() for label in example.y.cats]
         labels = list(dict.fromkeys(self.names_given(labels)))
         self._refuse_few_labels({*self.labels, *labels}, 2, given)
-        super().initialize(get_examples, nlp=nlp, labels=labels, positive_label=positive_label)
+        # spaCy's own takes the first ones for a sample.
+        first = [one for one in sample_of(get_examples()) if len(one.reference)]
+        super().initialize(
+            lambda: chain(first, get_examples()),
+            nlp=nlp,
+            labels=labels,
+            positive_label=positive_label,
+        )
         self._begin_evidence(get_examples)
+        warn_not_given(self, nlp)
 
     def _refuse_few_labels(self, found: set[str], needed: int, given: bool) -> None:
         """given: that they were, and not looked for in texts."""
@@ -378,6 +396,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         evidence of words this includes it by its weights, and the mean negative bound alone, in
         nats, stands under the component's name with "_bound". Where structures are judged by a
         reward as well, its mean stands there with "_reward"."""
+        from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.latent_text_classifier import (
             further_step,
             latent_layer,
@@ -400,6 +419,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             self._reward(examples, found, losses)
         loss, gradients = self.get_loss(examples, found)
         backprop(gradients)
+        count_as_trained(self.model)
         if estimator.inner_steps > 1:
             kept, advantage, before = keep(), gradients[2], found.made.log_probs
             for _ in range(estimator.inner_steps - 1):
@@ -412,7 +432,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if found.made.evidence is not None:
             bound = found.made.evidence.bound(found.made.weights)
             key = f"{self.name}_bound"
-            losses[key] = losses.get(key, 0.0) - float(bound.mean())
+            losses[key] = losses.get(key, 0.0) - float(bound[_filled(examples)].mean())
         return losses
 
     def _reward(
@@ -429,7 +449,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         settings = found.made.batch, layer.present_structure, self.name, weights
         found.rewards = rewards_of(reward, examples, *settings)
         key = f"{self.name}_reward"
-        losses[key] = losses.get(key, 0.0) + float((weights * found.rewards).sum(0).mean())
+        mean = (weights * found.rewards).sum(0)[_filled(examples)].mean()
+        losses[key] = losses.get(key, 0.0) + float(mean)
 
     def finish_update(self, sgd: Optimizer) -> None:
         self.model.finish_update(sgd)
@@ -459,42 +480,50 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     ) -> tuple[float, tuple["Tensor", ...]]:
         """RETURNS: the mean loss, and the gradients of logits, weights and log-probabilities of
         each structure, of the extras and of what a bound on evidence is made of, summed over docs
-        as in spaCy's textcat."""
+        as in spaCy's textcat. Docs without tokens do not count: their scores are 0 whatever is
+        learned."""
         import torch
         from thinc.api import xp2torch
 
         from spacy_latent.models.latent_text_classifier import latent_layer
+        from spacy_latent.structures.derivatives import recordable, recording
 
         examples = list(examples)
         made, logits = scores.made, scores.logits
-        given: Any = self._examples_to_truth(examples)
-        truths = xp2torch(self.targets_of(given[0]), device=logits.device)
-        known = xp2torch(self.model.ops.asarray(given[1]), device=logits.device)
+        filled = _filled(examples)
         parts = [logits, made.weights, made.log_probs, made.extras]
         if made.evidence is not None:
             parts += [made.evidence.fit, made.evidence.divergence]
-        leaves = [part.detach().requires_grad_() for part in parts]
-        with torch.enable_grad():
-            each = self.loss_of(leaves[0], truths, known)
+        if not filled:
+            return 0.0, tuple(map(torch.zeros_like, parts))
+        examples = [examples[i] for i in filled]
+        given: Any = self._examples_to_truth(examples)
+        with recording():
+            truths = xp2torch(self.targets_of(given[0]), device=logits.device)
+            known = xp2torch(self.model.ops.asarray(given[1]), device=logits.device)
+            leaves = [recordable(part).detach().requires_grad_() for part in parts]
+            own = [leaf[:, filled] for leaf in leaves]
+            each = self.loss_of(own[0], truths, known)
             estimator = latent_layer(self.model).present_estimator
             # Only where there are any, so that an objective of one's own need not take them.
-            extras = [leaves[3]] if len(leaves[3]) else []
+            extras = [own[3]] if len(own[3]) else []
             if scores.rewards is not None:
-                extras = [scores.rewards]
-            weights, log_probs = leaves[1:3]
-            others = (weights, log_probs, made.features, *extras)
+                extras = [scores.rewards[:, filled]]
+            weights, log_probs = own[1:3]
+            others = (weights, log_probs, made.features[filled], *extras)
             if made.evidence is None:
                 objective = estimator.objective(each, *others)
             else:
-                objective = self._objective_with_evidence(examples, each, leaves[4:], others)
+                objective = self._objective_with_evidence(examples, each, own[4:], others)
             objective.sum().backward()
         gradients = tuple(
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
         )
-        expected = (made.weights * each.detach()).sum(0)
+        expected = (weights * each).sum(0).detach()
         if made.evidence is not None:
             share, kl_weight = self._evidence_weights(examples)
-            expected = expected - share * made.evidence.bound(made.weights, kl_weight)
+            bound = made.evidence.bound(made.weights, kl_weight)
+            expected = expected - share * bound[filled]
         return float(expected.mean()), gradients
 
     def _objective_with_evidence(
@@ -550,6 +579,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     ) -> dict[str, float]:
         """Learn to say of a batch what it said when training was resumed; of labels that were added
         since, nothing. RETURNS: the losses, the component's among them."""
+        from spacy_latent.models.added_labels import UNTRAINED
+
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
         examples = list(examples)
@@ -560,9 +591,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             return losses
         set_dropout_rate(self.model, drop)
         scores, backprop = self.model.begin_update(docs)
-        target, _ = self._rehearsal_model.begin_update(docs)
+        target: Any = self._rehearsal_model.predict(docs)
+        known = target.shape[1] - self._rehearsal_model.attrs[UNTRAINED]
         gradient = scores * 0
-        gradient[:, : target.shape[1]] = scores[:, : target.shape[1]] - target
+        gradient[:, :known] = scores[:, :known] - target[:, :known]
+        gradient[[not len(doc) for doc in docs]] = 0.0
         backprop(gradient)
         if sgd is not None:
             self.finish_update(sgd)
@@ -712,12 +745,13 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         # Constraints that contradict each other first, which every text breaks.
         self.tell_model()
         self._validate_categories(get_examples())
-        sample = [example for example, _ in zip(get_examples(), range(10))]
+        sample = sample_of(get_examples())
         if not sample:
             raise ValueError(Errors.E923.format(name=self.name))
         truths, _ = self._examples_to_truth(sample)
         self.model.initialize(X=[example.reference for example in sample], Y=truths)
         self._begin_evidence(get_examples)
+        warn_not_given(self, nlp)
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
         for example in examples:
@@ -745,6 +779,11 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
                     f"{self.name}: {_told(example)} has the label {label!r}: {value}, outside of "
                     f"score_range [{low}, {high}]."
                 )
+
+
+def _filled(examples: list[Example]) -> list[int]:
+    """Places of those with tokens."""
+    return [i for i, example in enumerate(examples) if len(example.predicted)]
 
 
 def _told(example: Example) -> str:

@@ -22,6 +22,7 @@ from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.listening import listeners_in, listening_mistakes
 from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
+from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
 from spacy_latent.pipeline.training_settings import last_step, training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
@@ -62,7 +63,9 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]
     found += _of_names(nlp)
     found += listening_mistakes(nlp)
     found += about_sentences(nlp, examples)
-    found += about_score_ranges(nlp)
+    ranges = about_score_ranges(nlp)
+    found += ranges
+    found += about_scores(nlp, examples, ["cats_score"] if ranges else [])
     found += about_incomplete_entities(nlp, examples)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)

@@ -66,6 +66,9 @@ class SharedBatch(HeldBatch):
         # What a tok2vec adds to is there from the start; a transformer fails where nothing came.
         sent = len(upstream.listeners) > 1 + len(others)
         self.arrived = sent or isinstance(last, Tok2VecListener)
+        if isinstance(last, Tok2VecListener) and not any(map(len, last._outputs or ())):
+            # Layers of Thinc fail at a gradient of no rows.
+            self.backprop = None
         for listener in (*others, last):
             listener.receive(listener._batch_id, listener._outputs, self.receive)
         upstream.finish_update = self

@@ -15,12 +15,23 @@ from spacy.training import Example, validate_get_examples
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
 # How many docs tell the widths of a model.
 SAMPLE = 10
+
+
+def sample_of(examples: Iterable[Example]) -> list[Example]:
+    """The first ones, of which some have tokens if any have: the widths of listeners, and the rows
+    that some layers have, are not known from empty docs."""
+    rest = iter(examples)
+    found = list(islice(rest, SAMPLE))
+    if not any(len(example.predicted) for example in found):
+        found += islice((example for example in rest if len(example.predicted)), 1)
+    return found
 
 
 class TrainedComponent(StoredComponent):
@@ -108,7 +119,7 @@ class TrainedComponent(StoredComponent):
     def initialize_model(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """With the first docs, which tell it its widths. Raises AssertionError, as spaCy's
         components do, where there are none."""
-        sample = [example.predicted for example in islice(get_examples(), SAMPLE)]
+        sample = [example.predicted for example in sample_of(get_examples())]
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
 
@@ -133,14 +144,13 @@ class TrainedComponent(StoredComponent):
     ) -> None:
         """One step of a component with labels, whose loss is added to ``losses``.
 
-        measure: from the examples that are not empty, and what the model gives for them, to the
-            loss and its gradient for that.
+        measure: from the examples, of which some are not empty, and what the model gives for them,
+            to the loss and its gradient for that.
         """
         from spacy_latent.models.added_labels import count_as_trained
 
         losses.setdefault(self.name, 0.0)
-        examples = [example for example in examples if len(example.predicted)]
-        if not examples:
+        if not any(len(example.predicted) for example in examples):
             return
         docs = [example.predicted for example in examples]
         set_dropout_rate(self.model, drop)
@@ -158,8 +168,7 @@ class TrainedComponent(StoredComponent):
     def _answer_upstream(self, docs: list[Doc]) -> None:
         """Give a shared embedder a gradient of zero: it waits for the last of its listeners, and
         without an answer it would learn nothing from the others."""
-        tok2vec = self.model.get_ref("tok2vec")
-        arrays, backprop = tok2vec.begin_update(docs)
+        arrays, backprop = token_vectors(self.model.get_ref("tok2vec"), docs, is_train=True)
         backprop([array * 0 for array in arrays])
 
 

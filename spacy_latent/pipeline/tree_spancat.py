@@ -18,6 +18,7 @@ from thinc.api import Config, Model, Optimizer
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.scores_given import follow_settings
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class TreeSpanCategorizer(TrainedComponent):
         self.name = name
         self.scorer = scorer
         self._told: set[str] = set()
+        self.renamed_scores: dict[str, str] = {}
         self.cfg: dict[str, Any] = {
             "labels": [],
             "label_sets": [],
@@ -154,6 +156,12 @@ class TreeSpanCategorizer(TrainedComponent):
     def key(self) -> str:
         """Of ``doc.spans``."""
         return str(self.cfg["spans_key"])
+
+    @property
+    def score_names(self) -> dict[str, str]:
+        """From the scores that training is judged by unless the config says otherwise to those that
+        there are, see :func:`spacy_latent.pipeline.scores_given.follow_settings`."""
+        return {f"spans_sc_{kind}": f"spans_{self.key}_{kind}" for kind in "fpr"}
 
     # ---------------------------------------------------------------- labels
 
@@ -403,6 +411,7 @@ class TreeSpanCategorizer(TrainedComponent):
             )
         set_classes(self.model, self._classes)
         self.initialize_model(get_examples)
+        follow_settings(self, nlp)
 
     def _sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
         """All sets of labels that a span of the references has, sorted. Spans that cross are

@@ -176,12 +176,23 @@ class Structure(Staged, ABC):
                     total.sum(), leaf, create_graph=keep, allow_unused=True
                 )
         if result is None:
+            self.refuse_unrecorded("_log_partition", scores, lengths)
             result = torch.zeros_like(scores)
         self._refuse_nan(result, total, lengths)
         if keep and not result.requires_grad:
             # They are constant, as in a set of one. Their gradient is 0, and not missing.
             result = torch.where(torch.ones_like(result, dtype=torch.bool), result, scores)
         return result
+
+    def refuse_unrecorded(self, operation: str, scores: Tensor, lengths: Tensor) -> None:
+        """Raise LatentError for a value without a gradient, unless there is no part that it could
+        be of."""
+        if scores.numel() and bool(self.part_mask(scores, lengths.to(scores.device)).any()):
+            raise LatentError(
+                f"{self.name}: {operation} gave a value that does not depend on the scores, by "
+                "what torch has recorded, so it has no derivative. Compute it by operations of "
+                "torch, without detach(), .data, NumPy or torch.no_grad()."
+            )
 
     def _refuse_nan(self, marginals: Tensor, total: Tensor, lengths: Tensor) -> None:
         wrong = marginals.isnan().flatten(1).any(1)

@@ -74,7 +74,7 @@ def smoothed_expectation(
         own, sizes = recordable(structure), recordable(lengths)
         total = smoothed_value(own, leaf, sizes, regularizer, gamma).sum()
         if not total.requires_grad:
-            # No item, or none with a part.
+            structure.refuse_unrecorded("smoothed_maximum", scores, lengths)
             return torch.zeros_like(scores)
         (result,) = torch.autograd.grad(total, leaf, create_graph=keep)
     return result

@@ -1,0 +1,219 @@
+"""Whether training is judged by scores that there are. spaCy takes one that no scorer gives for 0,
+at every evaluation, whatever is learned."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+
+from spacy_latent.errors import LatentWarning
+from spacy_latent.pipeline.finding import Finding
+from spacy_latent.pipeline.training_settings import training_settings
+
+WEIGHTS = "[training.score_weights]"
+# What it comes to if all of them are.
+CONSEQUENCE = (
+    "Every evaluation then scores 0: training ends when its patience does, and its last state is "
+    "kept as the best."
+)
+
+
+class ScoreNotGiven(LatentWarning):
+    """A score that training is judged by is given by no scorer."""
+
+
+def weighed_scores(nlp: Language) -> dict[str, float]:
+    """The weights of scores that count in training."""
+    given = training_settings(nlp).get("score_weights") or {}
+    return {name: weight for name, weight in given.items() if weight}
+
+
+def follow_settings(pipe: Any, nlp: Language | None) -> None:
+    """In initialize(): give the weights of scores that a component has by default to those that it
+    has by its settings, unless another component gives the former.
+
+    pipe: has ``score_names``, from the one name to the other, and remembers in ``renamed_scores``
+        what was changed.
+    """
+    if nlp is None or pipe.name not in nlp.pipe_names:
+        return
+    weights = dict(nlp.config["training"].get("score_weights") or {})
+    renamed = {
+        usual: own
+        for usual, own in pipe.score_names.items()
+        if usual != own and weights.get(usual) is not None
+    }
+    given = _names_given(nlp) if renamed else None
+    if given is None or given.names & set(renamed):
+        return
+    for usual, own in renamed.items():
+        weight, weights[usual] = weights[usual], None
+        if weights.get(own) is None:
+            weights[own] = weight
+    nlp.config["training"]["score_weights"] = weights
+    pipe.renamed_scores = renamed
+
+
+def warn_not_given(pipe: Any, nlp: Language | None) -> None:
+    """In initialize(), where training is judged by scores that the component has by default, and
+    by its settings neither it nor another component gives."""
+    if nlp is None or pipe.name not in nlp.pipe_names or pipe.scorer is None:
+        return
+    usual = nlp.get_pipe_meta(pipe.name).default_score_weights or {}
+    weights = weighed_scores(nlp)
+    given = _names_given(nlp) if set(usual) & set(weights) else None
+    if given is None:
+        return
+    lost = [name for name in usual if name in weights and name not in given.names]
+    # Beside a score that it gives, one that is always 0 does no harm.
+    if not lost or given.of[pipe.name] & set(weights):
+        return
+    own = ", ".join(sorted(given.of[pipe.name])) or "none"
+    rest = "" if set(weights) - set(lost) else f" {CONSEQUENCE}"
+    warnings.warn(
+        f"{pipe.name}: {WEIGHTS} has {_weights_of(lost, weights)}, which no component gives. It "
+        f"gives {own}: put one of these there, and null for the others.{rest}",
+        ScoreNotGiven,
+        stacklevel=3,
+    )
+
+
+def about_scores(
+    nlp: Language, examples: Sequence[Example] = (), told: Iterable[str] = ()
+) -> list[Finding]:
+    """Weights of scores that no component gives for these examples, and where there are none at
+    all. Nothing without examples, or where the pipeline is not initialized.
+
+    told: names that another finding is about.
+    """
+    weights, given = weighed_scores(nlp), _evaluated(nlp, examples)
+    found = [finding for name, pipe in nlp.pipeline for finding in _of_settings(name, pipe)]
+    if given is None:
+        return found
+    if not weights:
+        return [_no_weights(nlp)]
+    lost = [name for name in weights if name not in given and name not in set(told)]
+    lost = [name for name in lost if not _does_no_harm(nlp, name, weights)]
+    if not lost:
+        return found
+    numbers = sorted(
+        name for name, value in given.items() if isinstance(value, float) and name != "speed"
+    )
+    near = [match for name in lost for match in get_close_matches(name, numbers, n=2)]
+    there = ", ".join(dict.fromkeys(near)) or ", ".join(numbers) or "no other"
+    rest = "" if set(weights) - set(lost) else f" {CONSEQUENCE}"
+    return [
+        *found,
+        Finding(
+            "warning",
+            "score-not-given",
+            f"{WEIGHTS} has {_weights_of(lost, weights)}, which no component gives for these "
+            f"texts. There is {there}. Put the name of one that there is in its place, or give a "
+            f"component a scorer of it.{rest}",
+        ),
+    ]
+
+
+def _of_settings(component: str, pipe: Any) -> Iterator[Finding]:
+    for usual, own in list(getattr(pipe, "renamed_scores", {}).items())[:1]:
+        yield Finding(
+            "warning",
+            "score-renamed",
+            f"{WEIGHTS} has {usual}, which no component gives: by its settings {component} gives "
+            f"{own}. Training counts that instead. Write {own} there, and null for {usual}, so "
+            "that it is what the config says.",
+        )
+    scorer = getattr(pipe, "scorer", None)
+    if isinstance(scorer, partial) and "rationale_key" in scorer.keywords:
+        read, written = scorer.keywords["rationale_key"], pipe.cfg.get("spans_key")
+        if read != written:
+            yield Finding(
+                "warning",
+                "rationale-key",
+                f"{component}: its scorer reads rationales from doc.spans[{read!r}], and the "
+                f"component writes {'none' if written is None else f'them to {written!r}'}: all "
+                "scores of rationales are 0. Give both the same spans_key.",
+            )
+
+
+def _no_weights(nlp: Language) -> Finding:
+    encoders = [
+        name
+        for name, pipe in nlp.pipeline
+        if nlp.get_pipe_meta(name).factory == "latent_encoder" and pipe.cfg["supervision"]  # type: ignore[attr-defined]
+    ]
+    advice = ""
+    if encoders:
+        advice = (
+            f' Of the trees of {encoders[0]}: @scorers = "spacy-latent.attachment_scorer.v2" and '
+            f'component = "{encoders[0]}" under [components.{encoders[0]}.scorer], and '
+            f"latent_uas = 1.0 under {WEIGHTS}."
+        )
+    return Finding(
+        "warning",
+        "no-score",
+        f"{WEIGHTS} gives no score a weight. {CONSEQUENCE} Put the name of a score there that a "
+        f"component gives, with 1.0.{advice}",
+    )
+
+
+def _weights_of(names: Sequence[str], weights: dict[str, float]) -> str:
+    return ", ".join(f"{name} = {weights[name]:g}" for name in names)
+
+
+def _evaluated(nlp: Language, examples: Sequence[Example]) -> dict[str, Any] | None:
+    """The scores on copies of the examples; None where there are none, or it fails."""
+    copies = [Example(example.x.copy(), example.reference) for example in examples]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return nlp.evaluate(copies) if copies else None
+    except Exception:
+        # What it fails with shows in training, and is none of this.
+        return None
+
+
+@dataclass(frozen=True)
+class _Given:
+    """of: the scores of each component, by its name."""
+
+    of: dict[str, set[str]]
+
+    @property
+    def names(self) -> set[str]:
+        return set().union(*self.of.values())
+
+
+def _names_given(nlp: Language) -> _Given | None:
+    """By the scorers of all components, for a doc without annotation, for which most give their
+    names with None; None where one of them fails."""
+    example = Example(Doc(nlp.vocab, words=["a"]), Doc(nlp.vocab, words=["a"]))
+    scored = {name: pipe for name, pipe in nlp.pipeline if hasattr(pipe, "score")}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _Given({name: set(pipe.score([example])) for name, pipe in scored.items()})
+    except Exception:
+        return None
+
+
+def _does_no_harm(nlp: Language, name: str, weights: dict[str, float]) -> bool:
+    """Whether all components that have the score by default give another one that counts."""
+    owners = [
+        pipe
+        for pipe in nlp.pipe_names
+        if name in (nlp.get_pipe_meta(pipe).default_score_weights or {})
+    ]
+    given = _names_given(nlp) if owners else None
+    return given is not None and all(given.of.get(pipe, set()) & set(weights) for pipe in owners)
+
+
+__all__ = ["ScoreNotGiven", "about_scores", "follow_settings", "warn_not_given"]
