@@ -20,6 +20,8 @@ from spacy_latent.kernels.vector import LANES, count_equal, fused_loop
 
 # Entries of G + 11ᵀ are integers, so a smaller pivot is rounding: the atom depends on others.
 DEPENDENT = 1e-9
+# Of a sum of some numbers of float64, over the sum of their absolute values.
+ROUNDING = 4e-15
 _collect = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
 _collect_one = fused_loop([("add", 0, ((0, 1),))])
 _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
@@ -100,12 +102,46 @@ def scatter(atoms, count, values, result):
 
 
 @kernel
+def extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
+    """Add an atom to the inverse of G + 11ᵀ of ``count`` others; for the arguments see
+    :func:`enter`. RETURNS: whether it is independent of the others, with a gap that is not rounding
+    of theirs; else nothing is changed."""
+    new = count
+    for i in range(count):
+        direction[i] = column[i] + 1.0
+    sum_rows(direction, inverse, count, solved)
+    pivot = size + 1.0
+    defect = 1.0
+    for i in range(count):
+        pivot -= direction[i] * solved[i]
+        defect -= direction[i] * row_sums[i]
+    # The new atom is these multiples of the others, and a rest: their gaps, of 0, are rounded too.
+    multiples = 1.0
+    for i in range(count):
+        multiples += abs(solved[i])
+    if pivot < DEPENDENT or gap <= multiples * rounding:
+        return False
+    solved[new] = -1.0
+    row_sums[new] = 0.0
+    for i in range(count + 1):
+        inverse[i, new] = 0.0
+        inverse[new, i] = 0.0
+    count += 1
+    for i in range(count):
+        direction[i] = solved[i] / pivot
+        row_sums[i] -= direction[i] * defect
+    _add_outer(direction, solved, count, inverse)
+    return True
+
+
+@kernel
 def enter(
     atoms,
     width,
     count,
     size,
     gap,
+    rounding,
     column,
     inverse,
     row_sums,
@@ -120,7 +156,7 @@ def enter(
         of the array: numba does not see that its rows are contiguous.
     count: atoms of the support, at whose optimum ``weights`` and ``gradient``, s − μ, are.
     size: number of parts of the new atom.
-    gap: (s − μ)·(a − μ) of the new atom a, positive.
+    gap: (s − μ)·(a − μ) of the new atom a, positive. rounding: of that of an atom.
     column: parts that it shares with each atom of the support.
     inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse, ``direction`` and
         ``solved`` have :func:`row_room` numbers.
@@ -128,27 +164,10 @@ def enter(
         depends on the others.
     """
     new = count
-    for i in range(count):
-        direction[i] = column[i] + 1.0
-    sum_rows(direction, inverse, count, solved)
-    pivot = size + 1.0
-    defect = 1.0
-    for i in range(count):
-        pivot -= direction[i] * solved[i]
-        defect -= direction[i] * row_sums[i]
-    if pivot < DEPENDENT:
+    if not extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
         return 0
-    solved[new] = -1.0
     weights[new] = 0.0
-    row_sums[new] = 0.0
-    for i in range(count + 1):
-        inverse[i, new] = 0.0
-        inverse[new, i] = 0.0
     count += 1
-    for i in range(count):
-        direction[i] = solved[i] / pivot
-        row_sums[i] -= direction[i] * defect
-    _add_outer(direction, solved, count, inverse)
     # The gradient is the same along every atom of the support and larger by `gap` along the new
     # one: the direction to the optimum is the new atom's column of the inverse, summing to zero.
     while True:
@@ -282,11 +301,12 @@ def let_in(
     RETURNS: the new number of atoms; 0, with nothing changed, where the support is final.
     """
     candidate, first = atoms[count], atoms[0]
-    size, difference = 0, 0.0
+    size, difference, added = 0, 0.0, 0.0
     for k in range(width):
         change = 0.0
         if candidate[k] >= 0:
             change += gradient[candidate[k]]
+            added += abs(gradient[candidate[k]])
             size += 1
         if count > 0 and first[k] >= 0:
             change -= gradient[first[k]]
@@ -315,6 +335,7 @@ def let_in(
         count,
         size,
         difference,
+        ROUNDING * added,
         column,
         inverse,
         row_sums,
@@ -374,6 +395,7 @@ def solve(
     inverses,
     offsets,
     means,
+    residuals,
     counts,
     gaps,
     status,
@@ -385,6 +407,8 @@ def solve(
     atoms: ``(B, K, W)`` int32, room for K − 1 atoms and a candidate; written: the parts of the
         support, row · M + column, and −1 to the end.
     weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must come as zeros.
+    residuals: as means, written where there are parts, but for forbidden ones: s − μ. It must come
+        as −inf.
     inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b is
         the count² numbers from ``offsets[b]``. Packed, so that the unused rest is never touched.
     counts, gaps: ``(B,)``; size of the support; duality gap.
@@ -474,6 +498,9 @@ def solve(
             if not np.isfinite(weights[b, 0]):
                 # Sums of the scores are not.
                 status[b] = NOT_FINITE
+            for k in range(parts):
+                if gradient[k] > -np.inf:
+                    residuals[b, padded_part(oracle, lengths, b, scores.shape[2], k)] = gradient[k]
             offsets[b] = used
             for i in range(count):
                 for j in range(count):
@@ -487,22 +514,53 @@ def solve(
 
 
 @kernel
-def pull_back(start, stop, atoms, counts, inverses, offsets, of_means, of_weights, result):
-    """Gradients of scores, added to ``result`` ``(B, P)``, from those of means ``(B, P)`` and
-    weights ``(B, K)``. The rest is what :func:`solve` wrote; all float64 but the integers."""
+def find_both(start, stop, which, lengths, oracle, stride, gradients, candidates):
+    """The best structures of the items which[start .. stop−1], each under two gradients.
+
+    stride: columns of the scores. gradients: ``(2, B, N·M)``.
+    candidates: ``(2, len(which), W)`` int32, written: the parts of the structures, row · M + column
+        as in :func:`solve`, then −1.
+    """
+    sizes = lengths[which[start:stop]]
+    places, workspace = prepare(oracle, 0, len(sizes), sizes)
+    most = 0
+    for item in range(len(sizes)):
+        most = max(most, sizes_of(oracle, sizes, item)[0])
+    given = np.empty((places, most + LANES))
+    found = np.empty((places, candidates.shape[2]), dtype=np.int32)
+    items, calls = np.full(places, -1), np.zeros(places, dtype=np.int64)
+    solved = np.zeros(places, dtype=np.bool_)
+    for first in range(0, 2 * len(sizes), places):
+        for place in range(places):
+            job = first + place
+            items[place] = job // 2 if job < 2 * len(sizes) else -1
+            if items[place] < 0:
+                continue
+            own = gradients[job % 2, which[start + items[place]]]
+            for k in range(sizes_of(oracle, sizes, items[place])[0]):
+                given[place, k] = own[padded_part(oracle, sizes, items[place], stride, k)]
+        find_best(oracle, sizes, items, calls, given, workspace, found, solved)
+        for place in range(places):
+            if items[place] < 0:
+                continue
+            result = candidates[(first + place) % 2, start + items[place]]
+            result[:] = -1
+            for k in range(len(result)):
+                if solved[place] and found[place, k] >= 0:
+                    result[k] = padded_part(oracle, sizes, items[place], stride, found[place, k])
+
+
+@kernel
+def pull_back_weights(start, stop, atoms, counts, inverses, offsets, of_weights, result):
+    """Gradients of scores, added to ``result`` ``(B, P)``, from those of weights ``(B, K)``. The
+    rest is what :func:`solve` wrote; all float64 but the integers."""
     room = 1
     for b in range(start, stop):
         room = max(room, counts[b])
-    upstream, change, row_sums = np.empty(room), np.empty(room), np.empty(room)
+    change, row_sums = np.empty(room), np.empty(room)
     for b in range(start, stop):
         count = counts[b]
-        for i in range(count):
-            total = of_weights[b, i]
-            for part in atoms[b, i]:
-                if part < 0:
-                    break
-                total += of_means[b, part]
-            upstream[i] = total
         packed = inverses[offsets[b] : offsets[b] + count * count]
-        gradient_of_weights(count, packed.reshape((count, count)), upstream, change, row_sums)
+        inverse = packed.reshape((count, count))
+        gradient_of_weights(count, inverse, of_weights[b], change, row_sums)
         scatter(atoms[b], count, change, result[b])

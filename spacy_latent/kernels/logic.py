@@ -122,7 +122,8 @@ def _project(kind, limit, points, size, result, marks, work):
             result[i] = _clip(points[i])
             marks[i] = FREE if 0.0 < result[i] < 1.0 else FIXED
             total += result[i]
-        if total <= limit:
+        # At the limit, without being held there, it may be that other factors hold it there.
+        if total < limit - ROUNDING:
             return FEASIBLE, False
     if not project_exactly(points, size, limit, result, work):
         return INFEASIBLE, False

@@ -50,6 +50,9 @@ SMALL, GROWTH = 5.0, 4.0
 LARGEST = 1e8
 # How far below what every average is worth prices must come to prove that there is none.
 MARGIN = 1.0
+# Constraints are taken to hold with equality where they miss it by no more. A step that is tried
+# from the mean, and the share of it that breaks a constraint.
+TIGHT, STEP, SHARE_OF_STEP = 1e-8, 1e-5, 1e-3
 # Added to the second derivatives: of their mean; and while prices are far off, of the residual.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
 
@@ -444,45 +447,108 @@ def nearest_items(
 
 @kernel
 def nearest_gradient_items(
-    start, stop, lengths, single_root, mean, prices, sets, counts, upstream, result
+    start, stop, lengths, budget, single_root, mean, prices, sets, counts, upstream, result
 ):  # fmt: skip
     """Set ``result``, like the scores, to the gradient of Σ upstream · mean by them: upstream, less
-    its mean over the heads that a word takes, without what changes a constraint that has a price.
+    its mean over the heads that a word takes, without what changes a constraint that has a price,
+    or that holds with equality and would not in a step along it or against it.
     """
     for b in range(start, stop):
         n, count = lengths[b], counts[b]
         result[b] = 0.0
         heads, change = np.empty((n, n + 1)), np.empty((n, n + 1))
-        chosen = np.empty(n + 1 + count, dtype=np.int64)
+        # What flows find is at most two sets for each word, in a step and in its opposite.
+        own = np.zeros((count + 4 * n, n + 1), dtype=np.bool_)
+        own[:count] = sets[b, :count, : n + 1]
+        short = np.empty((2 * n, n + 1), dtype=np.bool_)
+        chosen = np.empty(n + 1 + len(own), dtype=np.int64)
         number = 0
         for c in range(n + 1 + count):
             if prices[b, c] != 0.0 or (c == 0 and single_root):
                 chosen[number] = c
                 number += 1
-        own = sets[b]
         for word in range(n):
             for head in range(n + 1):
-                heads[word, head] = mean[b, head, word + 1]
-                change[word, head] = upstream[b, head, word + 1]
-        _centre(n, heads, change)
-        values, matrix = np.empty(number), np.empty((number, number))
-        for i in range(number):
-            values[i] = _change_of(n, own, chosen[i], change)
-        _second_derivatives(n, heads, own, chosen, number, matrix)
-        solve(matrix, number, 0.0, values)
-        for i in range(number):
-            c = chosen[i]
+                share = mean[b, head, word + 1]
+                heads[word, head] = share if share > TIGHT else 0.0
+        while True:
             for word in range(n):
-                if c <= n:
-                    change[word, c] -= values[i]
-                elif own[c - n - 1, word + 1]:
-                    for head in range(n + 1):
-                        if not own[c - n - 1, head]:
-                            change[word, head] += values[i]
-        _centre(n, heads, change)
+                for head in range(n + 1):
+                    change[word, head] = upstream[b, head, word + 1]
+            _keep(n, heads, own, chosen, number, change)
+            held = number
+            number, count = _hold(n, heads, budget, change, own, count, chosen, number, short)
+            if number == held:
+                break
         for word in range(n):
             for head in range(n + 1):
                 result[b, head, word + 1] = change[word, head]
+
+
+@kernel
+def _keep(n, heads, sets, chosen, number, change):
+    """Take from ``change`` what other heads than those that are taken get, and what changes the
+    chosen constraints."""
+    _centre(n, heads, change)
+    values, matrix = np.empty(number), np.empty((number, number))
+    for i in range(number):
+        values[i] = _change_of(n, sets, chosen[i], change)
+    _second_derivatives(n, heads, sets, chosen, number, matrix)
+    solve(matrix, number, 0.0, values)
+    for i in range(number):
+        c = chosen[i]
+        for word in range(n):
+            if c <= n:
+                change[word, c] -= values[i]
+            elif sets[c - n - 1, word + 1]:
+                for head in range(n + 1):
+                    if not sets[c - n - 1, head]:
+                        change[word, head] += values[i]
+    _centre(n, heads, change)
+
+
+@kernel
+def _hold(n, heads, budget, change, sets, count, chosen, number, short):
+    """Choose constraints that hold with equality and that a step along ``change`` breaks, or one
+    against it: that of all of these together may be none. RETURNS: how many are chosen, and how
+    many sets there are."""
+    largest = 0.0
+    for word in range(n):
+        for head in range(n + 1):
+            largest = max(largest, abs(change[word, head]))
+    if largest == 0.0:
+        return number, count
+    held = number
+    for c in range(n + 1):
+        known = False
+        for i in range(held):
+            known |= chosen[i] == c
+        total = -1.0 if c == 0 else -budget
+        for word in range(n):
+            total += heads[word, c]
+        if not known and abs(total) <= TIGHT:
+            if abs(_change_of(n, sets, c, change)) > SHARE_OF_STEP * largest:
+                chosen[number] = c
+                number += 1
+    if number > held:
+        return number, count
+    moved = np.zeros((n + 1, n + 1))
+    for sign in (-1.0, 1.0):
+        for word in range(n):
+            for head in range(n + 1):
+                step = sign * STEP / largest * change[word, head]
+                moved[head, word + 1] = max(heads[word, head] + step, 0.0)
+        for place in range(entered_too_little(moved, SHARE_OF_STEP * STEP, short)):
+            entered = -1.0
+            for word in range(n):
+                if short[place, word + 1]:
+                    entered += _from_outside(heads[word], short[place], n + 1)
+            if count < len(sets) and entered <= TIGHT:
+                sets[count] = short[place]
+                chosen[number] = n + 1 + count
+                count += 1
+                number += 1
+    return number, count
 
 
 @kernel
@@ -539,7 +605,7 @@ class _NearestAverage(torch.autograd.Function):
         found = (mean, prices, sets, counts, residual, iterations, status)
         spread(nearest_items, ctx.costs, given + found)
         # Prices are of the words of the item, and then of its sets.
-        ctx.solution = (sizes, single_root, mean, prices, sets, counts)
+        ctx.solution = (sizes, float(max_modifiers), single_root, mean, prices, sets, counts)
         infeasible = torch.from_numpy(status == INFEASIBLE)
         results = torch.from_numpy(residual), torch.from_numpy(iterations), infeasible
         ctx.mark_non_differentiable(*results)

@@ -19,6 +19,7 @@ from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative, refu
 from spacy_latent.kernels.operators import check, in_precision_of, like, read, read_float64
 from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.transfers import fetch_together, remember, send, send_together
+from spacy_latent.structures.faces import Ask, Faces, padded
 from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import SparseSolution
 
@@ -35,7 +36,9 @@ def solve_with_oracle(
     falls to zero. It strictly descends, so it ends, with the exact solution; an item that has used
     up its ``max_iter`` calls keeps the optimum over its support, and ``gap`` says how far it is.
 
-    The backward is exact where no weight of the support is zero; it cannot be differentiated again.
+    The backward is exact where the solution has a derivative; it cannot be differentiated again.
+    That of the mean is on all structures that tie with the support, see
+    :class:`~spacy_latent.structures.faces.Faces`; that of the weights on the support alone.
     """
     check_options(structure, max_iter, tolerance)
 
@@ -93,11 +96,14 @@ def find_supports(
         inverses=np.empty(batch * room * room),
         offsets=np.zeros(batch, dtype=np.int64),
         means=np.zeros((batch, parts)),
+        residuals=np.full((batch, parts), -np.inf),
         counts=np.zeros(batch, dtype=np.int64),
         gaps=np.zeros(batch),
+        ask=_asking_kernel(sizes.copy(), oracle, array.shape[1:], most_parts, costs),
+        most=max_iter,
     )
     written = (supports.atoms, supports.weights, supports.inverses, supports.offsets)
-    sums = (supports.means, supports.counts, supports.gaps, status)
+    sums = (supports.means, supports.residuals, supports.counts, supports.gaps, status)
     options = (oracle, max_iter, least_gap(tolerance))
     spread(kernel.solve, costs(sizes) + 2000.0, (array, sizes, *options, *written, *sums))
     check(structure.name, status)
@@ -125,19 +131,26 @@ def least_gap(tolerance: float) -> float:
 
 # ------------------------------------------------------------------------------------ gradients
 
+# Of two calls of an oracle, among all that find a support.
+SHARE_OF_CALLS = 0.05
+
 
 @dataclass
 class Supports:
     """The supports of all items, as kernels.active_set.solve writes them, with rooms that may be
-    larger than needed."""
+    larger than needed. ask, most: for structures that tie with them, see
+    :class:`~spacy_latent.structures.faces.Faces`."""
 
     atoms: np.ndarray
     weights: np.ndarray
     inverses: np.ndarray
     offsets: np.ndarray
     means: np.ndarray
+    residuals: np.ndarray
     counts: np.ndarray
     gaps: np.ndarray
+    ask: Ask
+    most: int
 
     def sort(self) -> tuple[np.ndarray, np.ndarray]:
         """The weights ``(B, K)`` from the heaviest on, K the largest support, and the rows of their
@@ -159,14 +172,65 @@ class Supports:
         moved = inverse @ change
         return moved - np.multiply.outer(rows / rows.sum(), moved.sum(0))
 
-    def pull_back(self, of_means: np.ndarray, of_weights: np.ndarray) -> np.ndarray:
-        """The gradient of scores, like ``means``, from those of means and weights."""
+    def pull_back(self, of_means: np.ndarray) -> np.ndarray:
+        """The gradient of scores from that of means, both like ``means``."""
+        faces = Faces(
+            np.arange(len(self.means) + 1) * self.means.shape[1],
+            self.residuals.reshape(-1),
+            self.atoms,
+            self.counts.copy(),
+            self.inverses,
+            self.offsets,
+            None,
+            self.most,
+            self.ask,
+        )
+        return faces.pull_back(of_means.reshape(-1)).reshape(of_means.shape)
+
+    def pull_back_weights(self, of_weights: np.ndarray) -> np.ndarray:
+        """The gradient of scores, like ``means``, from that of weights, with which no others of the
+        structures that tie come in."""
         result = np.zeros(self.means.shape)
-        # Nanoseconds of what is read: atoms twice, and the inverse.
-        costs = self.counts * (2.0 * self.atoms.shape[2] + self.counts)
+        # Nanoseconds of what is read: atoms, and the inverse.
+        costs = self.counts * (1.0 * self.atoms.shape[2] + self.counts)
         inputs = (self.atoms, self.counts, self.inverses, self.offsets)
-        spread(kernel.pull_back, costs, (*inputs, of_means, of_weights, result))
+        spread(kernel.pull_back_weights, costs, (*inputs, of_weights, result))
         return result
+
+
+def _asking(
+    structure: Oracle, lengths: Tensor, shape: tuple[int, ...], device: torch.device
+) -> Ask:
+    """The best structures of some items of a batch, see :class:`Faces`."""
+
+    def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        batch = len(lengths)
+        given = gradients.reshape(2 * batch, *shape)
+        # Without a copy, which takes as long as some oracles do, of a batch with all its items.
+        own = given if len(which) == batch else given[np.concatenate([which, which + batch])]
+        index = torch.as_tensor(which, device=lengths.device).repeat(2)
+        found = structure._best_parts(torch.from_numpy(own).to(device), lengths[index])
+        return padded(found).reshape(2, len(which), -1)
+
+    return ask
+
+
+def _asking_kernel(
+    sizes: np.ndarray,
+    oracle: tuple[object, ...],
+    shape: tuple[int, ...],
+    most_parts: int,
+    costs: Callable[[np.ndarray], np.ndarray],
+) -> Ask:
+    """The same by an oracle that kernels call."""
+
+    def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        found = np.empty((2, len(which), most_parts), dtype=np.int32)
+        given = (which, sizes, oracle, shape[1], gradients.reshape(2, len(sizes), -1), found)
+        spread(kernel.find_both, SHARE_OF_CALLS * costs(sizes[which]), given)
+        return found
+
+    return ask
 
 
 def _solution(scores: Tensor, solve: Callable[[Tensor], Supports]) -> SparseSolution:
@@ -212,12 +276,14 @@ class _ActiveSet(torch.autograd.Function):
         if not given:
             return None, None, None
         fetched = fetch_together(given)
-        of_means, of_weights = np.zeros(supports.means.shape), np.zeros(supports.weights.shape)
+        result = np.zeros(supports.means.shape)
         if of_mean is not None:
-            of_means = read_float64(fetched.pop(0)).reshape(supports.means.shape)
+            own = read_float64(fetched.pop(0))
+            result += supports.pull_back(own.reshape(supports.means.shape))
         if of_shares is not None:
+            of_weights = np.zeros(supports.weights.shape)
             np.put_along_axis(of_weights, ctx.order, read_float64(fetched.pop(0)).T, 1)
-        result = supports.pull_back(of_means, of_weights)
+            result += supports.pull_back_weights(of_weights)
         return like(result.reshape(ctx.shape), given[0]), None, None
 
 
@@ -364,15 +430,16 @@ def _solve_by_map(
         active = [b for b, parts in zip(active, atoms) if state[b].add(parts, gap)]
     for support in state:
         support.finish()
-    return _pack(state, flat.shape)
+    ask = _asking(structure, lengths.clone(), tuple(scores.shape[1:]), scores.device)
+    return _pack(state, gradients, ask, max_iter)
 
 
-def _pack(state: list[_Support], shape: tuple[int, int]) -> Supports:
+def _pack(state: list[_Support], residuals: np.ndarray, ask: Ask, most: int) -> Supports:
     counts = np.array([support.count for support in state], dtype=np.int64)
     largest = int(counts.max(initial=1))
     width = max((support.atoms.shape[1] for support in state), default=1)
     atoms = np.full((len(state), largest, width), -1, dtype=np.int32)
-    weights, means = np.zeros((len(state), largest)), np.zeros(shape)
+    weights, means = np.zeros((len(state), largest)), np.zeros(residuals.shape)
     for b, (support, count) in enumerate(zip(state, counts)):
         atoms[b, :count, : support.atoms.shape[1]] = support.atoms[:count]
         weights[b, :count] = support.weights[:count]
@@ -384,6 +451,9 @@ def _pack(state: list[_Support], shape: tuple[int, int]) -> Supports:
         inverses=np.concatenate([np.empty(0), *inverses]),
         offsets=np.cumsum(counts**2) - counts**2,
         means=means,
+        residuals=residuals,
         counts=counts,
         gaps=np.array([support.gap[0] for support in state], dtype=np.float64),
+        ask=ask,
+        most=most,
     )

@@ -14,6 +14,7 @@ from spacy_latent.kernels import factor_active_set, logic
 from spacy_latent.kernels.active_set import row_room
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.encoded_graph import EncodedGraph
+from spacy_latent.structures.faces import Faces
 
 # Calls of a structure's oracle in an iteration: while copies are far apart it is not worth much to
 # know them exactly, and supports stay from one iteration to the next.
@@ -261,7 +262,7 @@ class Problem:
     def solve(self, max_iter: int, tolerance: float) -> np.ndarray:
         """RETURNS: μ, per part. ``residual`` and ``iterations`` are set."""
         live = np.ones(self.batch, dtype=np.bool_)
-        penalty = np.ones(self.batch)
+        self.penalty = penalty = np.ones(self.batch)
         # Disjoint factors alone are solved by their projections. Where there are others, which
         # these satisfy as well, the first iteration finds nothing to do.
         points = np.where(self.edge_allowed, self.target[self.part], -np.inf)
@@ -364,13 +365,55 @@ class Problem:
 
         Near s the solution is the projection on the intersection of the faces, so its Jacobian
         projects on the directions that all faces share: what a least-squares fit by normals leaves
-        over. Conjugate gradients need the factors' own Jacobians only.
+        over. Conjugate gradients need the factors' own Jacobians only. Supports grow by structures
+        that tie with them, see :class:`~spacy_latent.structures.faces.Faces`.
         """
         # In exact arithmetic as many steps as dimensions of the largest item would do.
         most = 4 * int(np.bincount(self.edge_item, minlength=1).max(initial=0)) + 10
         everything = np.ones(self.batch, dtype=np.bool_)
-        left = np.where(self.allowed, upstream, 0.0)
-        return self._fit(left, np.zeros(len(self.part)), everything, most)[0]
+        left, goals = np.where(self.allowed, upstream, 0.0), np.zeros(len(self.part))
+        faces = self._faces()
+        while True:
+            found, normals, _ = self._fit(left, goals, everything, most)
+            before = int(faces.counts.sum())
+            # What a face says nothing of has to be the same along all structures that tie.
+            faces.pull_back(normals[: self.border])
+            self.atoms, self.inverses = faces.atoms, faces.inverses
+            self.row_sums = faces.row_sums
+            if int(faces.counts.sum()) == before:
+                return found
+
+    def _faces(self) -> Faces:
+        """Those of the structures' hulls that their copies lie on."""
+        border, room = self.border, self.atoms.shape[1]
+        strength = self.penalty[self.edge_item[:border]]
+        return Faces(
+            self.starts,
+            # As the multipliers are, whatever the penalty.
+            self.gradients[:border] * strength,
+            self.atoms,
+            self.supports,
+            self.inverses,
+            np.arange(len(self.supports)) * room * room,
+            self.row_sums,
+            FINISHING_ROUNDS,
+            self._ask_both,
+        )
+
+    def _ask_both(self, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        """The best atoms of the factors ``which`` under two gradients."""
+        found = np.full((2, len(which), self.atoms.shape[2]), -1, dtype=np.int32)
+        place = np.full(len(self.supports), -1)
+        place[which] = np.arange(len(which))
+        for sign, gradient in enumerate(gradients):
+            given = np.append(gradient, -np.inf)
+            for oracle in self.oracles:
+                rows = np.flatnonzero(place[oracle.factors] >= 0)
+                own, _ = oracle.best(rows, given, found.shape[2])
+                wider = own.shape[1] - found.shape[2]
+                found = np.pad(found, ((0, 0), (0, 0), (0, wider)), constant_values=-1)
+                found[sign, place[oracle.factors[rows]]] = own
+        return found
 
     def _fit(
         self, left: np.ndarray, goals: np.ndarray, live: np.ndarray, steps: int

@@ -286,21 +286,30 @@ class _NearestAverage(torch.autograd.Function):
     @staticmethod
     @last_derivative(OF_SPARSEMAP)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        upstream = of_mean.double().numpy().copy()
-        for item, (answer, prices) in enumerate(zip(ctx.answers, ctx.prices)):
-            used_up = np.flatnonzero(prices > 0.0)
-            if len(used_up):
-                # What changes the number of their modifiers is not followed.
-                counts = _counts(answer.supports, item, len(prices))[:, used_up]
-                moved = answer.supports.change_of_weights(item, counts)
-                parts = answer.supports.atoms[item, : len(counts)]
-                of_trees = np.where(parts >= 0, upstream[item].ravel()[parts], 0.0).sum(1)
-                change = np.linalg.lstsq(counts.T @ moved, moved.T @ of_trees, DEPENDENT)[0]
-                upstream[item, 1 + used_up] -= change[:, None]
-        supports = ctx.answers[0].supports
-        of_weights = np.zeros(supports.weights.shape)
-        result = supports.pull_back(upstream.reshape(supports.means.shape), of_weights)
-        return (torch.from_numpy(result.reshape(of_mean.shape)).to(of_mean.dtype), *[None] * 5)
+        supports, upstream = ctx.answers[0].supports, of_mean.double().numpy()
+        result = _pulled(supports, upstream)
+        used_up = [np.flatnonzero(prices > 0.0) + 1 for prices in ctx.prices]
+        # What changes the number of modifiers of words whose budget is used up is not followed.
+        moved = []
+        for place in range(max(map(len, used_up), default=0)):
+            of_word = np.zeros_like(upstream)
+            for item, words in enumerate(used_up):
+                if place < len(words):
+                    of_word[item, words[place]] = 1.0
+            moved.append(_pulled(supports, of_word))
+        for item, words in enumerate(used_up):
+            if len(words):
+                own = np.stack([each[item] for each in moved[: len(words)]])
+                changes = own[:, words].sum(2)
+                wanted = result[item, words].sum(1)
+                factors = np.linalg.lstsq(changes.T, wanted, DEPENDENT)[0]
+                result[item] -= np.tensordot(factors, own, 1)
+        return (torch.from_numpy(result).to(of_mean.dtype), *[None] * 5)
+
+
+def _pulled(supports: Supports, upstream: np.ndarray) -> np.ndarray:
+    """The gradient of scores without budgets from that of means, both ``(B, N+1, N+1)``."""
+    return supports.pull_back(upstream.reshape(supports.means.shape)).reshape(upstream.shape)
 
 
 def nearest_average_of_trees(

@@ -1,0 +1,134 @@
+"""The Jacobian of SparseMAP where structures tie: on all of the face that a solution lies in, of
+which the support may span a part, see :mod:`spacy_latent.kernels.faces`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from spacy_latent.kernels import faces as kernel
+from spacy_latent.kernels.active_set import row_room
+from spacy_latent.kernels.pool import spread
+
+# The best structures of some items, which are given by their numbers, under two gradients of each,
+# ``(2, flat)``: ``(2, items, W)`` int32, parts counted from the item's first, padded with −1.
+Ask = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+# Room that is made at a time.
+SPARE = 32
+
+
+class Faces:
+    """Solutions of F items by their supports, which grow by what ties with them where a gradient
+    asks for it.
+
+    starts, residuals, atoms, counts, offsets: as in :mod:`spacy_latent.kernels.faces`.
+    inverses: packed, count² numbers of each item; or ``(F, K, K)`` with as much room as the atoms
+        have, whole vectors, and row_sums ``(F, K)``, their products with 1.
+    most: bound on the structures that are added to a support for one gradient, or twice as many.
+        Where more of them tie, the projection leaves out those along which the least is left.
+    """
+
+    def __init__(
+        self,
+        starts: np.ndarray,
+        residuals: np.ndarray,
+        atoms: np.ndarray,
+        counts: np.ndarray,
+        inverses: np.ndarray,
+        offsets: np.ndarray,
+        row_sums: np.ndarray | None,
+        most: int,
+        ask: Ask,
+    ) -> None:
+        self.starts = starts
+        self.residuals = residuals.copy()
+        self.atoms = atoms
+        self.counts = counts
+        self.inverses = inverses
+        self.offsets = offsets
+        self.row_sums = row_sums
+        self.most = most
+        self.ask = ask
+
+    def pull_back(self, upstream: np.ndarray) -> np.ndarray:
+        """The product of each item's Jacobian, which is symmetric, with ``upstream``; both flat.
+
+        It projects on the directions of all structures that tie with the support. At a kink, where
+        the solution is at the edge of these, that is the Jacobian at its inner side.
+        """
+        size = len(self.counts)
+        levels, ties, sizes, reaches, steps = np.zeros((5, size))
+        pulled, left = np.empty((2, len(upstream)))
+
+        def survey(which: np.ndarray) -> None:
+            packed = self.row_sums is None
+            strides = self.counts if packed else np.full(size, self.inverses.shape[2])
+            # Nanoseconds of what is read.
+            counts = self.counts[which].astype(np.float64)
+            costs = counts * (4.0 * self.atoms.shape[2] + counts)
+            known = (which, self.starts, self.residuals, upstream, self.atoms, self.counts)
+            inverses = (self.inverses.reshape(-1), self.offsets, strides)
+            written = (pulled, left, levels, ties, sizes, reaches, steps)
+            spread(kernel.survey, costs, (*known, *inverses, *written))
+
+        which = np.arange(size)
+        survey(which)
+        which = which[steps > 0.0]
+        given, gradients = self.counts.copy(), np.empty((2, len(upstream)))
+        while len(which):
+            kernel.tilt(which, self.starts, self.residuals, left, steps, gradients)
+            before = self.counts.copy()
+            found = self.ask(which, gradients)
+            known = (self.starts, self.residuals, self.atoms, left, levels, ties, sizes)
+            if not any(kernel.is_useful(which, each, *known) for each in found):
+                break
+            for candidates in found:
+                self._make_room(which, candidates.shape[1])
+                items = (self.starts, self.residuals, levels, ties, sizes, reaches)
+                state = (self.atoms, self.counts, self.inverses, self.row_sums)
+                kernel.take(which, candidates, *items, *state, pulled, left, steps)
+            # Where none that ties lies further along what is left than the support, nor further
+            # against it, nothing is.
+            grown = (self.counts > before) & (self.counts < given + self.most) & (steps > 0.0)
+            which = np.flatnonzero(grown)
+        if self.row_sums is not None:
+            # Again, without the rounding of many small steps.
+            survey(np.flatnonzero(self.counts > given))
+        return pulled
+
+    def _make_room(self, which: np.ndarray, width: int) -> None:
+        """For one more structure of these items, with so many parts."""
+        size, room, known = self.atoms.shape
+        wider = max(width - known, 0)
+        if self.row_sums is None:
+            needed = row_room(max(int(self.counts.max()) + SPARE, room))
+            self.atoms = np.pad(
+                self.atoms, ((0, 0), (0, needed - room), (0, wider)), constant_values=-1
+            )
+            packed = self.inverses
+            self.inverses = np.zeros((size, needed, needed))
+            for f, count in enumerate(self.counts.tolist()):
+                own = packed[self.offsets[f] : self.offsets[f] + count * count]
+                self.inverses[f, :count, :count] = own.reshape(count, count)
+            self.row_sums = self.inverses.sum(2)
+            self.offsets = np.arange(size) * needed * needed
+            return
+        longer = row_room(SPARE) if int(self.counts[which].max()) == room else 0
+        if longer or wider:
+            more = ((0, 0), (0, longer), (0, wider))
+            self.atoms = np.pad(self.atoms, more, constant_values=-1)
+        if longer:
+            self.inverses = np.pad(self.inverses, ((0, 0), (0, longer), (0, longer)))
+            self.row_sums = np.pad(self.row_sums, ((0, 0), (0, longer)))
+            self.offsets = np.arange(size) * (room + longer) ** 2
+
+
+def padded(rows: Sequence[np.ndarray], least: int = 1) -> np.ndarray:
+    """Parts of structures as one array ``(structures, W)`` int32, padded with −1."""
+    width = max(map(len, rows), default=0)
+    result = np.full((len(rows), max(width, least)), -1, dtype=np.int32)
+    for target, row in zip(result, rows):
+        target[: len(row)] = row
+    return result
