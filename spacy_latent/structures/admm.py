@@ -379,6 +379,7 @@ class Problem:
             # What a face says nothing of has to be the same along all structures that tie.
             faces.pull_back(normals[: self.border])
             self.atoms, self.inverses = faces.atoms, faces.inverses
+            assert faces.row_sums is not None
             self.row_sums = faces.row_sums
             if int(faces.counts.sum()) == before:
                 return found

@@ -83,5 +83,5 @@ def test_a_gradient_that_the_support_does_not_have() -> None:
     wanted = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     mean = TagSequence().sparsemap(scores, torch.tensor([2])).mean
     (gradient,) = torch.autograd.grad((mean - wanted).square().sum(), scores)
-    expected = torch.tensor([[[-0.5, 0.5], [0.5, -0.5]]], dtype=torch.float64)
+    expected = torch.tensor([[[-1.0, 1.0], [1.0, -1.0]]], dtype=torch.float64)
     torch.testing.assert_close(gradient, expected)

@@ -1,0 +1,64 @@
+"""What CoNLL-U and CoNLL-2003 have where nothing is known is no annotation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import spacy
+from spacy.training import Example
+from spacy.training.converters import conllu_to_docs
+
+from spacy_latent.corpora.conllu import read_conllu
+from spacy_latent.corpora.iob import read_iob
+from spacy_latent.models.gold_trees import read_gold
+from tests.pipeline.small_pipelines import TOK2VEC
+
+ROWS = [
+    ("I", "PRON", "2", "nsubj"),
+    ("saw", "VERB", "0", "root"),
+    ("it", "PRON", "2", "_"),
+    ("all", "_", "_", "_"),
+]
+TEXT = "\n".join(
+    f"{i}\t{word}\t_\t{tag}\t_\t_\t{head}\t{label}\t_\t_"
+    for i, (word, tag, head, label) in enumerate(ROWS, 1)
+)
+WITHOUT_TREES = "1\tNo\t_\t_\t_\t_\t_\t_\t_\t_\n2\ttrees\t_\t_\t_\t_\t_\t_\t_\t_\n"
+
+
+def test_placeholders_are_left_out() -> None:
+    (doc,) = read_conllu(TEXT)
+    assert [token.tag_ for token in doc] == ["PRON", "VERB", "PRON", ""]
+    assert not any(token.lemma_ for token in doc)
+    assert [token.has_head() for token in doc] == [True, True, True, False]
+    (words,) = read_conllu(WITHOUT_TREES)
+    assert not words.has_annotation("DEP") and len(list(words.sents)) == 1
+    assert len(list(read_conllu(f"{TEXT}\n\n{WITHOUT_TREES}", sentences=2))) == 1
+
+
+def gold(doc: Any) -> Any:
+    label = doc.vocab.strings.add("nsubj")
+    return read_gold(Example(doc.copy(), doc), {label: 0}, "latent_parser", 128)
+
+
+def test_what_spacy_made_of_them_is_not_learned() -> None:
+    (doc,) = conllu_to_docs(TEXT, n_sents=1, no_print=True)
+    found = gold(doc)
+    assert found.heads.tolist() == [1, 1, 1, -1] and found.labels.tolist() == [0, -1, -1, -1]
+    (words,) = conllu_to_docs(WITHOUT_TREES, n_sents=1, no_print=True)
+    found = gold(words)
+    # Nor that each of these words is a sentence.
+    assert (found.heads == -1).all() and (found.starts == -1).all()
+
+
+def test_a_parser_has_no_label_of_them() -> None:
+    nlp = spacy.blank("xx")
+    (doc,) = conllu_to_docs(TEXT, n_sents=1, no_print=True)
+    parser: Any = nlp.add_pipe("latent_parser", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.initialize(lambda: [Example(nlp.make_doc("I saw it all"), doc)])
+    assert parser.labels == ("ROOT", "nsubj")
+
+
+def test_what_parts_documents_is_no_token() -> None:
+    text = "-DOCSTART-\tO\n\nAnna\tB-PER\nran\tO\n-DOCSTART-\tO\nBob\tB-PER\n"
+    assert list(read_iob(text)) == [(["Anna", "ran"], ["B-PER", "O"]), (["Bob"], ["B-PER"])]
