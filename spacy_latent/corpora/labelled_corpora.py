@@ -45,8 +45,6 @@ def read_labelled_corpora_v1(
                 "and repeat."
             )
         path, own, count = Path(block["path"]), block.get("labels"), block.get("repeat", 1)
-        if not path.exists():
-            raise LatentError(f"LabelledCorpora: {name}: the corpus {path} does not exist.")
         names = isinstance(own, (list, tuple)) and all(isinstance(one, str) for one in own)
         if own is not None and not names:
             raise LatentError(
@@ -66,6 +64,9 @@ def read_labelled_corpora_v1(
         from spacy_latent.annotations import annotated_labels
 
         for path, own, count in read:
+            # Not before: a config is read on machines that do not have its corpora.
+            if not path.exists():
+                raise LatentError(f"LabelledCorpora: the corpus {path} does not exist.")
             for _ in range(count):
                 for example in Corpus(path)(nlp):
                     reference = example.reference

@@ -368,6 +368,15 @@ class Problem:
         over. Conjugate gradients need the factors' own Jacobians only. Supports grow by structures
         that tie with them, see :class:`~spacy_latent.structures.faces.Faces`.
         """
+        kept = self.atoms, self.supports, self.inverses, self.row_sums
+        # What one gradient asks for is nothing to the next: the same is to be found again.
+        self.atoms, self.supports, self.inverses, self.row_sums = (part.copy() for part in kept)
+        try:
+            return self._fit_on_faces(upstream)
+        finally:
+            self.atoms, self.supports, self.inverses, self.row_sums = kept
+
+    def _fit_on_faces(self, upstream: np.ndarray) -> np.ndarray:
         # In exact arithmetic as many steps as dimensions of the largest item would do.
         most = 4 * int(np.bincount(self.edge_item, minlength=1).max(initial=0)) + 10
         everything = np.ones(self.batch, dtype=np.bool_)

@@ -197,4 +197,4 @@ def test_corpora_that_are_not_as_expected_are_refused(
     monkeypatch.chdir(tmp_path)
     assert reader({"a": {"path": "first.spacy"}})
     with pytest.raises(ValueError):
-        reader(corpora)
+        list(reader(corpora)(spacy.blank("en")))
