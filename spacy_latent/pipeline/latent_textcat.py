@@ -494,9 +494,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         parts = [logits, made.weights, made.log_probs, made.extras]
         if made.evidence is not None:
             parts += [made.evidence.fit, made.evidence.divergence]
-        if not filled:
+        if filled == []:
             return 0.0, tuple(map(torch.zeros_like, parts))
-        examples = [examples[i] for i in filled]
+        examples = [example for example in examples if len(example.predicted)]
         given: Any = self._examples_to_truth(examples)
         with recording():
             truths = xp2torch(self.targets_of(given[0]), device=logits.device)
@@ -595,7 +595,9 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         known = target.shape[1] - self._rehearsal_model.attrs[UNTRAINED]
         gradient = scores * 0
         gradient[:, :known] = scores[:, :known] - target[:, :known]
-        gradient[[not len(doc) for doc in docs]] = 0.0
+        empty = [not len(doc) for doc in docs]
+        if any(empty):
+            gradient[empty] = 0.0
         backprop(gradient)
         if sgd is not None:
             self.finish_update(sgd)
@@ -781,9 +783,10 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
                 )
 
 
-def _filled(examples: list[Example]) -> list[int]:
-    """Places of those with tokens."""
-    return [i for i, example in enumerate(examples) if len(example.predicted)]
+def _filled(examples: list[Example]) -> Any:
+    """The places of docs with tokens; all of them as a slice, so that nothing is sent to a GPU."""
+    filled = [i for i, example in enumerate(examples) if len(example.predicted)]
+    return slice(None) if len(filled) == len(examples) else filled
 
 
 def _told(example: Example) -> str:
