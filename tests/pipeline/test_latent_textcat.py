@@ -125,7 +125,7 @@ def test_an_added_label_keeps_what_is_known() -> None:
     nlp.get_pipe("latent_textcat_multilabel").add_label("C")
     after = nlp("this is good").cats
     assert {label: after[label] for label in before} == pytest.approx(before)
-    assert after["C"] == pytest.approx(0.5)
+    assert after["C"] < 0.5
     nlp.update(examples(nlp), sgd=nlp.resume_training())
 
 

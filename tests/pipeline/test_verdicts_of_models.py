@@ -47,7 +47,7 @@ def controls() -> dict[str, list[Language]]:
 
 def test_a_model_that_learns_the_task_with_wrong_trees(controls: dict[str, list[Language]]) -> None:
     """Its composer is used to its trees, which once was taken for a sign that they are good."""
-    nlp = flag_pipeline(steps=100)
+    nlp = flag_pipeline(steps=80)
     found = assess(nlp, flag_examples(nlp, 200))
     part = found.figures.components[NAME]
     rows = {name: row["directed"][0] for name, row in part.reference.rows.items()}
