@@ -3,9 +3,16 @@ for the other. ``make test`` keeps to it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
+
+# Triton reads this once, when it is imported; torch imports it too, in whichever test comes first.
+# On a machine with a GPU its kernels are compiled, and only tests/device sets this for itself.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 HERE = Path(__file__).parent
 # Above ten seconds of a processor.
