@@ -118,7 +118,11 @@ class Estimator(Staged, ABC):
     uses_scores: whether the structures depend on the scores; False where all of them are given.
     posterior: what says how probable each structure is in the distribution that it trains:
         "weights" where these are it, "scores" where p(z) ∝ exp(z·s) is, of which the structures are
-        samples, or that and a sum; empty where there is none, and no bound on evidence.
+        samples, or that and a sum; empty where there is none, and no bound on evidence. A subclass
+        that draws from another distribution has to say so: check_posterior of the contract kit
+        compares what is drawn with what is said.
+    entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s), which ``entropy_weight`` multiplies,
+        tells how sure its distribution is; False refuses that setting.
     hard: whether ``Draw.z`` is 0/1 in training; False if a class does not say it, so that composers
         which need that refuse it.
     hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
@@ -134,6 +138,7 @@ class Estimator(Staged, ABC):
     reward: Reward | None = None
     end_setting: ClassVar[str] = "switch_at"
     posterior: Literal["", "weights", "scores"] = ""
+    entropy_of_scores: ClassVar[bool] = True
     hard: ClassVar[bool] = False
 
     @property

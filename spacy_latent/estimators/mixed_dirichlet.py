@@ -28,6 +28,9 @@ class MixedDirichlet(ScoreFunction):
     faces have 5 items on average, and the best item a weight of 0.24 in their mean, 0.35 at three
     times these scores. A model that reads several items in training sees one at prediction.
 
+    Since p is one of faces, an EvidenceBound and an ``entropy_weight``, which are of a softmax over
+    items, are refused.
+
     concentration: the Dirichlet's is this times 1 + log(1 + e^s) for each item of the face.
     num_samples, control_variate, normalize_advantage: as for ScoreFunction.
     """
@@ -35,6 +38,10 @@ class MixedDirichlet(ScoreFunction):
     requires = frozenset({"map"})
     linear_only = True
     hard = False
+    # The scores are those of faces: neither the softmax of the items nor its entropy is what is
+    # trained, and the divergence from a prior over items would be that of another distribution.
+    posterior = ""
+    entropy_of_scores = False
 
     def __init__(
         self,

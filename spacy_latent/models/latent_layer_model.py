@@ -198,10 +198,20 @@ def build_latent_layer(
     )
 
 
-def check_entropy_weight(structure: Structure, weight: float) -> None:
+def check_entropy_weight(structure: Structure, estimator: Estimator, weight: float) -> None:
+    """Refuse an ``entropy_weight`` that is no number, or where there is no entropy to weigh."""
     for each in [structure, *(stage for _, stage in structure.stages)]:
         if weight and "entropy" not in each.tractable:
             raise NotTractable(each.name, "entropy", "entropy_weight = 0.0")
+    for one in [estimator, *(stage for _, stage in estimator.stages)]:
+        if weight and not one.entropy_of_scores:
+            raise IncompatiblePair(
+                "entropy_weight",
+                one.name,
+                "it is the entropy of a softmax over structures, and this estimator trains another "
+                "distribution",
+                "entropy_weight = 0.0",
+            )
     if not -math.inf < weight < math.inf:
         raise LatentError(f"entropy_weight is {weight}; expected a finite number.")
 
@@ -279,7 +289,7 @@ def build_latent_layer_model(
     """
     check_parts(structure, estimator, scorer, composer)
     check_needs_no_loss(estimator)
-    check_entropy_weight(structure, entropy_weight)
+    check_entropy_weight(structure, estimator, entropy_weight)
     build = partial(
         build_module,
         width=width,

@@ -64,9 +64,10 @@ def build_latent_tok2vec_v1(
     residual: whether the embedder's vectors are added to the latent layer's, which then have a
         learned gain; None for "if width is None".
     scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
-    entropy_weight: this times the entropy of p(z), in nats per token, is added to the objective,
-        which is minimised: above 0 sharpens the structures, below 0 keeps them spread. It needs a
-        structure with a tractable entropy.
+    entropy_weight: this times the entropy of p(z) ∝ exp(z·s), in nats per token, is added to the
+        objective, which is minimised: above 0 sharpens the structures, below 0 keeps them spread.
+        It needs a structure with a tractable entropy, and is refused for MixedDirichlet, whose
+        distribution is another.
     temperature: scores are divided by it; a number, or a Thinc schedule that advances with each
         update of the weights. Its last value is stored with the weights.
     dropout: of the composer's output and of every ``torch.nn.Dropout`` inside the scorer and

@@ -119,7 +119,7 @@ def build_rationale_text_cat_v2(
         check_rates(present, rate, transitions, multiplier_rate, damping)
     reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
     check_parts(structure, estimator, scorer, reader)
-    check_entropy_weight(structure, entropy_weight)
+    check_entropy_weight(structure, estimator, entropy_weight)
     if evidence is not None:
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)

@@ -79,7 +79,7 @@ def build_text_layer_model(
     the rows. For the arguments see ``build_latent_text_classifier_v2``.
     """
     check_parts(structure, estimator, scorer, composer)
-    check_entropy_weight(structure, entropy_weight)
+    check_entropy_weight(structure, estimator, entropy_weight)
     if "root" in pooling and structure.parts != "arcs":
         raise IncompatiblePair(
             "use_reduce_root",

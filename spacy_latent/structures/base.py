@@ -311,11 +311,26 @@ class Structure(Staged, ABC):
         if near is None:
             level, _ = self._read(self._levelled(other, sizes), sizes)
             expected, finite = self._expected(uses, self._given(level), sizes)
-            return torch.where(finite, self._log_partition(level, sizes) - expected, torch.inf)
-        expected, finite = self._expected(uses, near.given, sizes)
-        total = near.structure._log_partition(near.scores, sizes)
-        apart = near.apart(uses, sizes)
-        return torch.where(finite, near.known(total - expected) - apart, torch.inf)
+            found = self._log_partition(level, sizes) - expected
+        else:
+            expected, finite = self._expected(uses, near.given, sizes)
+            total = near.structure._log_partition(near.scores, sizes)
+            found = near.known(total - expected) - near.apart(uses, sizes)
+        if other is not scores:
+            finite = finite & ~self._forbids_more(scores, other, lengths)
+        return torch.where(finite, found, torch.inf)
+
+    @torch.no_grad()
+    def _forbids_more(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
+        """Whether ``other`` forbids a structure that ``scores`` do not, ``(B,)`` bool, however
+        small its probability: a marginal may be below the smallest number that there is."""
+        own, sizes = self._read(scores, lengths)
+        given, forbidden = self._given(own), self._given(self._read(other, lengths)[0])
+        more = forbidden.isneginf() & ~given.isneginf() & self._given_parts(own, sizes)
+        if not bool(more.any()):
+            return more.flatten(1).any(1)
+        structure, level = self._with_given(torch.where(given.isneginf(), given, 0.0), own)
+        return (more & (structure._expected_uses(level, sizes) > 0)).flatten(1).any(1)
 
     # ---------------------------------------------------------------- scores that are far
 

@@ -53,6 +53,8 @@ STANDARD_ERRORS = 5.0
 ROUNDED = 1e-4
 # How many structures the exact gradient is summed over, at most.
 MOST_STRUCTURES = 200
+# Each is compared with each of them.
+MOST_LISTED_DRAWS = 1000
 OPERATIONS = (
     "log_partition",
     "marginals",
@@ -130,8 +132,9 @@ def estimator_checks(
     be hard are members; that the scores get a finite gradient, and padding and forbidden parts
     none; that prediction is without chance, and training repeats with torch's seed; that nothing
     depends on padding or the rest of the batch; that no operation is asked for that it does not
-    name in ``needed()``; that copies are independent; and that errors name the item. What it does
-    not take is refused with both names.
+    name in ``needed()``; that its draws are of the distribution that ``posterior`` says; that
+    copies are independent; and that errors name the item. What it does not take is refused with
+    both names.
 
     problems: what to check it on; those of :func:`problems` if None.
     gradient: "unbiased", the mean gradient over ``num_draws`` is compared with that of the expected
@@ -391,6 +394,61 @@ class _Contract:
             "strength.",
         )
 
+    def check_posterior(self) -> None:
+        """What ``posterior`` says of the structures of a Draw is so: of "weights", that they are
+        hard, each but once, and that their weights are learned; of "scores", that over many draws
+        each has the weight that ``log_prob`` of the structure gives it."""
+        if not self.estimator.posterior:
+            return
+        for case in self.taken():
+            if self.estimator.posterior == "weights":
+                self.weights_are_learned(case)
+            else:
+                self.draws_have_the_probability(case)
+
+    def weights_are_learned(self, case: _Case) -> None:
+        scores = case.scores(0.1).requires_grad_()
+        draw = self.draw(case, scores, True)
+        z, where = draw.z.detach(), case.structure.name
+        self.report.holds(
+            "posterior",
+            draw.weights.requires_grad,
+            f"{where}: 'weights' is said, and the weights have no gradient.",
+        )
+        used = draw.weights.detach() > 0
+        same = (z[:, None] == z[None]).flatten(3).all(3) & used[:, None] & used[None]
+        self.report.holds(
+            "posterior",
+            ((z == 0) | (z == 1)).flatten(2).all(2)[used].all() and (same.sum(1)[used] == 1).all(),
+            f"{where}: 'weights' is said, and a structure with a weight is soft or comes twice.",
+        )
+
+    def draws_have_the_probability(self, case: _Case) -> None:
+        scores, length, z, log_probs = self.every_structure(case, "posterior")
+        count = min(self.num_draws, MOST_LISTED_DRAWS)
+        copies = scores.repeat(count, *[1] * (scores.dim() - 1))
+        lengths = length.repeat(count, *[1] * (length.dim() - 1))
+        draw = self.drawn_by(self.fresh(), case.structure, copies, lengths, True)
+        found = torch.stack(
+            [
+                (draw.weights.detach() * (draw.z.detach() == one).flatten(2).all(2)).sum(0)
+                for one in z
+            ]
+        )
+        expected = log_probs.exp()
+        # Of the weight of one draw, which is not above 1, the variance is not above p(1 - p).
+        error = (expected * (1 - expected) / count).sqrt()
+        apart = (found.mean(1) - expected).abs()
+        bound = STANDARD_ERRORS * error + 10.0 / count + SUM_TOLERANCE
+        worst = int((apart - bound).argmax())
+        self.report.holds(
+            "posterior",
+            (apart <= bound).all(),
+            f"{case.structure.name}: 'scores' is said, and over {count} draws the structure "
+            f"{written(z[worst])} has the weight {float(found[worst].mean()):.4g}, expected "
+            f'{float(expected[worst]):.4g}. Say "" if it draws from another distribution.',
+        )
+
     def check_forbidden_parts(self) -> None:
         for case in self.taken():
             if not case.structure.linear:
@@ -590,6 +648,19 @@ class _Contract:
             else:
                 self.by_enumeration(case)
 
+    def every_structure(self, case: _Case, operation: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of the first item its scores and length, with the axis of a batch; all its structures
+        ``(M, 1, *parts)`` and the logarithms of their probabilities ``(M,)``."""
+        scores, length = case.scores(fill=0.0)[:1], case.lengths[:1]
+        every = case.structure.top_k(scores, length, MOST_STRUCTURES)
+        z = every.z[~every.scores.isneginf()[:, 0]]
+        self.report.holds(
+            operation,
+            len(z) < MOST_STRUCTURES,
+            f"{case.structure.name}: more than {MOST_STRUCTURES} structures cannot be summed over.",
+        )
+        return scores, length, z, case.structure.log_prob(z, scores, length)[:, 0]
+
     def by_differences(self, case: _Case) -> None:
         scores = case.scores(0.4, fill=0.0)
         free = case.parts()
@@ -607,15 +678,8 @@ class _Contract:
     def by_enumeration(self, case: _Case) -> None:
         """Of the first item, many times side by side."""
         structure, count = case.structure, self.num_draws
-        scores, length = case.scores(fill=0.0)[:1], case.lengths[:1]
+        scores, length, z, _ = self.every_structure(case, "the gradient")
         leaf = scores.clone().requires_grad_()
-        every = structure.top_k(scores, length, MOST_STRUCTURES)
-        z = every.z[~every.scores.isneginf()[:, 0]]
-        self.report.holds(
-            "the gradient",
-            len(z) < MOST_STRUCTURES,
-            f"{structure.name}: more than {MOST_STRUCTURES} structures cannot be summed over.",
-        )
         expected_loss = structure.log_prob(z, leaf, length).exp() * case.loss(z)
         (expected,) = torch.autograd.grad(self.strength * expected_loss.sum(), leaf)
         copies = scores.repeat(count, *[1] * (scores.dim() - 1)).requires_grad_()

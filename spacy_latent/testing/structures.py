@@ -46,6 +46,8 @@ LARGE = 0.15
 MASKED = (0.4, 0.8, 1.0)
 # How many masks of one item are tried for what they leave.
 MASKS = 30
+# A score whose exponential is no number above 0 in float64.
+UNLIKELY = -800.0
 # Standard errors by which frequencies may differ from probabilities, and as many draws beside.
 STANDARD_ERRORS, DRAWS_BESIDE = 5.0, 3.0
 
@@ -739,10 +741,14 @@ class _Contract:
             self.infinite(operation, p)
 
     def infinite(self, operation: str, p: Tensor) -> None:
-        """Where q forbids what p does not."""
+        """Where q forbids what p does not, likely or less so than a number can say."""
         q = self.scores(forbids=True, offset=1000)
         if not bool((q.isneginf() & self.listing.used()).flatten(1).any(1)[0]):
             return
+        for given in (p, p.masked_fill(q.isneginf(), UNLIKELY)):
+            self.infinite_between(operation, given, q)
+
+    def infinite_between(self, operation: str, p: Tensor, q: Tensor) -> None:
         leaf = p.clone().requires_grad_()
         found = self.call(operation, leaf, q, self.lengths)
         for b in range(len(self.listing)):

@@ -14,6 +14,7 @@ from spacy_latent.estimators.hard_kuma import HardKuma
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.stochastic_mask import StochasticMask, share_changed
+from spacy_latent.models.latent_layer_model import check_entropy_weight
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
@@ -229,6 +230,8 @@ def test_what_does_not_fit_is_refused() -> None:
             kind(transitions=0.1).check(Bits("arcs"))
         with pytest.raises(LatentError, match=r"rate is 1\.5"):
             kind(rate=1.5)
+    with pytest.raises(IncompatiblePair, match=r"entropy_weight.*MixedDirichlet"):
+        check_entropy_weight(OneOfN(), MixedDirichlet(), 0.1)
     with pytest.raises(IncompatiblePair, match=r"MixedDirichlet.*KOfN"):
         MixedDirichlet().check(KOfN())
     with pytest.raises(LatentError, match="concentration is 0"):

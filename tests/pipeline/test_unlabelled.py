@@ -193,7 +193,10 @@ def test_any_number_of_labels_and_spans() -> None:
     assert 0 < losses["latent_textcat_multilabel_bound"] < 60
 
 
-@pytest.mark.parametrize("name", ["StraightThrough", "Marginals", "SparseMAP", "PerturbAndMap"])
+# MixedDirichlet inherits from ScoreFunction, whose posterior is another.
+@pytest.mark.parametrize(
+    "name", ["StraightThrough", "Marginals", "SparseMAP", "PerturbAndMap", "MixedDirichlet"]
+)
 def test_estimators_without_a_posterior_are_refused_when_the_config_is_loaded(name) -> None:
     with pytest.raises(IncompatiblePair, match=f"EvidenceBound cannot .* with {name}"):
         pipeline(estimator={"@misc": f"spacy-latent.{name}.v1"})

@@ -189,6 +189,23 @@ class Biased(ScoreFunction):
         return super().objective(2 * losses, weights, log_probs, features)
 
 
+class DrawsAnother(ScoreFunction):
+    """From all structures alike, while it inherits that they are what is drawn from."""
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        return super().__call__(structure, 0.0 * scores, lengths, is_train)
+
+
+class NothingLearned(SparseMAP):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        draw = super().__call__(structure, scores, lengths, is_train)
+        return Draw(draw.z, draw.weights.detach(), padding=draw.padding)
+
+
 class Solver(SparseMAP):
     @property
     def solves(self) -> bool:
@@ -229,6 +246,8 @@ WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("what_is_given_stays", "scores: KOfN, after the call", InPlace(), {}),
     ("needed", r"it asks for \['marginals'\]", AsksMore("marginals"), {}),
     ("needed", "solves: KOfN: it asks for sparsemap", Solver(), {}),
+    ("posterior", "'scores' is said, and over 1000 draws the structure", DrawsAnother(), {}),
+    ("posterior", "the weights have no gradient", NothingLearned(marginalize=True), {}),
     ("copies", "the state of a copy of one in use", Counting(), {}),
     ("copies", "for_width: given .* expected another Itself", Itself(), {}),
     ("errors", "scores: KOfN, NaN in item 2: given no error", Swallows(), {}),
