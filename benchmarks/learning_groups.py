@@ -235,6 +235,10 @@ def _missing(name: str) -> tuple[Entry, ...]:
 
 
 SPARSE = "components.crf_ner.evidence"
+# Neighbouring tags are then tied together by the rules of BILUO alone.
+NO_TRANSITIONS: tuple[tuple[str, Setting], ...] = (
+    ("components.crf_ner.model.learn_transitions", False),
+)
 INCOMPLETE_ENTRIES = (
     Entry("ner_crf", "all annotation", settings=trained_on(f"{BC5CDR}/train.spacy")),
     Entry(
@@ -243,8 +247,20 @@ INCOMPLETE_ENTRIES = (
         settings=trained_on(f"{BC5CDR}/train.spacy"),
     ),
     Entry("ner_flags", "flags beside 150 sentences"),
+    Entry("ner_flags", "control: flags, no learned transitions", settings=NO_TRANSITIONS),
+    Entry(
+        "ner_crf",
+        "control: flags, the complete texts and those flagged to have no entity",
+        settings=trained_on("corpus/incomplete/flags_negatives.spacy"),
+    ),
+    Entry(
+        "ner_crf",
+        "control: flags, self-training filtered by the flags",
+        settings=trained_on("corpus/incomplete/flags_self_trained.spacy"),
+    ),
     *_missing("flags"),
     Entry("ner_label_sets", "one label in each half"),
+    Entry("ner_label_sets", "control: label sets, no learned transitions", settings=NO_TRANSITIONS),
     *_missing("label_sets"),
     Entry("ner_sparse", "30 % of the entities, expected ratio"),
     Entry(
@@ -267,6 +283,7 @@ INCOMPLETE_ENTRIES = (
         "control: 30 % of the entities, the rest missing",
         settings=((f"{SPARSE}.entity_ratio", None),),
     ),
+    Entry("ner_sparse", "control: sparse, no learned transitions", settings=NO_TRANSITIONS),
     *_missing("sparse"),
     Entry("ner_sources", "five sources, confusions learned"),
     Entry(
@@ -421,7 +438,7 @@ GROUPS = {
     ),
     "incomplete": Group(
         "Learning: entities from incomplete annotation of BC5CDR",
-        ("bc5cdr-data", "incomplete-data"),
+        ("bc5cdr-data", "incomplete-data", "incomplete-controls-data"),
         {"entity F1": "ents_f", "precision": "ents_p", "recall": "ents_r"},
         INCOMPLETE_ENTRIES,
     ),

@@ -20,7 +20,7 @@ from thinc.api import (
 from thinc.layers.resizable import resize_linear_weighted
 from thinc.types import Floats2d
 
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, check_flags
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
@@ -83,6 +83,7 @@ def build_crf_tagger_v2(
     window_size: int = 1,
     maxout_pieces: int = 2,
     gain: float = 4.0,
+    learn_transitions: bool = True,
     nO: int | None = None,
 ) -> Model[list[Doc], TagScores]:
     """As the first version, with scores that are a multiple of what the weights give.
@@ -96,12 +97,16 @@ def build_crf_tagger_v2(
     window_size: how many neighbours on each side that layer reads besides the token.
     maxout_pieces: of that layer.
     gain: the multiple.
+    learn_transitions: whether to learn scores of neighbouring tags. If not, they stay at 0 and only
+        the rules of BILUO tie neighbours together: a control that tells what the chain brings.
     nO: number of tags; set by the component.
     """
+    check_flags("CrfTagger", learn_transitions=learn_transitions)
     if not (math.isfinite(gain) and gain > 0):
         raise LatentError(f"CrfTagger: gain is {gain}; expected a number above 0.")
     model = build_crf_tagger_v1(tok2vec, hidden_width, window_size, maxout_pieces, nO)
     model.attrs["gain"] = gain
+    model.attrs["learn_transitions"] = learn_transitions
     return model
 
 
@@ -199,7 +204,8 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         scores[:, -untrained:] = IMPOSSIBLE
 
     def backprop(gradient: TagScores) -> Any:
-        table.inc_grad("transitions", gain * gradient.transitions)
+        if model.attrs.get("learn_transitions", True):
+            table.inc_grad("transitions", gain * gradient.transitions)
         ops: Any = model.ops
         d_arrays = ops.unflatten(backprop_output(gain * gradient.emissions), sizes)
         for backprop_hidden in reversed(backprops):

@@ -159,6 +159,19 @@ def test_the_second_version_of_the_model_multiplies_scores_and_gradients() -> No
         np.testing.assert_allclose(gain * own, multiplied, rtol=1e-4, atol=1e-5)
 
 
+def test_transitions_that_are_not_learned_stay_at_zero() -> None:
+    for learned in (True, False):
+        model = {
+            "@architectures": "spacy-latent.CrfTagger.v2",
+            "learn_transitions": learned,
+            **MODEL,
+        }
+        nlp = trained(model=model)
+        table = nlp.get_pipe("crf_ner").model.get_ref("transitions")  # type: ignore[union-attr]
+        assert table.get_param("transitions").any() == learned
+        assert nlp.evaluate(examples(nlp))["ents_f"] == 1.0
+
+
 def test_the_same_seed_gives_the_same_weights() -> None:
     first, second = (trained(3).to_bytes(exclude=["vocab"]) for _ in range(2))
     assert first == second
