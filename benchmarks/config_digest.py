@@ -11,8 +11,9 @@ from spacy.util import load_config
 
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
-# Settings of components that came later, and say nothing where they are null.
-ADDED = ("evidence",)
+# Settings of components, and of their models, that came later, with what says nothing there.
+ADDED = {"evidence": None}
+ADDED_TO_MODELS = {"learn_transitions": True}
 
 
 def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
@@ -25,10 +26,12 @@ def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
         del read["nlp"]["after_pipeline_creation"]
         read["nlp"]["after_pipeline_creation"] = None
     for component in read.get("components", {}).values():
-        for setting in ADDED:
-            if component.get(setting, "") is None:
-                del component[setting]
-        _as_stock(component.get("model", {}))
+        model = component.get("model", {})
+        for block, added in ((component, ADDED), (model, ADDED_TO_MODELS)):
+            for setting, without in added.items():
+                if setting in block and block[setting] is without:
+                    del block[setting]
+        _as_stock(model)
     return hashlib.sha256(read.to_str(interpolate=False).encode("utf8")).hexdigest()[:16]
 
 
