@@ -51,7 +51,7 @@ class Replacement:
     settings that both have and that mean the same. settings: of the new one, beside its defaults.
     over_pretrained: of its model, over an encoder whose learning rate has to be small. learns: its
     structure, in words. hint: what there is to say to who puts a latent structure under the old
-    one; empty for nothing.
+    one; empty for nothing. note: what there is to say to who replaces it; empty for nothing.
     """
 
     factory: str
@@ -61,6 +61,7 @@ class Replacement:
     settings: Block = field(default_factory=dict)
     over_pretrained: Block = field(default_factory=dict)
     hint: str = ""
+    note: str = ""
 
     @property
     def option(self) -> str:
@@ -80,6 +81,9 @@ REPLACEMENTS = {
             settings={"annotate": "probabilities"},
             # That of configs/ner_transformer_crf.cfg; with the default, entities come late.
             over_pretrained={"gain": 48.0},
+            note="It learns from incomplete annotation, too: some labels in some texts, flags of "
+            "what a text contains, a part of the entities, or sources that disagree. See its "
+            "setting evidence, and docs/incomplete_annotation.md.",
         ),
         Replacement(
             "latent_parser",
@@ -168,10 +172,13 @@ def _kinds(components: dict[str, Block], pipeline: list[str]) -> str:
 
 
 def hints(before: Config, after: Config) -> Iterator[str]:
-    """For each component of spaCy's that got a latent structure under it and that another with a
-    structure of its own could replace, sentences."""
+    """Sentences about each component of spaCy's that got a latent structure under it and that
+    another with a structure of its own could replace, and about each that took such a place."""
     for name, component in after["components"].items():
+        old = before["components"].get(name, {}).get("factory")
         for made in REPLACEMENTS.values():
+            if made.note and component.get("factory") == made.factory != old:
+                yield f"{name} is a {made.factory}. {made.note}"
             if made.hint and component.get("factory") in made.replaces:
                 if has_latent(component["model"]) and component != before["components"].get(name):
                     yield f"{name} is spaCy's {component['factory']}. {made.hint}"
