@@ -20,6 +20,7 @@ PROGRAMS = (
     "parsing",
     "spans",
     "learning",
+    "recipes",
     "ablations",
     "gradients",
     "signal_game",

@@ -41,7 +41,7 @@ import spacy
 import torch
 from spacy.util import load_config
 
-from benchmarks import config_digest
+from benchmarks import config_digest, recipes
 from benchmarks.learning_groups import ACCURACY, DEVELOPMENT, GROUPS, WITH_SUMS, Entry, Group
 from benchmarks.learning_plot import write_drawing
 from benchmarks.learning_trial import time_noted
@@ -153,9 +153,14 @@ class Run:
 ENCODER = "encoder"
 
 
+def recipe(name: str) -> Path:
+    """Return the whole config of a recipe, as a file."""
+    return recipes.path_of(name, ROOT / "training" / "recipes", ROOT / "configs")
+
+
 @cache
 def has_encoder(config: str) -> bool:
-    return ENCODER in load_config(ROOT / "configs" / f"{config}.cfg").get("paths", {})
+    return ENCODER in load_config(recipe(config)).get("paths", {})
 
 
 def digest_of_entry(entry: Entry) -> str:
@@ -168,7 +173,7 @@ def digest_of_entry(entry: Entry) -> str:
 
 @cache
 def digest_of(config: str) -> str:
-    return config_digest.digest_of(ROOT / "configs" / f"{config}.cfg")
+    return config_digest.digest_of(recipe(config))
 
 
 @cache
@@ -177,8 +182,7 @@ def task_of(entry: Entry) -> str:
     settings = dict(entry.settings)
     if DEVELOPMENT in settings:
         return str(settings[DEVELOPMENT])
-    read_config = load_config(ROOT / "configs" / f"{entry.config}.cfg", interpolate=False)
-    dev: str = read_config["paths"]["dev"]
+    dev: str = load_config(recipe(entry.config), interpolate=False)["paths"]["dev"]
     return dev
 
 
@@ -202,7 +206,7 @@ def train(run: Run) -> None:
         raise TimeIsUp
     run.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.learning_trial", str(os.getpid())]
-    command += [f"configs/{run.entry.config}.cfg", str(run.folder), str(run.seed)]
+    command += [str(recipe(run.entry.config)), str(run.folder), str(run.seed)]
     overrides = run.paths | dict(run.entry.settings)
     command += [json.dumps(overrides), "gpu" if run.gpu else "cpu"]
     start = time.perf_counter()

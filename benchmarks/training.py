@@ -26,6 +26,7 @@ from typing import Any
 import spacy
 import torch
 
+from benchmarks.recipes import path_of
 from benchmarks.sections import write_section
 from spacy_latent.corpora import listops
 
@@ -130,7 +131,7 @@ def run(checkout: Path, row: Row, corpus: Path, steps: int) -> tuple[float, floa
         "training.eval_frequency": 100 * (WARM_UP + steps),
         **row.overrides,
     }
-    config = ROOT / "configs" / f"{row.config}.cfg"
+    config = path_of(row.config)
     done = subprocess.run(
         [sys.executable, "-c", STEPS, str(config), json.dumps(overrides), str(WARM_UP)],
         cwd=checkout,

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from spacy.util import load_config
 
-from benchmarks import ablations, learning, learning_plot, raw_results
+from benchmarks import ablations, learning, learning_plot, raw_results, recipes
 from benchmarks.learning_groups import GROUPS, WITH_SUMS, WITHOUT_CONVENTION, Entry, Group
 
 GROUP = Group("Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (Entry("a", "note"),))
@@ -211,6 +211,7 @@ def pretend(monkeypatch, ended=lambda command: 0):
         return SimpleNamespace(returncode=ended(command))
 
     monkeypatch.setattr(learning.subprocess, "run", train)
+    monkeypatch.setattr(learning, "recipe", lambda name: Path(f"{name}.cfg"))
     monkeypatch.setattr(learning, "sweep", partial(learning.sweep, beat=0.05))
     return trained
 
@@ -270,6 +271,7 @@ def test_what_there_is_no_time_for_is_left_and_not_failed(tmp_path, monkeypatch,
             raise subprocess.TimeoutExpired(command, timeout)
 
         patch.setattr(learning.subprocess, "run", slow)
+        patch.setattr(learning, "recipe", lambda name: Path(f"{name}.cfg"))
         with pytest.raises(learning.TimeIsUp):
             learning.work([run])
     done = pretend(monkeypatch)
@@ -428,7 +430,7 @@ def test_every_column_and_every_row_has_figures(group):
     """What ``spacy train`` keeps of a pipeline's scores are those with a weight."""
     kept = {}
     for entry in group.entries:
-        config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
+        config = load_config(learning.recipe(entry.config))
         kept[entry] = set(config["training"]["score_weights"])
         if entry.listops is not None:
             kept[entry] = {"cats_micro_f", "brackets", "attachment", "gold", *WITH_SUMS}
@@ -444,7 +446,7 @@ def test_every_column_and_every_row_has_figures(group):
 def test_there_are_the_configs_and_the_commands_for_their_corpora(group):
     project = (learning.ROOT / "project.yml").read_text(encoding="utf8")
     for entry in group.entries:
-        assert (learning.ROOT / "configs" / f"{entry.config}.cfg").exists(), entry
+        assert entry.config in recipes.names(), entry
     assert all(f"- name: {command}\n" in project for command in group.corpora)
 
 
@@ -477,7 +479,7 @@ def test_ablations_are_written_from_the_raw_results(name):
 def test_rows_have_names_and_settings_of_their_own(group):
     assert len({entry.name for entry in group.entries}) == len(group.entries)
     for entry in group.entries:
-        config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
+        config = load_config(learning.recipe(entry.config))
         known = set(dict(walk_dict_of(config)))
         # Which component of another pipeline is meant may be left out where it has the same name.
         sourced = [name for name, part in config["components"].items() if "source" in part]
@@ -508,7 +510,7 @@ def test_what_is_changed_is_a_setting_of_the_config(name):
     digests = {learning.digest_of_entry(entry) for entry in group.entries}
     assert len(digests) == len(group.entries) > 1
     for entry in group.entries:
-        config = load_config(learning.ROOT / "configs" / f"{entry.config}.cfg")
+        config = load_config(learning.recipe(entry.config))
         known = set(dict(walk_dict_of(config)))
         assert {key for key, _ in entry.settings} <= known
 

@@ -27,6 +27,7 @@ from spacy.cli.init_config import fill_config
 from spacy.util import registry
 from thinc.api import fix_random_seed
 
+from benchmarks import recipes
 from spacy_latent.testing import check_structure
 from tests import drawings, pages
 from tests.pages import PAGES, ROOT
@@ -331,9 +332,10 @@ def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf8")
     there = {
         path.name
-        for folder in ("configs", "benchmarks", ".")
+        for folder in ("configs", "configs/variants", "benchmarks", ".")
         for path in (ROOT / folder).glob("*.cfg")
     }
+    there |= {f"{name}.cfg" for name in recipes.names()}
     named = set(re.findall(r"(?:^|[\s`(/])([a-z]\w*\.cfg)\b", text, re.M))
     # Some pages leave out the ending.
     named |= {f"{name}.cfg" for name in re.findall(r"`((?:pairs|tree)_(?!spancat)\w+)`", text)}

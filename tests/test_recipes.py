@@ -25,13 +25,13 @@ from benchmarks.learning_groups import GROUPS
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.mistakes import find_traps
 from spacy_latent.pipeline.unreached_stages import CALLBACK
+from tests.recipes import RECIPES
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))
 # Those with corpora or weights of their own, which tests/cli/test_spacy_commands.py and
 # tests/pipeline/test_transformer_recipes.py train.
 TRAINED_ELSEWHERE = re.compile(r"^(listops|demo)(_|$)|_transformer")
 # Those over a trained parser, which tests/pipeline/test_given_tree_recipes.py makes and trains.
-OVER_A_PARSER = [path for path in CONFIGS if "parser" in load_config(path)["paths"]]
+OVER_A_PARSER = [path for path in RECIPES if "parser" in load_config(path)["paths"]]
 
 
 def names_in(block: Any) -> Iterator[str]:
@@ -53,7 +53,7 @@ def test_every_method_has_a_config() -> None:
     known = [point.name for point in entry_points(group="spacy_misc")]
     ours = {method(name) for name in known if name.startswith("spacy-latent.")}
     assert len(ours) > 80
-    named = {method(name) for path in CONFIGS for name in names_in(load_config(path))}
+    named = {method(name) for path in RECIPES for name in names_in(load_config(path))}
     assert not sorted(ours - named)
 
 
@@ -62,13 +62,13 @@ def test_every_config_has_a_row() -> None:
     CONFIG`` makes one."""
     entries = {entry for group in GROUPS.values() for entry in group.entries}
     rows = {entry.config for entry in entries if rows_of(entry)}
-    assert not sorted({path.stem for path in CONFIGS} - rows)
+    assert not sorted({path.stem for path in RECIPES} - rows)
 
 
 STAGES = ("ReleasedStructure", "GrowingArcs", "EstimatorSequence", "ReleasedCandidates")
 STAGED = [
     path
-    for path in CONFIGS
+    for path in RECIPES
     if any(name.split(".")[1] in STAGES for name in names_in(load_config(path)["components"]))
 ]
 
@@ -159,7 +159,7 @@ def unmoved(nlp: Language, before: dict[str, list[np.ndarray]]) -> list[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in CONFIGS if path not in OVER_A_PARSER],
+    [path for path in RECIPES if path not in OVER_A_PARSER],
     ids=lambda path: path.stem,
 )
 def test_each_config_is_whole_and_trains(path: Path) -> None:

@@ -27,9 +27,9 @@ from spacy.util import load_config
 from thinc.api import require_cpu, require_gpu
 
 from benchmarks.gpu.machine import Machine, Record, fill
+from benchmarks.recipes import path_of
 from spacy_latent.corpora import listops
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 STEPS, WARM_UP, WATCHED = 100, 20, 10
 ENCODER = "components.latent_encoder.model"
 MIXED = {f"{ENCODER}.mixed_precision": True}
@@ -166,7 +166,7 @@ def train(machine: Machine, training: Training, corpus: Path) -> dict[str, Any]:
     target.mkdir(exist_ok=True)
     loop.train_while_improving = marks
     try:
-        nlp = init_nlp(load_config(CONFIGS / f"{training.config}.cfg", overrides=overrides))
+        nlp = init_nlp(load_config(path_of(training.config), overrides=overrides))
         loop.train(nlp, target, use_gpu=0, stdout=io.StringIO())
     finally:
         loop.train_while_improving = marks.original

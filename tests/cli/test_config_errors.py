@@ -26,6 +26,7 @@ from spacy_latent.cli.debug import gradients, initialize
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import IncompatiblePair, LatentError
 from tests.pipeline.small_pipelines import TOK2VEC, examples, latent_pipeline
+from tests.recipes import RECIPES
 
 MODEL = "components.latent_encoder.model"
 
@@ -227,9 +228,6 @@ def test_an_unknown_component_is_told_with_the_nearest() -> None:
     said = str(refused(changed("components.textcat", factory="latent_textcatt")))
     assert said.startswith("[components.textcat] factory: there is no component 'latent_textcatt'.")
     assert said.endswith("Did you mean latent_textcat?")
-
-
-RECIPES = sorted((Path(__file__).parents[2] / "configs").glob("*.cfg"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

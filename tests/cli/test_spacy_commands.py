@@ -11,6 +11,8 @@ from spacy.tokens import Doc, DocBin
 from spacy.util import load_config, load_model_from_config, registry
 from typer.testing import CliRunner
 
+from tests.recipes import RECIPES
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Baselines of those that learn trees.
 WITHOUT_TREES = ("listops_lstm", "listops_arborescence_lstm")
@@ -70,7 +72,7 @@ def stage_settings(config):
 
 @pytest.mark.parametrize(
     "config",
-    sorted([*CONFIGS.glob("listops_*.cfg"), *CONFIGS.glob("demo_*.cfg")]),
+    [path for path in RECIPES if path.stem.startswith(("listops_", "demo_"))],
     ids=lambda path: path.stem,
 )
 def test_every_estimator_trains_as_configured(config, tmp_path):

@@ -1,7 +1,6 @@
 """The ListOps generator against the definition, and the reader."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import spacy
@@ -9,6 +8,7 @@ from thinc.api import Config
 
 from spacy_latent.corpora import listops
 from spacy_latent.errors import LatentError
+from tests.recipes import RECIPES, recipe
 
 
 def slow_value(tokens):
@@ -182,18 +182,15 @@ def test_gold_brackets_are_those_of_the_published_files():
     assert listops.gold_brackets(["7"]) == []
 
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-
-
 @pytest.mark.parametrize(
-    "name", sorted(p.name for glob in ("demo*", "listops_*") for p in CONFIGS.glob(glob))
+    "name", [path.stem for path in RECIPES if path.stem.partition("_")[0] in ("demo", "listops")]
 )
 def test_shipped_configs_train_and_select_without_gold_trees(name):
-    config = Config().from_disk(CONFIGS / name)
+    config = Config().from_disk(recipe(name))
     # Whose reward is how many heads are right.
-    assert config["corpora"]["train"]["heads"] is (name == "demo_gold_reward.cfg")
+    assert config["corpora"]["train"]["heads"] is (name == "demo_gold_reward")
     # SPINN is the one that is taught its transitions.
-    assert bool(config["corpora"]["train"].get("brackets")) == (name == "listops_spinn.cfg")
+    assert bool(config["corpora"]["train"].get("brackets")) == (name == "listops_spinn")
     weights = config["training"]["score_weights"]
     assert not any(weight for score, weight in weights.items() if score.startswith("latent_"))
 

@@ -15,10 +15,10 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recipes import path_of
 from tests.device.pretended_cupy import Array, pretended_cupy
 from tests.device.pretended_gpu import CudaTensor, Kind, Log, pretended_gpu
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 STEPS = 4
 SHORT = {
     "training.max_steps": STEPS,
@@ -101,7 +101,7 @@ def main(directory: Path, *only: str) -> None:
             settings, texts = RECIPES[name]
             overrides = {**SHORT, **settings}
             overrides |= {key: str(directory / settings[key]) for key in PATHS if key in settings}
-            config = CONFIGS / f"{name}.cfg"
+            config = path_of(name, directory)
             train(config, directory / f"{name}-cpu", use_gpu=-1, overrides=overrides)
             assert not isinstance(get_current_ops(), CupyOps)
             log.clear()
@@ -129,7 +129,7 @@ def count_step(log: Log, name: str, changes: dict[str, Any], step: int) -> dict[
     from spacy.util import load_config, load_model_from_config
     from thinc.api import Adam, fix_random_seed
 
-    config = load_config(CONFIGS / f"{name}.cfg")
+    config = load_config(path_of(name))
     for path, value in changes.items():
         *sections, last = path.split(".")
         reduce(getitem, sections, config)[last] = value

@@ -19,14 +19,14 @@ from spacy_latent.pipeline.controls import (
     of_training,
 )
 from tests.pipeline.small_pipelines import INLINE, TOK2VEC, initialized, latent_pipeline, stock
+from tests.recipes import recipe
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 GIVEN = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat", "seed": 0, "words": None}
 ENCODER = "components.latent_encoder.model.estimator"
 
 
 def read(name: str) -> Config:
-    return Config().from_disk(CONFIGS / f"{name}.cfg", interpolate=False)
+    return Config().from_disk(recipe(name), interpolate=False)
 
 
 def differing(ours: dict[str, Any], theirs: dict[str, Any], place: str = "") -> set[str]:

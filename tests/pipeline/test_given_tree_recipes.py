@@ -20,8 +20,8 @@ from benchmarks.learning_groups import GROUPS, STOCK_PARSER, Entry
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.pipeline.mistakes import find_traps
 from tests.pipeline.small_pipelines import examples, step
+from tests.recipes import recipe
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("given_trees", "given_trees_entities", "given_trees_pairs")
 ENTRIES = [entry for name in NAMES for entry in GROUPS[name].entries]
 TEXTS = {"I like London . You hate it": "POSITIVE", "I hate Paris a lot": "NEGATIVE"}
@@ -47,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name == "parser":
             small["components.parser.min_action_freq"] = 1
         nlp = spacy.util.load_model_from_config(
-            load_config(CONFIGS / f"{config}.cfg", overrides=small), auto_fill=True
+            load_config(recipe(config), overrides=small), auto_fill=True
         )
         fix_random_seed(0)
         nlp.initialize(lambda nlp=nlp: examples(nlp))
@@ -68,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def initialized(entry: Entry, files: Path) -> Language:
-    own = load_config(CONFIGS / f"{entry.config}.cfg")
+    own = load_config(recipe(entry.config))
     overrides: dict[str, Any] = {**dict(entry.settings), "nlp.lang": "xx"}
     data = files / ("pairs.jsonl" if is_of_pairs(entry) else "docs.spacy")
     overrides |= {"paths.train": str(data), "paths.dev": str(data)}
@@ -84,7 +84,7 @@ def initialized(entry: Entry, files: Path) -> Language:
             overrides[f"components.{name}.{EMBEDDER}"] = 50
         elif "embed_size" in component.get("model", {}):
             overrides[f"components.{name}.model.embed_size"] = 50
-    return init_nlp(load_config(CONFIGS / f"{entry.config}.cfg", overrides=overrides))
+    return init_nlp(load_config(recipe(entry.config), overrides=overrides))
 
 
 def given_doc(nlp: Language, entry: Entry) -> Doc:
@@ -170,7 +170,7 @@ def test_all_differ_in_the_trees_alone(name: str) -> None:
     """In training, embedder and what stands above."""
     entries = GROUPS[name].entries
     given, *others = (
-        load_config(CONFIGS / f"{name}.cfg") for name in dict.fromkeys(e.config for e in entries)
+        load_config(recipe(name)) for name in dict.fromkeys(e.config for e in entries)
     )
     assert len(others) == 2
     embedder = given["components"]["latent_encoder"]["model"]["tok2vec"]

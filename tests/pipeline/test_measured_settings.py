@@ -15,7 +15,8 @@ from benchmarks.sections import RESULTS
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import EVIDENCE
 from spacy_latent.pipeline.mistakes import find_traps
-from tests.test_recipes import CONFIGS, OVER_A_PARSER, example, small
+from tests.recipes import RECIPES
+from tests.test_recipes import OVER_A_PARSER, example, small
 
 # Nothing is noted of all others: they are the better of two, or nobody compared them.
 EXPECTED = {
@@ -67,7 +68,7 @@ FIGURES: dict[str, list[tuple[str, str, list[str]]]] = {
 
 def made(stem: str, **settings: Any) -> Language:
     """The pipeline of a config, with small tables, initialized."""
-    (path,) = (path for path in CONFIGS if path.stem == stem)
+    (path,) = (path for path in RECIPES if path.stem == stem)
     place = "components.latent_textcat.model."
     overrides = {**small(path), **{place + key: value for key, value in settings.items()}}
     nlp = load_model_from_config(load_config(path, overrides=overrides), auto_fill=True)
@@ -89,7 +90,7 @@ def noted(nlp: Language) -> dict[str, str]:
     "stem",
     [
         path.stem
-        for path in CONFIGS
+        for path in RECIPES
         if "_transformer" not in path.stem and path not in OVER_A_PARSER
     ],
 )
@@ -120,7 +121,7 @@ def test_single_trees_that_marginals_did_not_precede() -> None:
 
 
 def test_spigot_of_trees_that_have_gold_heads_is_not_noted() -> None:
-    (path,) = (path for path in CONFIGS if path.stem == "tree_ewt_spigot_parser")
+    (path,) = (path for path in RECIPES if path.stem == "tree_ewt_spigot_parser")
     unsupervised = {**small(path), "components.latent_encoder.supervision": 0.0}
     nlp = load_model_from_config(load_config(path, overrides=unsupervised), auto_fill=True)
     nlp.initialize(lambda: [example(nlp, "good", "Ada likes it", "Bob likes a film")])

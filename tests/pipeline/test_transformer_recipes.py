@@ -23,8 +23,9 @@ from tests.pipeline.small_pipelines import (
     save_small_transformer,
     step,
 )
+from tests.recipes import RECIPES
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*_transformer*.cfg"))
+CONFIGS = [path for path in RECIPES if "_transformer" in path.stem]
 SENTENCES = [("I like London", "I hate London"), ("I hate Paris", "I hate Paris a lot")]
 
 

@@ -29,7 +29,7 @@ def test_each_step_finds_what_it_needs(workflow):
         command = COMMANDS[name]
         for needed in command.get("deps", []):
             needed = filled(needed)
-            assert needed in made or (ROOT / needed).is_file(), f"{name} needs {needed}"
+            assert needed in made or (ROOT / needed).exists(), f"{name} needs {needed}"
         made |= {filled(output) for output in command.get("outputs", [])}
 
 
@@ -44,7 +44,7 @@ def test_every_step_that_runs_a_pipeline_takes_the_gpu_of_the_project():
     running = 0
     for command in COMMANDS.values():
         for line in command["script"]:
-            if "training/" not in line or "cli.compare" in line:
+            if "training/" not in line or "cli.compare" in line or "benchmarks recipes" in line:
                 continue
             running += 1
             assert "--gpu-id ${vars.gpu_id}" in line, line
