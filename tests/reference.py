@@ -149,7 +149,7 @@ def _text(described: Any, called: Callable[..., Any]) -> str:
     settings = {"RETURNS", *inspect.signature(called).parameters}
     if inspect.isfunction(described):
         settings.update(inspect.signature(described).parameters)
-    lines = inspect.cleandoc(described.__doc__ or "").replace("``", "`").splitlines()
+    lines = _without_sections(inspect.cleandoc(described.__doc__ or "").replace("``", "`"))
     made: list[str] = []
     for line in lines:
         line = re.sub(r":(?:class|func|meth|attr):`~?([^`]*)`", _last_name, line)
@@ -163,6 +163,29 @@ def _text(described: Any, called: Callable[..., Any]) -> str:
             line = "  " + line.strip()
         made.append(line)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(made)).strip() + "\n"
+
+
+SECTIONS = {"Args:": "", "Attributes:": "", "Returns:": "RETURNS: ", "Raises:": ""}
+
+
+def _without_sections(text: str) -> list[str]:
+    """Return the lines of a docstring in Google's convention with the entries of its sections at
+    its own margin. What a function raises is left out, since a reference is of settings."""
+    made: list[str] = []
+    section = ""
+    for line in text.splitlines():
+        if line in SECTIONS:
+            section, opening = line, SECTIONS[line]
+            continue
+        if line and not line.startswith(" "):
+            section = ""
+        if section == "Raises:":
+            continue
+        if section and line:
+            line = opening + line[4:]
+            opening = ""
+        made.append(line)
+    return made
 
 
 def _last_name(match: re.Match[str]) -> str:
