@@ -1,4 +1,4 @@
-"""Which characters of texts, labels and names may be drawn and printed as they are."""
+"""Characters of texts, labels and names that may be drawn and printed unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def escaped(text: str) -> str:
 
 
 def escaped_lines(text: str) -> str:
-    """As :func:`escaped`, of a text of several lines."""
+    """Return :func:`escaped` of each line of a text."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
@@ -53,13 +53,14 @@ def on_one_line(text: str) -> str:
 
 
 def is_seen(text: str) -> bool:
-    """Whether the text has more than white space and characters that only shape or join others."""
+    """Return whether a text has more than white space and characters that shape or join others."""
     return bool(text.strip()) and any(unicodedata.category(c) not in ("Cf", "Zs") for c in text)
 
 
 def is_harmless(character: str) -> bool:
-    """Whether the character may be drawn and printed as it is: it is none of those that
-    :func:`visible` puts a sign for. Joiners, soft hyphens and spaces of any kind are harmless."""
+    """Return whether a character may be drawn and printed unchanged.
+
+    :func:`visible` puts a sign for all others. Joiners, soft hyphens and spaces are harmless."""
     return _sign(character) == character
 
 
@@ -78,9 +79,10 @@ def _sign(character: str) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal the text takes: two for a wide character, such as those of
-    Chinese or an emoji; none for a mark on the character before, a joiner, or what is joined to an
-    emoji."""
+    """Return the number of columns that a text takes in a terminal.
+
+    A character of Chinese or an emoji takes two. A combining mark, a joiner and a character that is
+    joined to an emoji take none."""
     count = last = 0
     for before, character in zip(f" {text}", text):
         if character == EMOJI_STYLE and last == 1:
@@ -94,7 +96,7 @@ def columns(text: str) -> int:
 
 
 def _is_part(before: str, character: str) -> bool:
-    """Whether a terminal draws it with the character before, or not at all."""
+    """Return whether a terminal draws a character with the one before it, or not at all."""
     category = unicodedata.category(character)
     return (
         category in ("Mn", "Me")

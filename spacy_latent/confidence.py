@@ -1,5 +1,4 @@
-"""How sure a component is of the entities of a doc, where people look: ``ent._.confidence``, JSON
-of docs, and displaCy's drawings of entities.
+"""Confidences of entities: in ``ent._.confidence``, in the JSON of docs and in displaCy.
 
 All three read ``doc._.latent``, which holds probabilities where ``crf_ner`` has
 ``annotate = "probabilities"`` or a ``min_confidence``.
@@ -30,12 +29,17 @@ Place = tuple[int, int, str]
 
 
 def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
-    """How probable the entities are that components found on a doc, by (start, end, label), tokens
-    of the doc, whether or not a ``min_confidence`` left them out of ``doc.ents``. Those that were
-    there before a component are not among them, nor those of components that stored no
-    probabilities. Where several components found the same, it is the first's.
+    """Return the probabilities of the entities that components found on a doc.
 
-    component: of this one alone.
+    Entities that a ``min_confidence`` left out of ``doc.ents`` are included. Entities that were on
+    the doc before a component are not, nor are those of a component that stored no probabilities.
+    If several components found the same entity, the first one's probability counts.
+
+    Args:
+        component: name of the only component to read; None for all.
+
+    Returns:
+        Probabilities by (start, end, label), in tokens of the doc.
     """
     found: dict[Place, float] = {}
     for _, entity, probability in _entities(doc, component):
@@ -58,10 +62,11 @@ def _entities(doc: Doc, component: str | None) -> Iterator[tuple[SpanStructure, 
 
 @dataclass(frozen=True)
 class _Known:
-    """What a doc says, as long as it has as many tokens and the same records.
+    """Confidences read from a doc, valid while its number of tokens and its records stay.
 
-    found: by characters and label the confidence, and where in ``doc.user_data`` the record is that
-        it was read from, and that record.
+    Attributes:
+        found: by characters and label the confidence, the key in ``doc.user_data`` of the record
+            that it was read from, and that record.
     """
 
     tokens: int
@@ -87,8 +92,9 @@ _known: WeakKeyDictionary[Doc, _Known] = WeakKeyDictionary()
 
 
 def confidence(span: Span) -> float | None:
-    """How probable it is that this span is an entity with its label, in [0, 1]; None where no
-    component that stored probabilities found it."""
+    """Return the probability, in [0, 1], that a span is an entity with its label.
+
+    It is None if no component that stored probabilities found the span."""
     doc, place = span.doc, (span.start_char, span.end_char, span.label_)
     known = _known.get(doc)
     if known is None or not known.holds(doc, place):

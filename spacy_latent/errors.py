@@ -60,7 +60,7 @@ class InfeasibleError(LatentError):
 
 
 class NothingLeft(LatentError):
-    """Of all structures that an intervention asks for there is none."""
+    """No structure has what an intervention asks for."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ class NotDifferentiable(LatentError, RuntimeError):
 
 
 class NotTraceable(LatentError, RuntimeError):
-    """What cannot be part of a program that torch exports, or of a transform of torch.func."""
+    """An operation that no exported program and no transform of torch.func can hold."""
 
 
 class IncompatiblePair(LatentError):
@@ -119,7 +119,7 @@ def number_of(number: float, noun: str, form: str = "") -> str:
 
 
 def is_whole(number: object, least: int) -> bool:
-    """Whether it is a whole number of at least so much; true and false are none."""
+    """Return whether a value is a whole number that is large enough; booleans are not."""
     return isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= least
 
 

@@ -1,4 +1,4 @@
-"""What is asked of structures beside what the scores say: counterfactuals.
+"""Counterfactuals: conditions on structures in addition to their scores.
 
 An :class:`Intervention` forbids parts, forces parts, or moves the temperature. It holds for what is
 predicted within :func:`intervening`, in the same thread, and for nothing else: models look for it
@@ -30,12 +30,15 @@ Place = tuple[int, Part]
 
 @dataclass(frozen=True)
 class Intervention:
-    """What is asked of the structures of one text.
+    """A condition on the structures of one text.
 
-    forbidden: parts that no structure may have. forced: parts that each must have.
-    temperature: scores are divided by it, beside the temperature of the model.
+    Attributes:
+        forbidden: parts that no structure may have.
+        forced: parts that each structure must have.
+        temperature: divisor of the scores, in addition to the temperature of the model.
 
-    Raises LatentError for what are no places, and for a temperature that is none.
+    Raises:
+        LatentError: A place or the temperature is invalid.
     """
 
     forbidden: tuple[Place, ...] = ()
@@ -88,7 +91,7 @@ def intervening(interventions: Mapping[int, Intervention]) -> Iterator[None]:
 
 
 def intervention_on(model: Model) -> Intervention | None:
-    """What is asked of a Thinc model; None for nothing."""
+    """Return the condition that holds for a Thinc model, or None."""
     return _PRESENT.get({}).get(model.id)
 
 

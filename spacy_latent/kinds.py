@@ -50,7 +50,7 @@ def _always(span: object) -> bool:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How structures are drawn in one style.
+    """A style of drawings of structures.
 
     draw: from a :class:`spacy_latent.visualize.subject.Subject` to its pictures, a list of
         :class:`spacy_latent.visualize.picture.Picture`, and what their caption says of them.
@@ -66,7 +66,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is to be known of structures of one kind of part. Decoded structures are what
+    """Functions and names for structures of one kind of part. Decoded structures are what
     ``Structure.decode`` gives and annotations store.
 
     name: that of ``Structure.kind`` and ``SpanStructure.kind``.
@@ -162,7 +162,7 @@ class Kind:
     gallery: str = INHERITED
 
     def said(self, field: str, answer: Answer | None) -> Answer:
-        """What the function of this field said. That of a kind of one's own may lack a return."""
+        """Return the result of a field's function; a user's own function may lack a return."""
         if answer is None:
             raise LatentError(
                 f"{field} of the kind {self.name!r} gives None; where there is nothing to say, it "
@@ -284,7 +284,7 @@ def _as_it_is(array: np.ndarray) -> np.ndarray:
 
 
 def _of_tags(probabilities: np.ndarray) -> np.ndarray:
-    """Of transitions those of the tags, whatever the previous ones."""
+    """Return the probabilities of tags, summed over the previous tags of transitions."""
     return probabilities.sum(2) if probabilities.ndim == 4 else probabilities
 
 
@@ -300,7 +300,7 @@ def _index(part: Part, axes: int) -> tuple[int | slice, ...]:
 
 
 def _after_any(part: Part, axes: int) -> tuple[int | slice, ...]:
-    """Of transitions all to the tag."""
+    """Return the slice of all transitions to a tag."""
     token, tag = part
     return (token, slice(None), tag) if axes == 3 else part
 

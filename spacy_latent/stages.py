@@ -1,4 +1,4 @@
-"""What may be another in the first updates of a training: a set of structures, an estimator.
+"""Structures and estimators that replace each other during training.
 
 A config first gives what training begins with, then what follows it from some update on. What
 follows is what the model is saved and predicts with; the stages before it stand in its ``stages``.
@@ -35,7 +35,7 @@ class Staged:
         return self.name
 
     def at(self: Kind, update: int | None) -> Kind:
-        """What an update of training has; this one where ``update`` is None, for prediction."""
+        """Return the stage at an update of training; the last one if ``update`` is None."""
         if update is not None:
             for end, stage in self.stages:
                 if update < end:
@@ -72,15 +72,16 @@ def follow(first: Kind, then: Kind, end: int) -> Kind:
 
 
 def following(first: Staged, then: Staged) -> str:
-    """That one follows the other, as a clause: by their names, and where these are the same by what
-    tells the two apart."""
+    """Return a clause that says that one follows the other.
+
+    It has their names, or, if these are equal, the settings that differ."""
     if first.name == then.name:
         return f"{then.shown} follows {first.shown}"
     return f"{then.name} follows {first.name}"
 
 
 def unreached(staged: Staged, updates: int) -> str:
-    """That so many updates of training do not come to the last, as a clause; empty if they do."""
+    """Return a clause that says that training ends before the last stage; empty if it does not."""
     if not staged.stages or staged.stages[-1][0] < updates:
         return ""
     end, before = staged.stages[-1]

@@ -1,11 +1,11 @@
-"""Sums over the sequences of tags that have so many entities, by a chain over tags and counts.
+"""Log-partitions of a chain of tags under conditions on the numbers of entities.
 
-The states of the chain are a tag and, for each label that is counted, how many entities of it have
-ended before, up to the number that is asked for. All terms are positive, so that no digit is lost
-where hardly any sequence has the entities; inclusion and exclusion over labels sums as many chains
-and takes differences of nearly equal numbers there. An entity is counted where it ends: then states
-whose tags may follow each other still fall into blocks, which is what sums over a batch make use
-of, and m states for each tag take the time of m texts.
+A state of the chain is a tag and, for each counted label, the number of its entities that have
+ended before, up to the number in the condition. All terms are positive, so no digit is lost when
+few sequences satisfy the condition. Inclusion and exclusion over labels would sum as many chains
+and subtract nearly equal numbers. An entity is counted at its last token. The states then keep the
+block structure of the tags, which the sums over a batch use: m states for each tag take the time
+of m texts.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ from spacy_latent.structures.tag_sequence import TagSequence
 if TYPE_CHECKING:
     from spacy_latent.kernels.tag_batches import BatchSums
 
-# Combinations of counts that are told apart at once: four labels of which there is one at least.
-# More are summed in several groups.
+# Largest number of combinations of counts in one chain: four labels with at least one entity each.
+# More labels are summed in several groups.
 MOST = 16
-# What tells chains apart: the last tags of entities, how many of these are counted, and which tags
-# an item has at all, as bytes of ``(K,)`` bool.
+# The key of a chain: for each label its last tags and the number that is counted; and a mask of the
+# tags that the item allows anywhere, as bytes of ``(K,)`` bool.
 Signature = tuple[tuple[tuple[tuple[int, ...], int], ...], bytes]
 
 
 def batch_sums(
     chain: TagSequence, parts: Sequence[np.ndarray], sizes: Sequence[int] | np.ndarray
 ) -> BatchSums:
-    """Sums over sequences of each part, scores ``(n, K)``."""
+    """Return the sums over sequences of each text, whose scores are ``(n, K)``."""
     lengths = torch.tensor([int(size) for size in sizes], dtype=torch.int64)
     return chain.batch_sums(torch.from_numpy(np.concatenate(parts)), lengths)
 
 
 def jointly_counted(counts: Sequence[EntityCount]) -> list[tuple[EntityCount, ...]]:
-    """Counts in groups that are summed together: all of them where they need at most :data:`MOST`
-    combinations, so that what there is of one label is known to be no entity of another. Groups are
-    taken as independent of each other, given the tags that are known."""
+    """Return the counts in groups, each of which one chain sums jointly.
+
+    A group has at most :data:`MOST` combinations. Within it a token of one label is known to be of
+    no other. Groups are taken as independent of each other, given the known tags.
+    """
     groups: list[list[EntityCount]] = []
     size = 0
     for one in sorted(counts, key=lambda one: (one.least, one.ends)):
@@ -58,7 +60,11 @@ def jointly_counted(counts: Sequence[EntityCount]) -> list[tuple[EntityCount, ..
 
 @dataclass
 class CountedSums:
-    """values: ``(J,)``, the log-partitions, −inf where no sequence agrees."""
+    """Log-partitions under conditions on counts, with their gradient.
+
+    Attributes:
+        values: ``(J,)`` float64, −inf if no sequence satisfies the condition.
+    """
 
     values: np.ndarray
     sizes: list[int]
@@ -66,8 +72,12 @@ class CountedSums:
     _groups: list[tuple[list[int], _CountingChain, BatchSums]]
 
     def uses(self, scale: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """The gradient of Σ_j scale[j] · values[j]: for the scores of each item ``(n, K)``, and for
-        what is bound ``(K + 2, K)``."""
+        """Return the gradient of Σ_j scale[j] · values[j].
+
+        Returns:
+            The gradient for the scores of each item, ``(n, K)``, and for the transitions,
+            ``(K + 2, K)``.
+        """
         emissions = [np.zeros((size, self.tags)) for size in self.sizes]
         shared = np.zeros((self.tags + 2, self.tags))
         for items, counting, sums in self._groups:
@@ -85,10 +95,12 @@ class CountedSums:
 def log_sums_with_counts(
     chain: TagSequence, scores: Sequence[np.ndarray], counts: Sequence[Sequence[EntityCount]]
 ) -> CountedSums:
-    """The log-partition of each item, all of whose sequences have the weight of its counts.
+    """Return the log-partition of each item, with each sequence weighted by its counts.
 
-    chain: bound, float64. scores: of each item ``(n, K)``, n at least 1.
-    counts: of each item at least one, of different labels.
+    Args:
+        chain: tag sequences with bound transitions, float64.
+        scores: ``(n, K)`` for each item, n at least 1.
+        counts: for each item at least one, each for another label.
     """
     assert chain.bound is not None
     tags = len(chain.bound[1])
@@ -110,8 +122,11 @@ def log_sums_with_counts(
 
 
 class _CountingChain:
-    """States are numbered layer by layer, in each layer as the tags that are open; a layer is a
-    combination of counts of entities that ended before the token."""
+    """The chain over tags and counts for one signature.
+
+    A layer is a combination of counts of entities that ended before the token. States are numbered
+    layer by layer, and within a layer by allowed tag.
+    """
 
     def __init__(self, chain: TagSequence, signature: Signature) -> None:
         assert chain.bound is not None
@@ -141,14 +156,14 @@ class _CountingChain:
         self.chain = TagSequence().bind(*map(torch.from_numpy, bound))
 
     def scores(self, scores: np.ndarray, counts: Sequence[EntityCount]) -> np.ndarray:
-        """Those of the states, ``(n, L · K)``, with the weight of the counts at the last token."""
+        """Return scores of the states, ``(n, L · K)``; the last token has the weight of counts."""
         found = np.tile(scores[:, self.open], (1, self.layers)).astype(np.float64, copy=False)
         weights = [one.log_weights(self.after[..., j]) for j, one in enumerate(counts)]
         found[-1] += np.sum(weights, axis=0).ravel()
         return found
 
     def of_tags(self, transitions: np.ndarray) -> np.ndarray:
-        """The gradient for what is bound of the open tags, from that of the states."""
+        """Return the gradient for the transitions of allowed tags from the gradient for states."""
         by_layer = transitions[self.rows, self.columns].sum(0)
         ends = transitions[-2:].reshape(2, self.layers, self.tags).sum(1)
         return np.concatenate([by_layer, ends])

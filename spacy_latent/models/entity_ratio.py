@@ -1,6 +1,9 @@
-"""How many tokens are expected to be in entities, held near a given share (Effland and Collins
-2021): where entities are annotated here and there and nothing is said of other tokens, that no
-token is outside agrees with all that is known."""
+"""Expected entity ratio (Effland and Collins 2021).
+
+If a few entities are annotated and nothing is said about other tokens, a model in which every token
+is in an entity agrees with the annotation. This loss holds the expected share of tokens in entities
+near a given one.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,13 @@ from spacy_latent.models.tag_losses import bound_chain
 
 @dataclass(frozen=True)
 class EntityRatio:
-    """expected: the share of tokens in entities. tolerance: how far from it the model's may be at
-    no cost. weight: what each text costs, in nats, where the share is further off by 1."""
+    """Settings of the loss.
+
+    Attributes:
+        expected: share of tokens in entities.
+        tolerance: largest difference from it that costs nothing.
+        weight: cost in nats for each text and each unit of the difference beyond the tolerance.
+    """
 
     expected: float
     tolerance: float
@@ -30,8 +38,14 @@ class EntityRatio:
 
 @dataclass
 class RatioLoss:
-    """share: that of the model over all the texts. loss: of them together. emissions, transitions:
-    its gradient, ``(T, K)`` and ``(K + 2, K)`` float64."""
+    """The loss of several texts together.
+
+    Attributes:
+        share: the model's expected share of tokens in entities, over all texts.
+        loss: in nats.
+        emissions: gradient, ``(T, K)`` float64.
+        transitions: gradient, ``(K + 2, K)`` float64.
+    """
 
     share: float
     loss: float
@@ -46,12 +60,18 @@ def ratio_loss(
     sizes: Sequence[int],
     ratio: EntityRatio,
 ) -> RatioLoss:
-    """weight · texts · max(0, |share − expected| − tolerance), for the share of tokens whose tag is
-    not the first, "O", that the chain expects over all texts together.
+    """Return weight · texts · max(0, |share − expected| − tolerance) and its gradient.
 
-    emissions: ``(T, K)``, of the texts one after the other. transitions: ``(K + 2, K)``, without
-    what BILUO forbids. The gradient is that of expectations, covariances of tags with what the
-    chain scores; it is only computed outside of the tolerance.
+    The share is the expected one of tokens whose tag is not the first, "O", over all texts
+    together. The gradient consists of covariances of tags with the parts of the chain. It is
+    computed only outside of the tolerance.
+
+    Args:
+        emissions: ``(T, K)``, the texts one after the other.
+        transitions: ``(K + 2, K)``, without the scores of −inf that BILUO adds.
+        tags: names of the tags.
+        sizes: numbers of tokens of the texts.
+        ratio: the settings.
     """
     given = torch.from_numpy(transitions.astype(np.float64))
     nothing = np.zeros(emissions.shape), np.zeros(transitions.shape)
@@ -84,10 +104,15 @@ def add_ratio_loss(
     chosen: Sequence[int],
     ratio: EntityRatio,
 ) -> tuple[float, TagScores]:
-    """RETURNS: the loss of the texts ``chosen`` among all, by their places, and ``gradient`` with
-    its own added.
+    """Return the loss of some texts, and ``gradient`` with their gradient added.
 
-    found: scores of all texts. sizes: their numbers of tokens.
+    Args:
+        found: scores of all texts.
+        gradient: gradient for these scores.
+        tags: names of the tags.
+        sizes: numbers of tokens of all texts.
+        chosen: places of the texts that the loss is of.
+        ratio: the settings.
     """
     emissions, transitions = xp2torch(found.emissions), xp2torch(found.transitions)
     given = fetch_together([emissions.detach(), transitions.detach()])

@@ -1,10 +1,10 @@
-"""What is known of a latent sequence of tags, as a weight of each sequence.
+"""Evidence about a latent sequence of tags, as a weight of each sequence.
 
-The loss of a text is log Z − log Z_E: Z sums over all sequences, Z_E over the same ones with their
-evidence multiplied in. Complete annotation is evidence that leaves one sequence; a missing tag, a
-set of labels that a text was annotated for and what an annotator wrote who may be wrong are weights
-of tags at a token; that a text has at least so many entities of a label is a weight of the whole
-sequence, which a sum over tags and numbers of entities holds exactly.
+The loss of a text is log Z − log Z_E. Z sums over all sequences. Z_E sums over the same sequences,
+each multiplied by the probability of the evidence given that sequence. Complete annotation leaves
+one sequence. A missing tag, the set of labels that a text was annotated for and the tags of an
+annotator who may be wrong are weights of tags at a token. A least number of entities of a label is
+a weight of the whole sequence, which a sum over tags and counts represents exactly.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ class Run:
 
 @dataclass(frozen=True)
 class EntityCount:
-    """How many entities of a label a text has.
+    """A statement about the number of entities of a label in a text.
 
-    ends: the tags, by number, with which an entity of the label ends: its L and its U.
-    least: it is said to have at least so many, 1 or more; or fewer, where ``holds`` is False.
-    wrong: how probable it is that this is wrong.
+    Attributes:
+        ends: numbers of the tags with which an entity of the label ends, its L and its U.
+        least: the number in the statement, 1 or more.
+        holds: True if the text is said to have at least ``least`` entities, False if fewer.
+        wrong: probability that the statement is wrong.
     """
 
     ends: tuple[int, ...]
@@ -40,7 +42,7 @@ class EntityCount:
     wrong: float = 0.0
 
     def log_weights(self, counts: np.ndarray) -> np.ndarray:
-        """Of sequences with so many entities of the label, −inf for those that cannot be."""
+        """Return the log-weights of sequences with these counts; −inf excludes them."""
         agrees = (counts >= self.least) == self.holds
         with np.errstate(divide="ignore"):
             return np.log(np.where(agrees, 1.0 - self.wrong, self.wrong))
@@ -48,12 +50,13 @@ class EntityCount:
 
 @dataclass
 class TagEvidence:
-    """What is known of the tags of one text.
+    """Evidence about the tags of one text.
 
-    potentials: ``(n, K)`` float64, how probable what was written at each token is given each tag,
-        as a logarithm: at most 0. −inf forbids the tag; where all are 0 nothing is known.
-    counts: of different labels; their weights multiply.
-    rejected: runs of tags that are wrong, each of which adds −log(1 − P(run)).
+    Attributes:
+        potentials: ``(n, K)`` float64, log-probability of the annotation at each token given each
+            tag, at most 0. −inf forbids the tag. A row of zeros says nothing.
+        counts: statements about different labels, whose weights multiply.
+        rejected: runs of tags that are wrong; each adds −log(1 − P(run)) to the loss.
     """
 
     potentials: np.ndarray
@@ -67,20 +70,21 @@ class TagEvidence:
 
     @property
     def allowed(self) -> np.ndarray:
-        """Tags that each token may have, ``(n, K)`` bool."""
+        """Return a mask of the tags that each token may have, ``(n, K)`` bool."""
         return self.potentials != -np.inf
 
     @property
     def only_forbids(self) -> bool:
-        """Whether :attr:`allowed` is all that it says."""
+        """Return whether :attr:`allowed` holds all of the evidence."""
         finite = self.potentials[self.allowed]
         return not (self.counts or self.rejected or finite.any())
 
 
 class Contradiction(LatentError):
-    """Counts of entities that no sequence has which agrees with the rest of the annotation.
+    """Counts of entities that no sequence has that agrees with the rest of the annotation.
 
-    docs: their places in the batch.
+    Attributes:
+        docs: places of the texts in the batch.
     """
 
     def __init__(self, docs: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What several sources wrote of the entities of a text, given its latent tags.
+"""Annotation of a text by several sources, given its latent tags.
 
 A source is a person, a list of names, a pattern, another model. It is right more often of one label
 than of another, misses some and invents others. What it writes at a token is a class, "O" or a
@@ -32,8 +32,13 @@ MEMORY = 50
 
 @dataclass(frozen=True)
 class Written:
-    """What a source wrote of a text. number: of the source. classes: ``(n,)``, 0 for "O", else one
-    more than the number of the label. places: ``(n,)``, in PLACES, −1 for "O"."""
+    """Annotation of one text by one source.
+
+    Attributes:
+        number: the number of the source.
+        classes: ``(n,)``, 0 for "O", otherwise the number of the label plus one.
+        places: ``(n,)``, index in PLACES, −1 for "O".
+    """
 
     number: int
     classes: np.ndarray
@@ -42,11 +47,12 @@ class Written:
 
 @dataclass(frozen=True)
 class SourceReliability:
-    """Of a source and a label, over tokens, as the tagger together with all sources sees it.
+    """Reliability of a source for a label, in tokens, under the tagger's posterior.
 
-    precision: of the tokens to which the source gave the label, the share that has it. recall: of
-        those that have it, the share to which the source gave it. NaN of none. tokens: to how many
-        it gave the label, in the batches that are remembered.
+    Attributes:
+        precision: share of the source's tokens with the label that have it; NaN without any.
+        recall: share of the tokens with the label to which the source gave it; NaN without any.
+        tokens: number of tokens to which the source gave the label, in the remembered batches.
     """
 
     source: str
@@ -68,7 +74,7 @@ class TagSources:
         return cls(np.zeros((sources, labels + 1, labels + 1)), np.zeros((sources, 5, 4)))
 
     def with_labels(self, count: int) -> TagSources:
-        """With room for more labels, of which nothing is known yet."""
+        """Return a copy with zero counts for labels that were added."""
         wide = TagSources.empty(len(self.labels), count)
         known = self.labels.shape[1]
         wide.labels[:, :known, :known] = self.labels
@@ -76,8 +82,10 @@ class TagSources:
         return wide
 
     def log_likelihood(self, written: Written) -> np.ndarray:
-        """``(n, K)``, the logarithm of how probable what was written is given each tag, "O" and
-        four tags for each label."""
+        """Return the log-probability of the annotation given each tag, ``(n, K)``.
+
+        Tags are "O" and four for each label.
+        """
         count = self.labels.shape[1] - 1
         seen = self.labels[written.number] + _prior_of_labels(count)
         by_class = np.log(seen / seen.sum(1, keepdims=True))
@@ -90,9 +98,11 @@ class TagSources:
         return found
 
     def counted(self, written: Sequence[Written], posteriors: Sequence[np.ndarray]) -> TagSources:
-        """The expected counts of a batch alone.
+        """Return the expected counts of a batch alone.
 
-        posteriors: for each text that a source wrote of, ``(n, K)``, probabilities of its tags.
+        Args:
+            written: annotations.
+            posteriors: for each of them the probabilities of the text's tags, ``(n, K)``.
         """
         count = self.labels.shape[1] - 1
         own = TagSources.empty(len(self.labels), count)
@@ -105,7 +115,7 @@ class TagSources:
         return own
 
     def learn(self, batch: TagSources) -> None:
-        """Add the counts of a batch, and forget a part of those before."""
+        """Add the counts of a batch after decaying the earlier ones by 1 / MEMORY."""
         for own, more in ((self.labels, batch.labels), (self.places, batch.places)):
             own *= 1.0 - 1.0 / MEMORY
             own += more
@@ -126,7 +136,7 @@ class TagSources:
 
 
 def _prior_of_labels(count: int) -> np.ndarray:
-    """As counts, ``(L + 1, L + 1)``."""
+    """Return the Dirichlet prior of the classes as counts, ``(L + 1, L + 1)``."""
     others = 1.0 - RIGHT - NOTHING
     mean = np.full((count + 1, count + 1), others / max(count - 1, 1))
     mean[0] = (1.0 - RIGHT_OUTSIDE) / count
@@ -140,7 +150,7 @@ def _prior_of_labels(count: int) -> np.ndarray:
 
 
 def _prior_of_places() -> np.ndarray:
-    """As counts, ``(5, 4)``."""
+    """Return the Dirichlet prior of the places as counts, ``(5, 4)``."""
     mean = np.full((5, 4), (1.0 - RIGHT_PLACE) / 3)
     mean[0] = 0.25
     np.fill_diagonal(mean[1:], RIGHT_PLACE)
@@ -159,8 +169,11 @@ _NAMES = ("source_labels", "source_places")
 
 
 def sources_of(model: Model, sources: int, labels: int) -> TagSources:
-    """Those that are kept on a ``CrfTagger`` beside its transitions; empty ones before training.
-    Raises LatentError where it has learned of another number of sources."""
+    """Return the counts that a ``CrfTagger`` keeps with its transitions; zero before training.
+
+    Raises:
+        LatentError: The model has learned from another number of sources.
+    """
     table = model.get_ref("transitions")
     if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
         return TagSources.empty(sources, labels)
@@ -175,7 +188,7 @@ def sources_of(model: Model, sources: int, labels: int) -> TagSources:
 
 
 def keep_sources(model: Model, found: TagSources | None) -> None:
-    """Write them to the model, with which they are saved. None: forget what was there."""
+    """Write counts to the model, which saves them; None removes them."""
     table = model.get_ref("transitions")
     ops: Any = table.ops
     arrays = (None, None) if found is None else (found.labels, found.places)
