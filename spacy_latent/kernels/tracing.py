@@ -86,6 +86,10 @@ def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
         refuse_transforms(name, *args, *kwargs.values())
         return function(*args, **kwargs)
 
+    # As torch.compiler.disable marks what it wraps: where the graph may not break, torch's error
+    # names this function then, and not what is called in it. To wrap would import the compiler.
+    reason = "it depends on the scores how long it takes; leave out fullgraph=True"
+    vars(run).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
     return run
 
 

@@ -86,10 +86,10 @@ class Composer(nn.Module):
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
     ) -> Tensor:
         """Of structures ``(S, *parts)`` over the tokens of B items: ``(S, n, output_width)``. On a
-        CPU in ranges of the items, each on a thread that is free, where that is worth it and there
-        is neither dropout nor autocast, which other threads would not have, and torch does not
-        trace what is done. What the ranges are
-        does not depend on how many threads there are, so gradients do not, either.
+        CPU in ranges of the items, each on a thread that is free, where that is worth it, nothing
+        traces what is done, and there is neither dropout nor autocast, which other threads would
+        not have. What the ranges are does not depend on how many threads there are, so gradients do
+        not, either.
 
         item: ``(S,)`` int64, which of the items each is of; None for each of its own.
         """
