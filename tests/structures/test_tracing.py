@@ -14,9 +14,11 @@ from benchmarks.cases import TAGS, scores_for
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotDifferentiable, NotTraceable
 from spacy_latent.kernels import constituency, inside_outside
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
@@ -27,7 +29,7 @@ CASES = [
     (ProjectiveTree(single_root=True), "eager"),
     (ConstituencyTree(), "eager"),
     (LinearChain(), "eager"),
-    (BOUND, "aot_eager"),
+    (BOUND, "eager"),
 ]
 
 
@@ -170,6 +172,14 @@ def test_sparsemap_breaks_the_graph_and_cannot_be_exported() -> None:
 
     with pytest.raises(NotTraceable, match=r"Export map, log_partition"):
         torch.export.export(Mean(), (scores, lengths))
+
+
+@pytest.mark.parametrize("structure", [BudgetTree(), MergeSequence()], ids=lambda each: each.name)
+def test_a_search_for_the_best_structure_is_named(structure: Structure) -> None:
+    scores, lengths = torch.randn(2, 4, 4), torch.tensor([3, 2])
+    compiled = torch.compile(structure.map, backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match=rf"{structure.name}\.\w+ .*leave out fullgraph=True"):
+        compiled(scores, lengths)
 
 
 @pytest.mark.parametrize("structure", [SpanningTree(), BOUND], ids=lambda each: each.name)
