@@ -93,9 +93,10 @@ class Composer(nn.Module):
 
         item: ``(S,)`` int64, which of the items each is of; None for each of its own.
         """
+        if torch.compiler.is_compiling() or is_transformed():
+            return self.compose_range(vectors, z, lengths, item)
         parts = [(0, len(vectors))]
-        alone = torch.compiler.is_compiling() or is_transformed()
-        if not alone and not drops(self) and not torch.is_autocast_enabled("cpu"):
+        if not drops(self) and not torch.is_autocast_enabled("cpu"):
             each = self._cost(vectors, z) / max(1, len(vectors))
             parts = ranges(np.full(len(vectors), each))
         if len(parts) == 1:

@@ -226,7 +226,8 @@ class LatentLayer(nn.Module):
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         estimator = self.present_estimator
         draw = estimator(structure, scores, lengths, self.training)
-        check_draw(estimator.name, draw, len(scores))
+        # Not len(), which torch.export would take for a constant.
+        check_draw(estimator.name, draw, scores.shape[0])
         return draw
 
     def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -320,7 +321,7 @@ class LatentLayer(nn.Module):
             z, weights = draw.z[k, item], draw.weights[k, item]
         composed = self._made(vectors, z, lengths, item)
         weighted = weights[:, None, None] * composed
-        total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
+        total = weighted.new_zeros(vectors.shape[0], *weighted.shape[1:])
         # In half precision where all weights of the model are, which those of structures never are.
         return total.index_add(0, item, weighted).to(vectors.dtype)
 
@@ -344,7 +345,7 @@ class LatentLayer(nn.Module):
         """See :meth:`Composer.compose_several`."""
         composed = self.composer.compose_several(vectors, z, lengths, item)
         name, width = type(self.composer).__name__, self.composer.output_width
-        expected = (len(z), vectors.shape[1], width)
+        expected = (z.shape[0], vectors.shape[1], width)
         given = tuple(composed.shape) if isinstance(composed, Tensor) else None
         if given != expected:
             said = "" if given is None else f" of shape {given}"

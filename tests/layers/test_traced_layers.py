@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from spacy_latent.errors import NotTraceable
@@ -56,6 +56,23 @@ def test_layers_compile_whole() -> None:
         lengths[0] -= 2
         expected = gradients(run, layer, vectors, lengths)
         torch.testing.assert_close(gradients(compiled, layer, vectors, lengths), expected)
+
+
+def test_layers_are_exported() -> None:
+    layer = layer_with(StraightThrough())
+
+    class Vectors(nn.Module):
+        def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+            found: Tensor = layer(vectors, lengths).vectors
+            return found
+
+    batch, tokens = torch.export.Dim("batch", max=64), torch.export.Dim("tokens", max=64)
+    shapes = {"vectors": {0: batch, 1: tokens}, "lengths": {0: batch}}
+    given = torch.randn(3, 5, WIDTH), torch.tensor([5, 3, 4])
+    with torch.no_grad():
+        program = torch.export.export(Vectors(), given, dynamic_shapes=shapes).module()
+        other = torch.randn(4, 7, WIDTH), torch.tensor([7, 0, 4, 1])
+        torch.testing.assert_close(program(*other), layer(*other).vectors)
 
 
 @pytest.mark.parametrize(

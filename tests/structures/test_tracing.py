@@ -161,7 +161,7 @@ def test_sparsemap_breaks_the_graph_and_cannot_be_exported() -> None:
         expected = found(mean, scores, lengths)
         for ours, theirs in zip(found(compiled, scores, lengths), expected, strict=True):
             torch.testing.assert_close(ours, theirs)
-    with pytest.raises(Exception, match=r"ProjectiveTree\.sparsemap .*leave out fullgraph=True"):
+    with pytest.raises(Exception, match=r"function ProjectiveTree\.sparsemap"):
         torch.compile(mean, backend="eager", fullgraph=True)(scores, lengths)
     with pytest.raises(NotTraceable, match=r"torch\.func"):
         torch.func.grad(lambda given: mean(given, lengths)[0].square().sum())(scores)
@@ -178,7 +178,7 @@ def test_sparsemap_breaks_the_graph_and_cannot_be_exported() -> None:
 def test_a_search_for_the_best_structure_is_named(structure: Structure) -> None:
     scores, lengths = torch.randn(2, 4, 4), torch.tensor([3, 2])
     compiled = torch.compile(structure.map, backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match=rf"{structure.name}\.\w+ .*leave out fullgraph=True"):
+    with pytest.raises(Exception, match=rf"function {structure.name}\.\w+"):
         compiled(scores, lengths)
 
 
