@@ -54,7 +54,7 @@ class Draw:
     @classmethod
     def single(cls, z: Tensor) -> Draw:
         """One structure of each item, ``(B, *parts)``, with all the weight."""
-        return cls(z[None], z.new_ones((1, len(z))))
+        return cls(z[None], z.new_ones((1, z.shape[0])))
 
     @classmethod
     def equal(cls, z: Tensor) -> Draw:

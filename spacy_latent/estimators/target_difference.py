@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.perturbed_best import PerturbedBest
+from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 
 # A score so far below the highest of its item stands for −inf: models mask by −1e6, −1e30 and what
@@ -33,6 +34,7 @@ class TargetDifference(Estimator):
 
     def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
         """MAP(scores) with this gradient."""
+        refuse_transforms(self.name, scores)
         return _Difference.apply(scores, structure, lengths, self)
 
 

@@ -218,6 +218,7 @@ class BudgetTree(DependencyTree):
         modifiers = z[:, 1:].sum(2)
         return self.tree.contains(z, lengths) & (modifiers <= self.max_modifiers).all(1)
 
+    @not_traced
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if scores.device.type != "cpu":
             own, given, sizes = self.at_hand(scores.detach(), lengths)
