@@ -132,7 +132,7 @@ def scores_of_equal_words(shape: tuple[int, ...], kind: str) -> Tensor:
     if kind == "few values":
         return torch.randint(0, 2, shape, generator=generator).double() * 0.3
     if kind == "equal words":
-        words = torch.tensor([0, 1, 1, 2, 1])[: len(scores)]
+        words = torch.tensor([0, 1, 1, 2, 1, 2])[: len(scores)]
         values = torch.tensor([0.14, 1.65, 1.04], dtype=torch.float64)
         return values[words].view(-1, *[1] * (scores.dim() - 1)).expand(shape).clone()
     scores[1:] = scores[:1]
