@@ -359,24 +359,27 @@ class _Contract:
             parts = case.parts()
             for given, tied in tied_scores(len(case.lengths), case.problem.shape, self.seed):
                 where = f"{case.structure.name}, {given}"
-                scores = tied.masked_fill(~parts, 0.0)
-                for is_train in (True, False):
-                    draw = self.draw(case, scores, is_train, what=given)
+                scores = tied.masked_fill(~parts, 0.0).requires_grad_()
+                for is_train in (False, True):
+                    estimator = self.fresh()
+                    draw = self.drawn_by(
+                        estimator, case.structure, scores, case.lengths, is_train, what=given
+                    )
                     self.shapes(case, draw, given)
                     if self.estimator.hard if is_train else self.estimator.hard_at_prediction:
                         self.members(case, draw, is_train, f", {given}")
+                total = self.total(estimator, case, draw).sum()
                 if self.gradient == "exact":
-                    directions = case.random(3, 19) * parts
-                    total = partial(self.objective, case)
                     self.report.agrees_with_both_sides(
-                        "the objective", where, total, scores, directions
+                        "the objective",
+                        where,
+                        partial(self.objective, case),
+                        scores.detach(),
+                        case.random(2, 19) * parts,
                     )
-                    continue
-                leaf = scores.requires_grad_()
-                objective = self.objective(case, leaf).sum()
-                if objective.requires_grad:
+                elif total.requires_grad:
                     with self.report.works("backward", where):
-                        (found,) = torch.autograd.grad(objective, leaf, allow_unused=True)
+                        (found,) = torch.autograd.grad(total, scores, allow_unused=True)
                     self.report.holds(
                         "gradients",
                         found is None or found.isfinite().all(),
