@@ -54,6 +54,8 @@ CALLS = 2000
 LARGEST_GAP = 1e-12
 # A change of a word's number of modifiers that is rounding, over the largest change of an arc.
 CHANGED = 1e-9
+# By how much prices are moved to see whether others do as well.
+SHIFT = 1e-4
 # By how much the fraction of a step that is tried first may exceed the last one that led on.
 LONGER = 8.0
 
@@ -278,9 +280,7 @@ class _NearestAverage(torch.autograd.Function):
             largest = -given[np.isfinite(given)].min(initial=-1.0)
             if answer.supports.gaps[item] > LARGEST_GAP * sizes[item] * largest:
                 residual[item] = np.inf
-        ctx.answers, ctx.priced = answers, np.zeros(array.shape[:2], dtype=np.bool_)
-        for item, result in enumerate(found):
-            ctx.priced[item, 1 : sizes[item] + 1] = result.prices > 0.0
+        ctx.answers, ctx.found, ctx.ask = answers, found, ask
         results = (
             torch.from_numpy(residual),
             torch.tensor([result.steps for result in found], dtype=torch.int64, device="cpu"),
@@ -292,8 +292,45 @@ class _NearestAverage(torch.autograd.Function):
     @staticmethod
     @last_derivative(OF_SPARSEMAP)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        result = _pull_back(ctx.answers[0].supports, ctx.priced, ctx.max_modifiers, of_mean)
-        return (result, *[None] * 5)
+        supports = _inside(ctx.answers, ctx.found, ctx.max_modifiers, ctx.ask)
+        priced = np.zeros(of_mean.shape[:2], dtype=np.bool_)
+        for item, result in enumerate(ctx.found):
+            priced[item, 1 : len(result.prices) + 1] = result.prices > 0.0
+        return (_pull_back(supports, priced, ctx.max_modifiers, of_mean), *[None] * 5)
+
+
+def _inside(
+    answers: list[Answer], found: list[Found], budget: int, ask: Callable[..., list[Answer]]
+) -> Supports:
+    """The supports at prices that are not at the edge of those that lead to the same mean. At the
+    edge trees tie that none of the other prices lets in, and the mean does not move along them.
+    Newton's method comes to it from where these trees have a weight, and leaves them what is
+    rounding: so prices are moved against them."""
+    supports, moves = answers[0].supports, {}
+    for item, result in enumerate(found):
+        n, size = len(result.prices), int(supports.counts[item])
+        slight = supports.weights[item, :size] <= TIGHT
+        if not slight.any() or not np.isfinite(result.residual):
+            continue
+        beyond = _counts(supports, item, n)[slight].sum(0) - budget * slight.sum()
+        beyond[result.prices == 0.0] = 0.0
+        if beyond.any():
+            prices = result.prices + SHIFT / np.abs(beyond).max() * beyond
+            moves[item] = np.maximum(prices, 0.0)
+    while moves:
+        given = [
+            _less(result.scores, moves.get(item, result.prices))
+            for item, result in enumerate(found)
+        ]
+        moved = ask(given)
+        changed = [
+            item for item in moves if np.abs(moved[item].mean - answers[item].mean).max() > TIGHT
+        ]
+        if not changed:
+            return moved[0].supports
+        for item in changed:
+            del moves[item]
+    return supports
 
 
 class _AverageOfTrees(torch.autograd.Function):

@@ -175,6 +175,27 @@ def test_the_jacobian_is_that_of_the_face_within_constraints(given: Constrained,
     check_jacobian(given.structure, scores, lengths, exact)
 
 
+@pytest.mark.parametrize("words", [[0, 1, 2, 2], [0, 2, 1, 1, 2]], ids=str)
+def test_the_jacobian_where_prices_are_not_unique(words: list[int]) -> None:
+    """Newton's method comes to the edge of the prices of the solution, where trees tie that have no
+    part in it: for one word, and for two that are equal."""
+    if len(words) == 4:
+        values = [[1.0, 2.0, 0.0], [1.0, 0.0, 2.0], [1.0, 0.0, 0.0]]
+    else:
+        values = [[0.79, -2.07, 2.37], [-1.07, -3.06, -1.34], [1.09, 1.77, -1.03]]
+    place = torch.tensor(words)
+    scores = torch.tensor(values, dtype=torch.float64)[place][:, place].requires_grad_()
+    given = budget_tree(len(words) - 1, True, True)
+    exact = solve_constrained(
+        structures_of(given.of, given.shape, torch.tensor([given.size])).numpy(),
+        scores.detach().flatten().numpy(),
+        np.stack(given.lines).reshape(given.size, -1),
+        np.ones(given.size),
+    )
+    assert not exact.has_kink
+    check_jacobian(given.structure, scores, torch.tensor([given.size]), exact)
+
+
 def check_jacobian(
     structure: Structure, scores: Tensor, lengths: Tensor, expected: Solution
 ) -> None:
