@@ -245,8 +245,10 @@ class OneOfN(ItemSet):
         from spacy_latent.kernels.attention import proximal
         from spacy_latent.kernels.simplex import sparsemax
 
-        prepared, lengths = self._read(scores, lengths)
-        smooth, _ = proximal(prepared, lengths, kind, penalty, self.name)
+        smooth, lengths = self._read(scores, lengths)
+        # The step takes equal scores for one, which no penalty of 0 keeps together.
+        if penalty > 0.0:
+            smooth, _ = proximal(smooth, lengths, kind, penalty, self.name)
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)
 
     def _allowed(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,6 +63,9 @@ def expect_made(check: str, given: object, kind: type, example: str) -> None:
 
 # As of torch.autograd.gradcheck.
 STEP = 1e-6
+# A step beyond what an algorithm may take for a tie, and by how much slopes at both sides may
+# differ, over the size of a direction, where there is no kink.
+LONG_STEP, SMOOTH = 1e-5, 1e-4
 
 
 def _slopes(function: Callable[[Tensor], Tensor], given: Tensor) -> Iterator[Tensor]:
@@ -183,6 +186,43 @@ class Report:
             f"{float(given[number, part]):.6g}{cause}, expected {float(expected[number, part]):.6g}"
             f"; {int(wrong.sum())} of {wrong.numel()} are wrong.",
         )
+
+    def agrees_with_both_sides(
+        self,
+        operation: str,
+        where: str,
+        function: Callable[[Tensor], Tensor],
+        at: Tensor,
+        directions: Tensor,
+    ) -> None:
+        """The gradient of ``function``, with the items first as ``at`` has them, along each of the
+        directions by differences, if those of both sides agree. Where they do not there is a kink,
+        and no gradient is the only one."""
+        what = f"the gradient of {operation} by finite differences"
+        leaf = at.clone().requires_grad_()
+        with self.works(what, where):
+            here = function(leaf)
+            factors = torch.linspace(1.0, 2.0, max(here.numel(), 1), dtype=here.dtype)
+            factors = factors[: here.numel()].view(here.shape)
+            given = gradient((here * factors).sum(), leaf)
+        for number, direction in enumerate(directions):
+            step = LONG_STEP * direction
+            with self.works(what, where), torch.no_grad():
+                after = (function(at + step) - here) / LONG_STEP
+                before = (here - function(at - step)) / LONG_STEP
+            size = 1.0 + float(direction.abs().sum())
+            smooth = ((after - before).abs() < SMOOTH * size).reshape(len(at), -1).all(1)
+            expected = (0.5 * (after + before) * factors).reshape(len(at), -1).sum(1)
+            found = (given * direction).flatten(1).sum(1)
+            for b in smooth.nonzero().flatten().tolist():
+                self.same(
+                    what,
+                    f"{where}, item {b} along direction {number}",
+                    found[b],
+                    expected[b],
+                    1e-3,
+                    SMOOTH * size,
+                )
 
     @contextmanager
     def works(self, operation: str, given: str = "") -> Iterator[None]:
