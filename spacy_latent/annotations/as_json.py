@@ -28,10 +28,11 @@ def to_json(
       ``dependencies``, [head, modifier, label, probability].
     - Tags: ``tags``. Tags whose names form entities also have ``entities``, [start, end, label,
       probability]. ``possible`` is there if the component was calibrated for a coverage. Each
-      alternative lists the entities that only the first alternative has ("without") and the entities
-      that only this alternative has ("with"). A span has ``min_confidence`` if the component leaves
-      less probable entities out of ``doc.ents``. It has ``entities_calibrated``, true, if the
-      probabilities of entities were calibrated and the weights of alternatives were not.
+      alternative lists the entities that only the first alternative has ("without") and the
+      entities that only this alternative has ("with"). A span has ``min_confidence`` if the
+      component leaves less probable entities out of ``doc.ents``. It has ``entities_calibrated``,
+      true, if the probabilities of entities were calibrated and the weights of alternatives were
+      not.
     - Items: ``items``, [token, probability].
     - Pairs of words: ``cells``, [token of the first text, token of the second, probability].
     - Spans: ``brackets``, [start, end, probability]. Brackets of segments and phrases end with the
@@ -39,14 +40,15 @@ def to_json(
 
     ``labels`` has the names behind the numbers of tags and of decoded labels, if they have names.
     Every entry has the decoded structure and the alternatives of each span, in the form of
-    :class:`spacy_latent.annotations.SpanStructure`. Probabilities that are not stored are null. A text
-    without tokens has the same keys, with empty lists.
+    :class:`spacy_latent.annotations.SpanStructure`. Probabilities that are not stored are null. A
+    text without tokens has the same keys, with empty lists.
 
     Args:
         doc: The doc.
-        components: Names of the components to include. Components without an annotation are skipped.
-        kinds: The kind that each component writes, by the name that the structures are stored under;
-            used for texts without tokens.
+        components: Names of the components to include. Components without an annotation are
+            skipped.
+        kinds: The kind that each component writes, by the name that the structures are stored
+            under; used for texts without tokens.
         threshold: If given, ``probable`` lists all parts with at least this probability, whether or
             not they belong to the best structure. Their form is the form in ``dependencies``,
             ``arcs``, ``cells``, ``items`` or ``brackets``; [token, tag, probability] for tags; and

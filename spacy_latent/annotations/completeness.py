@@ -32,7 +32,8 @@ def annotated_labels(doc: Doc) -> tuple[str, ...] | None:
     A token outside of entities may belong to an entity of any other label.
 
     Returns:
-        The names of the labels without duplicates, or None if the text was annotated for all labels.
+        The names of the labels without duplicates, or None if the text was annotated for all
+        labels.
 
     Raises:
         LatentError: If the value is not a list of names.
@@ -58,8 +59,8 @@ def entity_flags(doc: Doc) -> dict[str, int]:
     """Return the least number of entities of each label, from ``doc._.entity_flags``.
 
     Returns:
-        The least number by label; 0 states that the doc has no entity of the label. Nothing is known
-        about labels that are missing.
+        The least number by label; 0 states that the doc has no entity of the label. Nothing is
+        known about labels that are missing.
 
     Raises:
         LatentError: If the value is not such a mapping.

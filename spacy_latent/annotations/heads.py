@@ -18,8 +18,8 @@ def known_heads(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
     """Return the annotated heads of the n tokens and the hashes of their labels.
 
     Returns:
-        The heads, ``(n,)`` int64, as indices in the doc: a root is its own head, and −1 is an unknown
-        head. Then the hashes of the labels, ``(n,)`` uint64, with 0 for an unknown label.
+        The heads, ``(n,)`` int64, as indices in the doc: a root is its own head, and −1 is an
+        unknown head. Then the hashes of the labels, ``(n,)`` uint64, with 0 for an unknown label.
     """
     given: Any = doc.to_array([HEAD, DEP])
     place, labels = np.arange(len(doc)), given[:, 1].copy()

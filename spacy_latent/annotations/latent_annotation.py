@@ -83,18 +83,18 @@ class LatentAnnotation:
     def arcs(self, threshold: float | None = None, alternative: int | None = None) -> list[Arc]:
         """Return the arcs of the best trees, or all arcs with at least the given probability.
 
-        The probability of an arc is None if the component stored no probabilities
-        (``annotate = "map"``).
+        The probability of an arc is None if the component stored no probabilities (``annotate =
+        "map"``).
 
         Args:
             threshold: Return all arcs with at least this probability. Needs stored probabilities
                 (``annotate = "probabilities"``).
-            alternative: Return the arcs of the alternative with this index instead. Spans with fewer
-                alternatives than others contribute no arcs.
+            alternative: Return the arcs of the alternative with this index instead. Spans with
+                fewer alternatives than others contribute no arcs.
 
         Raises:
-            LatentError: If the threshold is outside of [0, 1] or no probabilities are stored for it, or
-                if no span has the alternative.
+            LatentError: If the threshold is outside of [0, 1] or no probabilities are stored for
+                it, or if no span has the alternative.
         """
         self._check(threshold, alternative)
         return [arc for span in self.spans for arc in self._arcs(span, threshold, alternative)]
@@ -110,7 +110,7 @@ class LatentAnnotation:
         ]
 
     def _check(self, threshold: float | None, alternative: int | None) -> None:
-        """Raise LatentError for a threshold or an alternative that would silently give an empty result."""
+        """Raise LatentError for a threshold or an alternative that would misleadingly give nothing."""
         if threshold is not None and not 0 <= threshold <= 1:
             raise LatentError(f"threshold is {threshold}; expected a probability, from 0 to 1.")
         if alternative is None or not self.spans:
@@ -131,8 +131,8 @@ class LatentAnnotation:
     ) -> list[Dependency]:
         """Return the labelled arcs of the best trees, or all with at least the given probability.
 
-        The arguments are the arguments of :meth:`arcs`. With ``alternative``, the probability is the
-        probability of the labelled arc under the distribution over all trees.
+        The arguments are the arguments of :meth:`arcs`. With ``alternative``, the probability is
+        the probability of the labelled arc under the distribution over all trees.
 
         Raises:
             LatentError: If the arcs have no labels.
@@ -235,7 +235,8 @@ class LatentAnnotation:
         """Return the entities by which an alternative of named tags differs from the first one.
 
         Returns:
-            The entities that only the first alternative has, and the entities that only this one has.
+            The entities that only the first alternative has, and the entities that only this one
+            has.
 
         Raises:
             LatentError: If no span has the alternative.
@@ -259,8 +260,8 @@ class LatentAnnotation:
     def possible_entities(self) -> list[Entity]:
         """Return the calibrated set of possible entities, the most probable first in each span.
 
-        The set contains all entities of a text. This holds for a share of the texts with entities: the
-        coverage that ``spacy latent calibrate --coverage`` was given. The entities may overlap.
+        The set contains all entities of a text. This holds for a share of the texts with entities:
+        the coverage that ``spacy latent calibrate --coverage`` was given. The entities may overlap.
 
         Raises:
             LatentError: If no such set is stored.
@@ -285,7 +286,7 @@ class LatentAnnotation:
     def brackets(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[Bracket]:
-        """Return the spans or segments of the best structures, or all with at least the given probability.
+        """Return the spans or segments of the best structures, or all that are probable enough.
 
         See :meth:`arcs` for the arguments.
         """
@@ -324,7 +325,7 @@ class LatentAnnotation:
 
     @property
     def displacy_style(self) -> str:
-        """displaCy style that :meth:`to_displacy` returns data for: "dep", "ent" or "span".
+        """Name of the displaCy style for :meth:`to_displacy`: "dep", "ent" or "span".
 
         Raises:
             LatentError: If displaCy cannot draw the structure.
@@ -337,8 +338,9 @@ class LatentAnnotation:
     ) -> list[dict[str, object]]:
         """Return one drawing per span, for ``displacy.render(..., style=..., manual=True)``.
 
-        The style is :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags, spans and
-        segments. Spans of one token are left out, because trees have one over every token.
+        The style is :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags,
+        spans and segments. Spans of one token are left out, because trees have one over every
+        token.
 
         The root of a tree has the tag "root". The labels of the parts are their probabilities, if
         probabilities are stored. See :meth:`arcs` for the arguments.
@@ -419,8 +421,8 @@ class LatentAnnotation:
         """Return the indices of the parts within the span, with their probabilities.
 
         Returns:
-            The parts. A probability is 0 if it is below the threshold from which the component stores
-            probabilities, and None if the component stored no probabilities.
+            The parts. A probability is 0 if it is below the threshold from which the component
+            stores probabilities, and None if the component stored no probabilities.
         """
         known = probability_of_parts(span.parts, span.probabilities)
         if threshold is not None and alternative is None:

@@ -33,8 +33,8 @@ def check_settings(
         annotate: One of :data:`LEVELS`.
         threshold: A number in [0, 1].
         alternatives: A whole number >= 0.
-        setting: The component's own name for ``threshold``. The error message has this name, so that
-            users can find it in their config.
+        setting: The component's own name for ``threshold``. The error message has this name, so
+            that users can find it in their config.
     """
     if annotate not in LEVELS:
         raise LatentError(f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}.")

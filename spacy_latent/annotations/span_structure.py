@@ -17,8 +17,8 @@ class SpanStructure:
         kind: Format of ``decoded``; see :mod:`spacy_latent.kinds`. Tokens are counted from 0 within
             their span, except in "heads" and "arcs".
 
-            - "heads": the head of each token of the span; 0 for the root and i for the i-th token of
-              the span, counted from 1.
+            - "heads": the head of each token of the span; 0 for the root and i for the i-th token
+              of the span, counted from 1.
             - "tags": the tag of each token.
             - "items": the chosen tokens.
             - "spans": the first and the last token of each span.
@@ -29,32 +29,32 @@ class SpanStructure:
             - "parts", and custom kinds that are like it: the indices of the chosen parts.
         decoded: The best structure, int32.
         parts: ``(P, axes)`` int32, the parts with a probability above the threshold, or None. Their
-            format is the format of ``decoded``, but [token, tag] for "tags" and [head, modifier] for
-            "heads".
+            format is the format of ``decoded``, but [token, tag] for "tags" and [head, modifier]
+            for "heads".
         probabilities: ``(P,)`` float32, the probabilities of ``parts``, or None.
         alternatives: Other structures, decoded, with their weights; the heaviest first.
         labels: Names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
             "O", and B-, I-, L- and U- followed by a label.
         entity_probabilities: ``(E,)`` float32, the probabilities of the entities that the tags in
             ``decoded`` form, in order, or None.
-        given: ``(E,)`` bool, true for the entities that were on the doc before, or None if no entity
-            was.
+        given: ``(E,)`` bool, true for the entities that were on the doc before, or None if no
+            entity was.
         other_start, other_end: Token offsets in the doc of the text that this span is aligned with;
             None except for "cells".
-        counters: ``(tokens, K)`` float32, the values of the scorer's counters after each token; None
-            for a scorer without counters.
-        arc_labels: ``(tokens,)`` int32, for labelled "heads": the index in ``labels`` of the label of
-            each token's arc in ``decoded``. None for other structures.
-        labelled_parts: ``(Q, 3)`` int32, [head, modifier, label], the labelled arcs with a probability
-            above the threshold, or None.
+        counters: ``(tokens, K)`` float32, the values of the scorer's counters after each token;
+            None for a scorer without counters.
+        arc_labels: ``(tokens,)`` int32, for labelled "heads": the index in ``labels`` of the label
+            of each token's arc in ``decoded``. None for other structures.
+        labelled_parts: ``(Q, 3)`` int32, [head, modifier, label], the labelled arcs with a
+            probability above the threshold, or None.
         labelled_probabilities: ``(Q,)`` float32, the probabilities of ``labelled_parts``, or None.
         alternative_labels: The ``arc_labels`` of each alternative.
-        alternative_probabilities: The ``entity_probabilities`` of each alternative; empty if they are
-            not known.
-        possible: ``(C, 3)`` int32, the calibrated set of possible entities, the most probable first:
-            first token, token after the last, and number of the label's U tag. It contains all
-            entities of the text with the coverage that the component was calibrated for. None for a
-            component without such a coverage.
+        alternative_probabilities: The ``entity_probabilities`` of each alternative; empty if they
+            are not known.
+        possible: ``(C, 3)`` int32, the calibrated set of possible entities, the most probable
+            first: first token, token after the last, and number of the label's U tag. It contains
+            all entities of the text with the coverage that the component was calibrated for. None
+            for a component without such a coverage.
         possible_probabilities: ``(C,)`` float32, the probabilities of ``possible``, or None.
         min_confidence: Entities less probable than this were left out of ``doc.ents``; None without
             such a threshold.
