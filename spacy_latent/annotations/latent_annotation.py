@@ -110,7 +110,7 @@ class LatentAnnotation:
         ]
 
     def _check(self, threshold: float | None, alternative: int | None) -> None:
-        """Raise LatentError for a threshold or an alternative that would misleadingly give nothing."""
+        """Raise LatentError for a threshold or an alternative that would wrongly give nothing."""
         if threshold is not None and not 0 <= threshold <= 1:
             raise LatentError(f"threshold is {threshold}; expected a probability, from 0 to 1.")
         if alternative is None or not self.spans:
