@@ -9,8 +9,8 @@ from spacy.attrs import DEP, HEAD
 from spacy.strings import get_string_id
 from spacy.tokens import Doc
 
-# CoNLL-U has this for what is not known. spaCy's converter makes a label of it, and a token without
-# a head its own head.
+# CoNLL-U writes "_" for unknown values. spaCy's converter turns it into a label, and makes a token
+# without a head its own head.
 UNKNOWN = get_string_id("_")
 
 

@@ -504,7 +504,7 @@ def _style_of(accessors: Sequence[str]) -> str:
 def _label(span: SpanStructure, probability: float | None, label: int | None = None) -> str:
     shown = []
     if label is not None:
-        # displaCy does not escape it.
+        # displaCy does not escape labels.
         shown.append(str(label) if span.labels is None else escape(span.labels[label]))
     if probability is not None:
         shown.append(f"{probability:.2f}")

@@ -34,7 +34,7 @@ Examples:
 
 
 CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
-# Below this value, the identity of an entity says little about its confidence.
+# With a slope below this value, different entities have almost the same confidence.
 FLAT = 0.5
 
 

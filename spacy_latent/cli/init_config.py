@@ -222,8 +222,8 @@ def loaded(config: Config) -> Language:
 def with_refusal(config: Config) -> Config:
     """Return a copy with a callback that refuses trainings that are too short.
 
-    A training is too short if it would end before the last stage of the structure or estimator. An
-    existing callback is not replaced.
+    A training is too short if it would end before the last stage of the structure or estimator. The
+    check runs when the config is loaded. An existing callback is not replaced.
     """
     from spacy_latent.pipeline.unreached_stages import CALLBACK
 

@@ -312,7 +312,7 @@ def make_closing(figures: dict[str, Any]) -> Markup:
 
 
 def _side_by_side(tables: Sequence[Table]) -> Markup:
-    """Return the tables combined into one, with all intervals."""
+    """Return the markup of the tables side by side, with all intervals."""
     from spacy_latent.visualize.elements import tag
     from spacy_latent.visualize.figure_table import FigureRow, figure_table
 

@@ -48,7 +48,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
     first, second, label = known_fields(nlp, fields)
     with warnings.catch_warnings():
-        # Of pairs without a label, which are counted below.
+        # Warnings about pairs without a label, which are counted below.
         warnings.simplefilter("ignore", LatentWarning)
         missing = missing_labels(nlp.config.interpolate())
         examples = list(read_text_pairs_v1(corpus, first, second, label, missing=missing)(nlp))

@@ -100,8 +100,8 @@ def annotated(
 ) -> Iterator[Doc]:
     """Yield docs with the probabilities of every latent layer, including inline layers.
 
-    The settings in the config have no effect. Each layer is read just before its component runs, so
-    that it sees the same sentences as the component.
+    This does not depend on the annotation settings in the config. Each layer is read just before
+    its component runs, so that it sees the same sentences as the component.
 
     Raises:
         LatentError: If alternatives are requested and a component has none.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spacy_latent.pipeline.finding import Finding, Level
 
 
-# Number of examples in which references to evaluate by are searched.
+# Number of development examples that are checked for references.
 JUDGED = 200
 # Number of examples in which a label is searched before it counts as missing.
 SEARCHED = 20_000

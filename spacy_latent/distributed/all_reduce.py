@@ -295,7 +295,7 @@ class InnerSteps:
             with self.reduce.keeping_failure():
                 own = self.pipe.backprop_further()
                 weights = weights_of([(self.name, self.pipe.further_model)])
-            # Raises on all ranks where one has failed.
+            # Raises an error on all ranks if one has failed.
             self.reduce.agree(weights)
             if not self.reduce.ranks.most(_flags([own])).item():
                 return

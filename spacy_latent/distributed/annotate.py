@@ -494,7 +494,7 @@ def _check_output(
         "files": STDIN,
     }
     if shards is not None:
-        # By the names of the output files, because a corpus may be moved.
+        # By the names of the shards and not by path, because a corpus may be moved.
         paths = {shard.name.rsplit("-", 1)[0]: shard.path for shard in shards}
         ours["files"] = {name: os.path.getsize(path) for name, path in paths.items()}
     path = output / MANIFEST

@@ -448,10 +448,9 @@ class _Tokens:
 
 
 def read_rows(path: Path | str, vocab: Vocab) -> Iterator[Row]:
-    """Yield the rows of a file of :func:`to_table`, or of all such files in a directory.
+    """Yield the rows of a file of :func:`to_table`, or of all such files in and below a directory.
 
-    Files in a directory and below it are sorted by name. The docs have everything that the columns
-    hold.
+    The files are sorted by name. The docs have everything that the columns hold.
     """
     pa = pyarrow()
     for file in parquet_files(Path(path)):

@@ -87,7 +87,7 @@ def draw_alignment(
     across = end + 8 + second + look.offset_x
     down = rows * ROW + 16
 
-    # A shorter text is spread over the height of the longer one, so that lines run level.
+    # A shorter text is spread over the height of the longer one, to keep lines horizontal.
     def y(i: int, words: Sequence[str]) -> float:
         return 8 + (i + 0.5) * rows * ROW / len(words)
 
@@ -113,7 +113,7 @@ def draw_alignment(
         group = {"class": "sl-cell", "opacity": seen}
         drawn = element("g", group, tooltip, element("path", line))
         content.append(of_words(look.marked, (cell.source, f"b{cell.target}"), drawn))
-    # "end" is the left edge where writing runs to the left: the anchors need no mirroring.
+    # For text from right to left, "end" is the left edge, so that the anchors need no mirroring.
     columns = ((source, start - 8, "end", ""), (target, end + 8, "start", "b"))
     for words, place, anchor, text_name in columns:
         for i, word in enumerate(words):

@@ -178,7 +178,7 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
     for place, name, value, colour in sorted(ends):
         said = f"{name} {_short(value)}"
         room = max(room, 20 + text_width(said, SMALL))
-        # Names stand clear of each other.
+        # Keep a distance between the names.
         at = max(place + 4, at + 16)
         parts.append(
             tag("path", d=f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}", stroke=colour)

@@ -173,7 +173,7 @@ def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:
     for token in doc[start:end]:
         root = token.head.i == token.i
         words.append({"text": token.text, "tag": "root" if root else ""})
-        # A head outside the span has no place in this picture.
+        # A head outside of the span cannot be drawn.
         if not root and start <= token.head.i < end:
             ends = sorted((token.i - start, token.head.i - start))
             arcs.append(

@@ -212,8 +212,8 @@ def make_figures(
 def drawn_pieces(spans: Sequence[SpanStructure]) -> int:
     """Return how many of the structures of a doc are drawn.
 
-    All structures are drawn, except for pairs of texts in pieces. These have at least one piece and
-    no more than :data:`WORDS_OF_A_PAIR` words.
+    All structures are drawn, with one exception. A pair of texts may be aligned in pieces. At least
+    one piece is then drawn, and no more pieces than have :data:`WORDS_OF_A_PAIR` words together.
     """
     count, words = 0, 0
     for span in spans:

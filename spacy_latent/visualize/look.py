@@ -40,7 +40,7 @@ FONT_PATTERN = re.compile(r"[\w\s,'-]+")
 def settings_of(doc: Doc) -> dict[str, str]:
     """Return the language and the direction of writing of a doc, as displaCy determines them.
 
-    In a multi-language pipeline, the direction is the direction of most letters of the text.
+    In a multi-language pipeline, the majority of the letters determines the direction.
     """
     from spacy.displacy import get_doc_settings
 

@@ -16,7 +16,7 @@ PURPLE = "#CC79A7"
 
 CATEGORIES = (ORANGE, SKY_BLUE, GREEN, PURPLE, VERMILLION, BLUE, YELLOW)
 
-# By the name of the CSS variable: light, dark.
+# (light, dark) by the name of the CSS variable.
 COLORS = {
     "ink": ("#1B1F24", "#E8EAED"),
     "muted": ("#5B6470", "#A3ABB6"),

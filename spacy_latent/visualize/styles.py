@@ -76,7 +76,7 @@ def _gold_arcs(doc: Doc, span: SpanStructure) -> list[DrawnArc]:
     arcs = []
     for token in doc[span.start : span.end]:
         head = None if token.head.i == token.i else token.head.i - span.start
-        # A head outside of the span has no place in this picture.
+        # A head outside of the span cannot be drawn.
         if head is None or 0 <= head < len(span):
             label = "" if head is None else token.dep_
             arcs.append(DrawnArc(head, token.i - span.start, 1.0, label))

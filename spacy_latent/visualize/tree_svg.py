@@ -97,7 +97,7 @@ def draw_tree(
     content = [
         *above_words.draw(columns, look, top - 3, -1, words),
         *below_words.draw(columns, look, top + LINE, 1, words),
-        # Over all lines.
+        # Labels are drawn after all lines, so that they are on top.
         *above_words.labels(columns, look, top - 3, -1),
         *below_words.labels(columns, look, top + LINE, 1),
     ]
@@ -178,7 +178,7 @@ class _Side:
             up: −1 for arcs above ``base``, 1 for arcs below it.
         """
         drawn = []
-        # What is drawn last lies on top.
+        # The arcs that are drawn last are on top.
         order = sorted(
             range(len(self.arcs)), key=lambda i: (not self.arcs[i].faint, self.arcs[i].probability)
         )
