@@ -1,4 +1,4 @@
-"""What is saved of a component, and what stands in the config when it is loaded again."""
+"""Saving and loading of components, and precedence of the config over saved settings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ DIGEST = "sha256_of_model"
 
 
 class DamagedFile(LatentError):
-    """A file of a saved component that is not as it was written."""
+    """Error for a file of a saved component that has changed since it was written."""
 
 
 class StoredComponent(BatchedComponent):
-    """A component whose settings are those of the config that it is made from, also where weights
-    are loaded that were saved with other settings: who edits ``config.cfg`` of a trained pipeline,
-    or gives ``spacy.load`` a ``config``, gets what stands there. spaCy's own components take back
-    what was saved. What was changed in ``cfg`` in Python is saved beside the labels, and counts."""
+    """Component whose settings come from its config, even if weights were saved with other settings.
+
+    If a user edits ``config.cfg`` of a trained pipeline, or passes a ``config`` to ``spacy.load``,
+    the component uses these values. spaCy's own components restore the saved values. Changes of
+    ``cfg`` in Python are saved with the labels, and take precedence.
+    """
 
     cfg: dict[str, Any]
     _configured: dict[str, Any]
@@ -60,8 +62,11 @@ class StoredComponent(BatchedComponent):
         util.to_disk(path, serialize, exclude)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Raises LatentError where the weights are not those of such a component, or not as they
-        were written."""
+        """Load the component from bytes.
+
+        Raises:
+            LatentError: if the weights belong to another component, or are damaged.
+        """
         exclude = list(exclude)
         with self._loading("these bytes") as (read_cfg, read_model):
             deserialize: dict[str, Callable] = {
@@ -73,8 +78,12 @@ class StoredComponent(BatchedComponent):
         return self
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Raises LatentError where the directory is not complete, or the weights are not those of
-        such a component, or not as they were written."""
+        """Load the component from a directory.
+
+        Raises:
+            LatentError: if the directory is incomplete, or if the weights belong to another
+                component or are damaged.
+        """
         exclude = list(exclude)
         # Without its cfg a component would have no labels, and find nothing.
         for file in ("model", "cfg"):
@@ -93,12 +102,12 @@ class StoredComponent(BatchedComponent):
         return self
 
     def keep_settings(self) -> None:
-        """Check what the config says, and remember it; called at the end of a constructor."""
+        """Check the settings of the config and keep a copy; called at the end of a constructor."""
         self.check_settings()
         self._configured = {key: copy(self.cfg[key]) for key in self.cfg if key not in LEARNT}
 
     def configure(self, key: str, value: Any) -> None:
-        """Change a setting that the config is to have as well, where the caller writes it."""
+        """Change a setting that the caller also writes to the config."""
         self.cfg[key] = self._configured[key] = value
 
     def _learnt(self) -> dict[str, Any]:
@@ -127,8 +136,10 @@ class StoredComponent(BatchedComponent):
 
     @contextmanager
     def _loading(self, source: str) -> Iterator[tuple[Callable, Callable]]:
-        """GIVES: what reads the bytes of the cfg, and then what reads those of the weights. Where
-        one fails, the component keeps the settings that it had."""
+        """Provide the readers of the cfg and of the weights, in this order.
+
+        If one of them fails, the component keeps its previous settings.
+        """
         before = dict(self.cfg)
         saved: dict[str, Any] = {}
         if CALIBRATION in self.cfg:
@@ -179,7 +190,11 @@ class StoredComponent(BatchedComponent):
             ) from error
 
     def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
-        """What :meth:`_saved` wrote. Raises DamagedFile for anything else."""
+        """Read the output of :meth:`_saved`.
+
+        Raises:
+            DamagedFile: if the data are anything else.
+        """
         try:
             saved = srsly.json_loads(data.decode("utf-8") if isinstance(data, bytes) else data)
             wrong = self._wrong_in(saved)
@@ -193,7 +208,8 @@ class StoredComponent(BatchedComponent):
         return saved
 
     def _wrong_in(self, saved: Any) -> str:
-        """What is JSON, and not what :meth:`_saved` writes."""
+        """Describe a value that :meth:`_saved` cannot have written; empty if there is no such value.
+        """
         if not isinstance(saved, dict):
             return f"{type(saved).__name__!r}; expected values by name"
         labels, changed = saved.get("labels", []), saved.get(CHANGED, {})
@@ -216,12 +232,18 @@ class StoredComponent(BatchedComponent):
         return ""
 
     def check_settings(self) -> None:
-        """Called when the component is made, saved and loaded. Raises LatentError for settings in
-        ``cfg`` that it cannot have."""
+        """Check the settings when the component is made, saved and loaded.
+
+        Raises:
+            LatentError: if a setting in ``cfg`` is invalid.
+        """
 
     def check_learnt(self) -> None:
-        """Called when something was loaded. Raises LatentError for what training cannot have found
-        out."""
+        """Check learnt values after loading.
+
+        Raises:
+            LatentError: if training cannot have produced a value.
+        """
 
 
 def _alike(given: Any, value: Any) -> bool:
