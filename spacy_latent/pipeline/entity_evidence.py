@@ -221,7 +221,7 @@ class EvidenceReader:
         return np.array([tag.partition("-")[2] == label for tag in self.tags])
 
     def open_labels(self, allowed: np.ndarray, example: Example) -> None:
-        """Allow the tags of labels for which a text was not annotated, on tokens outside of entities.
+        """Allow the tags of labels without annotation, on tokens outside of entities.
 
         Args:
             allowed: ``(n, K)`` bool, tags that agree with the reference as if it were complete. It
@@ -346,7 +346,9 @@ class EvidenceReader:
 
 @dataclass
 class EvidenceSurvey:
-    """Counts of the annotation in training texts, from one pass over a corpus that may be slow to read.
+    """Counts of the annotation in training texts.
+
+    They come from one pass, since a corpus may be slow to read.
 
     Attributes:
         texts: number of texts.

@@ -199,7 +199,7 @@ class TrainingBatch(HeldBatch):
 
 
 class LatentEncoder(TrainedComponent):
-    """Encoder that gives each sentence a latent structure, and each token a vector composed with it.
+    """Encoder that gives sentences a latent structure, and tokens vectors composed with it.
 
     Listening components use the vectors, and their gradients train the structure. They listen with
     ``spacy-latent.LatentListener.v1``, or with spaCy's own listener if ``doc.tensor`` is free.
@@ -533,8 +533,7 @@ class LatentEncoder(TrainedComponent):
                 check_loss(each, self.cfg["supervision_loss"])
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
-        """Raise LatentError if several components would write ``doc.tensor`` and one listener reads it.
-        """
+        """Raise LatentError if a listener reads a ``doc.tensor`` that others may write."""
         stock = [
             component
             for component, found in self.listener_map.items()

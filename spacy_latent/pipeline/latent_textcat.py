@@ -472,8 +472,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def _reward(
         self, examples: list[Example], found: "TextPredictions", losses: dict[str, float]
     ) -> None:
-        """Store the rewards of the structures for :meth:`get_loss`, and add their mean to the losses.
-        """
+        """Store the rewards of the structures for :meth:`get_loss`, and report their mean."""
         from spacy_latent.models.latent_text_classifier import latent_layer
         from spacy_latent.models.structure_rewards import rewards_of
 
@@ -593,8 +592,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return objective(estimator, each, EvidenceTerms(*terms), exact, *weights, *others)
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
-        """Return the weight of the bound in the loss of each doc, ``(D,)``, and the weight of its KL.
-        """
+        """Return the weights of the bound in the losses of docs, ``(D,)``, and of its KL."""
         import torch
 
         from spacy_latent.models.latent_text_classifier import evidence_of
@@ -660,7 +658,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
 
 class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
-    """Text classifier like ``textcat_multilabel``, any number of labels per doc, over latent structures.
+    """Text classifier like ``textcat_multilabel``, any number of labels, over latent structures.
 
     Args:
         score_range: None, or the lowest and the highest score for regression. Then ``doc.cats``
@@ -730,8 +728,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
 
     @property
     def field(self) -> "LabelField | None":
-        """Distribution over the sets of labels that the constraints allow; None without constraints.
-        """
+        """Distribution over the allowed sets of labels; None without constraints."""
         if self.constraints is None:
             return None
         if self._field is None or self._field[0] != self.labels:

@@ -29,7 +29,7 @@ class DamagedFile(LatentError):
 
 
 class StoredComponent(BatchedComponent):
-    """Component whose settings come from its config, even if weights were saved with other settings.
+    """Component whose settings come from its config, whatever settings were saved.
 
     If a user edits ``config.cfg`` of a trained pipeline, or passes a ``config`` to ``spacy.load``,
     the component uses these values. spaCy's own components restore the saved values. Changes of
@@ -208,8 +208,7 @@ class StoredComponent(BatchedComponent):
         return saved
 
     def _wrong_in(self, saved: Any) -> str:
-        """Describe a value that :meth:`_saved` cannot have written; empty if there is no such value.
-        """
+        """Describe a value that :meth:`_saved` cannot have written; empty if there is none."""
         if not isinstance(saved, dict):
             return f"{type(saved).__name__!r}; expected values by name"
         labels, changed = saved.get("labels", []), saved.get(CHANGED, {})
