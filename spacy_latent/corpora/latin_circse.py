@@ -1,7 +1,8 @@
-"""Universal Dependencies Latin CIRCSE: tragedies of Seneca and the Germania of Tacitus. In 64 % of
-the sentences to train on arcs cross.
+"""Universal Dependencies Latin CIRCSE: tragedies of Seneca and the Germania of Tacitus.
 
-python -m spacy_latent.corpora.latin_circse corpus/latin
+Arcs cross in 64 % of the training sentences.
+
+    python -m spacy_latent.corpora.latin_circse corpus/latin
 """
 
 from __future__ import annotations
