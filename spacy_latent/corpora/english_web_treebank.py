@@ -97,9 +97,11 @@ def main(
     repeats: int = 1,
     seed: int = 0,
 ) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc. With a HEAD_SHARE
-    below 1 only so many of the training docs keep their annotation; they alone are in
-    labelled.spacy, and in train.spacy each of them stands REPEATS times."""
+    """Write train.spacy and dev.spacy to OUTPUT, with SENTENCES sentences in each doc.
+
+    With a HEAD_SHARE below 1, only this share of the training docs keeps its annotation. These docs
+    alone are in labelled.spacy, and they are REPEATS times in train.spacy.
+    """
     check_share("head_share", head_share, repeats)
     names = SOURCES if head_share == 1 else ("dev",)
     write_sources({name: SOURCES[name] for name in names}, output, downloads, sentences)

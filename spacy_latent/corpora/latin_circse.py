@@ -29,7 +29,7 @@ SOURCES = {
 
 
 def main(output: Path, downloads: Path = Path("corpus/downloads"), sentences: int = 10) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc."""
+    """Write train.spacy and dev.spacy to OUTPUT, with SENTENCES sentences in each doc."""
     write_sources(SOURCES, output, downloads, sentences)
 
 

@@ -91,8 +91,10 @@ def main(
     output: Annotated[Path, typer.Argument(help="Folder for as many .spacy files")],
     limit: Annotated[int, typer.Option(help="Of the training set; 0 for all of it", min=0)] = 0,
 ) -> None:
-    """Write the expressions of SOURCE as docs with tags to OUTPUT; all but train.spacy with their
-    trees, which a latent structure is judged by."""
+    """Write the expressions of SOURCE as docs with tags to OUTPUT.
+
+    All files but train.spacy also have the trees, to evaluate latent structures.
+    """
     files = sorted(source.glob("*.tsv"))
     if not files:
         raise LatentError(

@@ -91,9 +91,11 @@ def main(
     labelled_share: float = 1.0,
     repeats: int = 1,
 ) -> None:
-    """Write train.spacy, dev.spacy and test.spacy to OUTPUT. With a LABELLED_SHARE below 1 only so
-    many of the training sentences keep their label; they alone are in labelled.spacy, and in
-    train.spacy each of them stands REPEATS times."""
+    """Write train.spacy, dev.spacy and test.spacy to OUTPUT.
+
+    With a LABELLED_SHARE below 1, only this share of the training sentences keeps its label. These
+    sentences alone are in labelled.spacy, and they are REPEATS times in train.spacy.
+    """
     check_share("labelled_share", labelled_share, repeats)
     texts = {label: read_source(source, downloads) for label, source in SOURCES.items()}
     parts: dict[str, Sequence[tuple[str, str | None]]] = dict(split_lines(texts, seed))

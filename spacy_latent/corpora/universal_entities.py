@@ -60,8 +60,11 @@ def train_source() -> Source:
 
 
 def main(output: Path, downloads: Path = Path("corpus/downloads/uner"), held_out: int = 0) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT. With --held-out, of each five documents for
-    training so many are left out, and written to held_out.spacy."""
+    """Write train.spacy and dev.spacy to OUTPUT.
+
+    With --held-out, this number of every five training documents is left out, and written to
+    held_out.spacy.
+    """
     if not 0 <= held_out < SHARES:
         raise LatentError(f"--held-out is {held_out}; expected 0 to {SHARES - 1} of {SHARES}.")
     train = list(read_documents(read_source(train_source(), downloads)))

@@ -60,10 +60,10 @@ from spacy_latent.pipeline.references import Beside, Spans
 if TYPE_CHECKING:
     from spacy_latent.structures.base import Structure
 
-# Number of texts times draws of random structures, at least about this.
+# Number of random structures over all texts, with at most MOST_DRAWS for each text.
 DRAWN = 1000
 MOST_DRAWS = 5
-# Bytes of vectors that are kept from run to run.
+# Bytes of vectors that are kept between runs.
 VECTORS = 256e6
 # Structures of shorter spans are nearly all alike.
 LONG_ENOUGH = 4
@@ -191,7 +191,7 @@ class _Run:
         self.progress = progress
         # The embedders' vectors do not depend on the structures above them.
         self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
-        # Runs start from here; a processed doc is none to predict on.
+        # Runs start from unprocessed docs.
         self.raw = [example.predicted.copy() for example in examples]
         names = [*self.components, *self.finders]
         self.examples, self.uncertainties = self._predict(

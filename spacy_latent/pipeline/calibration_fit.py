@@ -78,7 +78,7 @@ class ScoreFit:
         self.size = sum(len(group.docs) for group in groups)
         places = [place for group in groups for place in group.docs]
         self.order = torch.tensor(places).argsort()
-        # The other docs have no loss. It is 0 here, and must not reduce a mean.
+        # Docs that do not count have a loss of 0, and are left out of means.
         self.counted = self._in_order([group.counts > 0 for group in groups])
         self.begins = beginning_tags((len(tags) - 1) // 4).double()
 
@@ -144,9 +144,10 @@ class ScoreFit:
     def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
         """Choose the point, and return it with mean losses by name.
 
-        The losses are means over the docs that count. They are losses as trained, and losses of
-        held-out docs with the calibrations fitted on the other folds. If there is no choice to
-        compare, "calibrated" is the loss of the same docs at the point.
+        The losses are means over the docs that count. "as trained" is the loss without calibration.
+        If ``biases`` is None, "temperature" and "temperature and biases" are losses of held-out
+        docs, with calibrations fitted on the other folds. Otherwise "calibrated" is the loss of the
+        same docs at the point.
 
         Args:
             biases: whether labels get biases. None for biases if they reduce the mean loss of
@@ -255,9 +256,9 @@ def choose_confidence(
     """Choose slope and shifts that held-out entities support, and return them with the losses.
 
     The candidates are no change; a slope and a shift; and these with a shift for each label. Each
-    has to reduce the mean loss of entities that are left out, in five folds, by more than the
-    standard error of the difference to the previous one. The loss is −log of the probability of the
-    true outcome.
+    has to reduce the mean loss of entities that are left out, in five folds. The reduction must
+    exceed the standard error of the difference to the previous candidate. The loss is −log of the
+    probability of the true outcome.
 
     Args:
         mapped: True for a slope and a shift in any case, False for no change.

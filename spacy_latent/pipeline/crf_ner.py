@@ -445,7 +445,8 @@ class CrfEntityRecognizer(TrainedComponent):
                 found = annotations.entities_of(structure.decoded, structure.labels)
                 least, sure = self.cfg["min_confidence"], structure.entity_probabilities
                 if least and sure is not None:
-                    # As of Entity.below_min_confidence: float32 would take the threshold, too.
+                    # float64 as in Entity.below_min_confidence: NumPy would round the threshold to
+                    # float32.
                     found = list(compress(found, sure.astype("float64") >= least))
                     structure.min_confidence = least
                 ents = list(doc.ents)
@@ -514,7 +515,7 @@ class CrfEntityRecognizer(TrainedComponent):
         losses: dict[str, float],
     ) -> None:
         super()._learn(examples, measure, drop, sgd, losses)
-        # Afterwards: a batch that is refused changes no weights.
+        # Only after the step, since a refused batch changes no weights.
         if self.labels and any(len(example.predicted) for example in examples):
             self._forget_calibration()
 
@@ -656,7 +657,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 )
         self._evidence_reader().open_labels(allowed.numpy(), example)
         if blocked := _blocked(example.reference):
-            # Made anew whenever it is asked for.
+            # y2x is computed at each access.
             to_own = example.alignment.y2x
         for span in blocked:
             for i in to_own[span.start].tolist():
@@ -868,7 +869,7 @@ def _starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
     """
     found: Any = doc.to_array(["SENT_START", "IS_SPACE"])
     starts = found[:, 0] == 1
-    # Of a doc that is one sentence only the first token starts one.
+    # The first token starts no further sentence.
     starts[:1] = False
     return starts, found[:, 1] == 1
 

@@ -59,9 +59,9 @@ class Calibrated:
     """Result of :func:`calibrate`.
 
     Attributes:
-        losses: mean losses of docs, by the name of the compared calibration. "as trained" and
-            "calibrated" are of the docs of the fit. With biases, "as trained" and the others are of
-            docs left out of the fit, with a temperature and with biases.
+        losses: mean losses of docs, by the name of the calibration. Without biases, they are "as
+            trained" and "calibrated", on the docs of the fit. With biases, they are "as trained",
+            and "temperature" and "temperature and biases" on docs left out of the fit.
         confidence_losses: mean losses of entities left out of the fit.
         before, after: entities with their probabilities before and after calibration, on the docs
             of the calibration. Without biases they are the same entities. Entities on tokens
@@ -223,9 +223,9 @@ def measure(
     component: str | None = None,
     progress: Progress = silent,
 ) -> Measured:
-    """Compare the predictions of a component with annotation, without fitting anything.
+    """Compare the predictions of a component with annotation, without a new calibration.
 
-    The arguments are those of :func:`calibrate`.
+    The arguments are the same as in :func:`calibrate`.
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
@@ -402,7 +402,7 @@ def _judge(
         for batch in _batches(examples, progress, "Entities"):
             docs = [example.predicted for example in batch]
             for doc, found in zip(docs, pipe.predict(docs)):
-                # Not set_annotations: entities on a doc would stay as they are from then on.
+                # set_annotations would put entities on the doc that later predictions must keep.
                 write(doc, pipe.name, [found])
                 if sizes is not None and found.possible is not None:
                     sizes.append(len(found.possible))

@@ -66,8 +66,8 @@ class EvidenceSettings:
             there is none. A value other than 0 or 1 is taken as the probability.
         flag_error: probability that a flag, in ``doc.cats`` or ``doc._.entity_flags``, is wrong.
             With 0, a flag that contradicts the annotated entities is an error.
-        negative_share: share of the tokens without known tag that is taken as outside of entities.
-            The tokens are drawn anew at each step (Li et al. 2021).
+        negative_share: share of the tokens that may be inside or outside of entities which is taken
+            as outside. The tokens are drawn anew at each step (Li et al. 2021).
         entity_ratio: expected share of tokens in entities, for texts whose annotation is incomplete
             (Effland and Collins 2021); null for no such term.
         entity_ratio_tolerance: deviation of a batch from this share that costs nothing.

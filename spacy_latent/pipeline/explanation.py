@@ -322,7 +322,7 @@ class _Category:
         self.pipe = pipe
         self.label = label
         self.probability = probability
-        # Where nothing is left to be read, as for spacy_latent.analysis.rationales.erasure.
+        # Probability without any word, as in spacy_latent.analysis.rationales.erasure.
         self.guess = guess
 
     @classmethod

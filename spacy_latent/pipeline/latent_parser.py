@@ -326,7 +326,7 @@ class LatentParser(TrainedComponent):
         self._resize()
         self.initialize_model(get_examples)
         begin_evidence(self.model, (example.predicted for example in get_examples()))
-        # With a loss of words there is something to learn all the same.
+        # With a loss of words the parser also learns without labels.
         if not has_arcs and evidence_of(self.model) is None:
             self.warn_without_labels(
                 "dependency",

@@ -81,7 +81,7 @@ num_samples = 1
 @misc = "spacy-latent.DocSpans.v1"
 max_length = 512
 """
-# As of textcat.
+# The default score weights of textcat.
 SCORE_WEIGHTS: dict[str, float | None] = {
     "cats_score": 1.0,
     "cats_score_desc": None,

@@ -19,7 +19,7 @@ from spacy_latent.pipeline.finding import Finding
 from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.training_settings import training_settings
 
-# The listener to each component that may be listened to.
+# Architectures of listeners, by the factory of the component that they listen to.
 LISTENERS = {
     "tok2vec": "spacy.Tok2VecListener.v1",
     "transformer": "spacy-transformers.TransformerListener.v1",

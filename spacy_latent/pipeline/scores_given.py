@@ -41,7 +41,8 @@ def weighed_scores(nlp: Language) -> dict[str, float]:
 def follow_settings(pipe: Any, nlp: Language | None) -> None:
     """Move the weights of a component's default scores to the scores of its settings.
 
-    It is called in initialize(). Weights of scores that another component gives stay.
+    It is called in initialize(). If some component gives one of the default scores, nothing is
+    moved.
 
     Args:
         pipe: component with ``score_names``, a mapping from default names to names by its settings.

@@ -89,7 +89,7 @@ class SharedBatch(HeldBatch):
         return [] if backprop is None else backprop(gradients)
 
     def __call__(self, sgd: Optimizer) -> None:
-        """Run ``finish_update`` of the component, which precedes that of its listeners."""
+        """Run ``finish_update`` of the component, before its listeners run theirs."""
         self.flush()
         self.upstream.finish_update(sgd)
 
@@ -128,7 +128,7 @@ class UpstreamListeners:
     def __init__(self, model: Model) -> None:
         nodes = list(model.walk())
         self.nodes: list[Any] = [node for node in nodes if keeps_batch(node)]
-        # Listeners of curated transformers keep their batch elsewhere.
+        # Listeners of curated transformers, which store their batch in another place.
         self.others: list[str] = [
             node.attrs["_upstream_name"] for node in nodes if "_upstream_name" in node.attrs
         ]

@@ -15,12 +15,12 @@ from spacy import util
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
-# What training finds out. All else in a component's cfg is a setting of its config.
+# Learnt values in a component's cfg. All others are settings of its config.
 CALIBRATION = "calibration"
 LEARNT = ("labels", "label_sets", "positive_label", CALIBRATION)
-# Where the saved cfg has settings that were changed in Python.
+# Key of the saved cfg for settings that were changed in Python.
 CHANGED = "changed"
-# Where it has the digest of the file beside it. One bit of a float can be wrong and nothing tell.
+# Key for the digest of the file of weights. A wrong bit of a float would not be noticed otherwise.
 DIGEST = "sha256_of_model"
 
 
@@ -31,9 +31,9 @@ class DamagedFile(LatentError):
 class StoredComponent(BatchedComponent):
     """Component whose settings come from its config, whatever settings were saved.
 
-    If a user edits ``config.cfg`` of a trained pipeline, or passes a ``config`` to ``spacy.load``,
-    the component uses these values. spaCy's own components restore the saved values. Changes of
-    ``cfg`` in Python are saved with the labels, and take precedence.
+    If a user changes ``config.cfg`` of a trained pipeline, or passes a ``config`` to
+    ``spacy.load``, the component uses these values. spaCy's own components restore the saved
+    values. Changes of ``cfg`` in Python are saved with the labels, and take precedence.
     """
 
     cfg: dict[str, Any]
@@ -121,7 +121,7 @@ class StoredComponent(BatchedComponent):
             del saved[CALIBRATION]
         if changed:
             saved[CHANGED] = changed
-        # What was changed in Python was checked by nothing yet.
+        # Changes in Python have not been checked yet.
         told = "It was changed in Python, in the component's cfg: put it right there."
         wrong = self._wrong_in(saved)
         if wrong:
@@ -143,7 +143,7 @@ class StoredComponent(BatchedComponent):
         before = dict(self.cfg)
         saved: dict[str, Any] = {}
         if CALIBRATION in self.cfg:
-            # It is of the weights that were here.
+            # The calibration belongs to the previous weights.
             self.cfg[CALIBRATION] = None
 
         def read_cfg(data: bytes | str) -> None:
@@ -177,7 +177,7 @@ class StoredComponent(BatchedComponent):
         except Exception as error:
             self.cfg = before
             own, given = before.get("labels", []), saved.get("labels")
-            # What was not read, as of bytes cut short, has no other labels.
+            # If the cfg was not read, for example from truncated bytes, there are no labels.
             if own and given is not None and len(own) != len(given):
                 raise LatentError(
                     f"{self.name}: what {source} holds was learnt for the labels "

@@ -34,7 +34,7 @@ Statistics = dict[str, dict[str, float]]
 CHANGED = "changed"
 # Statistics that are drawn as curves above the drawings.
 CHARTS = ("depth", "left-branching", "left splits", "rate", "entropy", CHANGED)
-# Largest width of a column of spaCy's table.
+# Short titles for the columns of spaCy's table.
 TITLES = {
     "left-branching": "left",
     "left splits": "left",
@@ -71,6 +71,9 @@ def build_structure_logger_v1(
     ``changed``: the share of parts that differ from the previous evaluation. The changes of the
     fixed sentences are drawn.
 
+    When training starts, the logger raises LatentError if no component has a latent layer, or if
+    the corpus has no docs.
+
     Args:
         logger: wrapped logger, such as ``spacy.WandbLogger.v5``, in a block
             ``[training.logger.logger]``; spaCy's console logger if None.
@@ -87,10 +90,6 @@ def build_structure_logger_v1(
         components: names of components; all with a latent layer if None.
         columns: statistics of each component in the console; by the kind of its structure if None.
         frames: largest number of evaluations that are drawn, at equal distances.
-
-    Returns:
-        The logger. When training starts, it raises LatentError if no component has a latent layer,
-        or if the corpus has no docs.
     """
     if limit < 1:
         raise LatentError(f"StructureLogger: limit is {limit}; expected at least 1 doc.")
@@ -188,7 +187,7 @@ class StructureObserver:
             # Some of spaCy's layers fail on a doc without tokens.
             self.drawn = [doc for doc in made if len(doc)][: len(sentences) or DRAWN]
         self.steps: list[int] = []
-        # For each evaluation the docs that are drawn, with their structures, and all statistics.
+        # Drawn docs with their structures, and all statistics, at each evaluation.
         self.history: list[list[Doc]] = []
         self.statistics: list[Statistics] = []
         self._before: dict[str, list[list[SpanStructure]]] = {}
@@ -325,7 +324,7 @@ def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
         try:
             animation = animated_svg(film)
         except LatentError:
-            # The page says so in its place.
+            # The page shows the error in place of the animation.
             continue
         if animation:
             path.with_name(f"{path.stem}-{i}.svg").write_text(animation, encoding="utf8")
