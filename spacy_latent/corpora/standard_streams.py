@@ -16,9 +16,9 @@ from typer.core import TyperGroup
 def prepare_streams() -> None:
     r"""Make the standard streams independent of their encoding.
 
-    Characters that standard output or standard error cannot encode are printed as escapes, such as
-    ``\u0141``. Standard input is read as files are: in UTF-8, with any line ends. On Windows,
-    redirected streams have the encoding of the locale, such as cp1252.
+    Characters that standard output or standard error cannot encode are printed as escape sequences,
+    such as ``\u0141``. Standard input is read as files are: in UTF-8, with any line ends. On
+    Windows, redirected streams have the encoding of the locale, such as cp1252.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -33,7 +33,7 @@ def prepare_streams() -> None:
 
 
 class CommandGroup(TyperGroup):
-    """Commands that print characters as escapes if their streams cannot encode them.
+    """Commands that print escape sequences for characters that their streams cannot encode.
 
     This includes their help and the errors in their arguments.
     """

@@ -88,8 +88,9 @@ def lines_of(stream: Iterable[str]) -> Iterator[str]:
     """
     try:
         for number, line in enumerate(stream, 1):
-            # Where its errors are "surrogateescape", as prepare_streams and Python in the locale C
-            # set them, bytes that are no UTF-8 are halves of surrogate pairs.
+            # With the error handler "surrogateescape" (set by prepare_streams, and by Python in the
+            # locale C), bytes that are not UTF-8 become halves of surrogate pairs. This line fails
+            # on them.
             line.encode("utf8")
             yield (line if number > 1 else line.removeprefix(MARK)).rstrip("\r\n")
     except UnicodeDecodeError as error:

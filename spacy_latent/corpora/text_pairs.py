@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 FIRST, SECOND = "a", "b"
-# Of any version: models and what gives the spans, where docs have two texts.
+# Prefixes of the names, in any version, of models and span getters for docs of two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 READER = "spacy-latent.TextPairs.v1"
-# SNLI (Bowman et al. 2015) and MultiNLI have this label where annotators did not agree, and no
-# other than these three.
+# SNLI (Bowman et al. 2015) and MultiNLI have this label if annotators did not agree, and otherwise
+# one of these three.
 NO_LABEL, ITS_FIELD = "-", "gold_label"
 ITS_LABELS = frozenset({"contradiction", "entailment", "neutral"})
 

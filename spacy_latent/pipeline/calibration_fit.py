@@ -3,7 +3,7 @@
 The scores of a chain of tags are divided by a temperature (Guo et al. 2017). Each label may get a
 bias on the tags that begin an entity. The scores are linear in both (in 1 / temperature), so the
 component's own loss is convex in them. At its minimum, the expected scores and the expected numbers
-of entities equal those of the annotation.
+of entities equal the values in the annotation.
 """
 
 from __future__ import annotations

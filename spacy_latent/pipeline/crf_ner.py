@@ -626,8 +626,8 @@ class CrfEntityRecognizer(TrainedComponent):
     def _gold_tags(self, example: Example, refuse_unknown: bool = True) -> Any:
         """Return the tags that agree with the reference.
 
-        All tags agree if the annotation of a token is missing, or if its tokens do not align with
-        those of the doc. All tags of a label agree if the text was not annotated for it.
+        If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
+        agree if the text was not annotated for it.
 
         Args:
             refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.

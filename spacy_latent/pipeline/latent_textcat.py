@@ -325,7 +325,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         """Initialise as ``textcat`` does.
 
         Args:
-            labels (Iterable[str]): names of labels; those of the examples if None.
+            labels (Iterable[str]): names of labels; if None, the labels of the examples.
 
         Raises:
             LatentError: if there are fewer than two labels, if ``labels`` is not a list of names,
@@ -791,7 +791,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         Warns, with JudgedAsLabels, if numbers in a score_range would be scored as labels.
 
         Args:
-            labels (Iterable[str]): names of labels; those of the examples if None.
+            labels (Iterable[str]): names of labels; if None, the labels of the examples.
 
         Raises:
             LatentError: if ``labels`` is not a list of names.

@@ -94,8 +94,8 @@ def _comes_from_disk(nlp: Language) -> bool:
     saved after sourcing, without initialization, has factories only. An optimizer exists from
     ``initialize`` on, whose callbacks check any pipeline.
 
-    ``Lang.from_config(config)`` before ``from_bytes`` looks the same as loading a config to train
-    it. Pass ``meta`` there, as ``spacy.load`` does.
+    ``Lang.from_config(config)`` before ``from_bytes`` cannot be distinguished from loading a config
+    to train it. Pass ``meta`` there, as ``spacy.load`` does.
     """
     components = nlp._config.get("components") or {}
     sourced = any("source" in settings for settings in components.values())

@@ -158,7 +158,7 @@ def build_structure_logger_v1(
 class StructureObserver:
     """Observer of the structures of the same docs at each evaluation, with statistics and changes.
 
-    Further arguments are those of :func:`build_structure_logger_v1`.
+    Other arguments are the same as in :func:`build_structure_logger_v1`.
 
     Args:
         nlp: pipeline, initialised, with its whole config.
