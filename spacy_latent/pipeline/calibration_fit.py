@@ -94,7 +94,7 @@ class ScoreFit:
         chain = bound_chain(self.transitions * scale, self.tags)
         values = []
         for group in self.groups:
-            # Closed tags stay closed, and have no gradient.
+            # Scores of −inf stay −inf, and have no gradient.
             is_open = ~group.scores.isneginf()
             own = torch.where(is_open, group.scores, 0.0) * scale + shift
             scores = torch.where(is_open, own, -torch.inf)

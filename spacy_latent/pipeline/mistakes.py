@@ -80,7 +80,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]
 def _of_names(nlp: Language) -> Iterable[Finding]:
     """Yield settings for components that the pipeline lacks.
 
-    spaCy ignores all but the first of them.
+    spaCy ignores such names, except in ``frozen_components``.
     """
     config = nlp.config.interpolate()
     training, names = config.get("training") or {}, nlp.component_names

@@ -109,7 +109,7 @@ def build_structure_logger_v1(
         if len({component for component, _ in shown}) > 1:
             names = dict.fromkeys(component for component, _ in shown)
             told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
-            # spaCy's, which an encoding may lack: another where it does.
+            # spaCy's character, or a replacement if the encoding lacks it.
             icon = ICONS[MESSAGES.INFO]
             stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
         for path in (output_file, drawings):
