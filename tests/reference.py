@@ -181,9 +181,12 @@ def _without_sections(text: str) -> list[str]:
             section = ""
         if section == "Raises:":
             continue
-        if section and line:
-            line = opening + line[4:]
+        if section == "Returns:" and line:
+            # One entry, whose further lines belong to it.
+            line = opening + line[4:] if opening else line
             opening = ""
+        elif section and line:
+            line = line[4:]
         made.append(line)
     return made
 

@@ -1,5 +1,7 @@
-"""Annotated texts in lines of JSON, as spaCy's training format has them, or as Prodigy, doccano and
-``Doc.to_json`` write them."""
+"""Annotated texts in lines of JSON.
+
+Lines may have spaCy's training format, or the formats of Prodigy, doccano and ``Doc.to_json``.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,23 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 Triple = tuple[int, int, str]
-# Of spaCy's training format; other keys of a line are left alone.
+# Keys of spaCy's training format. Other keys of a line are ignored.
 PER_TOKEN = ("tags", "heads", "deps", "sent_starts")
 KNOWN = ("words", "spaces", "cats", "entities", "spans", *PER_TOKEN)
-# What Prodigy calls an annotation that is wrong, and one that nobody made.
+# Prodigy's names for a rejected annotation, and for a skipped one.
 WRONG, SKIPPED = "reject", "ignore"
 EXAMPLE = '[{"start": 0, "end": 5, "label": "ORG"}]'
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a line gives.
+    """Result of reading a line.
 
-    example: its predicted doc is not processed yet; None where who annotated it rejected or ignored
-        it.
-    misaligned: the spans that do not begin and end where tokens do. What the tokens of such an
-        entity are is not known; in ``doc.spans`` it is missing.
+    Attributes:
+        example: example whose predicted doc is not processed yet; None if the annotator rejected or
+            ignored it.
+        misaligned: spans that do not begin and end at token boundaries. The tags of such an
+            entity's tokens are unknown. In ``doc.spans`` the span is missing.
     """
 
     example: Example | None
@@ -43,14 +46,17 @@ class Line:
 def read_line(nlp: Language, row: Any, place: str, span_keys: Sequence[str] = ()) -> Line:
     """Read a line.
 
-    row: the value of the line. "text" or "tokens", and any annotation: the keys of spaCy's training
-        format; "spans" as Prodigy writes them, or "label", "labels" or "entities" as doccano does;
-        categories in "label", or in "options" and "accept"; or all of ``Doc.to_json``. Offsets
-        count characters. Spans are read as entities; where they overlap, for ``span_keys`` alone.
-    place: of the line, for messages.
-    span_keys: of ``doc.spans``, where spans are put too.
+    Args:
+        row: value of the line. It has "text" or "tokens", and any annotation: the keys of spaCy's
+            training format; "spans" as in Prodigy; "label", "labels" or "entities" as in doccano;
+            categories in "label", or in "options" and "accept"; or all keys of ``Doc.to_json``.
+            Offsets count characters. Spans are read as entities. Overlapping spans are only read
+            for ``span_keys``.
+        place: name of the line, for messages.
+        span_keys: groups of ``doc.spans`` that also get the spans.
 
-    Raises LatentError for what is none of these.
+    Raises:
+        LatentError: if the line has another format.
     """
     if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
         there = f"; there is {', '.join(map(repr, row))}" if isinstance(row, dict) and row else ""
@@ -99,13 +105,16 @@ def read_line(nlp: Language, row: Any, place: str, span_keys: Sequence[str] = ()
             for key, group in groups.items()
         }
     with warnings.catch_warnings():
-        # Of entities that are not aligned, which are told to whoever asked.
+        # spaCy's warning about misaligned entities, which the result lists.
         warnings.filterwarnings("ignore", message=r"\[W030\]")
         return Line(Example.from_dict(predicted, known), misaligned)
 
 
 def is_stored_doc(row: dict[str, Any]) -> bool:
-    """Whether it is all of a doc, as ``Doc.to_json`` writes it. Prodigy's tokens have a text."""
+    """Return whether the row is a whole doc, as ``Doc.to_json`` writes it.
+
+    Tokens of Prodigy have a text, and tokens of ``Doc.to_json`` have not.
+    """
     tokens = row.get("tokens")
     if not isinstance(tokens, list) or not isinstance(row.get("text"), str):
         return False
@@ -115,7 +124,7 @@ def is_stored_doc(row: dict[str, Any]) -> bool:
 
 
 def words_of(row: dict[str, Any]) -> list[str] | None:
-    """The words of a row without a text, or None."""
+    """Return the words of a row without a text, or None."""
     tokens = row.get("tokens")
     if "text" in row or not isinstance(tokens, list):
         return None
@@ -125,18 +134,25 @@ def words_of(row: dict[str, Any]) -> list[str] | None:
 
 
 def _is_underscore(key: str) -> bool:
-    """They are of whoever wrote the doc, and would register extensions here."""
+    """Return whether a key holds custom attributes, which would register extensions here."""
     return key == "_" or key.startswith("underscore_")
 
 
 def _is_binary(row: dict[str, Any]) -> bool:
-    """Whether it asked if one category is right, so that an answer of no says that it is not."""
+    """Return whether the question was if one category is right.
+
+    Then a rejection says that the text does not have it.
+    """
     return isinstance(row.get("label"), str) and not row.get("spans")
 
 
 def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
-    """Those of "cats"; of Prodigy's options or of the label that it asked for; of doccano's list in
-    "label", where nothing else is annotated. A label by itself may be anything."""
+    """Return the categories of a row.
+
+    They are in "cats", in Prodigy's options, in the label of Prodigy's question, or in doccano's
+    list "label" if nothing else is annotated. A single label without an answer may mean anything,
+    and is ignored.
+    """
     if cats := read_categories(row, place):
         return cats
     accepted, options = row.get("accept"), row.get("options")
@@ -154,8 +170,11 @@ def _categories(row: dict[str, Any], place: str) -> dict[str, float]:
 
 
 def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
-    """A doc for the pipeline, and one of the tokens that are annotated, which may be the same. A
-    pipeline gets words that are given, and a text where that is given with offsets of tokens."""
+    """Return a doc for the pipeline, and a doc of the annotated tokens; they may be the same.
+
+    The pipeline's doc has the given words. If tokens have offsets in a text, it has the tokens of
+    that text.
+    """
     from spacy.tokens import Doc
     from spacy.util import get_words_and_spaces
 
@@ -188,7 +207,7 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
         if fitting == words:
             spaces = spaced
         elif is_apart and tokens is not None:
-            # Tokens of another form, such as pieces of words, are not those of the text.
+            # The tokens differ from the text, such as pieces of words.
             doc = nlp.make_doc(text)
             return doc, doc
     gold = Doc(nlp.vocab, words=words, spaces=spaces)
@@ -211,8 +230,10 @@ def _tags(tags: list[str | None], doc: Doc, place: str) -> list[str]:
 
 
 def _spans_of(row: dict[str, Any]) -> list[Any] | None:
-    """The list of spans, wherever it is; None where there is none. An empty one says that there is
-    no entity."""
+    """Return the list of spans under any of its keys, or None.
+
+    An empty list says that there is no entity.
+    """
     for key in ("spans", "entities", "ents", "label", "labels"):
         value = row.get(key)
         # Doccano's categories are texts in "label".
@@ -224,7 +245,10 @@ def _spans_of(row: dict[str, Any]) -> list[Any] | None:
 def _triples(
     spans: Any, row: dict[str, Any], text: str, place: str, labelled: bool = True
 ) -> list[Triple]:
-    """Start, end and label of each span in order, without white space at its ends; each once."""
+    """Return the distinct (start, end, label) of the spans, sorted.
+
+    White space at the ends of spans is removed.
+    """
     expected = f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
     found: set[Triple] = set()
     for span in spans if isinstance(spans, list) else [spans]:
@@ -249,8 +273,10 @@ def _triples(
 
 
 def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Prodigy and doccano call them by different names; Prodigy's may have places of tokens alone,
-    of which the last is in the span."""
+    """Return start, end and label of a span with the keys of Prodigy or doccano.
+
+    Spans of Prodigy may only have token indices, and their last token is in the span.
+    """
     start = span.get("start", span.get("start_offset"))
     end = span.get("end", span.get("end_offset"))
     if start is None and end is None:
@@ -275,14 +301,18 @@ def _is_offset(value: Any) -> bool:
 
 
 def _aligned(triples: list[Triple], doc: Doc, misaligned: list[str]) -> list[Triple]:
-    """Those that begin and end where tokens do; the others are added to ``misaligned``."""
+    """Return the spans that begin and end at token boundaries, and add others to ``misaligned``."""
     fits = [doc.char_span(start, end) is not None for start, end, _ in triples]
     misaligned += [_shown(one, doc.text) for one, fit in zip(triples, fits) if not fit]
     return [one for one, fit in zip(triples, fits) if fit]
 
 
 def _overlap(triples: list[Triple]) -> tuple[Triple, Triple] | None:
-    """The first two that do. triples: in order."""
+    """Return the first two overlapping spans, or None.
+
+    Args:
+        triples: sorted spans.
+    """
     return next(((a, b) for a, b in zip(triples, triples[1:]) if b[0] < a[1]), None)
 
 

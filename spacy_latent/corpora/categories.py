@@ -9,9 +9,13 @@ from spacy_latent.errors import LatentError
 
 
 def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
-    """The object of labels and numbers under "cats"; None where a line has none, or an empty one.
+    """Return the object of labels and numbers under "cats", or None if it is missing or empty.
 
-    place: of the line, for messages. Raises LatentError for anything else.
+    Args:
+        place: name of the line, for messages.
+
+    Raises:
+        LatentError: if "cats" is anything else.
     """
     cats = row.get("cats")
     if cats is None or cats == {}:

@@ -1,6 +1,8 @@
-"""BC5CDR (Li et al. 2016): chemicals and diseases in abstracts, as Crichton et al. (2017) split it.
+"""BC5CDR (Li et al. 2016): chemicals and diseases in abstracts.
 
-python -m spacy_latent.corpora.chemicals_diseases corpus/bc5cdr
+The split is the one of Crichton et al. (2017).
+
+    python -m spacy_latent.corpora.chemicals_diseases corpus/bc5cdr
 """
 
 from __future__ import annotations

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-# For what is not known. spaCy's converter makes a tag, a lemma and a label of it, and a token
-# without a head a root.
+# Value of unknown fields. spaCy's converter reads it as a tag, a lemma or a label, and takes a
+# token without a head for a root.
 UNKNOWN = "_"
 
 
 def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
-    """Docs of so many sentences each. Tokens are the syntactic words; empty nodes are left out.
-    What the text has no value of is left out as well: of a head without a label the label alone
-    is, which then is "_"."""
+    """Yield docs of so many sentences each.
+
+    Tokens are the syntactic words. Empty nodes are left out, and so are missing values. A head
+    without a label only loses its label, which becomes "_".
+    """
     from spacy.tokens import Doc
     from spacy.training.converters import conllu_to_docs
 
@@ -29,7 +31,7 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
 
 
 def _known(doc: Doc) -> Doc:
-    """The doc of a sentence, which is made anew where something in it is not known."""
+    """Return the doc of a sentence, made anew without values that are unknown."""
     from spacy.tokens import Doc, Span
 
     tokens = list(doc)
@@ -39,7 +41,7 @@ def _known(doc: Doc) -> Doc:
     same = [token.tag_ for token in tokens] == tags and [t.lemma_ for t in tokens] == lemmas
     if same and not any(headless):
         return doc
-    # Heads tell where sentences begin, and so do none.
+    # Doc derives sentence starts from heads. Without any heads they are given.
     trees: dict[str, Any] = {"sent_starts": [not token.i for token in tokens]}
     if not all(headless):
         trees = {

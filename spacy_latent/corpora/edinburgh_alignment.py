@@ -1,10 +1,10 @@
 """Paraphrases with gold word alignments (Cohn et al. 2008), as a task that shows no alignment.
 
-The task: is the second sentence a paraphrase of the first. For each paraphrase there are two pairs
-that are none, with another second sentence: the one that shares most words, and any. The gold
-alignments go to the references of the held-out paraphrases, for measuring what a classifier aligns.
-Sentences of the multiple-translation corpora are left out: two pairs of them may be translations of
-the same sentence.
+The task is to decide whether the second sentence is a paraphrase of the first. For each paraphrase
+there are two negative pairs with another second sentence: the one that shares most words, and a
+random one. The references of the held-out paraphrases have the gold alignments, to evaluate the
+alignments of a classifier. Sentences of the multiple-translation corpora are left out, since two of
+their pairs may be translations of the same sentence.
 
     python -m spacy_latent.corpora.edinburgh_alignment corpus/alignment
 """
@@ -42,8 +42,12 @@ PARAPHRASE, OTHER = "PARAPHRASE", "OTHER"
 
 @dataclass(frozen=True)
 class Paraphrase:
-    """first, second: words. sure, possible: links (word of first, word of second); the sure ones
-    are possible, too."""
+    """Pair of sentences with their alignment.
+
+    Attributes:
+        first, second: words.
+        sure, possible: links (word of first, word of second). Sure links are also possible.
+    """
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -52,7 +56,7 @@ class Paraphrase:
 
 
 def read_paraphrases(sure: str, possible: str) -> list[Paraphrase]:
-    """Pairs of the two files, in their order, without those of several translations."""
+    """Read the pairs of the two files in their order, without multiple translations."""
     found = []
     for one, other in zip(json.loads(sure), json.loads(possible), strict=True):
         if (one["id"], one["source"]) != (other["id"], other["source"]):
@@ -80,8 +84,11 @@ def _links(
 def split_paraphrases(
     paraphrases: list[Paraphrase], seed: int
 ) -> dict[str, list[tuple[Paraphrase, str]]]:
-    """(pair, label) of "train" and "dev", four fifths and one, each shuffled, with the pairs that
-    are no paraphrases."""
+    """Split the pairs into "train" and "dev", four fifths and one fifth.
+
+    Returns:
+        Shuffled (pair, label) of each part, including the negative pairs.
+    """
     rng = random.Random(seed)
     order = list(paraphrases)
     rng.shuffle(order)
@@ -94,7 +101,7 @@ def split_paraphrases(
             own = {word.lower() for word in pair.first}
             others = [words for words in known if words != pair.second]
             rng.shuffle(others)
-            # The share of words in common (Jaccard).
+            # The share of common words (Jaccard).
             shared = {words: len(own & known[words]) / len(own | known[words]) for words in others}
             closest = sorted(others, key=lambda words: shared[words])[-1:]
             examples += [
@@ -107,8 +114,12 @@ def split_paraphrases(
 
 
 def write_examples(path: Path, examples: list[tuple[Paraphrase, str]], gold: bool) -> None:
-    """gold: whether the docs of paraphrases get their alignments, as annotations of the components
-    "sure" and "possible"."""
+    """Write examples to a file.
+
+    Args:
+        gold: whether the docs of paraphrases get their alignments, as annotations of the components
+            "sure" and "possible".
+    """
     import spacy
     from spacy.tokens import DocBin
 

@@ -1,10 +1,9 @@
-"""Film reviews that people edited until the sentiment turned (Kaushik et al. 2020): 1,952 pairs of
-an original and its revision, in English.
+"""Film reviews that people edited to reverse the sentiment (Kaushik et al. 2020), in English.
 
-The words of a text that its twin does not have are marked as its rationale, in
-``doc.spans["rationale"]``. That is a stand-in for a human rationale: somebody had to change these
-words, but not all words that tell the sentiment, and sometimes more than these. A text of which
-nothing was taken away has none.
+There are 1,952 pairs of an original and its revision. The words of a text that its twin does not
+have are marked as its rationale, in ``doc.spans["rationale"]``. This replaces a human rationale.
+Somebody had to change these words, but they need not be all words that express the sentiment, and
+may be more than these. A text from which nothing was removed has no rationale.
 
     python -m spacy_latent.corpora.edited_reviews corpus/reviews
 """
@@ -43,7 +42,7 @@ SOURCES = {
 
 
 def read_pairs(table: str) -> list[list[tuple[str, str]]]:
-    """(text, label) of the two versions of each review."""
+    """Return (text, label) of the two versions of each review."""
     pairs: dict[str, list[tuple[str, str]]] = {}
     for row in csv.DictReader(StringIO(table), delimiter="\t"):
         text = " ".join(row["Text"].replace("<br />", " ").split())
@@ -58,7 +57,7 @@ def read_pairs(table: str) -> list[list[tuple[str, str]]]:
 
 
 def edited(words: Sequence[str], twin: Sequence[str]) -> list[tuple[int, int]]:
-    """(start, end) of the words that the twin does not have in this place."""
+    """Return (start, end) of the words that the twin does not have in this place."""
     matcher = SequenceMatcher(None, list(words), list(twin), autojunk=False)
     return [
         (start, end)

@@ -1,13 +1,14 @@
-"""Universal Dependencies English Web Treebank (Silveira et al. 2014): gold heads, one doc per
-sentence, or of several sentences in their order.
+"""Universal Dependencies English Web Treebank (Silveira et al. 2014) with gold heads.
 
-python -m spacy_latent.corpora.english_web_treebank corpus/ewt
-python -m spacy_latent.corpora.english_web_treebank corpus/ewt_docs --sentences 10
+Each doc has one sentence, or several sentences in their order.
 
-For learning from few trees, only a share of the training docs keeps its heads, and may come several
-times among the others:
+    python -m spacy_latent.corpora.english_web_treebank corpus/ewt
+    python -m spacy_latent.corpora.english_web_treebank corpus/ewt_docs --sentences 10
 
-python -m spacy_latent.corpora.english_web_treebank corpus/few_heads --head-share 0.1
+To learn from few trees, only a share of the training docs keeps its heads. These docs may be
+repeated:
+
+    python -m spacy_latent.corpora.english_web_treebank corpus/few_heads --head-share 0.1
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ SOURCES = {
 
 
 def read_trees(text: str, sentences: int = 1) -> list[Doc]:
-    """Docs of the sentences of CoNLL-U ``text``, so many in each.
+    """Return docs of the sentences of CoNLL-U ``text``, with so many sentences each.
 
-    Tokens are the syntactic words, so "don't" is two; empty nodes, which only enhanced
-    dependencies have, are left out, and so is what the text has no value of.
+    Tokens are the syntactic words, so "don't" is two tokens. Empty nodes, which only enhanced
+    dependencies have, are left out. Missing values are left out too.
     """
     return list(read_conllu(text, sentences))
 
 
 def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc], list[Doc]]:
-    """A seeded share of the docs as they are, at least one, and the others with words alone."""
+    """Return a seeded share of the docs, at least one, and the others with words alone."""
     from spacy.tokens import Doc
 
     kept = seeded_share(len(docs), share, seed)
@@ -61,7 +62,7 @@ def keep_heads(docs: Sequence[Doc], share: float, seed: int) -> tuple[list[Doc],
 
 
 def write_docs(path: Path, docs: Iterable[Doc]) -> int:
-    """Write docs and count them."""
+    """Write docs and return their number."""
     from spacy.tokens import DocBin
 
     stored = DocBin(docs=docs)
@@ -71,14 +72,14 @@ def write_docs(path: Path, docs: Iterable[Doc]) -> int:
 
 
 def write_trees(path: Path, text: str, sentences: int = 1) -> int:
-    """Write the docs of :func:`read_trees`, and count them."""
+    """Write the docs of :func:`read_trees`, and return their number."""
     return write_docs(path, read_trees(text, sentences))
 
 
 def write_sources(
     sources: dict[str, Source], output: Path, downloads: Path, sentences: int
 ) -> None:
-    """Write a treebank: for each part a file of docs."""
+    """Write a treebank, with a file of docs for each part."""
     for name, source in sources.items():
         path = output / f"{name}.spacy"
         say(path, write_trees(path, read_source(source, downloads), sentences), sentences)
@@ -96,9 +97,11 @@ def main(
     repeats: int = 1,
     seed: int = 0,
 ) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc. With a HEAD_SHARE
-    below 1 only so many of the training docs keep their annotation; they alone are in
-    labelled.spacy, and in train.spacy each of them stands REPEATS times."""
+    """Write train.spacy and dev.spacy to OUTPUT, with SENTENCES sentences in each doc.
+
+    With a HEAD_SHARE below 1, only this share of the training docs keeps its annotation. These docs
+    alone are in labelled.spacy, and they are REPEATS times in train.spacy.
+    """
     check_share("head_share", head_share, repeats)
     names = SOURCES if head_share == 1 else ("dev",)
     write_sources({name: SOURCES[name] for name in names}, output, downloads, sentences)

@@ -1,4 +1,4 @@
-"""Entities as labelled spans: what ``doc.ents`` has, in ``doc.spans``.
+"""Entities as labelled spans: a copy of ``doc.ents`` in ``doc.spans``.
 
 python -m spacy_latent.corpora.entity_spans corpus/bc5cdr corpus/bc5cdr_spans
 """
@@ -12,7 +12,12 @@ from spacy_latent.errors import LatentError, number_of
 
 
 def write_spans(source: Path, target: Path, key: str) -> int:
-    """Copy the docs of ``source`` with their entities in ``doc.spans[key]``, and count these."""
+    """Copy docs with their entities in ``doc.spans[key]``, and count the entities.
+
+    Args:
+        source: file of the docs.
+        target: file of the copies.
+    """
     import spacy
     from spacy.tokens import DocBin
 

@@ -1,5 +1,7 @@
-"""Annotation taken away from texts that are annotated completely, to see what half of it would have
-been worth."""
+"""Incomplete annotation, simulated from completely annotated texts.
+
+It shows the value of partial annotation.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ PREFIX = "has_"
 def keep_some(
     docs: Iterable[Doc], share: float, seed: int = 0, as_if_complete: bool = False
 ) -> Iterator[Doc]:
-    """Keep a random share of all entities. Of other tokens nothing is known.
+    """Keep a random share of all entities, and leave all other tokens without annotation.
 
-    as_if_complete: say that they are outside of entities, as is done where nobody thinks of it.
+    Args:
+        as_if_complete: annotate the other tokens as outside of entities, as a careless annotator
+            would.
     """
     if not 0 <= share <= 1:
         raise LatentError(f"The share of entities to keep is {share}; expected one from 0 to 1.")
@@ -38,11 +42,15 @@ def flag_all_but(
     wrong: float = 0.0,
     as_if_complete: bool = False,
 ) -> Iterator[Doc]:
-    """Leave so many random texts as they are; of others say only whether there is an entity of each
-    label, as a category such as "has_GPE" that is 1 or 0.
+    """Keep the annotation of some random texts, and reduce it to flags in the others.
 
-    wrong: the share of flags that say the contrary.
-    as_if_complete: leave out those others, of which spaCy's ``ner`` could read nothing.
+    A flag is a category such as "has_GPE" that is 1 or 0. It says whether there is an entity with
+    this label.
+
+    Args:
+        complete: number of texts that keep their annotation.
+        wrong: share of flags with the opposite value.
+        as_if_complete: leave out the other texts, which spaCy's ``ner`` could not use.
     """
     docs = list(docs)
     if not 0 <= complete <= len(docs):
@@ -75,10 +83,13 @@ def split_by_labels(
     seed: int = 0,
     as_if_complete: bool = False,
 ) -> Iterator[Doc]:
-    """Deal texts at random to sets of labels, in equal parts, and keep of each text the entities of
-    its set, which ``doc._.annotated_labels`` then says.
+    """Assign texts at random to sets of labels, in equal parts.
 
-    as_if_complete: do not say so, so that entities of other labels seem to be outside.
+    Each text keeps the entities of its set. ``doc._.annotated_labels`` has the labels.
+
+    Args:
+        as_if_complete: do not set ``doc._.annotated_labels``, so that entities with other labels
+            appear to be outside.
     """
     docs = list(docs)
     there = {span.label_ for doc in docs for span in doc.ents}
@@ -110,14 +121,17 @@ def simulate_sources(
     seed: int = 0,
     as_if_complete: bool = False,
 ) -> Iterator[Doc]:
-    """Let several sources write what they see of the entities into ``doc.spans["source_1"]`` and so
-    on, and leave no other annotation.
+    """Simulate several sources of annotation with errors, and remove all other annotation.
 
-    rights: how often each gives an entity as it is. As often as not it is one of three: the source
-        misses it, or gives another label, or one token more or less. And to as many texts as half
-        of that it adds a span of a token or two that is no entity.
-    as_if_complete: let the majority decide on each span, and take what remains for all entities;
-        what the sources wrote is not kept.
+    Their entities are in ``doc.spans["source_1"]`` and so on.
+
+    Args:
+        rights: for each source, the share of entities that it gives correctly. Otherwise one of
+            three errors occurs, equally likely: the source misses the entity, gives another label,
+            or gives one token more or less. The source also adds a wrong span of one or two tokens
+            to a text, with half the probability of an error.
+        as_if_complete: take a majority vote on each span, and treat the result as complete
+            annotation. The spans of the sources are not kept.
     """
     docs = list(docs)
     if not rights or not all(0 <= right <= 1 for right in rights):

@@ -11,21 +11,26 @@ from spacy_latent.errors import LatentError, number_of
 Sentence = tuple[list[str], list[str]]
 DOCUMENT = "-DOCSTART-"
 OUTSIDE, UNKNOWN = "O", "-"
-# Of a tag that always begins an entity, and of one that always ends it.
+# Prefixes of tags that always begin an entity, and of tags that always end one.
 FIRST, LAST = ("B", "S", "U"), ("E", "L", "S", "U")
 PREFIXES = {*FIRST, *LAST, "I", "M"}
 
 
 def is_tag(tag: str) -> bool:
-    """Whether it is of entities: O, or B-, I- and the others of :func:`to_iob2` with a type."""
+    """Return whether a tag is of entities.
+
+    These are O, and a type after B-, I- or another prefix of :func:`to_iob2`.
+    """
     return tag == OUTSIDE or (tag[:1] in PREFIXES and tag[1:2] == "-" and len(tag) > 2)
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """The tags O, B- and I- of the same entities, where every entity begins with B-.
+    """Convert tags to O, B- and I-, with B- at the beginning of every entity.
 
-    tags: as :func:`is_tag` has them, by any scheme: IOB1, in which B- only parts entities of a
-        type, IOB2, BILUO, BIOES, or BMES with M- within and S- alone. "-" for what is not known.
+    Args:
+        tags: tags that :func:`is_tag` accepts, of any scheme: IOB1, in which B- only separates
+            adjacent entities of a type; IOB2; BILUO; BIOES; or BMES with M- inside and S- for
+            single tokens. "-" for unknown tags.
     """
     made: list[str] = []
     before = OUTSIDE
@@ -37,7 +42,11 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def to_biluo(tags: Sequence[str]) -> list[str]:
-    """The tags of the same entities that spaCy reads. tags: as of :func:`to_iob2`."""
+    """Convert tags to the scheme that spaCy reads.
+
+    Args:
+        tags: tags as in :func:`to_iob2`.
+    """
     found = to_iob2(tags)
     made = []
     for tag, after in zip(found, [*found[1:], OUTSIDE]):
@@ -54,16 +63,19 @@ def read_iob(
     comments: bool = False,
     left_out: Collection[str] = (),
 ) -> Iterator[Sentence]:
-    """(tokens, tags) of each sentence of lines whose columns stand between tabulators.
+    """Yield (tokens, tags) of each sentence, from lines with columns separated by tabs.
 
-    Sentences end at a line that is blank after stripping: some files put a TAB there. A byte order
-    mark is dropped, and tags of other schemes are read as :func:`to_iob2` has them. "-DOCSTART-",
-    by which CoNLL-2003 parts documents, is no token.
+    Sentences end at a line that is blank after stripping, since some files have a TAB there. A byte
+    order mark is removed. Tags of other schemes are converted by :func:`to_iob2`. "-DOCSTART-",
+    which separates documents in CoNLL-2003, is not a token.
 
-    columns: where the token is, and its tag. comments: lines that begin with "#" are none of a
-        sentence. left_out: types of entities whose tags are read as O.
+    Args:
+        columns: columns of the token and of its tag.
+        comments: whether lines that begin with "#" are comments.
+        left_out: types of entities whose tags are read as O.
 
-    Raises LatentError for a line without the columns, or whose tag is none of entities.
+    Raises:
+        LatentError: if a line lacks the columns, or if its tag is not of entities.
     """
     tokens: list[str] = []
     tags: list[str] = []

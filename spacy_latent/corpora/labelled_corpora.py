@@ -1,4 +1,4 @@
-"""A reader for ``spacy train`` over several corpora, each annotated for labels of its own."""
+"""Reader for ``spacy train`` over several corpora, each annotated for its own labels."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ EXPECTED = ("path", "labels", "repeat")
 def read_labelled_corpora_v1(
     corpora: Mapping[str, Mapping[str, Any]], max_length: int = 0
 ) -> Callable[[Language], Iterable[Example]]:
-    """Reader for ``spacy train`` over corpora that were annotated for different labels of entities,
-    one after the other. ``crf_ner`` takes a token outside of entities for one that may belong to an
-    entity of a label that its corpus was not annotated for.
+    """Read corpora that were annotated for different labels of entities, one after the other.
 
-    corpora: a block for each, under a name of one's own. Its ``path``: a file of docs (.spacy) or a
-        directory of them. Its ``labels``: those that it was annotated for, as a list of names, or
-        null for all, which is what counts where they are left out; docs that have
-        ``doc._.annotated_labels`` already keep them. Its ``repeat``: how often it is read, 1 where
-        that is left out, so that a small corpus counts for more.
-    max_length: the most tokens of a doc; longer ones are left out, since their sentences would not
-        have the labels. 0 for any.
+    It is a reader for ``spacy train``. For ``crf_ner``, a token outside of entities may belong to
+    an entity with a label for which its corpus was not annotated.
+
+    Args:
+        corpora: a block for each corpus, under any name. Its ``path`` is a file of docs (.spacy) or
+            a directory of them. Its ``labels`` are a list of the names for which it was annotated,
+            or null for all (the default). Docs that already have ``doc._.annotated_labels`` keep
+            them. Its ``repeat`` is the number of times it is read, 1 by default, so that a small
+            corpus gets more weight.
+        max_length: largest number of tokens of a doc, 0 for any. Longer docs are left out, since
+            their sentences would not have the labels.
     """
     if not isinstance(corpora, Mapping) or not corpora:
         raise LatentError(
@@ -64,7 +66,7 @@ def read_labelled_corpora_v1(
         from spacy_latent.annotations import annotated_labels
 
         for path, own, count in read:
-            # Not before: a config is read on machines that do not have its corpora.
+            # Checked here, since a config is also read on machines without its corpora.
             if not path.exists():
                 raise LatentError(f"LabelledCorpora: the corpus {path} does not exist.")
             for _ in range(count):

@@ -1,7 +1,8 @@
-"""Universal Dependencies Latin CIRCSE: tragedies of Seneca and the Germania of Tacitus. In 64 % of
-the sentences to train on arcs cross.
+"""Universal Dependencies Latin CIRCSE: tragedies of Seneca and the Germania of Tacitus.
 
-python -m spacy_latent.corpora.latin_circse corpus/latin
+Arcs cross in 64 % of the training sentences.
+
+    python -m spacy_latent.corpora.latin_circse corpus/latin
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SOURCES = {
 
 
 def main(output: Path, downloads: Path = Path("corpus/downloads"), sentences: int = 10) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT, with as many SENTENCES in a doc."""
+    """Write train.spacy and dev.spacy to OUTPUT, with SENTENCES sentences in each doc."""
     write_sources(SOURCES, output, downloads, sentences)
 
 

@@ -1,11 +1,13 @@
-"""ListOps (Nangia and Bowman 2018): nested list operations whose value only their tree tells.
+"""ListOps (Nangia and Bowman 2018): nested list operations whose value depends on their tree.
 
-``[MAX 2 9 [MIN 4 7 ] ]`` has the value 9. The generator follows the published definition: a node
-at depth d is a list with probability ``expansion`` while d < ``max_depth``, else a digit; a list
-has 2 to ``max_arguments`` arguments. A file has a line per expression, ``label TAB tokens``; the
-parentheses of the published files are read over. The gold dependency tree is in the brackets and is
-never stored: an operator heads each of its arguments, a nested list is represented by its operator,
-``]`` attaches to its own operator, and the outermost operator is the root.
+``[MAX 2 9 [MIN 4 7 ] ]`` has the value 9. The generator follows the published definition. A node at
+depth d is a list with probability ``expansion`` if d < ``max_depth``, else a digit. A list has 2 to
+``max_arguments`` arguments. A file has a line per expression, ``label TAB tokens``. The parentheses
+of the published files are ignored.
+
+The gold dependency tree follows from the brackets and is never stored. An operator heads each of
+its arguments. A nested list is represented by its operator. ``]`` attaches to its own operator, and
+the outermost operator is the root.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 CLOSE = "]"
 CATEGORIES = [str(value) for value in range(10)]
-# Far above any published corpus; beyond it a single draw may never end.
+# Limit well above any published corpus. Beyond it a single draw may never end.
 MAX_EXPECTED_LENGTH = 10_000
 OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
     "MIN": min,
@@ -45,7 +47,7 @@ def sample_expression(
     expansion: float,
     depth: int = 1,
 ) -> list[str]:
-    """Tokens of one random expression, by the published sampling scheme."""
+    """Sample the tokens of one expression by the published scheme."""
     if depth >= max_depth or rng.random() > expansion:
         return [str(rng.randrange(10))]
     arguments: list[str] = []
@@ -57,7 +59,7 @@ def sample_expression(
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """The value of an expression, 0 to 9."""
+    """Return the value of an expression, 0 to 9."""
     stack: list[list[int]] = [[]]
     pending: list[str] = []
     for token in tokens:
@@ -72,7 +74,7 @@ def evaluate(tokens: Sequence[str]) -> int:
 
 
 def gold_heads(tokens: Sequence[str]) -> list[int]:
-    """Head of each token: its index in ``tokens``, or the token's own index for the root."""
+    """Return the index of each token's head in ``tokens``; the root is its own head."""
     heads: list[int] = []
     operators: list[int] = []
     for index, token in enumerate(tokens):
@@ -85,7 +87,7 @@ def gold_heads(tokens: Sequence[str]) -> list[int]:
 
 
 def depth(tokens: Sequence[str]) -> int:
-    """Levels of lists within each other: 0 of a digit, 1 of ``[MAX 2 9 ]``."""
+    """Return the number of levels of lists: 0 for a digit, 1 for ``[MAX 2 9 ]``."""
     level = deepest = 0
     for token in tokens:
         level += token.startswith("[") - (token == CLOSE)
@@ -94,8 +96,10 @@ def depth(tokens: Sequence[str]) -> int:
 
 
 def gold_brackets(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Spans (start, end) of two and more tokens of the binary tree in the published files: to an
-    operator its arguments are added one by one, and then its bracket."""
+    """Return the spans (start, end) of two or more tokens in the published binary tree.
+
+    The arguments are added to an operator one by one, and then its bracket.
+    """
     spans: list[tuple[int, int]] = []
     operators: list[int] = []
     for index, token in enumerate(tokens):
@@ -124,15 +128,18 @@ def generate(
     min_depth: int = 0,
     without: Container[str] = (),
 ) -> list[list[list[str]]]:
-    """Splits of the given sizes, no expression twice in any of them.
+    """Generate splits of the given sizes, in which no expression occurs twice.
 
-    max_depth: as published: the root's depth is 1 and all nodes at this one are digits, so that
-        there are up to ``max_depth - 1`` levels of lists.
-    min_length, max_length: bounds on the number of tokens.
-    min_depth: fewest levels of lists, as :func:`depth` counts them.
-    without: expressions, their tokens joined by spaces, that are left out.
-    progress: called with 1 for each expression found.
-    RETURNS: for each split a list of expressions, each a list of tokens.
+    Args:
+        max_depth: as published. The root has depth 1 and all nodes at this depth are digits, so
+            there are up to ``max_depth - 1`` levels of lists.
+        min_length, max_length: bounds on the number of tokens.
+        min_depth: least number of levels of lists, as in :func:`depth`.
+        without: expressions to leave out, with their tokens joined by spaces.
+        progress: function that is called with 1 for each expression.
+
+    Returns:
+        For each split a list of expressions, each a list of tokens.
     """
     unknown = [name for name in operators if name not in OPERATORS]
     if unknown or not operators:
@@ -186,11 +193,14 @@ def generate_depths(
     progress: Callable[[int], object] = lambda count: None,
     without: Container[str] = (),
 ) -> list[list[list[str]]]:
-    """As :func:`generate`, with equally many expressions of each of the ``depths`` in each split,
-    shuffled.
+    """Generate as :func:`generate` does, with equally many expressions of each depth.
 
-    min_length: not of depths whose expressions are all shorter, as of lists of digits, which have
-        ``max_arguments + 2`` tokens at most.
+    Each split is shuffled.
+
+    Args:
+        depths: numbers of levels of lists.
+        min_length: least number of tokens. It is ignored for depths whose expressions are all
+            shorter. For example, lists of digits have ``max_arguments + 2`` tokens at most.
     """
     shares = [size // len(depths) for size in sizes] if depths else []
     if not depths or len({*depths}) < len(depths) or min(depths) < 1:
@@ -228,7 +238,7 @@ def generate_depths(
 
 
 def check_shape(max_depth: int, max_arguments: int, expansion: float) -> None:
-    """Refuse what cannot be drawn, before the first draw."""
+    """Refuse settings from which nothing can be drawn, before the first draw."""
     if max_depth < 1 or max_arguments < 2 or not 0 <= expansion <= 1:
         raise LatentError(
             f"ListOps max_depth {max_depth}, max_arguments {max_arguments}, expansion {expansion}: "
@@ -247,7 +257,7 @@ def check_shape(max_depth: int, max_arguments: int, expansion: float) -> None:
 
 
 def is_expression(tokens: Sequence[str]) -> bool:
-    """Whether the tokens are one list or one digit, its brackets closed and its operators known."""
+    """Return whether tokens are one list or digit, with closed brackets and known operators."""
     open_lists: list[int] = []
     for index, token in enumerate(tokens):
         if index and not open_lists:
@@ -270,7 +280,7 @@ def write(path: Path, expressions: Iterable[Sequence[str]]) -> None:
 
 
 def read(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(label, tokens) of each line; an error names the line that does not fit."""
+    """Yield (label, tokens) of each line; errors name the line."""
     with opened(path) as lines:
         for number, line in enumerate(lines, 1):
             label, tab, expression = line.rstrip("\n").partition("\t")
@@ -286,13 +296,14 @@ def read(path: Path) -> Iterator[tuple[str, list[str]]]:
 def read_listops_v1(
     path: Path | None, heads: bool = False, limit: int = 0, brackets: str = ""
 ) -> Callable[[Language], Iterable[Example]]:
-    """Reader for ``spacy train``: the value as one of ten exclusive categories.
+    """Read ListOps for ``spacy train``, with the value as one of ten exclusive categories.
 
-    path: a file of expressions with their values, as ``spacy latent generate listops`` writes it.
-    heads: give the gold tree to the reference, for evaluation. Leave it off for training.
-    limit: number of expressions to read, 0 for all.
-    brackets: name of a component that is to learn from gold binary trees (its ``supervision``), as
-        the reference's annotation of it; empty for none.
+    Args:
+        path: file of expressions with their values, as ``spacy latent generate listops`` writes it.
+        heads: give the gold tree to the reference, for evaluation. Do not set it for training.
+        limit: number of expressions to read, 0 for all.
+        brackets: name of a component that learns from gold binary trees (its ``supervision``). The
+            reference gets them as its annotation. Empty for no trees.
     """
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
@@ -305,7 +316,7 @@ def read_listops_v1(
 
 
 def existing(path: Path | None) -> Path:
-    """The path of a corpus, checked."""
+    """Return the path of a corpus, and refuse one that does not exist."""
     if path is None or not Path(path).exists():
         raise LatentError(
             f"ListOps corpus {path} does not exist. Make it with 'spacy latent generate listops', "
@@ -317,13 +328,17 @@ def existing(path: Path | None) -> Path:
 def make_example(
     nlp: Language, label: str, tokens: list[str], heads: bool, brackets: str
 ) -> Example:
-    """What the readers give for an expression; heads, brackets: see :func:`read_listops_v1`."""
+    """Make the example of an expression.
+
+    Args:
+        heads, brackets: see :func:`read_listops_v1`.
+    """
     from spacy.tokens import Doc
     from spacy.training import Example
 
     from spacy_latent import annotations
 
-    # Not Example.from_dict, which costs ten times as much.
+    # Example.from_dict takes ten times as long.
     if heads:
         tree = gold_heads(tokens)
         labels = ["ROOT" if head == i else "arg" for i, head in enumerate(tree)]

@@ -1,7 +1,7 @@
-"""ListOps in an order: flat lists first, then deeper and deeper expressions, then all of them.
+"""ListOps with a curriculum: flat lists first, then deeper and deeper expressions, then all.
 
-A list of digits has no tree to find. What the operators do is learned there, and what they do is
-what tells a right tree from a wrong one afterwards.
+A list of digits has only one tree. It teaches the operators. Afterwards the values of nested lists
+distinguish right trees from wrong ones.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ Expression = tuple[str, list[str]]
 def in_order(
     expressions: Sequence[Expression], flat: int, growth: int, rng: random.Random
 ) -> Iterator[Expression]:
-    """First ``flat`` expressions without a list in a list, or of the least depth that there is, of
-    each length equally many; then ``growth`` of a greatest depth that grows to that of all, so that
-    each depth is the greatest for as long as its share of those that are not flat; then all.
-    Whatever there is of the kind is shuffled, read, and read again, without end."""
+    """Yield expressions in the order of the curriculum, without end.
+
+    The first ``flat`` expressions have no nested list, or the least depth in the data. They have
+    each length equally often. The next ``growth`` expressions have a greatest depth that grows to
+    the greatest of all. Each depth is the greatest one for a time in proportion to its share of the
+    expressions that are not flat. After that all expressions are read. Expressions of each stage
+    are shuffled, and read repeatedly.
+    """
     levels = [depth(tokens) for _, tokens in expressions]
     shallow, given = max(1, min(levels)), 0
     nested = sorted(level for level in levels if level > shallow) or [shallow]
@@ -54,8 +58,11 @@ def in_order(
 
 
 def of_all_lengths(expressions: Iterable[Expression], rng: random.Random) -> Iterator[Expression]:
-    """One expression of each length in turn, those of a length shuffled and read again and again:
-    what two numbers give is learned first, and most lists have more."""
+    """Yield one expression of each length in turn, without end.
+
+    The expressions of a length are shuffled and repeated. Operations on two numbers are learned
+    first, and most lists are longer.
+    """
     lengths: dict[int, list[Expression]] = {}
     for label, tokens in expressions:
         lengths.setdefault(len(tokens), []).append((label, tokens))
@@ -79,18 +86,21 @@ def read_listops_v2(
     growth: int = 0,
     seed: int = 0,
 ) -> Callable[[Language], Iterable[Example]]:
-    """Reader for ``spacy train`` with a curriculum, which is an order of what is in the file: no
-    expression is added. Without one (``flat`` and ``growth`` 0) it reads the file once, as
-    ``spacy-latent.ListOps.v1`` does. With one it never ends, so ``training.max_epochs`` must be -1,
-    and ``training.max_steps`` or ``training.patience`` say when to stop. Each call begins anew, in
-    the same order.
+    """Read ListOps for ``spacy train`` in the order of a curriculum.
 
-    path, heads, limit, brackets: as of ``spacy-latent.ListOps.v1``.
-    flat: number of expressions to read first that have no list in a list, equally many of each
-        length, so that few are read more often; in a file without any, those of the least depth.
-    growth: number of expressions after these during which the greatest depth grows to that of the
-        file, slowly where most expressions are; from then on all are read.
-    seed: of the order.
+    No expression is added to the file. Without a curriculum (``flat`` and ``growth`` 0) it reads
+    the file once, as ``spacy-latent.ListOps.v1`` does. With a curriculum it never ends. Then
+    ``training.max_epochs`` must be -1, and ``training.max_steps`` or ``training.patience`` end the
+    training. Each call begins anew, in the same order.
+
+    Args:
+        path, heads, limit, brackets: as in ``spacy-latent.ListOps.v1``.
+        flat: number of expressions without a nested list at the beginning. They have each length
+            equally often, so rare lengths are repeated more. If a file has no such expressions,
+            those of the least depth are read.
+        growth: number of expressions after these, during which the greatest depth grows to that of
+            the file. It grows slowly at frequent depths. After that all expressions are read.
+        seed: seed of the order.
     """
     if min(flat, growth, limit) < 0:
         raise LatentError(
@@ -124,8 +134,7 @@ def read_listops_v2(
 
 
 def check_streaming(nlp: Language) -> None:
-    """Refuse a config that would read all of an endless corpus before its first step, or train
-    without end."""
+    """Refuse a config that reads an endless corpus before its first step, or trains without end."""
     training = nlp.config["training"]
     epochs = training["max_epochs"]
     if epochs != -1:

@@ -1,10 +1,10 @@
-"""ListOps with a tag for each token that only its tree tells: two experiments of the literature.
+"""ListOps with tags of tokens that depend on the tree: two experiments of the literature.
 
-``arguments``: an operator's tag is the number of its arguments (Corro and Titov 2019; Niculae and
-Martins 2020, section 5.1); no other token has a tag. ``infix``: a token's tag is the operator that
-stands after it when the expression is written in infix notation, ``-`` where none does. So
-``[MAX 2 9 [MIN 4 7 ] ]`` becomes ``( 2 MAX 9 MAX ( 4 MIN 7 ) )``. That is the transduction of trees
-of Kim et al. 2017 (section 4.1) with one output for each token in place of a decoder.
+``arguments``: the tag of an operator is the number of its arguments (Corro and Titov 2019; Niculae
+and Martins 2020, section 5.1). Other tokens have no tag. ``infix``: the tag of a token is the
+operator after it in infix notation, or ``-`` if there is no operator. So ``[MAX 2 9 [MIN 4 7 ] ]``
+becomes ``( 2 MAX 9 MAX ( 4 MIN 7 ) )``. This is the transduction of trees of Kim et al. 2017
+(section 4.1) with one output for each token instead of a decoder.
 
     python -m spacy_latent.corpora.listops_tags arguments corpus/listops corpus/arguments
 """
@@ -22,13 +22,13 @@ from spacy_latent.corpora.listops import CLOSE, gold_heads, read
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
 
-# Left to learn with latent trees alone.
+# The part without gold trees, for learning latent ones.
 TRAIN = "train"
 NO_OPERATOR = "-"
 
 
 def argument_tags(tokens: Sequence[str]) -> list[str]:
-    """How many arguments each operator has; empty for other tokens, which have no tag."""
+    """Return the number of arguments of each operator as its tag; other tokens have no tag."""
     counts = [0] * len(tokens)
     for token, (index, head) in zip(tokens, enumerate(gold_heads(tokens))):
         if head != index and token != CLOSE:
@@ -37,8 +37,10 @@ def argument_tags(tokens: Sequence[str]) -> list[str]:
 
 
 def infix_tags(tokens: Sequence[str]) -> list[str]:
-    """The operator after each token in infix notation: after an argument that is not its list's
-    last, that of the list."""
+    """Return the operator after each token in infix notation.
+
+    An argument that is not the last of its list is followed by the operator of the list.
+    """
     heads, tags = gold_heads(tokens), []
     for index, token in enumerate(tokens):
         argument = heads[index] if token == CLOSE else index
@@ -60,8 +62,14 @@ TAGS: dict[Task, Callable[[Sequence[str]], list[str]]] = {
 
 
 def write_tagged(source: Path, target: Path, task: Task, heads: bool, limit: int = 0) -> int:
-    """The expressions of one file as docs in ``target``; heads: with their trees.
-    RETURNS: how many."""
+    """Write the expressions of one file as docs to ``target``.
+
+    Args:
+        heads: whether the docs get their trees.
+
+    Returns:
+        The number of docs.
+    """
     from spacy.tokens import Doc, DocBin
     from spacy.vocab import Vocab
 
@@ -83,8 +91,10 @@ def main(
     output: Annotated[Path, typer.Argument(help="Folder for as many .spacy files")],
     limit: Annotated[int, typer.Option(help="Of the training set; 0 for all of it", min=0)] = 0,
 ) -> None:
-    """Write the expressions of SOURCE as docs with tags to OUTPUT; all but train.spacy with their
-    trees, which a latent structure is judged by."""
+    """Write the expressions of SOURCE as docs with tags to OUTPUT.
+
+    All files but train.spacy also have the trees, to evaluate latent structures.
+    """
     files = sorted(source.glob("*.tsv"))
     if not files:
         raise LatentError(

@@ -1,4 +1,4 @@
-"""Noun phrases that nest: spans of whole subtrees of UD English EWT, labelled by their role.
+"""Nested noun phrases: whole subtrees of UD English EWT, labelled by their role.
 
 python -m spacy_latent.corpora.noun_phrases corpus/phrases
 """
@@ -18,7 +18,7 @@ from spacy_latent.errors import number_of
 
 KEY = "sc"
 HEADS = frozenset({"NOUN", "PROPN", "PRON"})
-# By relations of Universal Dependencies, without their subtypes.
+# Roles by relations of Universal Dependencies, without their subtypes.
 ROLES = {
     "nsubj": "subject",
     "obj": "object",
@@ -31,9 +31,11 @@ ROLES = {
 
 
 def noun_phrases(doc: Doc) -> Iterator[Span]:
-    """The subtree of each noun, name and pronoun that has a role of :data:`ROLES`, where it is
-    contiguous. Left out are predicates, whose subtrees are clauses: those with a subject or a
-    copula below them."""
+    """Yield the contiguous subtrees of nouns, names and pronouns with a role of :data:`ROLES`.
+
+    Predicates are left out, since their subtrees are clauses. They have a subject or a copula below
+    them.
+    """
     subtrees = [{token.i} for token in doc]
     for token in doc:
         for ancestor in token.ancestors:
@@ -50,8 +52,10 @@ def noun_phrases(doc: Doc) -> Iterator[Span]:
 
 
 def write_phrases(path: Path, text: str) -> tuple[int, int]:
-    """Write the sentences of CoNLL-U ``text``, and count them and their noun phrases, which are in
-    ``doc.spans["sc"]``."""
+    """Write the sentences of CoNLL-U ``text``, and count sentences and noun phrases.
+
+    The noun phrases are in ``doc.spans["sc"]``.
+    """
     from spacy.tokens import DocBin
 
     found, phrases = DocBin(), 0

@@ -1,4 +1,4 @@
-"""A reader for ``spacy train`` whose docs a frozen parser has parsed, each once."""
+"""Reader for ``spacy train`` whose docs a frozen parser parses once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 BATCH = 256
-# Of a parse; the first tokens of sentences follow from the heads.
+# Attributes of a parse. The first tokens of sentences follow from the heads.
 KEPT = ("HEAD", "DEP")
 
-# What was read for a pipeline: "spacy train" makes a reader for initialization, and another one for
-# training.
+# Parsed corpora of each pipeline. They are shared, since "spacy train" makes one reader for
+# initialization and another one for training.
 _parsed: WeakKeyDictionary[Language, dict[ParsedOnce, DocBin]] = WeakKeyDictionary()
 
 
 class ParsedOnce:
-    """Examples of a corpus whose predicted docs have the heads that frozen components find.
+    """Examples of a corpus whose predicted docs have the heads of frozen components.
 
-    What ``training.annotating_components`` names runs over every batch of every epoch, and of a
-    frozen component that is the same each time. This runs it over each text the first time that the
-    corpus is read for a pipeline. Of what it writes, heads, their labels and so sentences are kept.
+    Components of ``training.annotating_components`` run over every batch of every epoch. A frozen
+    component gives the same result each time. This reader runs it over each text once, when the
+    corpus is first read for a pipeline. It keeps heads and their labels, and thereby sentences, but
+    no other annotation.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class ParsedOnce:
         found = DocBin(attrs=KEPT, docs=docs)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Whole or not there at all, whoever else writes it.
+            # Atomic, so that other processes never read an incomplete file.
             unfinished = path.with_suffix(f".{os.getpid()}")
             found.to_disk(unfinished)
             unfinished.replace(path)
@@ -96,7 +97,7 @@ class ParsedOnce:
 
 
 def _digest(nlp: Language, pipes: Iterable[Any], examples: Iterable[Example]) -> str:
-    """Of all that the heads follow from: the components with their weights, and the words."""
+    """Return a digest of everything that determines the heads: components, weights and words."""
     digest = hashlib.sha256()
     for pipe in pipes:
         digest.update(pipe.to_bytes(exclude=["vocab"]))
@@ -114,15 +115,18 @@ def read_parsed_once_v1(
     max_length: int = 0,
     limit: int = 0,
 ) -> Callable[[Language], Iterable[Example]]:
-    """Reader for ``spacy train`` of docs that have the heads of a frozen parser, for ``GivenTrees``
-    with ``trees = "heads"``. Each text is parsed once, and not in every epoch.
+    """Read docs with the heads of a frozen parser, parsed once and not in every epoch.
 
-    path, max_length, limit: as of ``spacy.Corpus.v1``: a file of docs (.spacy) or a directory of
-        them; the most tokens of a doc and the most docs, 0 for any.
-    components: the names of those that annotate, one after another. All are to stand in
-        ``training.frozen_components``, and none in ``training.annotating_components``.
-    keep: a directory where the heads are kept for further trainings, under a digest of the
-        components, their weights and the words of the corpus.
+    It is a reader for ``spacy train``, for ``GivenTrees`` with ``trees = "heads"``.
+
+    Args:
+        path, max_length, limit: as in ``spacy.Corpus.v1``: a file of docs (.spacy) or a directory
+            of them; the largest number of tokens of a doc; and the largest number of docs. 0 for
+            any number.
+        components: names of the components that annotate, in their order. All must be in
+            ``training.frozen_components``, and not in ``training.annotating_components``.
+        keep: directory that stores the heads for further trainings, under a digest of the
+            components, their weights and the words of the corpus.
     """
     from spacy.training import Corpus
 

@@ -1,10 +1,10 @@
-"""Polarity of other texts than those of :mod:`sentence_polarity`: does what a classifier learned of
-sentences of film reviews hold elsewhere?
+"""Polarity of texts from other sources than :mod:`sentence_polarity`, for tests only.
 
-Two corpora, both for tests alone. "products": what people wrote under "pros" or "cons" of a product
-(Ganapathibhotla and Liu 2008), a thousand of each side. "reviews": whole film reviews and their
-revisions, edited until the sentiment turned (Kaushik et al. 2020), the development set. Words are
-in lower case, as in the sentences that the classifier learned from.
+They show whether a classifier of film review sentences also works elsewhere. There are two corpora.
+"products" has texts that people wrote under "pros" or "cons" of a product (Ganapathibhotla and Liu
+2008), a thousand of each side. "reviews" has whole film reviews and their revisions, edited to
+reverse the sentiment (Kaushik et al. 2020), from the development set. Words are in lower case, as
+in the training sentences of the classifier.
 
     python -m spacy_latent.corpora.polarity_elsewhere corpus/elsewhere
 """
@@ -29,8 +29,13 @@ OF_EACH_SIDE = 1000
 
 
 def read_products(texts: Mapping[str, str], seed: int, count: int) -> list[tuple[str, str]]:
-    """(text, label), ``count`` of each side, shuffled: of three words and more, each once, and none
-    that stands on both sides. texts: the file of each side, as published."""
+    """Return (text, label), ``count`` of each side, shuffled.
+
+    Texts have three words or more. Duplicates, and texts that occur on both sides, are left out.
+
+    Args:
+        texts: published file of each side.
+    """
     sides = {
         side: {
             " ".join(html.unescape(line).lower().split())
@@ -54,7 +59,7 @@ def read_products(texts: Mapping[str, str], seed: int, count: int) -> list[tuple
 
 
 def read_reviews(table: str) -> list[tuple[str, str]]:
-    """(text, label) of both versions of each review."""
+    """Return (text, label) of both versions of each review."""
     pairs = edited_reviews.read_pairs(table)
     return [(text.lower(), label) for versions in pairs for text, label in versions]
 

@@ -1,12 +1,14 @@
-"""Made-up reviews of products with a score for each of four aspects, 0 to 5: regression of several
-aspects as on BeerAdvocate (McAuley et al. 2012), whose reviews may not be passed on.
+"""Synthetic reviews of products with a score for each of four aspects, 0 to 5.
 
-A review is a list of short phrases that people had written under "pros" or "cons" of a product
-(Ganapathibhotla and Liu 2008). Each aspect is spoken of in one or two of them, and has the share
-of its phrases that are pros as its score, times five; four to eight other phrases say nothing of
-the four. The words of the phrases about an aspect are the rationale, in ``doc.spans["rationale"]``,
-with the aspect as label. No phrase occurs in two of the three parts. So the words that matter are
-known; the texts are not what anybody wrote as a whole.
+The task is regression of several aspects as on BeerAdvocate (McAuley et al. 2012), whose reviews
+may not be redistributed.
+
+A review is a list of short phrases that people wrote under "pros" or "cons" of a product
+(Ganapathibhotla and Liu 2008). One or two phrases are about each aspect. Its score is the share of
+its phrases that are pros, times five. Four to eight other phrases are about none of the aspects.
+The words of the phrases about an aspect are the rationale, in ``doc.spans["rationale"]``, with the
+aspect as label. No phrase occurs in two of the three parts. So the relevant words are known, but
+nobody wrote these texts as a whole.
 
     python -m spacy_latent.corpora.product_aspects corpus/aspects
 """
@@ -47,7 +49,7 @@ SOURCES = {
         ARCHIVE,
     ),
 }
-# A phrase with words of one line speaks of that aspect; with words of several it is left out.
+# Words of each aspect. A phrase with words of several aspects is left out.
 ASPECTS = {
     "BATTERY": "battery batteries charge charger power",
     "PICTURE": "picture pictures image images photo photos",
@@ -64,7 +66,11 @@ _BETWEEN = re.compile(r"[,;:/!?.&()]+|\band\b|\bbut\b|--+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Phrase:
-    """aspect: None where it speaks of none."""
+    """Phrase of a review.
+
+    Attributes:
+        aspect: aspect of the phrase, or None.
+    """
 
     words: tuple[str, ...]
     aspect: str | None
@@ -72,8 +78,13 @@ class Phrase:
 
 
 def read_phrases(texts: Mapping[str, str]) -> list[Phrase]:
-    """Those of two to six words that stand on one side alone and speak of at most one aspect, in
-    the order of the alphabet. texts: the file of each side, as published."""
+    """Return the phrases of two to six words, in alphabetical order.
+
+    Phrases that occur on both sides, or are about several aspects, are left out.
+
+    Args:
+        texts: published file of each side.
+    """
     sides: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for side, text in texts.items():
         for line in re.findall(rf"<{side}>(.*?)</{side}>", text, re.IGNORECASE):
@@ -92,7 +103,7 @@ def _unambiguous(sides: Mapping[tuple[str, ...], set[str]]) -> Iterator[Phrase]:
 
 
 def split_phrases(phrases: Sequence[Phrase], seed: int) -> dict[str, list[Phrase]]:
-    """Eight tenths for training, one each for the others."""
+    """Split the phrases: eight tenths for training, and one tenth for each other part."""
     shuffled = list(phrases)
     random.Random(seed).shuffle(shuffled)
     tenth = len(shuffled) // 10
@@ -106,7 +117,11 @@ def split_phrases(phrases: Sequence[Phrase], seed: int) -> dict[str, list[Phrase
 def make_review(
     phrases: Mapping[tuple[str | None, bool], list[Phrase]], rng: random.Random
 ) -> list[Phrase]:
-    """The phrases of one review, in its order. phrases: by aspect and side."""
+    """Draw the phrases of one review, in their order.
+
+    Args:
+        phrases: phrases by aspect and side.
+    """
     chosen = []
     for aspect in ASPECTS:
         for _ in range(rng.randint(*OF_ASPECT)):
@@ -118,7 +133,7 @@ def make_review(
 
 
 def make_doc(vocab: Vocab, review: Sequence[Phrase]) -> Doc:
-    """With scores in ``doc.cats``, and the words that they hang on; commas between phrases."""
+    """Make a doc with scores in ``doc.cats``, rationales, and commas between phrases."""
     from spacy.tokens import Doc, Span
 
     words: list[str] = []
@@ -138,7 +153,7 @@ def make_doc(vocab: Vocab, review: Sequence[Phrase]) -> Doc:
 
 
 def make_docs(vocab: Vocab, phrases: Sequence[Phrase], count: int, seed: int) -> Iterator[Doc]:
-    """``count`` reviews of these phrases."""
+    """Yield ``count`` reviews of these phrases."""
     by_kind: dict[tuple[str | None, bool], list[Phrase]] = defaultdict(list)
     for phrase in phrases:
         by_kind[phrase.aspect, phrase.praise].append(phrase)

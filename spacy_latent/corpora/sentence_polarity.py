@@ -1,12 +1,12 @@
 """Sentence polarity (Pang and Lee 2005): 10,662 sentences of film reviews, positive or negative.
 
-There is no official split. Ours is seeded, stratified by class, 80/10/10, with copies of a sentence
-kept together in one part.
+There is no official split. Ours is seeded, stratified by class, 80/10/10, and keeps copies of a
+sentence in one part.
 
     python -m spacy_latent.corpora.sentence_polarity corpus/sentiment
 
-For learning from few labels, only a share of the training sentences keeps its label, and may come
-several times among the others:
+To learn from few labels, only a share of the training sentences keeps its label. These sentences
+may be repeated:
 
     python -m spacy_latent.corpora.sentence_polarity corpus/few_labels --labelled-share 0.05
 """
@@ -41,7 +41,11 @@ SPLITS = ("train", "dev", "test")
 
 
 def split_lines(texts: dict[str, str], seed: int) -> dict[str, list[tuple[str, str]]]:
-    """(sentence, label) of each part, shuffled. texts: the file of each label."""
+    """Return the shuffled (sentence, label) of each part.
+
+    Args:
+        texts: file of each label.
+    """
     rng = random.Random(seed)
     parts: dict[str, list[tuple[str, str]]] = {name: [] for name in SPLITS}
     for label in sorted(texts):
@@ -59,8 +63,7 @@ def split_lines(texts: dict[str, str], seed: int) -> dict[str, list[tuple[str, s
 def keep_labels(
     examples: Sequence[tuple[str, str]], share: float, seed: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, None]]]:
-    """A seeded share of the examples as they are, at least one, and the others without their
-    labels."""
+    """Return a seeded share of the examples, at least one, and the others without labels."""
     kept = seeded_share(len(examples), share, seed)
     labelled = [example for i, example in enumerate(examples) if i in kept]
     return labelled, [(text, None) for i, (text, _) in enumerate(examples) if i not in kept]
@@ -88,9 +91,11 @@ def main(
     labelled_share: float = 1.0,
     repeats: int = 1,
 ) -> None:
-    """Write train.spacy, dev.spacy and test.spacy to OUTPUT. With a LABELLED_SHARE below 1 only so
-    many of the training sentences keep their label; they alone are in labelled.spacy, and in
-    train.spacy each of them stands REPEATS times."""
+    """Write train.spacy, dev.spacy and test.spacy to OUTPUT.
+
+    With a LABELLED_SHARE below 1, only this share of the training sentences keeps its label. These
+    sentences alone are in labelled.spacy, and they are REPEATS times in train.spacy.
+    """
     check_share("labelled_share", labelled_share, repeats)
     texts = {label: read_source(source, downloads) for label, source in SOURCES.items()}
     parts: dict[str, Sequence[tuple[str, str | None]]] = dict(split_lines(texts, seed))

@@ -1,8 +1,8 @@
-"""Pairs of the SNLI development set (Bowman et al. 2015): does a premise entail a hypothesis.
+"""Pairs of the SNLI development set (Bowman et al. 2015), for entailment of a hypothesis.
 
-The training set is too large for an example; of the 9,842 development pairs we train on four fifths
-and hold out the rest, pairs of one premise kept together. Do not test what was trained so on SNLI's
-development set, nor on pairs that were made from it.
+The training set is too large for an example. We train on four fifths of the 9,842 development pairs
+and hold out the rest, with all pairs of a premise in one part. Do not test a model that was trained
+on them on SNLI's development set, nor on pairs that were made from it.
 
     python -m spacy_latent.corpora.snli corpus/snli
 """
@@ -41,7 +41,11 @@ Pair = dict[str, object]
 
 
 def read_pairs(texts: dict[str, str]) -> list[Pair]:
-    """Pairs of words and a label. texts: the file of each field, a line for each pair."""
+    """Return pairs of words with a label.
+
+    Args:
+        texts: file of each field, with a line for each pair.
+    """
     columns = {name: [line.strip() for line in text.split("\n")] for name, text in texts.items()}
     sizes = {name: len(lines) for name, lines in columns.items()}
     if len(set(sizes.values())) > 1:
@@ -57,7 +61,10 @@ def read_pairs(texts: dict[str, str]) -> list[Pair]:
 
 
 def split_pairs(pairs: list[Pair], seed: int) -> dict[str, list[Pair]]:
-    """ "train" and "dev", four fifths of the premises and one, each shuffled."""
+    """Split the pairs into "train" and "dev", four fifths and one fifth of the premises.
+
+    Both are shuffled.
+    """
     rng = random.Random(seed)
     premises = sorted({" ".join(pair["text_a"]) for pair in pairs})  # type: ignore[arg-type]
     rng.shuffle(premises)

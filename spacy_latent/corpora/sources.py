@@ -1,6 +1,6 @@
-"""Public data sets of the example projects: where they come from, and whether they are intact.
+"""Public data sets of the example projects, with their origin and checksums.
 
-``spacy project assets`` prints a checksum mismatch and still exits with 0, so every file is checked
+``spacy project assets`` prints a checksum mismatch and still exits with 0. So every file is checked
 here before it is converted.
 """
 
@@ -20,12 +20,13 @@ DATA_VARIABLE = "SPACY_LATENT_DATA"
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a public data set.
+    """File of a public data set.
 
-    folder: its folder under the directory named by SPACY_LATENT_DATA.
-    name: file name.
-    sha256: of the file.
-    archive: name of the downloaded zip that holds it, or "" where it is downloaded as it is.
+    Attributes:
+        folder: folder under the directory named by SPACY_LATENT_DATA.
+        name: file name.
+        sha256: checksum of the file.
+        archive: name of the downloaded zip that contains it, or "" if it is downloaded as it is.
     """
 
     folder: str
@@ -35,9 +36,10 @@ class Source:
 
 
 def read_source(source: Source, downloads: Path) -> str:
-    """Text of a source, from SPACY_LATENT_DATA when that is set, else from ``downloads``.
+    """Return the text of a source, from SPACY_LATENT_DATA if set, else from ``downloads``.
 
-    Raises LatentError if the file is missing or is not the one that was published.
+    Raises:
+        LatentError: if the file is missing or is not the published one.
     """
     data = os.environ.get(DATA_VARIABLE)
     if data:
@@ -65,7 +67,11 @@ def read_source(source: Source, downloads: Path) -> str:
 
 
 def check_share(name: str, share: float, repeats: int) -> None:
-    """Refuse shares and repeats of annotated docs that cannot be. name: of the setting."""
+    """Refuse invalid shares and repeats of annotated docs.
+
+    Args:
+        name: name of the setting.
+    """
     import typer
 
     if not 0 < share <= 1 or repeats < 1:
@@ -76,7 +82,7 @@ def check_share(name: str, share: float, repeats: int) -> None:
 
 
 def seeded_share(count: int, share: float, seed: int) -> set[int]:
-    """Places of a share of so many things, at least one of them, drawn by the seed."""
+    """Draw the indices of a share of ``count`` items, at least one, with a seed."""
     size = min(max(1, round(share * count)), count)
     return set(random.Random(seed).sample(range(count), size))
 

@@ -1,4 +1,4 @@
-"""Standard input and output of commands, whatever encoding a terminal or a redirect has."""
+"""Standard input and output of commands, independent of the encoding of terminal or redirect."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from typer.core import TyperGroup
 
 
 def prepare_streams() -> None:
-    """Print characters that standard output or standard error cannot encode as escapes, such as
-    ``\\u0141``, and read standard input as files are read: in UTF-8, however its lines end.
+    r"""Make the standard streams independent of their encoding.
 
-    On Windows the encoding of what is redirected is that of the locale, such as cp1252.
+    Characters that standard output or standard error cannot encode are printed as escape sequences,
+    such as ``\u0141``. Standard input is read as files are: in UTF-8, with any line ends. On
+    Windows, redirected streams have the encoding of the locale, such as cp1252.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        # What has been read from cannot be changed.
+        # A stream that has been read from cannot be reconfigured.
         with suppress(io.UnsupportedOperation):
-            # With these errors text_files.lines_of tells which byte of which line is wrong.
+            # With this error handler text_files.lines_of reports byte and line of an error.
             sys.stdin.reconfigure(encoding="utf8", errors="surrogateescape", newline=None)
-    # Else wasabi encodes messages itself, decodes the bytes as UTF-8, and fails.
+    # By default wasabi encodes messages itself, decodes the bytes as UTF-8, and fails.
     wasabi.util.ENCODING = "utf8"
 
 
 class CommandGroup(TyperGroup):
-    """Commands that print what their streams cannot encode as escapes, their help and errors in
-    their arguments included."""
+    """Commands that print escape sequences for characters that their streams cannot encode.
+
+    This includes their help and the errors in their arguments.
+    """
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         prepare_streams()
@@ -41,7 +44,7 @@ class CommandGroup(TyperGroup):
 
 
 def run(main: Callable[..., Any]) -> None:
-    """Run a function as the program that was started, its parameters from the command line."""
+    """Run a function as the main program, with parameters from the command line."""
     prepare_streams()
     typer.run(main)
 

@@ -1,4 +1,4 @@
-"""Files of text that users give, whatever program wrote them."""
+"""Text files of users, written by any program."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, TextIO
 
 from spacy_latent.errors import LatentError
 
-# That some programs put at the start of a file in UTF-8.
+# Byte order mark that some programs put at the start of a file in UTF-8.
 MARK = "\ufeff"
-# Those that a file in UTF-16 begins with.
+# Byte order marks of UTF-16.
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-# In JSON, of one or both halves of a surrogate pair.
+# One or both halves of a surrogate pair in JSON.
 ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_encoding(path: Path) -> None:
-    """Raise LatentError for a file that says to be in UTF-16. Much of it would pass for UTF-8."""
+    """Raise LatentError for a file with a mark of UTF-16, since much of it would pass for UTF-8."""
     with path.open("rb") as file:
         if file.read(2) in UTF_16:
             raise LatentError(f"{path} is in UTF-16. Save it as UTF-8.")
@@ -28,21 +28,25 @@ def check_encoding(path: Path) -> None:
 
 @contextmanager
 def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
-    """A file in UTF-8, without the mark that may stand at its start.
+    """Open a file in UTF-8, without the byte order mark at its start.
 
-    newline: as of ``open``. Raises LatentError for another encoding, with the line.
+    Args:
+        newline: as in ``open``.
+
+    Raises:
+        LatentError: if the encoding is another one; it names the line.
     """
     check_encoding(path)
     try:
         with path.open(encoding="utf-8-sig", newline=newline) as file:
             yield file
     except UnicodeDecodeError as error:
-        # That tells the place in a part of the file alone.
+        # The error only has the position in a part of the file.
         raise LatentError(_not_utf_8(path) or f"{path} is not in UTF-8: {error}.") from None
 
 
 def _not_utf_8(path: Path) -> str:
-    """Of the first line that is not, a sentence."""
+    """Describe the first line that is not UTF-8, in a sentence."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -54,27 +58,39 @@ def _not_utf_8(path: Path) -> str:
 
 
 def read_text(path: Path) -> str:
-    """All of a file in UTF-8, without the mark that may stand at its start, lines ending with
-    ``\\n``. Raises LatentError for another encoding."""
+    r"""Return the text of a file in UTF-8, without byte order mark, with lines ending in ``\n``.
+
+    Raises:
+        LatentError: if the encoding is another one.
+    """
     with opened(path) as file:
         return file.read()
 
 
 def forgiving_lines(path: Path) -> list[str]:
-    """The lines of a file, without their ends, in which not every character matters: what is no
-    UTF-8 becomes U+FFFD. Raises LatentError for a file in UTF-16."""
+    """Return the lines of a file, without their ends, with U+FFFD for invalid bytes.
+
+    Use it for files in which not every character matters.
+
+    Raises:
+        LatentError: if the file is in UTF-16.
+    """
     check_encoding(path)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         return [line.rstrip("\n") for line in file]
 
 
 def lines_of(stream: Iterable[str]) -> Iterator[str]:
-    """The lines of standard input, without their ends and the mark that may stand at its start.
-    Raises LatentError for another encoding."""
+    """Yield the lines of standard input, without their ends and the byte order mark.
+
+    Raises:
+        LatentError: if the encoding is not UTF-8.
+    """
     try:
         for number, line in enumerate(stream, 1):
-            # Where its errors are "surrogateescape", as prepare_streams and Python in the locale C
-            # set them, bytes that are no UTF-8 are halves of surrogate pairs.
+            # With the error handler "surrogateescape" (set by prepare_streams, and by Python in the
+            # locale C), bytes that are not UTF-8 become halves of surrogate pairs. This line fails
+            # on them.
             line.encode("utf8")
             yield (line if number > 1 else line.removeprefix(MARK)).rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -87,8 +103,11 @@ def lines_of(stream: Iterable[str]) -> Iterator[str]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """The number of each line of JSON, from 1, and its value. Empty lines are passed over. Raises
-    LatentError for a line that is none."""
+    """Yield the number of each line of JSON, from 1, and its value, without empty lines.
+
+    Raises:
+        LatentError: if a line is not JSON.
+    """
     with opened(path, newline="\n") as file:
         for number, line in enumerate(file, 1):
             if line.strip():

@@ -18,25 +18,27 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 FIRST, SECOND = "a", "b"
-# Of any version: models and what gives the spans, where docs have two texts.
+# Prefixes of the names, in any version, of models and span getters for docs of two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 READER = "spacy-latent.TextPairs.v1"
-# SNLI (Bowman et al. 2015) and MultiNLI have this label where annotators did not agree, and no
-# other than these three.
+# SNLI (Bowman et al. 2015) and MultiNLI have this label if annotators did not agree, and otherwise
+# one of these three.
 NO_LABEL, ITS_FIELD = "-", "gold_label"
 ITS_LABELS = frozenset({"contradiction", "entailment", "neutral"})
 
 
 class NoSuchField(LatentError):
-    """A pair has no text, or no label, under the name of the field that was given for it."""
+    """Error for a pair without text, or without label, under the given field."""
 
 
 def make_pair_doc(nlp: Language, first: str | Sequence[str], second: str | Sequence[str]) -> Doc:
-    """One Doc of two texts: ``doc.spans["a"]`` is the first, ``doc.spans["b"]`` the second.
+    """Make one Doc of two texts: ``doc.spans["a"]`` is the first, ``doc.spans["b"]`` the second.
 
-    first, second: a text, or the words of one that is tokenised already. Each is tokenised on its
-        own. A text without words gets an empty span group. The second begins a sentence, so that no
-        parser's tree is over both.
+    Each text is tokenised on its own. A text without words gets an empty span group. The second
+    text begins a sentence, so that a parser's tree does not span both.
+
+    Args:
+        first, second: a text, or the words of a text that is already tokenised.
     """
     from spacy.tokens import Doc
 
@@ -45,7 +47,7 @@ def make_pair_doc(nlp: Language, first: str | Sequence[str], second: str | Seque
         for text in (first, second)
     ]
     some = [text for text in texts if len(text)]
-    # Not for fewer: joining copies, and of no docs there is nothing to join.
+    # from_docs copies its docs, so it is only called if there are two.
     doc = Doc.from_docs(some) if len(some) == 2 else (some or [Doc(nlp.vocab)])[0]
     assert doc is not None
     size = len(texts[0])
@@ -63,20 +65,23 @@ def read_text_pairs_v1(
     limit: int = 0,
     missing: Sequence[str | int] | None = None,
 ) -> Callable[[Language], Iterable[Example]]:
-    """Reader for ``spacy train`` of pairs of texts, as :func:`make_pair_doc` has them.
+    """Read pairs of texts for ``spacy train``, as docs of :func:`make_pair_doc`.
 
-    path: a file of JSON lines (.jsonl), of tab-separated values under a header (.tsv), or of docs
-        that have both spans (.spacy). Unlike ``spacy.Corpus.v1`` this gives the spans to the docs
-        that are trained on.
-    first, second: the fields, or columns, of the texts. In JSON lines a text may be a list of
-        words, tokenised already.
-    label: the field of the label, one of all that are in the file; a list is refused, and a number
-        that is not whole. JSON lines may have "cats", an object of labels and numbers, instead.
-        Warns, with LatentWarning, of pairs that have neither where others do.
-    limit: number of pairs to read, 0 for all.
-    missing: what stands under ``label`` where a pair has none, such as ["-1"], besides nothing and
-        null; [] for no more than these. None for what SNLI has there: "-", in a field called
-        "gold_label" or among no other labels than SNLI's.
+    Warns, with LatentWarning, of pairs without label and "cats" if other pairs have them.
+
+    Args:
+        path: file of JSON lines (.jsonl), of tab-separated values under a header (.tsv), or of docs
+            that have both spans (.spacy). Unlike ``spacy.Corpus.v1``, this reader also gives the
+            spans to the docs of the training.
+        first, second: fields, or columns, of the texts. In JSON lines a text may be a list of words
+            that are already tokenised.
+        label: field of the label. The labels are all values in the file. A list is refused, and so
+            is a number that is not whole. JSON lines may have "cats" instead, an object of labels
+            and numbers.
+        limit: number of pairs to read, 0 for all.
+        missing: values under ``label`` for a pair without label, such as ["-1"], in addition to an
+            empty value and null. [] for no further values. None for the value in SNLI: "-", in a
+            field called "gold_label", or if all other labels are SNLI's.
     """
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
@@ -98,7 +103,7 @@ def read_docs(
     label: str = "label",
     missing: Sequence[str | int] | None = None,
 ) -> Iterator[Doc]:
-    """Docs of the pairs of a file, with their categories; see :func:`read_text_pairs_v1`."""
+    """Yield docs of the pairs of a file, with their categories; see :func:`read_text_pairs_v1`."""
     if isinstance(missing, str):
         raise LatentError(f"TextPairs: missing is {missing!r}; expected a list, as [{missing!r}].")
     if path is None or not Path(path).is_file():
@@ -135,7 +140,7 @@ def read_docs(
 def _missing_of_snli(
     path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str
 ) -> Sequence[str]:
-    """What says that there is no label, in a file as of SNLI."""
+    """Return the values for a missing label in a file like SNLI."""
     if label == ITS_FIELD:
         return [NO_LABEL]
     found: set[str] = set()
@@ -149,14 +154,16 @@ def _missing_of_snli(
 def _labels(
     path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str, lacking: set[str]
 ) -> list[str]:
-    """All labels of a file, sorted. Warns of pairs without one among others that have one: training
-    leaves them out, and says nothing of it."""
+    """Return all labels of a file, sorted.
+
+    Warn of pairs without a label if others have one, since training ignores them silently.
+    """
     labels: set[str] = set()
     count, without = 0, []
     for number, row in rows:
         count += 1
         cats = read_categories(row, f"{path}, line {number}")
-        # Beside "cats" it may be anything: it is not read.
+        # If there is "cats", the label is not read.
         own = None
         if cats is None or _is_single(row.get(label)):
             own = _label(path, number, row, label, lacking)
@@ -177,7 +184,7 @@ def _labels(
 def _label(
     path: Path, number: int, row: dict[str, Any], field: str, lacking: set[str]
 ) -> str | None:
-    """Of a pair; None where it has none."""
+    """Return the label of a pair, or None."""
     value = row.get(field)
     value = value.strip() if isinstance(value, str) else value
     if value is None or value == "":
@@ -194,18 +201,18 @@ def _label(
             'number. For several labels of a pair, or none, give "cats" in its place, as '
             '{"cats": {"yes": 1.0, "no": 0.0}}, with all labels in every line.'
         )
-    # Tables with gaps write 1 as 1.0.
+    # Tables with missing values have 1.0 for 1.
     own = str(int(value) if isinstance(value, float) else value)
     return None if own in lacking else own
 
 
 def _is_single(value: object) -> bool:
-    """Whether it may be the label of a pair."""
+    """Return whether a value can be the label of a pair."""
     return isinstance(value, (str, int)) or (isinstance(value, float) and value.is_integer())
 
 
 def is_of_pairs(config: Mapping[str, object]) -> bool:
-    """Whether a component of this config reads docs of two texts."""
+    """Return whether a component of this config reads docs of two texts."""
 
     def reads_two(block: object) -> bool:
         if not isinstance(block, Mapping):
@@ -219,14 +226,16 @@ def is_of_pairs(config: Mapping[str, object]) -> bool:
 
 
 def pair_fields(config: Mapping[str, object]) -> tuple[str, str, str]:
-    """Names of the fields of the first text, the second and the label: those that the reader of
-    pairs in an interpolated config has, else its defaults."""
+    """Return the fields of the first text, the second text and the label.
+
+    They are taken from the reader of pairs in an interpolated config, else from its defaults.
+    """
     first, second, label = (_setting(config, key) for key in ("first", "second", "label"))
     return first, second, label
 
 
 def missing_labels(config: Mapping[str, object]) -> Sequence[str | int] | None:
-    """What the reader of pairs in an interpolated config takes for no label."""
+    """Return the setting ``missing`` of the reader of pairs in an interpolated config."""
     found: Sequence[str | int] | None = _setting(config, "missing")
     return found
 
@@ -240,7 +249,10 @@ def _setting(config: Mapping[str, object], key: str) -> Any:
 
 
 def field_names(path: Path) -> list[str]:
-    """Names of the fields of the first pair of a file; none of one of docs, or without pairs."""
+    """Return the field names of the first pair of a file.
+
+    There are none for a file of docs, and for a file without pairs.
+    """
     if path.suffix == ".spacy":
         return []
     read = _json_lines if path.suffix == ".jsonl" else _table
@@ -248,7 +260,7 @@ def field_names(path: Path) -> list[str]:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of each line, and its fields."""
+    """Yield the number and the fields of each line."""
     for number, row in json_lines(path):
         if not isinstance(row, dict):
             raise LatentError(f"{path}, line {number}: expected an object, got {row!r}.")
@@ -259,7 +271,7 @@ def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     header: list[str] = []
     with opened(path, newline="\n") as file:
         for number, line in enumerate(file, 1):
-            # Quotation marks are part of texts here, not around them.
+            # Quotation marks are part of the texts.
             row = line.rstrip("\r\n").split("\t")
             if not any(cell.strip() for cell in row):
                 continue
@@ -295,7 +307,7 @@ def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | lis
 
 
 def _without_annotations(doc: Doc) -> Doc:
-    """The tokens and spans of a doc."""
+    """Copy the tokens and spans of a doc."""
     from spacy.tokens import Doc
 
     words, spaces = [token.text for token in doc], [bool(token.whitespace_) for token in doc]
@@ -308,7 +320,7 @@ def _without_annotations(doc: Doc) -> Doc:
 
 
 def _part(doc: Doc) -> None:
-    """Where one text follows another a sentence begins."""
+    """Begin a sentence at the second text."""
     for key in (FIRST, SECOND):
         for span in doc.spans.get(key, ()):
             if span.start:

@@ -1,12 +1,11 @@
-"""Universal NER (Mayhew et al. 2024) of UD English EWT: persons, organizations and locations on the
-sentences of a treebank.
+"""Universal NER (Mayhew et al. 2024) of UD English EWT: persons, organizations and locations.
 
-python -m spacy_latent.corpora.universal_entities corpus/uner
+    python -m spacy_latent.corpora.universal_entities corpus/uner
 
 The development set is the released one. The training set is an earlier draft of the released one,
-which its publishers called not tested: its entities of a fourth kind, OTH, and those that are
-tagged as of the kind "O" are read as none, as the release has it. What is left are 7,005 entities,
-where the release counts 7,022. Judge on the development set.
+which its publishers called not tested. Its entities of a fourth kind, OTH, and entities that are
+tagged with the kind "O" are not read, as in the release. There are 7,005 entities, and the release
+counts 7,022. Use the development set for evaluation.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ SOURCES = {
         "0cafd881cf31d39897b6d588420fab8fbbe4423d271725c59921ac9dd49c0713",
     ),
 }
-# The draft with the kinds below made O, which some keep in its place.
+# The draft with the kinds below replaced by O. Some copies of the data have it instead.
 WITHOUT_OTHERS = Source(
     FOLDER,
     "en_ewt-ud-train.derived.iob2",
     "4af8b2d108fd7e457c3d4855ce44078b1e52ffa1b02b80b8bfa24a5194b32ec8",
 )
-# Kinds of the draft that the release does not have.
+# Kinds of the draft that are not in the release.
 OTHERS = frozenset({"OTH", "O"})
 SHARES = 5
 
 
 def read_documents(text: str) -> Iterator[list[Sentence]]:
-    """Sentences of each document, without entities of OTHERS."""
+    """Yield the sentences of each document, without entities of OTHERS."""
     for document in re.split("^(?=# newdoc id)", text, flags=re.MULTILINE):
         sentences = list(read_iob(document, columns=(1, 2), comments=True, left_out=OTHERS))
         if sentences:
@@ -61,8 +60,11 @@ def train_source() -> Source:
 
 
 def main(output: Path, downloads: Path = Path("corpus/downloads/uner"), held_out: int = 0) -> None:
-    """Write train.spacy and dev.spacy to OUTPUT. With --held-out, of each five documents for
-    training so many are left out, and written to held_out.spacy."""
+    """Write train.spacy and dev.spacy to OUTPUT.
+
+    With --held-out, this number of every five training documents is left out, and written to
+    held_out.spacy.
+    """
     if not 0 <= held_out < SHARES:
         raise LatentError(f"--held-out is {held_out}; expected 0 to {SHARES - 1} of {SHARES}.")
     train = list(read_documents(read_source(train_source(), downloads)))

@@ -1,1 +1,1 @@
-"""spaCy components."""
+"""spaCy components of this package."""

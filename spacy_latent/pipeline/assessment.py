@@ -1,5 +1,7 @@
-"""Figures of a trained pipeline's structures on a corpus: what they look like, whether the task
-uses them, and what they agree with."""
+"""Figures of a trained pipeline's structures on a corpus.
+
+They describe the structures, whether the task uses them, and their agreement with references.
+"""
 
 from __future__ import annotations
 
@@ -58,26 +60,31 @@ from spacy_latent.pipeline.references import Beside, Spans
 if TYPE_CHECKING:
     from spacy_latent.structures.base import Structure
 
-# Random structures are drawn so often that about this many texts have one.
+# Number of random structures over all texts, with at most MOST_DRAWS for each text.
 DRAWN = 1000
 MOST_DRAWS = 5
-# Bytes of vectors that are kept from run to run.
+# Bytes of vectors that are kept between runs.
 VECTORS = 256e6
-# Of shorter spans nearly all structures look alike.
+# Structures of shorter spans are nearly all alike.
 LONG_ENOUGH = 4
-# The logarithm of how many structures there are to choose from is less where there is one, as of
-# one token, or of as many tokens as are to be chosen.
+# Least logarithm of the number of structures of a span that has several. One token has a single
+# structure, and so has a span of which all tokens have to be chosen.
 SEVERAL = math.log(1.5)
 
 
 @dataclass
 class Assessment:
-    """figures: numbers and names only, see docs/reports.md; NaN where something is not known.
-    :func:`spacy_latent.analysis.figures.plain` makes the JSON of them. verdicts: for each latent
-    layer what is to be said of it. examples: with the predictions. uncertainties: for each of them
-    that of each layer. scores: for each of them its score by the first measure, NaN if there is
-    none. heads: for each of them the reference's heads at the predicted tokens, −1 where they are
-    not known, or None.
+    """Result of :func:`assess`.
+
+    Attributes:
+        figures: numbers and names only, see docs/reports.md; NaN for unknown values.
+            :func:`spacy_latent.analysis.figures.plain` makes JSON of them.
+        verdicts: verdicts on each latent layer, by its name.
+        examples: examples with the predictions.
+        uncertainties: for each example, the uncertainty of each layer.
+        scores: score of each example by the first measure; NaN if there is none.
+        heads: for each example, the reference's heads at the predicted tokens, −1 if unknown; or
+            None.
     """
 
     figures: Figures
@@ -101,20 +108,21 @@ def assess(
     batch_size: int | None = None,
     progress: Progress = silent,
 ) -> Assessment:
-    """Predict for every example and count.
+    """Predict every example and compute the figures.
 
-    examples: their ``predicted`` docs must not be processed yet. References may lack anything;
-        what needs it is left out of the figures.
-    component: name of the latent one to look at; all if None, and those that find entities with
-        probabilities, for how far these can be trusted.
-    others: further pipelines by name, such as of other seeds, whose structures are compared.
-    controls: by name, trainings of the same model with structures that are not learned: what the
-        task's measure is without learned ones. Those of ``others`` that have all settings of the
-        pipeline but the seed count as further trainings of it.
-    ignore: texts of tokens that agreement with reference heads leaves out.
-    random: whether to run the pipeline with random structures as well.
-    seed: of these and of the bootstrap.
-    progress: see :class:`spacy_latent.analysis.progress.Progress`.
+    Args:
+        examples: examples whose ``predicted`` docs are not processed yet. References may lack any
+            annotation. Figures that need it are then left out.
+        component: name of a latent component. None for all of them, and for components with
+            probabilities of entities, whose calibration is measured.
+        others: further pipelines by name, such as other seeds, whose structures are compared.
+        controls: by name, trainings of the same model with structures that are not learned. They
+            show the task's measure without learned structures. If all settings of a pipeline of
+            ``others`` but its seed are the same, it counts as a further training.
+        ignore: texts of tokens that do not count for the agreement with reference heads.
+        random: whether to run the pipeline with random structures too.
+        seed: seed of random structures and of the bootstrap.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
     alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
@@ -145,9 +153,11 @@ def assess(
 
 @dataclass
 class _Substituted:
-    """What happens with other structures.
+    """Results with other structures in place of the layer's own.
 
-    drops: by name of the measure. spans: by name of the layer the random structures of each doc.
+    Attributes:
+        drops: drop of each measure, by its name.
+        spans: random structures of each doc, by the name of the layer.
     """
 
     drops: dict[str, RandomStructures] = field(default_factory=dict)
@@ -179,9 +189,9 @@ class _Run:
         self.seed = seed
         self.batch_size = batch_size
         self.progress = progress
-        # What the embedders say is the same with other structures above them.
+        # The embedders' vectors do not depend on the structures above them.
         self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
-        # Runs start from here; a processed doc is none to predict on.
+        # Runs start from unprocessed docs.
         self.raw = [example.predicted.copy() for example in examples]
         names = [*self.components, *self.finders]
         self.examples, self.uncertainties = self._predict(
@@ -249,8 +259,7 @@ class _Run:
         return [float(value) for value in first.value(self.counts[first.name])]
 
     def differences(self, examples: Sequence[Example]) -> dict[str, OtherScore]:
-        """Scores of another pipeline's predictions, and what is lost when they take the place of
-        the first one's."""
+        """Score the predictions of another pipeline, and the drop from the first one."""
         found = {}
         for measure in self.measures:
             theirs = measure.counts(examples)
@@ -260,8 +269,10 @@ class _Run:
         return found
 
     def substituted(self, name: str, random: bool) -> _Substituted:
-        """Run with random structures in this component, and with the best ones if predictions are
-        composed of more than these."""
+        """Run with random structures in this component.
+
+        If predictions are composed of more than the best structures, also run with the best ones.
+        """
         from spacy_latent.models.random_structure import substitute_structures
 
         result = _Substituted()
@@ -324,7 +335,7 @@ class _Run:
     def trained(
         self, controls: Mapping[str, Sequence[Language]], seeds: Sequence[Sequence[Example]]
     ) -> Trained:
-        """Scores of this pipeline's trainings beside those of controls', each of several."""
+        """Compare the scores of this pipeline's trainings with the trainings of each control."""
         if not controls:
             return Trained()
         known: dict[str, TrainedControl] = {}
@@ -364,14 +375,19 @@ class _Run:
     def _trainings(
         self, measure: Measure, counts: Sequence[np.ndarray]
     ) -> tuple[float, float, float, list[float]]:
-        """The score over all trainings, with its interval over texts, and that of each."""
+        """Return the score over all trainings, its interval over texts, and each score."""
         found = task.interval(measure.value, np.mean(counts, 0), self.seed)
         return *found, _values(measure, counts)
 
     def predict_other(
         self, name: str, nlp: Language, components: Sequence[str] | None = None
     ) -> tuple[Language, list[Example]]:
-        """components: whose structures are wanted; those of all latent ones if None."""
+        """Predict the examples with another pipeline.
+
+        Args:
+            components: names of the components whose structures are needed; all latent ones if
+                None.
+        """
         if components is None:
             components = choose_components(nlp, None)
         examples, _ = self._predict(nlp, self.examples, f"Predicting with {name}", components)
@@ -444,7 +460,7 @@ class _Run:
     def _random_trees(
         self, structure: Structure, words: Mapping[int, list[str]], spans: Spans
     ) -> Spans:
-        """For each span one of the trees that the layer chooses from, all equally likely."""
+        """Draw for each span one of the trees that the layer chooses from, uniformly."""
         from spacy_latent.estimators.given_trees import random_tree, text_seed
 
         return {
@@ -468,7 +484,7 @@ class _Run:
         warmths = []
         for d, found in spans.items():
             known = self.uncertainties[d].get(key) or ()
-            # One structure without others is alone whatever the temperature.
+            # A single structure has probability 1 at any temperature.
             warmths += [
                 sure.warmth
                 for span, sure in zip(found, known)
@@ -521,14 +537,17 @@ def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
 
 
 def _spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Two standard deviations of the difference of two trainings' scores, NaN where there is one
-    training of each. Where there is one of one side, it is taken for as variable as the other."""
+    """Return two standard deviations of the difference of two trainings' scores.
+
+    If one side has one training only, its variance is assumed equal to the other side's. NaN if
+    both sides have one training.
+    """
     known = [float(np.var(each, ddof=1)) for each in (ours, theirs) if len(each) > 1]
     return 2 * math.sqrt(2 * float(np.mean(known))) if known else math.nan
 
 
 def _constraint(structure: Structure) -> str:
-    """What keeps the set small, in words; empty for nothing."""
+    """Describe the constraint that keeps the set of structures small; empty if there is none."""
     direction = getattr(structure, "direction", "any")
     longest = getattr(structure, "max_arc_length", None)
     said = [f"direction = {direction!r}"] if direction != "any" else []
@@ -536,7 +555,7 @@ def _constraint(structure: Structure) -> str:
 
 
 def _predicted_heads(example: Example) -> np.ndarray | None:
-    """Heads of the reference at the predicted tokens, −1 where they are not known."""
+    """Return the heads of the reference at the predicted tokens, −1 if they are unknown."""
     if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
         return None
     found, _ = example.get_aligned_parse(projectivize=False)
@@ -551,7 +570,7 @@ def _spans_of(examples: Sequence[Example], key: str) -> Spans:
 def _controls(
     kind: Kind, words: Mapping[int, list[str]], spans: Spans
 ) -> dict[int, list[dict[str, np.ndarray]]]:
-    """For each span the structures that look at no model, by name."""
+    """Return for each span the structures that do not depend on a model, by name."""
     heading: frozenset[str] = frozenset()
     if "heads" in kind.accessors:
         pairs = [(words[d][s.start : s.end], s) for d in spans for s in spans[d]]
@@ -587,7 +606,7 @@ def _flat_share(spans: Spans) -> float:
 def _like_controls(
     kind: Kind, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
 ) -> dict[str, float]:
-    """For each control the share of parts that it has in common with the structures."""
+    """Return for each control the share of its parts that are also in the structures."""
     shared: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for d, found in spans.items():
@@ -619,7 +638,7 @@ def _between(
     compared: Mapping[str, tuple[Language, list[Example]]],
     random: Spans | None,
 ) -> OtherModels:
-    """Agreement of every two models on the structures of a layer."""
+    """Compute the agreement of every two models on the structures of a layer."""
     all_spans = {"this": spans}
     for name, (nlp, examples) in compared.items():
         keys = [key for found in latent_components(nlp).values() for key in found.layers]

@@ -1,4 +1,4 @@
-"""How components go through a stream of docs."""
+"""Processing of a stream of docs in batches."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from spacy.tokens import Doc
 from spacy.training.batchers import minibatch_by_padded_size
 from spacy.util import minibatch
 
-# Words of docs that are predicted at once on a CPU, padding counted: without a transformer, and
-# with one of its own, whose vectors are wider. Of 512, 1,024, 2,048, 4,096 and all these were the
-# fastest or nearly so, of HashEmbedCNN and of a small pre-trained encoder.
+# Number of words of a batch on a CPU, padding included. The second is for components with a
+# transformer of their own, whose vectors are wider. Of 512, 1,024, 2,048, 4,096 and all words,
+# these were the fastest or nearly so with HashEmbedCNN and with a small pre-trained encoder.
 WORDS = 2048
 TRANSFORMED_WORDS = 512
 
 
 class BatchedComponent(TrainablePipe):
-    """A component that predicts and annotates in batches."""
+    """Component that predicts and annotates in batches."""
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Apply the component to a stream. A doc that fails goes to the error handler alone; the
-        others of its batch go on."""
+        """Apply the component to a stream.
+
+        If a batch fails, its docs are processed one by one. Docs that fail then go to the error
+        handler.
+        """
         words = self._words_at_once()
         for docs in minibatch(stream, size=batch_size):
             docs = list(docs)
             again: set[int] = set()
-            # Of similar length: a pre-trained encoder pads little.
+            # Docs of similar length, so that a pre-trained encoder has little padding.
             parts = minibatch_by_padded_size(docs, words, buffer=len(docs)) if words else [docs]
             for part in map(list, parts):
                 try:
@@ -38,11 +41,13 @@ class BatchedComponent(TrainablePipe):
             yield from docs
 
     def _words_at_once(self) -> int | None:
-        """What a processor's cache has room for; None on a GPU, which many small batches would keep
-        waiting."""
+        """Return the number of words of a batch that fits the processor's cache, padding included.
+
+        Return None on a GPU, where many small batches would be slow.
+        """
         if self.model.ops.device_type != "cpu":
             return None
-        # As spacy-transformers calls its own. What listens to one finds vectors that are made.
+        # The name of models of spacy-transformers. Listeners use vectors that already exist.
         transformed = any("transformer" in node.name.split(">>") for node in self.model.walk())
         return TRANSFORMED_WORDS if transformed else WORDS
 

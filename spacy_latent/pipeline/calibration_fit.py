@@ -1,9 +1,9 @@
-"""How a calibration of probabilities of entities is found, from scores and from what entities are.
+"""Fit of a calibration of probabilities of entities, from scores and annotation.
 
-The scores of a chain of tags are divided by a temperature (Guo et al. 2017), and each label may get
-a bias on the tags that begin an entity. Both are linear in what they multiply, so the component's
-own loss is convex in them, and at its minimum the scores and the numbers of entities that the chain
-expects are those of the annotation.
+The scores of a chain of tags are divided by a temperature (Guo et al. 2017). Each label may get a
+bias on the tags that begin an entity. The scores are linear in both (in 1 / temperature), so the
+component's own loss is convex in them. At its minimum, the expected scores and the expected numbers
+of entities equal the values in the annotation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from spacy_latent.structures.tag_sequence import TagSequence
 
 FOLDS = 5
-# Standard deviation of the Gaussians that the logarithm of the temperature and the biases are drawn
-# to zero by: a label that held-out text does not have keeps a finite bias.
+# Standard deviation of the Gaussian priors on the logarithm of the temperature and on the biases.
+# A label without entities in held-out text keeps a finite bias.
 SPREAD = 1.0
 STEPS = 60
-# Of the log-odds: a surer entity stays the surer one.
+# Least slope of the log-odds: the order of confidences is kept.
 LEAST_SLOPE = 0.05
 
 # ---------------------------------------------------------------- temperature and biases
@@ -38,10 +38,14 @@ LEAST_SLOPE = 0.05
 
 @dataclass
 class ScoredDocs:
-    """Docs of similar length with what their annotation allows.
+    """Scores of docs with similar length, and the tags that their annotation allows.
 
-    docs: their places. scores, allowed: ``(B, N, K)``, the second bool. lengths: ``(B,)``.
-    counts: whether a sequence agrees with the annotation of each, ``(B,)`` float64.
+    Attributes:
+        docs: indices of the docs.
+        scores: ``(B, N, K)``.
+        allowed: ``(B, N, K)`` bool.
+        lengths: ``(B,)``.
+        counts: ``(B,)`` float64, 1 if a sequence agrees with the annotation, else 0.
     """
 
     docs: list[int]
@@ -52,10 +56,12 @@ class ScoredDocs:
 
 
 class ScoreFit:
-    """Finds temperature and biases on docs with annotation.
+    """Fit of temperature and biases on docs with annotation.
 
-    kind: the component's loss; that of a CRF for the perceptron's, which has no probabilities.
-    transitions: ``(K + 2, K)``.
+    Args:
+        kind: loss of the component. The perceptron has no probabilities, so the loss of a CRF is
+            used for it.
+        transitions: ``(K + 2, K)``.
     """
 
     def __init__(
@@ -72,19 +78,23 @@ class ScoreFit:
         self.size = sum(len(group.docs) for group in groups)
         places = [place for group in groups for place in group.docs]
         self.order = torch.tensor(places).argsort()
-        # Of the others no loss is known; theirs is 0 here, which is not to lower a mean.
+        # Docs that do not count have a loss of 0, and are left out of means.
         self.counted = self._in_order([group.counts > 0 for group in groups])
         self.begins = beginning_tags((len(tags) - 1) // 4).double()
 
     def losses(self, point: Tensor) -> Tensor:
-        """Of each doc, ``(D,)`` float64. point: logarithm of 1 / temperature, and biases or none of
-        them, ``(1 + L,)`` or ``(1,)``."""
+        """Return the loss of each doc, ``(D,)`` float64.
+
+        Args:
+            point: logarithm of 1 / temperature, and the biases or no biases, ``(1 + L,)`` or
+                ``(1,)``.
+        """
         scale = point[0].exp()
         shift = point[1:] @ self.begins if len(point) > 1 else point.new_zeros(())
         chain = bound_chain(self.transitions * scale, self.tags)
         values = []
         for group in self.groups:
-            # Closed tags stay closed, and have no gradient.
+            # Scores of −inf stay −inf, and have no gradient.
             is_open = ~group.scores.isneginf()
             own = torch.where(is_open, group.scores, 0.0) * scale + shift
             scores = torch.where(is_open, own, -torch.inf)
@@ -93,12 +103,19 @@ class ScoreFit:
         return self._in_order(values)
 
     def _in_order(self, values: Sequence[Tensor]) -> Tensor:
-        """Of each doc, ``(D,)``. values: those of each group."""
+        """Return the values of all docs in their order, ``(D,)``.
+
+        Args:
+            values: values of the docs of each group.
+        """
         return torch.cat(list(values))[self.order]
 
     def best(self, biases: bool, weights: Tensor) -> Tensor:
-        """The point at which the sum of the losses, and what draws the point to zero, is least.
-        weights: of the docs, ``(D,)``."""
+        """Return the point that minimises the sum of the losses and of the penalty towards zero.
+
+        Args:
+            weights: weights of the docs, ``(D,)``.
+        """
         count = len(self.begins) if biases else 0
         point = torch.zeros(1 + count, dtype=torch.float64, requires_grad=True)
         search = torch.optim.LBFGS([point], max_iter=STEPS, line_search_fn="strong_wolfe")
@@ -114,7 +131,7 @@ class ScoreFit:
         return point.detach()
 
     def held_out(self, biases: bool) -> Tensor:
-        """The loss of each doc at the point of the other folds, ``(D,)``."""
+        """Return the loss of each doc at the point fitted on the other folds, ``(D,)``."""
         fold = torch.arange(self.size) % FOLDS
         found = torch.zeros(self.size, dtype=torch.float64)
         for k in range(FOLDS):
@@ -125,12 +142,16 @@ class ScoreFit:
         return found
 
     def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
-        """The point, and mean losses of held-out docs, of those that count, by the names of what
-        was compared: as trained, with what was fitted on the other folds, and, where nothing was
-        left to compare, "calibrated", of the same docs at the point.
+        """Choose the point, and return it with mean losses by name.
 
-        biases: whether labels get some; None for where they lower the mean loss of held-out docs,
-            in five folds, by more than the standard error of the difference.
+        The losses are means over the docs that count. "as trained" is the loss without calibration.
+        If ``biases`` is None, "temperature" and "temperature and biases" are losses of held-out
+        docs, with calibrations fitted on the other folds. Otherwise "calibrated" is the loss of the
+        same docs at the point.
+
+        Args:
+            biases: whether labels get biases. None for biases if they reduce the mean loss of
+                held-out docs, in five folds, by more than the standard error of the difference.
         """
         everything = torch.ones(self.size, dtype=torch.float64)
         with torch.no_grad():
@@ -153,7 +174,11 @@ class ScoreFit:
 def feasible(
     chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What annotation allows, all where no sequence agrees with it, and which docs count."""
+    """Return the tags that annotation allows, and which docs count.
+
+    If no sequence agrees with the annotation of a doc, all tags are allowed and the doc does not
+    count.
+    """
     counts = torch.ones(len(lengths), dtype=torch.float64)
     agreeing = scores.masked_fill(~allowed, -torch.inf)
     bad = infeasible_items(chain.best_tags, agreeing, lengths)
@@ -172,8 +197,13 @@ def fit_confidence(
     correct: Sequence[bool] | np.ndarray,
     labels: Sequence[str] | np.ndarray = (),
 ) -> EntityCalibration:
-    """Slope and shift of the logarithm of the odds (Platt 1999), by Newton's method, drawn to 1 and
-    0 as the biases are. labels: those of the entities, for shifts of each; none without."""
+    """Fit slope and shift of the log-odds (Platt 1999) by Newton's method.
+
+    Penalties draw them to 1 and 0, as for the biases.
+
+    Args:
+        labels: labels of the entities, for a shift of each label; empty for no such shifts.
+    """
     names = sorted(set(labels))
     said = np.clip(np.asarray(probabilities, dtype="float64"), NEAR, 1 - NEAR)
     right = np.asarray(correct, dtype="float64")
@@ -183,7 +213,7 @@ def fit_confidence(
     zero = np.zeros(1 + len(names))
     slope, *rest = _newton(np.column_stack([odds, shared]), np.array([1.0, *zero]), 0.0, right)
     if slope < LEAST_SLOPE:
-        # The shifts are those that go with the slope that is taken.
+        # The shifts of the chosen slope.
         slope, rest = LEAST_SLOPE, _newton(shared, zero, LEAST_SLOPE * odds, right)
     shift, *shifts = rest
     return EntityCalibration(slope=slope, shift=shift, shifts=dict(zip(names, shifts)))
@@ -192,8 +222,13 @@ def fit_confidence(
 def _newton(
     inputs: np.ndarray, start: np.ndarray, offset: np.ndarray | float, right: np.ndarray
 ) -> list[float]:
-    """Weights ``(W,)`` of the inputs ``(N, W)`` of a logistic regression on ``right`` ``(N,)``,
-    drawn to ``start``. offset: what is added to the log-odds, ``(N,)``."""
+    """Fit the weights ``(W,)`` of a logistic regression of ``right`` ``(N,)`` on inputs ``(N, W)``.
+
+    A penalty draws the weights to ``start``.
+
+    Args:
+        offset: term that is added to the log-odds, ``(N,)``.
+    """
     point = start
 
     def loss(at: np.ndarray) -> float:
@@ -206,7 +241,7 @@ def _newton(
         gradient = inputs.T @ (value - right) + (point - start) / SPREAD**2
         curvature = (inputs.T * (value * (1 - value))) @ inputs + np.eye(len(point)) / SPREAD**2
         step = np.linalg.solve(curvature, gradient)
-        # Where the curvature is small, a whole step may go far beyond the minimum.
+        # If the curvature is small, a whole step may overshoot the minimum.
         while loss(point - step) > loss(point) and np.abs(step).max() > 1e-9:
             step /= 2
         point = point - step
@@ -218,12 +253,15 @@ def _newton(
 def choose_confidence(
     found: JudgedEntities, mapped: bool | None = None
 ) -> tuple[EntityCalibration, dict[str, float]]:
-    """The slope and the shifts that entities ask for: none; a slope and a shift; these and a shift
-    for each label. Each has to lower the mean loss of entities that are left out, −log of the
-    probability given to what they are, in five folds, by more than the standard error of the
-    difference to the one before. Also these losses.
+    """Choose slope and shifts that held-out entities support, and return them with the losses.
 
-    mapped: True for a slope and a shift in any case, False for none.
+    The candidates are no change; a slope and a shift; and these with a shift for each label. Each
+    has to reduce the mean loss of entities that are left out, in five folds. The reduction must
+    exceed the standard error of the difference to the previous candidate. The loss is −log of the
+    probability of the true outcome.
+
+    Args:
+        mapped: True for a slope and a shift in any case, False for no change.
     """
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
     names = np.asarray(found.labels, dtype=object)

@@ -1,4 +1,4 @@
-"""Control models: the same config with trees that are not learned, and in what else two differ."""
+"""Control models with the same config and trees that are not learned, and config differences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spacy_latent.errors import LatentError
 
 ESTIMATOR = "spacy-latent.GivenTrees.v1"
 PARSER_MODEL = "spacy-latent.ParserTok2Vec.v1"
-# Of these two trainings may differ and be of the same model.
+# Two trainings that differ in these settings only are of the same model.
 OF_NO_MATTER = (
     "training.seed",
     "training.logger",
@@ -31,7 +31,7 @@ OF_NO_MATTER = (
 
 @dataclass(frozen=True)
 class Change:
-    """A setting of a config, by its dotted name; None where there was none."""
+    """Changed setting of a config, by its dotted name; None if it was not set."""
 
     name: str
     before: Any
@@ -57,13 +57,17 @@ def control_config(
     words: Sequence[str] = (),
     components: Sequence[str] = (),
 ) -> tuple[Config, list[Change]]:
-    """A copy of a training config whose latent layers compose with given trees, and what is
-    otherwise in it.
+    """Copy a training config, so that its latent layers compose with given trees.
 
-    trees, seed, words: see :class:`~spacy_latent.estimators.given_trees.GivenTrees`.
-    components: names of those to change; all with a latent layer if empty.
+    Args:
+        trees, seed, words: see :class:`~spacy_latent.estimators.given_trees.GivenTrees`.
+        components: names of the components to change; all with a latent layer if empty.
 
-    Raises LatentError if there is nothing to change.
+    Returns:
+        The copy, and the list of its changes.
+
+    Raises:
+        LatentError: if there is nothing to change.
     """
     from spacy_latent.estimators.given_trees import GivenTrees
 
@@ -89,7 +93,7 @@ def control_config(
                     _set(changed, (*place, "estimator"), block.get("estimator"), estimator)
                 )
                 if block.get("entropy_weight"):
-                    # Of scores that nothing uses.
+                    # The entropy of scores that are not used.
                     weight = block["entropy_weight"]
                     changes.append(_set(changed, (*place, "entropy_weight"), weight, 0.0))
         if whole.get("factory") == "latent_encoder":
@@ -110,7 +114,7 @@ def control_config(
 
 
 def _with_defaults(config: Config, name: str) -> dict[str, Any]:
-    """The block of a component, filled with the defaults of its factory."""
+    """Return the block of a component, filled with the defaults of its factory."""
     block = config["components"][name]
     factory = block.get("factory")
     language = get_lang_class(str(config["nlp"]["lang"]))
@@ -122,7 +126,7 @@ def _with_defaults(config: Config, name: str) -> dict[str, Any]:
 def _blocks(
     section: Mapping[str, Any], place: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """All blocks of an architecture, with where they stand."""
+    """Yield all blocks of an architecture with their paths."""
     if "@architectures" in section:
         yield place, section
     for key, value in section.items():
@@ -150,8 +154,10 @@ def _set(config: Config, place: tuple[str, ...], before: Any, after: Any) -> Cha
 
 
 def differences(ours: Language, theirs: Language) -> list[Change]:
-    """Settings in which the configs of two trained pipelines differ, ours before theirs; without
-    seeds, the logger, and what is of the machine or of the development set."""
+    """Return the settings in which the configs of two trained pipelines differ, ours first.
+
+    Seeds, the logger, and settings of the machine or of the development set are ignored.
+    """
     first, second = (dict(_flat(nlp.config.interpolate(), ())) for nlp in (ours, theirs))
     found = []
     for name in sorted(first.keys() | second.keys()):
@@ -168,13 +174,13 @@ def _same(name: str, ours: Any, theirs: Any) -> bool:
 
 
 def beside_the_trees(found: Sequence[Change]) -> list[Change]:
-    """Those of the differences to a control of :func:`control_config` that it did not make."""
+    """Select the differences that :func:`control_config` did not make."""
     made = (".entropy_weight", ".supervision", ".teacher_forcing")
     return [c for c in found if ".estimator." not in c.name and not c.name.endswith(made)]
 
 
 def of_training(found: Sequence[Change]) -> list[Change]:
-    """Those that are about how and on what a pipeline was trained."""
+    """Select the differences in the training and its corpora."""
     return [c for c in found if c.name.split(".")[0] in ("training", "corpora")]
 
 
@@ -187,8 +193,10 @@ def _flat(section: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[tuple[
 
 
 def kind_of_trees(nlp: Language) -> str | None:
-    """Which trees a control composes with, in words; None for a pipeline whose trees are learned
-    or that has none."""
+    """Describe the trees that a control composes with.
+
+    Return None if the pipeline learns its trees or has no trees.
+    """
     from spacy_latent.estimators.given_trees import GivenTrees
     from spacy_latent.models.inspection import latent_module
     from spacy_latent.pipeline.inspection import latent_components

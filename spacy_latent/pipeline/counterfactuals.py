@@ -1,4 +1,4 @@
-"""What a pipeline would predict, if structures had this part, or had not that one."""
+"""Predictions of a pipeline for structures that are changed by the user."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ from spacy_latent.interventions import Intervention, intervening
 
 @contextmanager
 def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator[None]:
-    """While it lasts, what ``nlp`` predicts in this thread is what it would if its structures were
-    as is asked: all that is computed from them follows. The models stay as they are, and other
-    threads see nothing of it.
+    """Change the structures of ``nlp`` as requested, for its predictions in a ``with`` block.
 
-    Give one text at a time: the places of parts are tokens of a doc. Whoever reads the doc then
-    gets LatentError for a part that its structures cannot have, and
-    :class:`spacy_latent.errors.NothingLeft` where no structure is left.
+    All values that are computed from the structures follow. The change holds for this thread only,
+    and the models stay as they are.
 
-    asked: by the names that structures are stored under, the keys of ``doc._.latent``.
+    Process one text at a time, since the places of parts are tokens of a doc. Processing raises
+    LatentError if a requested part is impossible in the structures, and
+    :class:`spacy_latent.errors.NothingLeft` if no structure is left.
+
+    Args:
+        asked: interventions by the names under which structures are stored, the keys of
+            ``doc._.latent``.
+
+    Raises:
+        LatentError: if a name is unknown, or a value is no Intervention.
     """
     models = editable_models(nlp)
     unknown = [name for name in asked if name not in models]
@@ -39,7 +45,7 @@ def counterfactual(nlp: Language, asked: Mapping[str, Intervention]) -> Iterator
 
 
 def editable_models(nlp: Language) -> dict[str, Model]:
-    """The model that scores the structures of each key of ``doc._.latent``."""
+    """Return the model that scores the structures of each key of ``doc._.latent``."""
     from spacy_latent.models.latent_shim import LatentShim
     from spacy_latent.pipeline.inspection import latent_components
 
@@ -57,7 +63,10 @@ def editable_models(nlp: Language) -> dict[str, Model]:
 
 
 def uneditable(nlp: Language) -> dict[str, str]:
-    """Why structures cannot be edited, of those that cannot, by the keys of ``doc._.latent``."""
+    """Return the reasons why structures cannot be edited, by the keys of ``doc._.latent``.
+
+    Editable structures are not listed.
+    """
     from spacy_latent.models.inspection import latent_module
     from spacy_latent.models.interventions import why_not_editable
     from spacy_latent.pipeline.inspection import latent_components

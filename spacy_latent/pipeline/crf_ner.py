@@ -1,6 +1,6 @@
 """The component ``crf_ner``: named entities by a linear chain of BILUO tags.
 
-Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 import warnings
@@ -64,9 +64,9 @@ subword_features = true
 """
 LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
 INSIDE, BEGIN = 1, 3
-# Texts that are looked at where labels are given.
+# Number of texts in the survey of the evidence if labels are given.
 SURVEYED = 1000
-# Of tags of a token that continues an entity, and of one at its end or its beginning.
+# Prefixes of tags that continue an entity, and of tags that begin or end one.
 CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
 
 
@@ -105,31 +105,34 @@ def make_crf_ner(
 
 
 class CrfEntityRecognizer(TrainedComponent):
-    """Finds entities as spaCy's ``ner`` does, by the best of all valid sequences of BILUO tags.
+    """Entity recognizer like spaCy's ``ner``: it takes the best valid sequence of BILUO tags.
 
-    Entities that are on a doc already stay, and those of the component go around them; blocked
-    tokens stay outside. No entity crosses the start of a sentence, where these are set, or begins
-    or ends with white space.
+    Entities that are already on a doc stay, and new entities do not overlap them. Blocked tokens
+    stay outside of entities. No entity crosses a sentence start that is set on the doc. No entity
+    begins or ends with white space.
 
-    loss: "crf", −log p(gold); "quadratic", with a smoothed maximum in the recursion (Mensch and
-        Blondel 2018); "perceptron"; or "sparsemap". Tokens without annotation may have any tag.
-    annotate: "map" writes the tags to ``doc._.latent``, "probabilities" those of tags and of
-        entities as well, "none" nothing there.
-    threshold: tags less probable than this are not stored.
-    alternatives: how many ranked sequences to store, the best among them; with "quadratic" and
-        "sparsemap" the heaviest of what these losses make of the scores, of which the first need
-        not be what ``doc.ents`` has.
-    min_confidence: entities less probable than this are left out of ``doc.ents``; they stay in
-        ``doc._.latent``. 0 for all. ``spacy latent calibrate --precision`` finds a value.
-    incorrect_spans_key: group in the ``spans`` of reference docs that are known to be no entities
-        with their labels, as of ``ner``; for the loss "crf", to which each adds −log(1 − P(span)).
-    scorer: as of ``ner``.
-    evidence: settings for texts that are not annotated completely, or null; flags, flag_error,
-        negative_share, entity_ratio, entity_ratio_tolerance, entity_ratio_weight, sources, as of
-        :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
+    Args:
+        loss: "crf", −log p(gold); "quadratic", with a smoothed maximum in the recursion (Mensch and
+            Blondel 2018); "perceptron"; or "sparsemap". Tokens without annotation may have any tag.
+        annotate: "map" writes the tags to ``doc._.latent``. "probabilities" also writes the
+            probabilities of tags and entities. "none" writes nothing there.
+        threshold: least probability of a tag that is stored.
+        alternatives: number of ranked sequences to store, including the best one. With "quadratic"
+            and "sparsemap" they are ranked by their weight under the distribution of that loss, and
+            the first may differ from the entities in ``doc.ents``.
+        min_confidence: least probability of an entity in ``doc.ents``. Less probable entities stay
+            in ``doc._.latent`` only. 0 keeps all. ``spacy latent calibrate --precision`` finds a
+            value.
+        incorrect_spans_key: name of a group in the ``spans`` of reference docs, as in ``ner``. Its
+            spans are known not to be entities with their labels. The loss must be "crf", and each
+            span adds −log(1 − P(span)) to it.
+        scorer: scorer of the component, as in ``ner``.
+        evidence: settings for texts whose annotation is incomplete, or null. Keys: flags,
+            flag_error, negative_share, entity_ratio, entity_ratio_tolerance, entity_ratio_weight
+            and sources, see :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
     """
 
-    # Beside those of latent layers inside its model; see pipeline.inspection.LatentComponent.
+    # Kind of its own structures, not those of latent layers; see inspection.LatentComponent.
     own_structures = "entities"
 
     def __init__(
@@ -158,7 +161,7 @@ class CrfEntityRecognizer(TrainedComponent):
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
         self._told: set[str] = set()
-        # Of what sources wrote in a batch, as its loss finds it.
+        # Counts of what the sources wrote in a batch, set by get_loss.
         self._counted: TagSources | None = None
         self.cfg: dict[str, Any] = {
             "labels": [],
@@ -178,7 +181,7 @@ class CrfEntityRecognizer(TrainedComponent):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of entities, in the order in which they came."""
+        """Labels of entities, in the order in which they were added."""
         return tuple(self.cfg["labels"])
 
     @property
@@ -187,20 +190,30 @@ class CrfEntityRecognizer(TrainedComponent):
 
     @property
     def tags(self) -> list[str]:
-        """ "O", and four tags for each label. More labels add to the end."""
+        """Tags of the chain: "O", then four tags for each label.
+
+        A new label adds its tags at the end.
+        """
         from spacy_latent.structures.tag_sequence import scheme_tags
 
         return scheme_tags(self.labels, "biluo")
 
     @property
     def untrained_labels(self) -> tuple[str, ...]:
-        """Those that were added to what is trained, and not trained on yet: it does not find
-        them."""
+        """Labels that were added after training and not trained on since.
+
+        The component does not predict them.
+        """
         return self.labels[len(self.labels) - self.model.attrs["untrained"] // 4 :]
 
     def add_label(self, label: str) -> int:
-        """Predictions stay as they are until the component is trained on. RETURNS: 1, or 0 where
-        the label is known."""
+        """Add a label of entities.
+
+        Predictions do not change until the component is trained again.
+
+        Returns:
+            1, or 0 if the label is known.
+        """
         if not self.take_label(label, "entities"):
             return 0
         self._resize()
@@ -219,8 +232,11 @@ class CrfEntityRecognizer(TrainedComponent):
 
     @property
     def calibration(self) -> EntityCalibration | None:
-        """What ``spacy latent calibrate`` found, which probabilities, alternatives and sets of
-        entities are of; None before it, and after further training."""
+        """Calibration that ``spacy latent calibrate`` fitted, or None.
+
+        Probabilities, alternatives and sets of entities are computed with it. It is None before
+        calibration, and after further training.
+        """
         found = self.cfg["calibration"]
         if found is None:
             return None
@@ -264,7 +280,7 @@ class CrfEntityRecognizer(TrainedComponent):
             EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
 
     def _forget_calibration(self) -> None:
-        """It is of the weights that the component had."""
+        """Drop the calibration with a warning, since it belongs to the weights before training."""
         if self.cfg["calibration"] is None:
             return
         self.cfg["calibration"] = None
@@ -278,7 +294,11 @@ class CrfEntityRecognizer(TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
-        """RETURNS: for each doc the best sequence of tags, None for an empty doc."""
+        """Find the best sequence of tags of each doc.
+
+        Returns:
+            One structure for each doc, or None for an empty doc.
+        """
         from spacy_latent.layers.edits import saying_what_is_left
         from spacy_latent.models import tag_losses
 
@@ -317,8 +337,11 @@ class CrfEntityRecognizer(TrainedComponent):
         return found
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:
-        """Docs of similar length with the scores of their tags, which are −inf where what is on a
-        doc closes a tag, and as an intervention asks for."""
+        """Score the tags of docs, grouped by similar length.
+
+        Scores are −inf for tags that the annotation on a doc rules out. An intervention on the
+        model is applied to the scores.
+        """
         import torch
         from thinc.api import xp2torch
 
@@ -383,12 +406,18 @@ class CrfEntityRecognizer(TrainedComponent):
 
     @property
     def _prefixes(self) -> np.ndarray:
-        """Of the tags, ``(K,)``."""
+        """First letters of the tags, ``(K,)``."""
         return np.array([tag[0] for tag in self.tags])
 
     def _open_tags(self, doc: Doc) -> np.ndarray | None:
-        """Tags ``(n, K)`` that each token may have, or None where all may have all: what is on the
-        doc stays, and entities neither cross sentences nor begin or end with white space."""
+        """Return the tags that each token may have.
+
+        Entities and blocked tokens on the doc stay. Entities do not cross sentences, and do not
+        begin or end with white space.
+
+        Returns:
+            A mask ``(n, K)`` bool, or None if every token may have every tag.
+        """
         found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
         preset = (found[:, 0] == INSIDE) | (found[:, 0] == BEGIN)
         starts, spaces = _starts_and_spaces(doc)
@@ -416,7 +445,8 @@ class CrfEntityRecognizer(TrainedComponent):
                 found = annotations.entities_of(structure.decoded, structure.labels)
                 least, sure = self.cfg["min_confidence"], structure.entity_probabilities
                 if least and sure is not None:
-                    # As of Entity.below_min_confidence: float32 would take the threshold, too.
+                    # float64 as in Entity.below_min_confidence: NumPy would round the threshold to
+                    # float32.
                     found = list(compress(found, sure.astype("float64") >= least))
                     structure.min_confidence = least
                 ents = list(doc.ents)
@@ -440,8 +470,11 @@ class CrfEntityRecognizer(TrainedComponent):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
-        docs."""
+        """Learn from a batch.
+
+        Returns:
+            The losses. The loss of this component is in nats, summed over the docs.
+        """
         losses = {} if losses is None else losses
         examples = list(examples)
         validate_examples(examples, "CrfEntityRecognizer.update")
@@ -452,7 +485,10 @@ class CrfEntityRecognizer(TrainedComponent):
     def _measure(
         self, examples: Sequence[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores"]:
-        """The loss, after which counts of sources wait for the end of the update."""
+        """Return the loss and its gradient, and add the counts of sources to the model.
+
+        The counts are learned at the end of the update.
+        """
         from spacy_latent.models.tag_sources import add_counts
 
         self._counted = None
@@ -479,14 +515,18 @@ class CrfEntityRecognizer(TrainedComponent):
         losses: dict[str, float],
     ) -> None:
         super()._learn(examples, measure, drop, sgd, losses)
-        # Afterwards: a batch that is refused changes no weights.
+        # Only after the step, since a refused batch changes no weights.
         if self.labels and any(len(example.predicted) for example in examples):
             self._forget_calibration()
 
     def get_loss(
         self, examples: Iterable[Example], scores: "TagScores"
     ) -> tuple[float, "TagScores"]:
-        """RETURNS: the loss summed over docs, and the gradient of it for the scores."""
+        """Compute the loss of a batch.
+
+        Returns:
+            The loss summed over docs, and its gradient for the scores.
+        """
         from spacy_latent.models.entity_ratio import EntityRatio, add_ratio_loss
         from spacy_latent.models.tag_evidence import Contradiction
         from spacy_latent.models.tag_losses import loss_and_gradient
@@ -534,15 +574,17 @@ class CrfEntityRecognizer(TrainedComponent):
         return float(sum(losses)), gradient
 
     def _sources(self) -> "TagSources | None":
-        """What was learned of sources of annotation; None where there are none."""
+        """Return the learned reliability of the sources of annotation, or None without sources."""
         from spacy_latent.models.tag_sources import sources_of
 
         names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
         return sources_of(self.model, len(names), len(self.labels)) if names else None
 
     def source_reliability(self) -> "list[SourceReliability]":
-        """How often each source of annotation is right, of each label, as far as this was learned:
-        of the last batches of the training."""
+        """Estimate how often each source of annotation is right about each label.
+
+        The estimate comes from the last batches of the training.
+        """
         sources = self._sources()
         names = EvidenceSettings.of_block(self.name, self.cfg["evidence"]).sources
         return [] if sources is None else sources.reliability(names, self.labels)
@@ -554,7 +596,11 @@ class CrfEntityRecognizer(TrainedComponent):
     def _evidence(
         self, number: int, example: Example, reader: EvidenceReader, written: "list[Written]"
     ) -> tuple["TagEvidence", bool]:
-        """What is known of the tags of one of a batch, and whether some of them are not."""
+        """Collect the evidence about the tags of one doc of a batch.
+
+        Returns:
+            The evidence, and whether some token may have several tags.
+        """
         from spacy_latent.models.tag_evidence import TagEvidence
 
         known = self._gold_tags(example)
@@ -566,7 +612,7 @@ class CrfEntityRecognizer(TrainedComponent):
             raise self._refusal(number, example, why)
 
         counts = reader.counts(allowed, example, refuse)
-        # What chance takes as outside is not to contradict a flag.
+        # Tokens that are taken as outside at random must not contradict a flag.
         if not any(one.holds and not one.wrong for one in counts):
             reader.take_as_outside(allowed, example, written)
         found = TagEvidence.of_mask(allowed, self._incorrect_runs(example))
@@ -578,11 +624,19 @@ class CrfEntityRecognizer(TrainedComponent):
         return LatentError(f"{self.name}: text {number + 1} of the batch, {text!r}: {why}")
 
     def _gold_tags(self, example: Example, refuse_unknown: bool = True) -> Any:
-        """Tags ``(n, K)`` that agree with the reference, bool: any where that is missing, or where
-        its tokens are not those of the doc, and all of a label that the text was not annotated for.
+        """Return the tags that agree with the reference.
 
-        refuse_unknown: whether a label that the component does not have raises LatentError; if not,
-            no tag agrees with it.
+        If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
+        agree if the text was not annotated for it.
+
+        Args:
+            refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
+
+        Returns:
+            A mask ``(n, K)`` bool.
+
+        Raises:
+            LatentError: if a label is unknown and ``refuse_unknown`` is set.
         """
         import torch
 
@@ -603,7 +657,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 )
         self._evidence_reader().open_labels(allowed.numpy(), example)
         if blocked := _blocked(example.reference):
-            # Made anew whenever it is asked for.
+            # y2x is computed at each access.
             to_own = example.alignment.y2x
         for span in blocked:
             for i in to_own[span.start].tolist():
@@ -612,8 +666,11 @@ class CrfEntityRecognizer(TrainedComponent):
         return allowed
 
     def _tell_of_what_is_not_predicted(self, example: Example, allowed: Any) -> None:
-        """Of gold entities that :meth:`_open_tags` leaves no tags to. allowed: what
-        :meth:`_gold_tags` gives."""
+        """Warn of gold entities that :meth:`_open_tags` rules out.
+
+        Args:
+            allowed: mask of :meth:`_gold_tags`.
+        """
         doc = example.predicted
         starts, spaces = _starts_and_spaces(doc)
         if not (starts.any() or spaces.any()):
@@ -641,8 +698,10 @@ class CrfEntityRecognizer(TrainedComponent):
                 )
 
     def _incorrect_runs(self, example: Example) -> list[Any]:
-        """The tags of spans that are known to be wrong. A label that the component does not have
-        has no entity to be wrong, as in ``ner``."""
+        """Return the tags of spans that are known to be wrong.
+
+        Spans with an unknown label are left out, as in ``ner``.
+        """
         from spacy_latent.models.tag_evidence import Run
 
         key = self.cfg["incorrect_spans_key"]
@@ -670,7 +729,7 @@ class CrfEntityRecognizer(TrainedComponent):
         )
 
     def _add_preset_labels(self, examples: Sequence[Example]) -> None:
-        """As spaCy's ``ner``: labels of entities that are on the docs before training."""
+        """Add the labels of entities that are already on the docs, as ``ner`` does."""
         for example in examples:
             for span in example.predicted.ents:
                 if span.label_:
@@ -683,9 +742,13 @@ class CrfEntityRecognizer(TrainedComponent):
         nlp: Language | None = None,
         labels: object = None,
     ) -> None:
-        """Take the labels, from ``labels`` or from the examples, and initialise the model.
+        """Take the labels from ``labels`` or from the examples, and initialise the model.
 
-        labels (Sequence[str]): names, such as ``spacy init labels`` writes. LatentError for others.
+        Args:
+            labels (Sequence[str]): names of labels, as ``spacy init labels`` writes them.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
         """
         from spacy_latent.models.tag_sources import keep_sources
 
@@ -694,7 +757,7 @@ class CrfEntityRecognizer(TrainedComponent):
         settings = EvidenceSettings.of_block(self.name, self.cfg["evidence"])
         if labels is not None:
             names = self.names_given(labels)
-            # Who gives them may have a stream without an end.
+            # With given labels the examples may be an endless stream.
             survey = EvidenceSurvey.of(islice(get_examples(), SURVEYED), settings)
         else:
             survey = EvidenceSurvey.of(get_examples(), settings)
@@ -723,7 +786,10 @@ class CrfEntityRecognizer(TrainedComponent):
         warn_not_given(self, nlp)
 
     def _warn_without_incorrect_spans(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """A name that is misspelt would only show by nothing being learned."""
+        """Warn if no training text has the group ``incorrect_spans_key``.
+
+        Without the warning, a misspelt name would go unnoticed.
+        """
         key = self.cfg["incorrect_spans_key"]
         if key is None:
             return
@@ -734,7 +800,7 @@ class CrfEntityRecognizer(TrainedComponent):
             annotated = annotated or bool(example.reference.ents)
             if key in groups:
                 return
-        # What spaCy initializes with by itself is no training text.
+        # spaCy's own placeholder examples have no groups and no entities.
         if groups or annotated:
             there = f"They have {', '.join(sorted(groups))}. " if groups else "They have none. "
             warnings.warn(
@@ -753,8 +819,11 @@ class CrfEntityRecognizer(TrainedComponent):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Stay close to the model as it was: the cross-entropy to its sequences is the loss, for
-        the labels that it knew."""
+        """Keep the predictions close to those before training was resumed.
+
+        The loss is the cross-entropy to the sequences of the earlier model, for the labels that it
+        knew.
+        """
         from spacy_latent.models.tag_losses import first_tags, rehearsal_gradient
 
         losses = {} if losses is None else losses
@@ -787,16 +856,20 @@ def _structure(
 
 
 def _outside(doc: Doc) -> annotations.SpanStructure:
-    """What there is to say without labels."""
+    """Return a structure with all tokens outside of entities, for a component without labels."""
     nothing = np.zeros(len(doc), dtype="int32")
     return annotations.SpanStructure(0, len(doc), "TagSequence", "tags", nothing, labels=("O",))
 
 
 def _starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
-    """Which tokens start a further sentence, and which are white space, ``(n,)`` bool each."""
+    """Return masks of the tokens that start a sentence after the first, and of white space.
+
+    Returns:
+        Two masks ``(n,)`` bool.
+    """
     found: Any = doc.to_array(["SENT_START", "IS_SPACE"])
     starts = found[:, 0] == 1
-    # Of a doc that is one sentence only the first token starts one.
+    # The first token starts no further sentence.
     starts[:1] = False
     return starts, found[:, 1] == 1
 
@@ -808,7 +881,10 @@ def _biluo(length: int, label: str) -> list[str]:
 
 
 def _blocked(doc: Doc) -> list[Span]:
-    """Tokens that must not be part of an entity: spaCy marks them as entities without a label."""
+    """Return the tokens that must not be part of an entity.
+
+    spaCy marks them as entities without a label.
+    """
     found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
     marked = np.flatnonzero((found[:, 0] == BEGIN) & (found[:, 1] == 0))
     return [doc[i : i + 1] for i in marked.tolist()]

@@ -1,4 +1,4 @@
-"""What a pipeline with latent structures is made of, and whether gradients reach all of it."""
+"""Diagnosis of a pipeline with latent structures: its parts, and the gradients that reach them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAINT = 1e-5
 
 
 def describe(nlp: Language) -> dict[str, dict[str, Any]]:
-    """For each latent layer what it is made of. Its module must have been built."""
+    """Describe the parts of each latent layer, whose module must have been built."""
     from spacy_latent.models.inspection import latent_module, latent_shim
 
     found = {}
@@ -68,16 +68,16 @@ def _learn_rate(nlp: Language) -> float:
 
 
 def _part_of(name: str) -> str:
-    """Of the latent layer's module, by the name of a weight."""
+    """Return the part of the latent layer's module that has a weight of this name."""
     for part in ("scorer", "composer", "estimator"):
         if name.startswith(f"latent.{part}."):
             return part
-    # A parser that composes while it parses has a scorer's context of its own.
+    # A parser that composes while it parses has its own context for the scorer.
     return "scorer" if name.startswith("latent.") else "output"
 
 
 def _owners(nodes: Sequence[Model]) -> dict[int, str]:
-    """Parts by id of the Thinc nodes inside the embedders."""
+    """Map the ids of the Thinc nodes inside the embedders to parts."""
     return {inner.id: "embedder" for node in nodes for inner in node.layers[0].walk()}
 
 
@@ -107,7 +107,7 @@ def _size(node: Model) -> int:
 
 
 class _Recorder(Optimizer):
-    """Takes note of the norms of gradients on their way to another optimizer."""
+    """Recorder of the norms of gradients on their way to another optimizer."""
 
     def __init__(self, inner: Optimizer) -> None:
         self.inner = inner
@@ -121,18 +121,22 @@ class _Recorder(Optimizer):
 def gradient_norms(
     nlp: Language, examples: Sequence[Example], steps: int = 3, progress: Progress = silent
 ) -> dict[str, dict[str, float]]:
-    """Norms of the gradients of the last of some training steps on the examples, for each component
-    and each of :data:`PARTS` that has weights there and got any; the config's frozen and annotating
-    components are respected. The weights of the pipeline are changed.
+    """Train some steps on the examples, and return the norms of the last step's gradients.
 
-    In the first step output layers are zero, and so are the gradients below them: take two or more.
+    The norms are given for each component, and for each of :data:`PARTS` that has weights and
+    received gradients. Frozen and annotating components of the config are respected. The weights of
+    the pipeline change.
 
-    progress: see :class:`spacy_latent.analysis.progress.Progress`; of steps.
+    In the first step output layers are zero, and so are the gradients below them. Use two or more
+    steps.
+
+    Args:
+        progress: see :class:`spacy_latent.analysis.progress.Progress`; it counts steps.
     """
     training = training_settings(nlp)
     frozen = list(training.get("frozen_components") or ())
     annotating = list(training.get("annotating_components") or ())
-    # By those of the config, whose clipping is a part of what one wants to see undone.
+    # Norms before the clipping of the config's optimizer.
     inner = registry.resolve({"optimizer": training["optimizer"]})["optimizer"]
     latent = latent_components(nlp)
     found: dict[str, dict[str, float]] = {}
@@ -156,7 +160,7 @@ def _by_part(
     from spacy_latent.models.inspection import latent_shim
 
     owners = _owners(nodes)
-    # Shims and nodes count their ids apart, so the names of weights tell which is meant.
+    # Shims and nodes have separate ids, so the names of weights distinguish them.
     shims = {
         (latent_shim(node).id, name)
         for node in nodes
@@ -175,7 +179,7 @@ def _by_part(
 
 
 def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> list[Finding]:
-    """What the norms of :func:`gradient_norms` say."""
+    """Return findings about the norms of :func:`gradient_norms`."""
     from spacy_latent.models.inspection import latent_module, latent_shim
 
     found = []

@@ -1,4 +1,4 @@
-"""Directories that pipelines are stored in."""
+"""Directories in which pipelines are stored."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ EXAMPLE = "such as training/model-best"
 
 
 def why_no_pipeline(model: str | Path) -> str:
-    """What is wrong with a path that is there and holds no pipeline, sentences: with those that lie
-    below it. Nothing for a path that holds one, and for what is no path, as names of packages."""
+    """Explain in sentences why a path that exists is no pipeline, and list pipelines below it.
+
+    Return an empty string for a pipeline, and for strings that are no path, such as names of
+    packages.
+    """
     path = Path(model)
     if path.is_file():
         return f"It is a file. Give the directory of a trained pipeline, {EXAMPLE}."

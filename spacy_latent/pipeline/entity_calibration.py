@@ -1,5 +1,6 @@
-"""Probabilities of entities that mean what they say: fitted on held-out text, and put where the
-component keeps what it has learnt.
+"""Calibration of probabilities of entities on held-out text.
+
+The fitted calibration is stored with what the component has learnt.
 """
 
 from __future__ import annotations
@@ -47,26 +48,28 @@ from spacy_latent.pipeline.inspection import applied, refuse_lost
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, entity_components
 from spacy_latent.structures.derivatives import recording
 
-# Sets of entities would be all spans.
+# Least probability of a set; below it, sets would hold all spans.
 LEAST = 1e-5
-# Docs that are scored together.
+# Number of docs per batch.
 BATCH = 256
 
 
 @dataclass
 class Calibrated:
-    """What was found.
+    """Result of :func:`calibrate`.
 
-    losses: mean of the docs that are fitted to, by what was compared: as trained, and "calibrated",
-        on the docs that it was fitted on; with biases as trained, and on docs left out of the fit
-        with a temperature and with biases. confidence_losses: of entities left out of the fit.
-    before, after: entities with their probabilities, as the component was and as it is, on the docs
-        that it was calibrated on. Without biases they are the same entities. Those on tokens whose
-        annotation is missing are left out; ``after.unannotated`` says how many.
-    set_sizes: how many spans the set of each doc holds; empty without a coverage.
-    left_out: docs whose annotation no sequence of tags agrees with, as where it has a label that
-        the component does not have; scores are not fitted to them.
-    unknown: those labels, sorted.
+    Attributes:
+        losses: mean losses of docs, by the name of the calibration. Without biases, they are "as
+            trained" and "calibrated", on the docs of the fit. With biases, they are "as trained",
+            and "temperature" and "temperature and biases" on docs left out of the fit.
+        confidence_losses: mean losses of entities left out of the fit.
+        before, after: entities with their probabilities before and after calibration, on the docs
+            of the calibration. Without biases they are the same entities. Entities on tokens
+            without annotation are left out; ``after.unannotated`` is their number.
+        set_sizes: number of spans in the set of each doc; empty without a coverage.
+        left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
+            an unknown label. Scores are not fitted to them.
+        unknown: these labels, sorted.
     """
 
     calibration: EntityCalibration
@@ -79,7 +82,7 @@ class Calibrated:
     unknown: tuple[str, ...] = ()
 
 
-# As nlp.initialize takes them, too.
+# Examples, or a function that returns them as for nlp.initialize.
 Examples = Iterable[Example] | Callable[[], Iterable[Example]]
 
 
@@ -94,19 +97,21 @@ def calibrate(
     coverage: float | None = None,
     progress: Progress = silent,
 ) -> Calibrated:
-    """Fit the calibration of a component and put it there.
+    """Fit the calibration of a component and store it in the component.
 
-    examples: with entities, and none that it was trained on; or what gives them when it is called.
-        Predicted docs are not processed yet.
-        Of texts that are annotated in part, what is found on tokens without annotation is left out,
-        and a warning (PartlyAnnotated) says so where that is more than 5 %.
-    component: name of a ``crf_ner``; may be left out where there is one.
-    biases: whether each label may get one, where held-out docs ask for them, see
-        :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
-    confidence: whether there are a slope and a shift; None for where held-out entities ask for
-        them, see :func:`choose_confidence`.
-    coverage: of texts with entities, the share whose set is to hold all of them; None for no sets.
-    progress: see :class:`spacy_latent.analysis.progress.Progress`.
+    Args:
+        examples: examples with entities on which the component was not trained, or a function that
+            returns them. Predicted docs are not processed yet. In partly annotated texts,
+            predictions on tokens without annotation are left out. A warning (PartlyAnnotated) says
+            so if they are more than 5 %.
+        component: name of a ``crf_ner``; may be left out if the pipeline has one.
+        biases: whether each label may get a bias if held-out docs support it, see
+            :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
+        confidence: whether to fit a slope and a shift; None to fit them if held-out entities
+            support it, see :func:`choose_confidence`.
+        coverage: share of the texts with entities whose set is to hold all of them; None for no
+            sets.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     name = _choose(nlp, component)
     if coverage is not None and not (_is_number(coverage) and 0 < coverage < 1):
@@ -146,8 +151,12 @@ def _tell_what_is_left_out(name: str, found: JudgedEntities) -> None:
 
 
 def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[str, ...]:
-    """Labels of the references that the component does not have. Raises LatentError where there is
-    one in every text with entities: then all that it finds would count as wrong."""
+    """Return the labels of the references that the component does not have.
+
+    Raises:
+        LatentError: if every text with entities has such a label. Then all predictions would count
+            as wrong.
+    """
     labels = [{span.label_ for span in example.reference.ents} for example in examples]
     unknown = sorted(set().union(*labels).difference(pipe.labels))
     if all(own.difference(pipe.labels) for own in labels if own):
@@ -193,11 +202,14 @@ def _fit(
 
 @dataclass
 class Measured:
-    """entities: with their probabilities, where annotation tells whether they are right; of others
-        it has the number.
-    covered: the share of texts with entities whose set holds all of them, and how many such texts
-        there are; None without sets or such texts.
-    set_size: how many spans a set holds on average, NaN without.
+    """Result of :func:`measure`.
+
+    Attributes:
+        entities: entities with their probabilities, if the annotation tells whether they are right;
+            the number of the others.
+        covered: share of the texts with entities whose set holds all of them, and the number of
+            such texts; None without sets or such texts.
+        set_size: mean number of spans in a set; NaN without sets.
     """
 
     entities: JudgedEntities
@@ -211,8 +223,10 @@ def measure(
     component: str | None = None,
     progress: Progress = silent,
 ) -> Measured:
-    """What a component says of texts, beside their annotation; arguments as of :func:`calibrate`.
-    Nothing is fitted."""
+    """Compare the predictions of a component with annotation, without a new calibration.
+
+    The arguments are the same as in :func:`calibrate`.
+    """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     given = _examples("measure", examples)
@@ -236,14 +250,19 @@ def set_precision(
     *,
     few: bool = False,
 ) -> Cut:
-    """Set ``min_confidence`` of a component to the lowest value at which the entities that it was
-    calibrated on have this precision, in its config as well: 0 where all of them together have it,
-    else midway between the least confident entity that is kept and the next below. Raises
-    LatentError where there is no such value, where one above 0 keeps fewer than 20 entities or than
-    one in ten, and where the texts have annotated entities alone, so that none is known to be
-    wrong.
+    """Set ``min_confidence`` of a component, and in its config, to reach a precision.
 
-    few: set it of few entities as well.
+    It is the lowest value at which the entities of the calibration have this precision. It is 0 if
+    all of them together have it. Otherwise it is the midpoint between the least confident entity
+    that is kept and the next one below.
+
+    Args:
+        few: accept a value that keeps few entities.
+
+    Raises:
+        LatentError: if there is no such value, or if a value above 0 keeps fewer than 20 entities
+            or fewer than one in ten. Also if the texts only have annotated entities, so that no
+            entity is known to be wrong.
     """
     if not isinstance(found, Calibrated):
         raise LatentError(
@@ -296,7 +315,11 @@ def _is_number(value: object) -> bool:
 
 
 def _examples(asked: str, given: Examples) -> list[Example]:
-    """asked: name of the function that they were given to."""
+    """Return the examples as a list, and refuse other objects.
+
+    Args:
+        asked: name of the function that was given the examples.
+    """
     found = list(given() if callable(given) else given)
     wrong = [example for example in found if not isinstance(example, Example)]
     if wrong:
@@ -327,7 +350,7 @@ def _choose(nlp: Language, component: str | None) -> str:
 
 
 def _up_to(nlp: Language, name: str, examples: list[Example], progress: Progress) -> list[Example]:
-    """With docs that the components before ``name`` have processed."""
+    """Return examples whose docs the components before ``name`` have processed."""
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:
         if before == name:
@@ -347,8 +370,8 @@ def _batches(
 def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
-        # Weights stay as they are, so that a label that training did not have is nothing to mend
-        # here: its entities cannot be found, and count as that.
+        # The weights do not change, so entities with unknown labels cannot be found. They count as
+        # not found.
         gold = [pipe._gold_tags(example, refuse_unknown=False) for example in batch]
         for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
             scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
@@ -368,14 +391,18 @@ def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tu
 def _judge(
     pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
 ) -> JudgedEntities:
-    """What the component finds now. sizes: those of the sets are added."""
+    """Compare the predictions of the component with the references.
+
+    Args:
+        sizes: list to which the sizes of the sets are appended.
+    """
     before = dict(pipe.cfg)
     pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
     try:
         for batch in _batches(examples, progress, "Entities"):
             docs = [example.predicted for example in batch]
             for doc, found in zip(docs, pipe.predict(docs)):
-                # Not set_annotations: entities on a doc would stay as they are from then on.
+                # set_annotations would put entities on the doc that later predictions must keep.
                 write(doc, pipe.name, [found])
                 if sizes is not None and found.possible is not None:
                     sizes.append(len(found.possible))
@@ -393,7 +420,7 @@ def _least(
     coverage: float,
     progress: Progress,
 ) -> float:
-    """The probability that all entities of a text reach, in so many of the texts with some."""
+    """Return the least probability that all entities of a text reach, at this coverage of texts."""
     scores = _least_of_texts(pipe, examples, calibration, progress)
     least = conformal_threshold(scores, coverage)
     if least < LEAST:
@@ -404,14 +431,14 @@ def _least(
             f"probable than {LEAST}. The most that sets can cover is "
             f"{math.floor(100 * reached) / 100}."
         )
-    # So that the last digits of a probability, which depend on the batch, leave none out.
+    # The last digits of a probability depend on the batch; a small tolerance keeps all entities.
     return least * (1 - 1e-6)
 
 
 def _least_of_texts(
     pipe: Any, examples: Sequence[Example], calibration: EntityCalibration, progress: Progress
 ) -> list[float]:
-    """Of each text with entities the probability of the least probable one."""
+    """Return the probability of the least probable entity of each text with entities."""
     number = {label: i for i, label in enumerate(pipe.labels)}
     scores: list[float] = []
     for batch in _batches(examples, progress, "Sets"):
@@ -422,7 +449,7 @@ def _least_of_texts(
                 if not gold:
                     continue
                 aligned = batch[d].get_aligned_spans_y2x(list(gold))
-                # What tokens or labels of the component cannot be is found by no set.
+                # No set holds an entity with misaligned tokens or an unknown label.
                 own = [0.0] * (len(gold) - len(aligned))
                 own += [
                     likely.of(b, (span.start, span.end, number[span.label_]))

@@ -1,4 +1,4 @@
-"""What the annotation of a text says of its entities, as evidence about the tags of its tokens."""
+"""Evidence about the tags of tokens, from complete or incomplete annotation of entities."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from spacy_latent.models.tag_evidence import EntityCount
     from spacy_latent.models.tag_sources import Written
 
-# Above it a category says that there is such an entity.
+# Value of a category above which a text has such an entity.
 EVEN = 0.5
-# The token.ent_iob of what has no annotation.
+# Value of token.ent_iob without annotation.
 MISSING = 0
-# What to set where nothing tells which tokens are outside.
+# Advice if nothing says which tokens are outside of entities.
 ADVICE = (
     "evidence.negative_share (0.15 takes a random 15 % of the tokens without annotation as outside "
     "at each step) or evidence.entity_ratio (the share of tokens that are expected to be in "
@@ -33,13 +33,18 @@ ADVICE = (
 
 
 class DoubtfulEvidence(LatentWarning):
-    """What is said in initialize() of texts that are not annotated completely."""
+    """Warning of initialize() about texts whose annotation is incomplete."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A text has at least so many entities of a label, none for 0; wrong: how probable it is that
-    this is wrong. source: where that was read, for messages."""
+    """Statement that a text has at least ``least`` entities of a label.
+
+    Attributes:
+        least: least number of entities. 0 states that the text has no such entity.
+        wrong: probability that the statement is wrong.
+        source: place of the statement, for messages.
+    """
 
     label: str
     least: int
@@ -53,22 +58,24 @@ class Flag:
 
 @dataclass(frozen=True)
 class EvidenceSettings:
-    """The block ``evidence`` of a ``crf_ner``.
+    """Settings of the block ``evidence`` of a ``crf_ner``.
 
-    flags: labels of entities by the categories, in ``doc.cats``, that say whether a text has one.
-        Those above a half say that there is at least one, others that there is none; what is
-        neither 0 nor 1 is taken for the probability of it.
-    flag_error: how probable it is that a flag, of ``doc.cats`` or of ``doc._.entity_flags``, is
-        wrong. With 0 what contradicts the annotated entities is an error.
-    negative_share: of the tokens that may be outside of entities or not, the share that is taken as
-        outside, another one at each step (Li et al. 2021).
-    entity_ratio: the share of tokens that are expected to be in entities, for texts that are not
-        annotated completely (Effland and Collins 2021); null for no such term.
-    entity_ratio_tolerance: how far from that the expected share of a batch may be at no cost.
-    entity_ratio_weight: what a text costs where the share is further off by 1, in nats.
-    sources: groups in ``doc.spans``, each with what one source says are entities: a person, a list
-        of names, patterns, another model. How far to believe each is learned. A source says nothing
-        of a doc that does not have its group; where it has one that is empty, the source saw none.
+    Attributes:
+        flags: labels of entities, by the categories in ``doc.cats`` that say whether a text has
+            such an entity. A value above a half says that there is at least one, a value below that
+            there is none. A value other than 0 or 1 is taken as the probability.
+        flag_error: probability that a flag, in ``doc.cats`` or ``doc._.entity_flags``, is wrong.
+            With 0, a flag that contradicts the annotated entities is an error.
+        negative_share: share of the tokens that may be inside or outside of entities which is taken
+            as outside. The tokens are drawn anew at each step (Li et al. 2021).
+        entity_ratio: expected share of tokens in entities, for texts whose annotation is incomplete
+            (Effland and Collins 2021); null for no such term.
+        entity_ratio_tolerance: deviation of a batch from this share that costs nothing.
+        entity_ratio_weight: cost for a text of a further deviation of 1, in nats.
+        sources: names of groups in ``doc.spans``. Each group holds the entities according to one
+            source: a person, a list of names, patterns, or another model. The reliability of each
+            source is learned. A source says nothing about a doc without its group. An empty group
+            says that the source saw no entity.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +88,14 @@ class EvidenceSettings:
 
     @classmethod
     def of_block(cls, name: str, block: object) -> EvidenceSettings:
-        """name: of the component. Raises LatentError for what is no such block."""
+        """Make the settings from a block of the config.
+
+        Args:
+            name: name of the component.
+
+        Raises:
+            LatentError: if the block is invalid.
+        """
         if block is None:
             return cls()
         known = [one.name for one in fields(cls)]
@@ -141,19 +155,28 @@ class EvidenceSettings:
 
     @property
     def needs_probabilities(self) -> bool:
-        """Whether only a loss that sums over sequences can learn from it."""
+        """True if only a loss that sums over sequences can learn from the settings."""
         counted = self.flags or self.flag_error or self.sources
         return bool(counted or self.entity_ratio is not None)
 
     @property
     def tells_outside(self) -> bool:
-        """Whether anything but annotated tokens says how many are outside of entities."""
+        """True if some setting says how many tokens are outside of entities.
+
+        Annotated tokens do not count for this.
+        """
         told = self.flags or self.negative_share or self.sources
         return bool(told or self.entity_ratio is not None)
 
     def flags_of(self, doc: Doc) -> list[Flag]:
-        """What a text is said to have, sorted by label. What ``doc._.entity_flags`` says of a label
-        comes before what its categories say."""
+        """Return the flags of a text, sorted by label.
+
+        ``doc._.entity_flags`` takes precedence over categories.
+
+        Raises:
+            LatentError: if a value is not from 0 to 1, or if two certain flags contradict each
+                other.
+        """
         found: dict[str, Flag] = {}
         for category, label in self.flags.items():
             value = doc.cats.get(category)
@@ -180,9 +203,11 @@ class EvidenceSettings:
 
 
 class EvidenceReader:
-    """Reads what references say, for a component of this name with these labels.
+    """Reader of the annotation of references, for a component with given labels.
 
-    tags: "O" and four tags for each label, as ``crf_ner`` has them.
+    Args:
+        name: name of the component, for messages.
+        tags: "O" and four tags for each label, as in ``crf_ner``.
     """
 
     def __init__(
@@ -192,13 +217,15 @@ class EvidenceReader:
         self.tags = tags
 
     def _of_label(self, label: str) -> np.ndarray:
-        """Which tags are of a label, ``(K,)``."""
+        """Return a mask of the tags of a label, ``(K,)``."""
         return np.array([tag.partition("-")[2] == label for tag in self.tags])
 
     def open_labels(self, allowed: np.ndarray, example: Example) -> None:
-        """Allow the tags of labels that a text was not annotated for where it has no entity.
+        """Allow the tags of labels without annotation, on tokens outside of entities.
 
-        allowed: ``(n, K)`` bool, tags that agree with the reference were it complete; changed.
+        Args:
+            allowed: ``(n, K)`` bool, tags that agree with the reference as if it were complete. It
+                is changed in place.
         """
         asked = annotated_labels(example.reference)
         if asked is None:
@@ -210,9 +237,14 @@ class EvidenceReader:
     def counts(
         self, allowed: np.ndarray, example: Example, refuse: Callable[[str], Any]
     ) -> tuple[EntityCount, ...]:
-        """What flags say. allowed: ``(n, K)`` bool, changed: tags of labels of which there are none
-        are forbidden. refuse: called with what contradicts itself, and with labels that the
-        component does not have; raises an error."""
+        """Return the counts of entities that the flags state.
+
+        Args:
+            allowed: ``(n, K)`` bool, changed in place. Tags of labels that are certainly absent are
+                forbidden.
+            refuse: function that raises an error with the given message. It is called for
+                contradictions and for unknown labels.
+        """
         from spacy_latent.models.tag_evidence import EntityCount
 
         found, size = [], len(allowed)
@@ -247,8 +279,10 @@ class EvidenceReader:
         return tuple(found)
 
     def written(self, example: Example) -> list[Written]:
-        """What the sources say of the tokens of the predicted doc. Where spans of a source overlap,
-        the longest counts; one with a label that the component does not have does not."""
+        """Return the annotation of the sources on the tokens of the predicted doc.
+
+        If spans of a source overlap, the longest counts. Spans with an unknown label do not count.
+        """
         from spacy_latent.models.tag_sources import PLACES, Written
 
         spans, found, size = example.reference.spans, [], len(example.predicted)
@@ -270,9 +304,14 @@ class EvidenceReader:
     def take_as_outside(
         self, allowed: np.ndarray, example: Example, written: Sequence[Written] = ()
     ) -> None:
-        """Forbid all but "O" for a random share of the tokens that may have several tags, but for
-        those of annotated entities that tokens do not fit, and for those to which a source gives a
-        label. allowed: ``(n, K)`` bool, changed."""
+        """Forbid all tags but "O" for a random share of the tokens that may have several tags.
+
+        The tokens of misaligned annotated entities are left out, and so are tokens to which a
+        source gives a label.
+
+        Args:
+            allowed: ``(n, K)`` bool, changed in place.
+        """
         share = self.settings.negative_share
         if not share:
             return
@@ -288,7 +327,7 @@ class EvidenceReader:
         allowed[taken, 1:] = False
 
     def contradiction(self, example: Example) -> str:
-        """Of flags that no sequence of tags agrees with."""
+        """Describe flags with which no sequence of tags agrees."""
         said = "; ".join(map(str, self.settings.flags_of(example.reference)))
         there = ", ".join(f"{s.text!r} ({s.label_})" for s in example.reference.ents) or "none"
         return (
@@ -307,13 +346,20 @@ class EvidenceReader:
 
 @dataclass
 class EvidenceSurvey:
-    """What training texts have, counted in one pass: a corpus may be slow to read.
+    """Counts of the annotation in training texts.
 
-    texts, inside, outside, missing: how many there are, and their tokens in entities, annotated as
-        outside of them, and without annotation.
-    found, asked, flagged, given: labels of entities, those that texts were annotated for, those of
-        flags on docs, and those that sources give.
-    there: categories of flags, and sources, that some text has.
+    They come from one pass, since a corpus may be slow to read.
+
+    Attributes:
+        texts: number of texts.
+        inside: number of tokens in entities.
+        outside: number of tokens that are annotated as outside of entities.
+        missing: number of tokens without annotation.
+        found: labels of entities.
+        asked: labels for which texts were annotated.
+        flagged: labels of flags on docs.
+        given: labels that sources give.
+        there: categories of flags, and sources, that some text has.
     """
 
     settings: EvidenceSettings
@@ -355,12 +401,12 @@ class EvidenceSurvey:
 
     @property
     def names(self) -> set[str]:
-        """Of all labels that there is something to learn of."""
+        """Labels about which the texts have some evidence."""
         named = self.found | self.asked | self.flagged | self.given
         return (named | set(self.settings.flags.values())) - {""}
 
     def doubts(self) -> list[str]:
-        """Sentences about what likely is not as it was meant."""
+        """Return sentences about settings and annotation that are probably mistakes."""
         said, texts = [], number_of(self.texts, "training text")
         annotated = self.inside or self.outside
         absent = [category for category in self.settings.flags if category not in self.there]

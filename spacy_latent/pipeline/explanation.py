@@ -1,6 +1,6 @@
-"""Why a trained pipeline said this of a text: the words that do for it, learned for that text.
+"""Explanation of a prediction by the words that suffice for it, learned for each text.
 
-Of any trained ``textcat``, ``textcat_multilabel``, ``ner``, spaCy's own or this package's.
+It works with any trained ``textcat``, ``textcat_multilabel`` or ``ner`` of spaCy or this package.
 """
 
 from __future__ import annotations
@@ -34,30 +34,35 @@ from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
 MASK, LEAVE_ONE_OUT, RANDOM = "mask", "leave-one-out", "random"
-# Of a weight, as pages and the terminal print it.
+# Digits of a weight on pages and in the terminal.
 SHOWN_DIGITS = 2
-# Of weights and of falls: less is next to nothing.
+# Least weight, or fall, that matters.
 LEAST = 0.05
 RANDOM_DRAWS = 10
-# Tokens that are read at a time; more take memory and no less time.
+# Number of tokens per batch; larger batches take more memory and no less time.
 TOKENS = 20_000
 ENTITY_FINDERS = (EntityRecognizer, CrfEntityRecognizer)
 
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """How far the probability falls without the chosen words (comprehensiveness, the more the
-    better) and without all others (sufficiency, the less the better): DeYoung et al. 2020, section
-    4.2."""
+    """Drops of the probability that measure a rationale (DeYoung et al. 2020, section 4.2).
+
+    Attributes:
+        comprehensiveness: drop without the chosen words; higher is better.
+        sufficiency: drop without all other words; lower is better.
+    """
 
     comprehensiveness: float
     sufficiency: float
 
 
 class NoSuchEntity(LatentError):
-    """The text has no entity that its component found; another text may have one.
+    """Error for a text in which the component found no such entity; another text may have one.
 
-    doc: the text, as the component left it. component: its name.
+    Attributes:
+        doc: the text after the component.
+        component: name of the component.
     """
 
     def __init__(self, doc: Doc, component: str, message: str) -> None:
@@ -66,28 +71,31 @@ class NoSuchEntity(LatentError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[NoSuchEntity], tuple[Doc, str, str]]:
-        # A process of a pool sends its errors; by itself an error has its message alone.
+        # For errors of pool processes: by default only the message of an error is pickled.
         return type(self), (self.doc, self.component, str(self))
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which words of a doc do for what a component says of it.
+    """Words of a doc that suffice for a prediction of a component.
 
-    label: the category, or that of the entity. entity: (start, end) in tokens, None for a category.
-    probability: of it. Where the component gives none, as spaCy's ``ner``, 1.0: it is predicted.
-    without: of it when all words are hidden.
-    weights: ``(len(doc),)``, how probable it is that the learned mask keeps the word.
-    falls: ``(len(doc),)``, what the probability falls by when this word alone is hidden.
-    chosen: ``(len(doc),)`` bool, the words with the largest weights, as many as it takes for the
-        probability to fall by at most the margin when all others are hidden. None of them where it
-        stands without any word.
-    hidden: "vectors" where the vector of no word in particular stands in the place of a word's (and
-        its n-grams do not count), so that the word's place is still there; "text" where words are
-        taken out of the text, since the model reads no word alone.
-    faithfulness: of the chosen words under "mask"; of as many words with the largest falls under
-        "leave-one-out"; the mean of ten draws of as many words under "random".
-    erased: the same where words are taken out of the text, whatever ``hidden`` is.
+    Attributes:
+        label: the category, or the label of the entity.
+        entity: (start, end) of the entity in tokens, None for a category.
+        probability: probability of the prediction. It is 1.0 if the component has no probabilities,
+            as spaCy's ``ner``.
+        without: probability with all words hidden.
+        weights: ``(len(doc),)``, probability that the learned mask keeps the word.
+        falls: ``(len(doc),)``, drop of the probability with this word alone hidden.
+        chosen: ``(len(doc),)`` bool, the smallest set of words with the largest weights that
+            suffices. With all other words hidden, the probability drops by at most the margin. The
+            set is empty if no word is needed for that.
+        hidden: "vectors" if a hidden word keeps its place and gets the vector of no particular
+            word, and its n-grams do not count. "text" if words are removed from the text, since the
+            model reads no word alone.
+        faithfulness: "mask" is of the chosen words. "leave-one-out" is of as many words with the
+            largest falls. "random" is the mean over ten draws of as many words.
+        erased: the same measures with words removed from the text, whatever ``hidden`` is.
     """
 
     doc: Doc
@@ -105,21 +113,23 @@ class Explanation:
 
     @property
     def what(self) -> str:
-        """What is explained, in words."""
+        """Name of the explained category, or text and label of the entity."""
         if self.entity is None:
             return self.label
         return f"{self.doc[self.entity[0] : self.entity[1]].text} ({self.label})"
 
     @property
     def from_falls(self) -> bool:
-        """Whether leave-one-out alone put the chosen words in order, since the learned mask keeps
-        none of them: without any word the probability falls by little more than the margin, and
-        on average masks stay within it that keep hardly a word."""
+        """True if only leave-one-out ordered the chosen words, since the mask keeps no word.
+
+        Then the probability without any word drops by little more than the margin, and masks that
+        keep hardly a word stay within the margin on average.
+        """
         return bool(self.chosen.any() and self.weights[self.chosen].max() < LEAST)
 
     @property
     def words(self) -> list[str]:
-        """The chosen words, in the order of the text."""
+        """Chosen words, in the order of the text."""
         return [self.doc[int(i)].text for i in np.flatnonzero(self.chosen)]
 
 
@@ -135,25 +145,30 @@ def explain(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Explanation:
-    """Learn which words of a text do for what a trained component says of it. Nothing of the
-    pipeline is changed; but while this runs its models read hidden words, so that no other thread
-    may use it.
+    """Learn which words of a text suffice for a prediction of a trained component.
 
-    text: or a doc, whose tokens are taken as they are. The components up to the one that is
-        explained are run on it. No entities may be on it that the component is to find: they stay,
-        whatever the words are.
-    component: its name; may be None where there is one that can be explained.
-    label: the category to explain; None for the one with the highest score. Of entities: only those
-        with this label count.
-    entity: which of the entities that are found, from 0, where the component finds entities.
-    steps: of learning. Each reads the text about twice for each of its words, 48 words at most.
-    margin: by how much the probability may fall when all but the chosen words are hidden.
-    seed: of the masks that are drawn and of the random words.
-    progress: see :class:`spacy_latent.analysis.progress.Progress`; of steps.
+    The pipeline is not changed. But its models read hidden words during the call, so no other
+    thread may use it.
 
-    Raises LatentError for a pipeline without such a component, a label that it does not have,
-    regression, and pairs of texts; NoSuchEntity, a LatentError, for a text without the entity, and
-    for an entity that was on the doc before the component.
+    Args:
+        text: a text, or a doc whose tokens are used as they are. The components up to the explained
+            one are run on it. The doc must not have entities that the component is to find, since
+            these would stay whatever the words are.
+        component: name of the component; may be None if the pipeline has one such component.
+        label: category to explain, None for the category with the highest score. For entities, only
+            those with this label count.
+        entity: index of the entity among those that are found, from 0.
+        steps: number of learning steps. Each step reads the text about twice for each of its words,
+            with 48 words at most.
+        margin: allowed drop of the probability with all but the chosen words hidden.
+        seed: seed of the drawn masks and of the random words.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`; it counts steps.
+
+    Raises:
+        LatentError: if the pipeline has no such component, if the label is unknown, for regression,
+            and for pairs of texts.
+        NoSuchEntity: a LatentError, if the text lacks the entity, or if the entity was on the doc
+            before the component.
     """
     name, pipe = _choose(nlp, component)
     doc, before = _read(nlp, name, text)
@@ -186,8 +201,8 @@ def explain(
         scores, count, steps, margin, seed, lambda each: progress(each, "Hiding words", steps)
     )
     falls = leave_one_out(scores, count)
-    # Where weights differ by less than is shown, as those that learning has left alone or driven to
-    # 0, the greater fall goes first: their last digits are noise.
+    # The last digits of weights are noise. If weights are equal in the shown digits, the word with
+    # the larger fall comes first.
     order = np.lexsort((-falls, -weights.round(SHOWN_DIGITS)))
     kept = shortest_prefix(scores, order, margin)
     chosen = mask_of(count, order[:kept])
@@ -212,7 +227,7 @@ def explain(
 
 
 def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:
-    """The mean over sets of words, each ``(n,)`` bool."""
+    """Return the mean over sets of words, each ``(n,)`` bool."""
     masks = np.stack(chosen).astype(float)
     found = scores(np.concatenate([np.ones((1, masks.shape[1])), 1 - masks, masks]))
     whole, without, only = found[0], found[1 : len(masks) + 1], found[len(masks) + 1 :]
@@ -223,7 +238,7 @@ def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:
 
 
 def _choose(nlp: Language, component: str | None) -> tuple[str, Any]:
-    """The component to explain."""
+    """Return the name and the component to explain."""
     kinds = (TextCategorizer, *ENTITY_FINDERS)
     found = {name: pipe for name, pipe in nlp.pipeline if isinstance(pipe, kinds)}
     there = ", ".join(nlp.pipe_names) or "none"
@@ -258,7 +273,7 @@ def _choose(nlp: Language, component: str | None) -> tuple[str, Any]:
 
 
 def _read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
-    """The doc after the component, and a copy of it from before."""
+    """Return the doc after the component, and a copy of it from before."""
     doc = nlp.make_doc(text) if isinstance(text, str) else text
     for name, pipe in nlp.pipeline:
         before = _copy(doc) if name == component else None
@@ -267,7 +282,7 @@ def _read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
         except (KeyError, ValueError) as error:
             if _is_initialized(pipe):
                 raise
-            # As nlp() has it: of parameters, or widths, that are not there yet.
+            # The error that nlp() raises for missing parameters or widths.
             kind = type(error).__name__
             raise LatentError(f"{Errors.E109.format(name=name)} ({kind}: {error})") from error
         if before is not None:
@@ -276,7 +291,7 @@ def _read(nlp: Language, component: str, text: str | Doc) -> tuple[Doc, Doc]:
 
 
 def _is_initialized(pipe: Any) -> bool:
-    """Whether all parameters are there."""
+    """Return whether a component has all its parameters."""
     model = getattr(pipe, "model", None)
     if not isinstance(model, Model):
         return True
@@ -286,12 +301,12 @@ def _is_initialized(pipe: Any) -> bool:
 
 
 def _copy(doc: Doc) -> Doc:
-    """With the annotation, which entity recognizers look at."""
+    """Copy a doc with its annotation, which entity recognizers read."""
     if not len(doc):
         return Doc(doc.vocab)
     with warnings.catch_warnings():
-        # What is stored on a doc as a whole, such as a transformer's output, it leaves behind and
-        # says so; here that is computed again.
+        # spaCy warns that attributes of whole docs, such as a transformer's output, are not copied.
+        # They are computed again here.
         warnings.filterwarnings("ignore", r"\[W10[12]\]")
         copied = Doc.from_docs([doc])
     assert copied is not None
@@ -299,7 +314,7 @@ def _copy(doc: Doc) -> Doc:
 
 
 class _Category:
-    """Of a text classifier."""
+    """Prediction of a text classifier."""
 
     place = None
 
@@ -307,7 +322,7 @@ class _Category:
         self.pipe = pipe
         self.label = label
         self.probability = probability
-        # Where nothing is left to be read, as for spacy_latent.analysis.rationales.erasure.
+        # Probability without any word, as in spacy_latent.analysis.rationales.erasure.
         self.guess = guess
 
     @classmethod
@@ -324,7 +339,7 @@ class _Category:
         return cls(pipe, label, doc.cats[label], 0.5 if several else 1 / len(labels))
 
     def of_copies(self, doc: Doc, count: int) -> np.ndarray:
-        """Of the same doc so many times; what the model makes of each is up to who hides words."""
+        """Return the probabilities for ``count`` copies of a doc, whose words the caller hides."""
         found: Any = self.pipe.predict([doc] * count)
         # A latent_textcat gives its structures as well.
         probabilities = found[0] if isinstance(found, tuple) else found
@@ -336,7 +351,7 @@ class _Category:
 
 
 class _Entity:
-    """Of an entity recognizer: its probability where one is stored, else whether it is found."""
+    """Prediction of an entity recognizer: a stored probability, else 1.0 if it is found."""
 
     guess = 0.0
 
@@ -389,7 +404,7 @@ class _Entity:
 
     def _of(self, doc: Doc, start: int, end: int) -> float:
         place = start, end, self.label
-        # Below a min_confidence as well, or a probability that fell a little would count as none.
+        # Include entities below min_confidence: a small drop must not count as no entity.
         sure = confidences(doc, self.pipe.name).get(place)
         if sure is not None:
             return sure
@@ -400,7 +415,7 @@ class _Entity:
 
 
 class _FromText:
-    """Scores of masks by taking words out of the text: those whose mask is below a half."""
+    """Scores of masks with words removed from the text: those whose mask is below a half."""
 
     def __init__(
         self, nlp: Language, component: str, doc: Doc, target: _Category | _Entity
@@ -427,8 +442,8 @@ class _FromText:
             for _, pipe in self.nlp.pipeline:
                 doc = pipe(doc)
         except Exception:
-            # spaCy's bag of bigrams fails at a text of one word. Whatever cannot be read says as
-            # much as nothing; what can be read was, when the whole text was.
+            # spaCy's bag of bigrams fails on a text of one word. A text that cannot be read counts
+            # like an empty text. Other errors would have occurred on the whole text.
             return self.target.guess
         return float(self.target.of_text(doc, kept))
 
@@ -441,8 +456,11 @@ def _vector_scores(
     doc: Doc,
     target: _Category | _Entity,
 ) -> Scores | None:
-    """Scores of masks by hiding words from the model; None where it reads no word alone, or where
-    something of the words still comes through when all are hidden."""
+    """Return the scores of masks with words hidden from the model.
+
+    Return None if the model reads no word alone, or if its output still depends on the words when
+    all of them are hidden.
+    """
     readers = find_word_readers(
         pipe.model, _upstream(nlp, name, pipe.model), before, lambda docs: pipe.predict(docs)
     )
@@ -472,8 +490,11 @@ def _hidden_scores(readers: WordReaders, doc: Doc, target: _Category | _Entity) 
 
 
 def _other_words(doc: Doc) -> Doc:
-    """As many tokens, all of a word that the text does not have, or where the vocabulary knows no
-    other, of its own in the opposite order. No string is added to those that the vocabulary has."""
+    """Return a doc with as many tokens, all of one word that the text does not have.
+
+    If the vocabulary has no other word, use the text's own words in reverse order. No string is
+    added to the vocabulary.
+    """
     own = [token.text for token in doc]
     there = set(own)
     other = next((word.text for word in doc.vocab if word.text and word.text not in there), None)
@@ -483,8 +504,10 @@ def _other_words(doc: Doc) -> Doc:
 
 
 def _upstream(nlp: Language, component: str, model: Model) -> dict[Model, Model]:
-    """The listeners of the component, and of those that it listens to, with the models that give
-    each token a vector."""
+    """Return the listeners of the component, and of the components that it listens to.
+
+    Each listener is mapped to the model that gives each token a vector.
+    """
     found: dict[Model, Model] = {}
     for name, pipe in nlp.pipeline:
         source: Any = getattr(pipe, "model", None)

@@ -1,4 +1,4 @@
-"""What is found of a pipeline before it is trained."""
+"""Findings about a pipeline before it is trained."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """level: "error" for what will not learn or not work, "warning" for what likely is a mistake,
-    "note" for what is good to know. code: a name for scripts. text: sentences."""
+    """Statement about a pipeline or its config.
+
+    Attributes:
+        level: "error" if something will not learn or not work, "warning" for a probable mistake,
+            "note" for useful information.
+        code: name for scripts.
+        text: sentences.
+    """
 
     level: Level
     code: str

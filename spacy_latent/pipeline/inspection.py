@@ -1,4 +1,4 @@
-"""Docs through a pipeline, with the structures of every latent layer and how sure it is of them."""
+"""Processing of docs with the structures of every latent layer and their uncertainty."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ Uncertainties = dict[str, list["Uncertainty"]]
 
 @dataclass(frozen=True)
 class LatentComponent:
-    """A component that writes structures, or whose model has latent layers.
+    """Component that writes structures, or whose model has latent layers.
 
-    layers: the models with one, by the names that their structures are stored under.
-    own_kind: of the structures that the component itself writes under its name, as ``crf_ner``
-        does: as :class:`spacy_latent.annotations.SpanStructure` has it, or "entities" for tags that
-        make some; None where it writes none.
+    Attributes:
+        layers: models with a latent layer, by the names under which their structures are stored.
+        own_kind: kind of the structures that the component itself writes under its name, as
+            ``crf_ner`` does; see :class:`spacy_latent.annotations.SpanStructure`. It is "entities"
+            for tags that make entities, and None if the component writes no structures of its own.
     """
 
     name: str
@@ -40,7 +41,7 @@ class LatentComponent:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """Of all its structures, by the names that they are stored under."""
+        """Kinds of all its structures, by the names under which they are stored."""
         from spacy_latent.models.inspection import latent_module
 
         own = {} if self.own_kind is None else {self.name: self.own_kind}
@@ -49,14 +50,19 @@ class LatentComponent:
 
     @property
     def has_alternatives(self) -> bool:
-        """Whether it can be asked for other structures than the best: any layer can, and of
-        components that write structures of their own those that have such a setting."""
+        """True if the component can store structures other than the best.
+
+        Every layer can. A component that writes its own structures can if it has such a setting.
+        """
         return bool(self.layers) or "alternatives" in self.pipe.cfg
 
 
 def latent_component(name: str, pipe: Any) -> LatentComponent:
-    """The first layer is stored under the component's name, unless that is taken by structures of
-    its own; others get ``#2`` and so on."""
+    """Describe the latent layers of a component.
+
+    The first layer is stored under the component's name, unless the component's own structures use
+    that name. Further layers get ``#2`` and so on.
+    """
     from spacy_latent.models.inspection import latent_models
 
     model = getattr(pipe, "model", None)
@@ -68,8 +74,11 @@ def latent_component(name: str, pipe: Any) -> LatentComponent:
 
 
 def latent_components(nlp: Language, annotating: bool = False) -> dict[str, LatentComponent]:
-    """Those with a latent layer, in the order of the pipeline; with ``annotating`` also those that
-    write structures without one."""
+    """Return the components with a latent layer, in the order of the pipeline.
+
+    Args:
+        annotating: whether to include components that write structures without a latent layer.
+    """
     found = [latent_component(name, pipe) for name, pipe in nlp.pipeline]
     return {
         component.name: component
@@ -79,7 +88,7 @@ def latent_components(nlp: Language, annotating: bool = False) -> dict[str, Late
 
 
 def reads_pairs(nlp: Language) -> bool:
-    """Whether docs have to be of two texts each."""
+    """Return whether the pipeline needs docs of two texts each."""
     from spacy_latent.models.span_getters import PairSpans
 
     nodes = [node for found in latent_components(nlp).values() for node in found.layers.values()]
@@ -87,7 +96,11 @@ def reads_pairs(nlp: Language) -> bool:
 
 
 def choose_components(nlp: Language, component: str | None, annotating: bool = False) -> list[str]:
-    """That one of :func:`latent_components` alone, or all. Raises LatentError for none."""
+    """Return the name of this component of :func:`latent_components`, or all names if it is None.
+
+    Raises:
+        LatentError: if there is no such component.
+    """
     latent = list(latent_components(nlp, annotating))
     there = ", ".join(nlp.pipe_names) or "none"
     learned = [name for name in latent_components(nlp, annotating=True) if name not in latent]
@@ -122,18 +135,21 @@ def inspect_pipe(
     uncertainty: bool = False,
     kept: Mapping[str, KeptVectors] | None = None,
 ) -> Iterator[tuple[Doc, Uncertainties]]:
-    """As ``nlp.pipe`` over docs that were made but not processed, and ``doc._.latent`` holds the
-    structures of every latent layer, whatever the config stores: those of a component's further
-    layers under its name with ``#2`` and so on.
+    """Run docs through the pipeline as ``nlp.pipe`` does, and store the structures of all layers.
 
-    Each layer is read just before its component runs, so that it sees the sentences that the
-    component sees.
+    ``doc._.latent`` then holds the structures of every latent layer, whatever the config stores.
+    Structures of a component's further layers are under its name with ``#2`` and so on. Each layer
+    is read just before its component runs, so that it uses the same sentences as the component.
 
-    components: names, of all latent ones if None.
-    annotate, threshold, alternatives: as of ``latent_encoder``.
-    uncertainty: whether to give it for each span of each layer; the dictionaries are empty if not.
-    kept: by name of the component, what its embedders gave in other runs over the same docs in the
-        same batches, in which nothing below them was otherwise; that of this run is added.
+    Args:
+        docs: docs that are not processed yet.
+        components: names of components; all latent ones if None.
+        annotate, threshold, alternatives: as in ``latent_encoder``.
+        uncertainty: whether to compute the uncertainty of each span of each layer. If not, the
+            dictionaries are empty.
+        kept: by name of the component, the vectors of its embedders in other runs over the same
+            docs in the same batches, with the same components below them. The vectors of this run
+            are added.
     """
     from spacy_latent.models.inspection import KeptVectors, embedding_once
 
@@ -186,8 +202,11 @@ def _read(
 
 @contextmanager
 def _told(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
-    """Let a component store what these settings say. One that calls some of them otherwise has
-    ``stored_settings`` for that; what it does not have at all is left out."""
+    """Let a component store structures by these settings, for the time of a ``with`` block.
+
+    A component may map the names of settings to its own names in ``stored_settings``. Settings that
+    it does not have are left out.
+    """
     names = getattr(pipe, "stored_settings", {})
     settings = {names.get(name, name): value for name, value in settings.items()}
     settings = {name: value for name, value in settings.items() if name in pipe.cfg}
@@ -203,7 +222,7 @@ def _told(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
 
 
 def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
-    """Where in ``given`` each doc stood: an error handler may have let some go."""
+    """Return the index in ``given`` of each doc that an error handler has not dropped."""
     if len(left) == len(given):
         return list(range(len(given)))
     place = {id(doc): i for i, doc in enumerate(given)}
@@ -217,15 +236,19 @@ def _places(name: str, given: list[Doc], left: list[Doc]) -> list[int]:
 
 
 def applied(pipe: Any, docs: list[Doc], batch_size: int) -> Iterable[Doc]:
-    """What a component makes of docs; it need not be able to take several at a time."""
+    """Run a component on docs, also if it has no ``pipe`` method."""
     if hasattr(pipe, "pipe"):
         return pipe.pipe(docs, batch_size=batch_size)
     return (pipe(doc) for doc in docs)
 
 
 def refuse_lost(given: int, left: int, noun: str, advice: str) -> None:
-    """Raise LatentError where a pipeline gave back fewer texts than it was given. noun: for one of
-    these. advice: a sentence."""
+    """Raise LatentError if a pipeline returned fewer texts than it was given.
+
+    Args:
+        noun: noun for one text.
+        advice: sentence of advice.
+    """
     if left != given:
         raise LatentError(
             f"An error handler of the pipeline let go {given - left} of {number_of(given, noun)}, "
@@ -241,12 +264,15 @@ def inspect_docs(
     threshold: float = 0.01,
     alternatives: int = 0,
 ) -> list[Doc]:
-    """Annotate docs from every latent layer inside trained components, the inline ones as well.
+    """Annotate docs from every latent layer inside trained components, inline layers included.
 
-    pipeline: an nlp object or one of its components.
-    docs: already processed or not; they are annotated in place under the component's name, with
-        ``#2`` and so on for further latent layers of one component.
-    RETURNS: the docs.
+    Args:
+        pipeline: an nlp object or one of its components.
+        docs: docs, processed or not. They are annotated in place under the component's name, with
+            ``#2`` and so on for further latent layers of one component.
+
+    Returns:
+        The docs.
     """
     named = pipeline.pipeline if isinstance(pipeline, Language) else [(pipeline.name, pipeline)]
     docs = list(docs)

@@ -1,7 +1,7 @@
 """The component ``latent_encoder``: token vectors through a latent structure, for any listener.
 
-Importing this module is cheap and makes ``doc._.latent`` available: spaCy imports it whenever a
-pipeline is made, because it is named as an entry point.
+Importing this module is cheap and makes ``doc._.latent`` available. spaCy imports it whenever a
+pipeline is made, because it is an entry point.
 """
 
 import math
@@ -121,7 +121,7 @@ def make_latent_encoder(
 
 
 class TrainingBatch(HeldBatch):
-    """The gradients that arrive for one batch, from any number of listeners."""
+    """Gradients that arrive for one batch, from any number of listeners."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class TrainingBatch(HeldBatch):
         self.losses: dict[str, float] = {}
         self.name = ""
         self.nothing: list[Floats2d] | None = None
-        # Of all docs, one below the other, and how many rows each doc has.
+        # Gradients of all docs, concatenated, and the number of rows of each doc.
         self.rows: Floats2d | None = None
         self.lengths: list[int] = []
         self.flushed = False
@@ -141,9 +141,10 @@ class TrainingBatch(HeldBatch):
         name: str,
         nothing: list[Floats2d] | None,
     ) -> None:
-        """Called when the vectors are there.
+        """Set the callback and the losses of the batch, once its vectors are computed.
 
-        nothing: gradients of 0, if there is something to learn without any listener; else None.
+        Args:
+            nothing: gradients of 0, if the component learns without listeners; else None.
         """
         self.backprop = backprop
         self.losses = losses
@@ -151,10 +152,10 @@ class TrainingBatch(HeldBatch):
         self.nothing = nothing
 
     def receive(self, gradients: Sequence[Floats2d]) -> list[Doc]:
-        """The callback of a listener. It may be called by some listeners and never by others."""
+        """Add the gradients of one listener; some listeners may never call this."""
         if len(gradients):
-            # All docs at once: a GPU takes as long for one as for all of them, and is waited for at
-            # each number that is read. And a copy: the listener may go on writing to its arrays.
+            # All docs at once: each number that is read synchronizes the GPU. A copy, since the
+            # listener may still write to its arrays.
             rows: Any = get_array_module(gradients[0]).concatenate(gradients)
             self.losses[self.name] += float((rows**2).sum())
             lengths = [len(d) for d in gradients]
@@ -170,9 +171,14 @@ class TrainingBatch(HeldBatch):
         return []
 
     def flush(self, complete: bool = True) -> bool:
-        """Backpropagate what arrived, once. RETURNS: whether there was anything.
+        """Backpropagate the gradients that arrived, once.
 
-        complete: no more will arrive, so that what there is to learn without it is to be learned.
+        Args:
+            complete: whether no more gradients will arrive. If so, the component learns even if no
+                gradient arrived.
+
+        Returns:
+            Whether anything was backpropagated.
         """
         self.flush_waiting()
         gradients = self.nothing if complete else None
@@ -193,31 +199,34 @@ class TrainingBatch(HeldBatch):
 
 
 class LatentEncoder(TrainedComponent):
-    """Puts a latent structure on each sentence and vectors composed with it on each token.
+    """Encoder that gives sentences a latent structure, and tokens vectors composed with it.
 
-    Components that listen to it (``spacy-latent.LatentListener.v1``, or spaCy's own listener where
-    ``doc.tensor`` is free) use the vectors, and their gradients train the structure.
+    Listening components use the vectors, and their gradients train the structure. They listen with
+    ``spacy-latent.LatentListener.v1``, or with spaCy's own listener if ``doc.tensor`` is free.
 
-    annotate: "map" writes the best structure to ``doc._.latent``, "probabilities" those of its
-        parts as well, "none" nothing.
-    threshold: parts less probable than this are not stored.
-    alternatives: how many alternative structures to store for each span.
-    scorer: what ``spacy evaluate`` reports of the structures, such as
-        ``spacy-latent.attachment_scorer.v2``; None for nothing.
-    set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not parsed.
-    supervision: weight of the loss, per token, of the structures that references have:
-        ``reference._.latent`` under this component's name, else the heads of a parsed reference.
-        Its value is in the losses under the component's name with ``_supervision``. Above 0 the
-        component learns without listeners, too.
-    supervision_loss: "crf", −log p(gold) in nats; "sparsemap", the SparseMAP loss; "perceptron",
-        what the best structure scores more than the gold one; "perturbed", the mean of that under
-        noise on the scores, for which a best structure is enough.
-    supervision_margin: with "perceptron", how much better than another structure the gold one has
-        to be, for each part of the other that is wrong.
-    supervision_noise, supervision_samples: with "perturbed", the standard deviation of the Gaussian
-        noise of each part, and how many times it is drawn for each batch.
-    teacher_forcing: in training, compose with the gold structures where there are any. With
-        transitions of a shift-reduce parser this is SPINN (Bowman et al. 2016).
+    Args:
+        annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
+            the probabilities of its parts. "none" writes nothing.
+        threshold: least probability of a part that is stored.
+        alternatives: number of alternative structures to store for each span.
+        scorer: scorer of the structures for ``spacy evaluate``, such as
+            ``spacy-latent.attachment_scorer.v2``; None for no scores.
+        set_heads: write the best tree to ``token.head`` and ``token.dep`` of docs that are not
+            parsed.
+        supervision: weight of the loss, per token, of gold structures. They are
+            ``reference._.latent`` under this component's name, else the heads of a parsed
+            reference. The loss is reported under the component's name with ``_supervision``. Above
+            0, the component also learns without listeners.
+        supervision_loss: "crf", −log p(gold) in nats; "sparsemap", the SparseMAP loss;
+            "perceptron", the score of the best structure minus the score of the gold one; or
+            "perturbed", the mean of this difference under noise on the scores. "perturbed" only
+            needs a best structure.
+        supervision_margin: with "perceptron", the margin of the gold structure over another one,
+            for each wrong part of the other.
+        supervision_noise, supervision_samples: with "perturbed", the standard deviation of the
+            Gaussian noise of each part, and the number of draws for each batch.
+        teacher_forcing: in training, compose with gold structures if there are any. With the
+            transitions of a shift-reduce parser this is SPINN (Bowman et al. 2016).
     """
 
     def __init__(
@@ -311,7 +320,10 @@ class LatentEncoder(TrainedComponent):
         return True
 
     def find_listeners(self, component: Any) -> None:
-        """Listeners must name this component: '*' would be answered by a tok2vec as well."""
+        """Register the listeners of a component that name this component.
+
+        Listeners to "*" are ignored, since a tok2vec would answer them too.
+        """
         model = getattr(component, "model", None)
         if isinstance(model, Model):
             for node in model.walk():
@@ -323,7 +335,11 @@ class LatentEncoder(TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> "Predictions":
-        """RETURNS: the LatentBatch of the docs, and for each doc its structures."""
+        """Compute vectors and structures.
+
+        Returns:
+            The LatentBatch of the docs, and the structures of each doc.
+        """
         from spacy_latent.models.latent_tok2vec import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
 
@@ -341,7 +357,7 @@ class LatentEncoder(TrainedComponent):
     def set_annotations(self, docs: Iterable[Doc], predictions: "Predictions") -> None:
         batch, structures = predictions
         stock = any(not isinstance(found, LatentListener) for found in self.listeners)
-        # Of a component that is disabled the listener is not linked, and may be enabled later.
+        # Listeners of disabled components are not linked, but may be enabled later.
         upstream = {self.name, *(found.upstream_name for found in self.listeners)}
         for doc, vectors, spans in zip(docs, batch.vectors, structures):
             # A copy: a view would keep the vectors of the whole batch alive.
@@ -365,16 +381,19 @@ class LatentEncoder(TrainedComponent):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Run the model and hand its vectors to the listeners.
+        """Run the model and pass its vectors to the listeners.
 
-        Their gradients are added up as they arrive, and backpropagated at :meth:`finish_update` or
-        at the next update; where this component listens to another, just before that one's
-        weights change. With ``nlp.update(sgd=...)`` spaCy finishes this component's update before
-        the listeners have run, so its weights follow one step later; ``spacy train`` finishes all
-        of them at the end of the step.
+        The gradients of the listeners are added up as they arrive. They are backpropagated in
+        :meth:`finish_update` or in the next update. If this component listens to another one, they
+        are backpropagated just before the weights of that one change.
 
-        RETURNS: the losses; this component's is the squared norm of the gradients it received, and
-            with supervision that loss, weighted, as well.
+        ``nlp.update(sgd=...)`` finishes this component's update before its listeners have run, so
+        its weights follow one step later. ``spacy train`` finishes all updates at the end of the
+        step.
+
+        Returns:
+            The losses. The loss of this component is the squared norm of the gradients it received,
+            plus the weighted loss of the supervision.
         """
         losses = {} if losses is None else losses
         examples = list(examples)
@@ -441,9 +460,10 @@ class LatentEncoder(TrainedComponent):
         return batch.vectors, backprop
 
     def _flush(self) -> bool:
-        """Backpropagate the batch before, through what this component listens to as well.
+        """Backpropagate the previous batch, also through the components that this one listens to.
 
-        RETURNS: whether that made gradients of this component's weights.
+        Returns:
+            Whether this made gradients of this component's weights.
         """
         batch, before = self._batch, self._batch.flushed
         for held in self._held:
@@ -452,9 +472,12 @@ class LatentEncoder(TrainedComponent):
         return batch.flushed and not before
 
     def backprop_pending(self) -> None:
-        """Backpropagate now what would wait for :meth:`finish_update`, through what this component
-        listens to as well. For who adds up gradients of several processes before weights move: no
-        more may arrive from listeners."""
+        """Backpropagate now, without waiting for :meth:`finish_update`.
+
+        The gradients also go through the components that this one listens to. Callers use it to sum
+        the gradients of several processes before the weights change. Listeners must not send
+        further gradients.
+        """
         self._flush()
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -463,7 +486,7 @@ class LatentEncoder(TrainedComponent):
         self.model.finish_update(sgd)
 
     def get_loss(self, examples: Iterable[Example], scores: object) -> None:
-        """There is none: the listeners' losses train this component."""
+        """Return None, since the losses of the listeners train this component."""
 
     def initialize(
         self,
@@ -471,7 +494,7 @@ class LatentEncoder(TrainedComponent):
         *,
         nlp: Language | None = None,
     ) -> None:
-        """Infer the widths and draw the weights, from a sample of the data."""
+        """Infer the widths from a sample of the data, and draw the weights."""
         self.check_initialize(get_examples, nlp)
         docs = [example.x for example in sample_of(get_examples())]
         if not docs:
@@ -510,7 +533,7 @@ class LatentEncoder(TrainedComponent):
                 check_loss(each, self.cfg["supervision_loss"])
 
     def _refuse_shared_tensor(self, nlp: Language) -> None:
-        """doc.tensor holds the vectors of one component only."""
+        """Raise LatentError if a listener reads a ``doc.tensor`` that others may write."""
         stock = [
             component
             for component, found in self.listener_map.items()
@@ -532,7 +555,7 @@ class LatentEncoder(TrainedComponent):
         raise NotImplementedError(f"{self.name} has no labels: its structures are latent.")
 
     def _forget_batch(self) -> None:
-        """Drop a batch that was not backpropagated: its graph is of weights that are no more."""
+        """Drop a batch that was not backpropagated, since its graph holds weights that are gone."""
         self._batch = TrainingBatch()
         for held in self._held:
             held.drop()

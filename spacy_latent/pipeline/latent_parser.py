@@ -1,6 +1,6 @@
-"""The component ``latent_parser``: sentences with labelled dependency trees, and how sure they are.
+"""The component ``latent_parser``: sentences with labelled dependency trees and probabilities.
 
-Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -61,7 +61,7 @@ hidden_width = 128
 @misc = "spacy-latent.BiLSTM.v1"
 hidden_width = 64
 """
-# As of spaCy's parser: the label of roots, and that of white space.
+# Labels of roots and of white space, as in spaCy's parser.
 ROOT, OTHER = "ROOT", "dep"
 
 
@@ -99,20 +99,20 @@ def make_latent_parser(
 
 
 class LatentParser(TrainedComponent):
-    """Parses as spaCy's ``parser`` does: ``doc.sents``, ``token.head`` and ``token.dep_``.
+    """Parser like spaCy's ``parser``: it sets ``doc.sents``, ``token.head`` and ``token.dep_``.
 
-    Sentences are found first, each token by itself starting one or not; starts that are set on a
-    doc stay, and so do tokens set not to start one. Then each sentence gets the best tree of the
-    model's
-    structure by the sum of the scores of its arcs, and each arc its best label: that of roots is
-    "ROOT". White space hangs on the word before it, labelled "dep". A parse that is on the doc is
-    written over.
+    Sentences are found first: each token starts one or not, independently of the others. Starts
+    that are set on a doc stay, and so do tokens that are set not to start a sentence. Each sentence
+    then gets the tree of the model's structure with the highest sum of arc scores. Each arc gets
+    its best label. Roots have the label "ROOT". White space attaches to the word before it, with
+    the label "dep". A parse that is already on the doc is replaced.
 
-    annotate: "map" writes the best trees to ``doc._.latent``, "probabilities" those of arcs and of
-        arcs with their labels as well, "none" nothing there.
-    threshold: arcs less probable than this are not stored.
-    alternatives: how many ranked trees to store for each sentence, the best among them.
-    scorer: as of ``parser``.
+    Args:
+        annotate: "map" writes the best trees to ``doc._.latent``. "probabilities" also writes the
+            probabilities of arcs and of labelled arcs. "none" writes nothing there.
+        threshold: least probability of an arc that is stored.
+        alternatives: number of ranked trees to store for each sentence, including the best one.
+        scorer: scorer of the component, as in ``parser``.
     """
 
     # See pipeline.inspection.LatentComponent.
@@ -158,7 +158,7 @@ class LatentParser(TrainedComponent):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of arcs, in the order in which they came, after that of roots."""
+        """Labels of arcs: the label of roots, then the others in the order of their addition."""
         return (ROOT, *self.cfg["labels"])
 
     @property
@@ -166,8 +166,13 @@ class LatentParser(TrainedComponent):
         return list(self.cfg["labels"])
 
     def add_label(self, label: str) -> int:
-        """Predictions stay as they are until the component is trained on. RETURNS: 1, or 0 where
-        the label is known."""
+        """Add a label of arcs.
+
+        Predictions do not change until the component is trained again.
+
+        Returns:
+            1, or 0 if the label is known.
+        """
         if not self.take_label(label, "dependencies"):
             return 0
         self._resize()
@@ -181,8 +186,12 @@ class LatentParser(TrainedComponent):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list["Parse | None"]:
-        """RETURNS: for each doc its :class:`spacy_latent.models.parses.Parse`, None for one without
-        tokens."""
+        """Parse the docs.
+
+        Returns:
+            A :class:`spacy_latent.models.parses.Parse` for each doc, or None for a doc without
+            tokens.
+        """
         from spacy_latent.models.added_labels import UNTRAINED
         from spacy_latent.models.labelled_parser import run
         from spacy_latent.models.parses import Request, parse
@@ -215,7 +224,7 @@ class LatentParser(TrainedComponent):
         names, vocab, hashes = self._names, None, np.zeros(0, dtype="uint64")
         for doc, parse in zip(docs, predictions):
             if parse is not None:
-                # Not always the component's own, where it is sourced.
+                # In a sourced component this may differ from the component's own vocab.
                 if doc.vocab is not vocab:
                     vocab = doc.vocab
                     hashes = np.array([vocab.strings.add(name) for name in names], dtype="uint64")
@@ -236,10 +245,14 @@ class LatentParser(TrainedComponent):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
-        docs: of trees, of labels, and of sentences. Where the model learns from words, this
-        includes what is lost of them by its weights, and without these that stands, in nats, summed
-        over the docs, under the component's name with "_bound" or "_evidence"."""
+        """Learn from a batch.
+
+        Returns:
+            The losses. The loss of this component is in nats, summed over the docs and over the
+            losses of trees, labels and sentences. If the model learns from words, it includes their
+            weighted loss. Their unweighted loss, in nats and summed over the docs, is under the
+            component's name with "_bound" or "_evidence".
+        """
         from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.gold_trees import read_gold
         from spacy_latent.models.labelled_parser import evidence_of, run, shares_of
@@ -279,8 +292,10 @@ class LatentParser(TrainedComponent):
         return losses
 
     def get_loss(self, examples: Iterable[Example], scores: object) -> NoReturn:
-        """There is none of the model's output alone: labels are scored for the arcs that a
-        reference has. See :mod:`spacy_latent.models.tree_losses`."""
+        """Raise NotImplementedError, since the loss needs more than the model's output.
+
+        Labels are scored for the arcs of the reference. See :mod:`spacy_latent.models.tree_losses`.
+        """
         raise NotImplementedError(f"{self.name} takes its loss in update().")
 
     def initialize(
@@ -290,9 +305,13 @@ class LatentParser(TrainedComponent):
         nlp: Language | None = None,
         labels: object = None,
     ) -> None:
-        """Take the labels, from ``labels`` or from the examples, and initialise the model.
+        """Take the labels from ``labels`` or from the examples, and initialise the model.
 
-        labels (Sequence[str]): names, such as ``spacy init labels`` writes. LatentError for others.
+        Args:
+            labels (Sequence[str]): names of labels, as ``spacy init labels`` writes them.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
         """
         from spacy_latent.models.labelled_parser import begin_evidence, evidence_of
 
@@ -307,7 +326,7 @@ class LatentParser(TrainedComponent):
         self._resize()
         self.initialize_model(get_examples)
         begin_evidence(self.model, (example.predicted for example in get_examples()))
-        # With a loss of words there is something to learn all the same.
+        # With a loss of words the parser also learns without labels.
         if not has_arcs and evidence_of(self.model) is None:
             self.warn_without_labels(
                 "dependency",
@@ -319,7 +338,7 @@ class LatentParser(TrainedComponent):
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:
-    """Of the arcs of all references, sorted."""
+    """Return the sorted labels of the arcs of all references."""
     found: set[str] = set()
     for example in examples:
         reference = example.reference

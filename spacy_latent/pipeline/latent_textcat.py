@@ -1,7 +1,8 @@
-"""The components ``latent_textcat`` and ``latent_textcat_multilabel``: text classifiers that own
-the loss of each latent structure.
+"""The components ``latent_textcat`` and ``latent_textcat_multilabel``: latent text classifiers.
 
-Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+Both compute the loss of each latent structure themselves.
+
+Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable
@@ -80,7 +81,7 @@ num_samples = 1
 @misc = "spacy-latent.DocSpans.v1"
 max_length = 512
 """
-# As of textcat.
+# The default score weights of textcat.
 SCORE_WEIGHTS: dict[str, float | None] = {
     "cats_score": 1.0,
     "cats_score_desc": None,
@@ -171,17 +172,20 @@ def make_latent_textcat_multilabel(
 
 
 class LatentTextCategorizer(TrainedComponent, TextCategorizer):
-    """spaCy's ``textcat``, one label per doc, over latent structures: same labels, ``doc.cats``,
-    threshold and scores. The loss of each structure trains it, so that every estimator works.
+    """Text classifier like spaCy's ``textcat``, one label per doc, over latent structures.
 
-    annotate: "map" writes the best structure to ``doc._.latent``, "probabilities" those of its
-        parts as well, "none" nothing.
-    probability_threshold: parts less probable than this are not stored.
-    alternatives: how many alternative structures to store for each span.
-    spans_key: with a rationale model, write the chosen words to ``doc.spans[spans_key]``, those
-        side by side as one Span of this label, with its mean weight in the group's
-        ``attrs["scores"]``. None for no spans.
-    threshold, scorer: as of ``textcat``.
+    It has the same labels, ``doc.cats``, threshold and scores as ``textcat``. It is trained with
+    the loss of each structure, so every estimator works.
+
+    Args:
+        annotate: "map" writes the best structure to ``doc._.latent``. "probabilities" also writes
+            the probabilities of its parts. "none" writes nothing.
+        probability_threshold: least probability of a part that is stored.
+        alternatives: number of alternative structures to store for each span.
+        spans_key: with a rationale model, write the chosen words to ``doc.spans[spans_key]``.
+            Adjacent words form one Span with this key as its label. Its mean weight is in the
+            group's ``attrs["scores"]``. None for no spans.
+        threshold, scorer: as in ``textcat``.
     """
 
     multi_label = False
@@ -235,8 +239,12 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> "Predictions":
-        """RETURNS: scores ``(D, labels)``, and for each doc its structures and, with spans_key,
-        how far each word was chosen."""
+        """Predict scores and structures.
+
+        Returns:
+            Scores ``(D, labels)``; the structures of each doc; and, with spans_key, the weight of
+            each word in the rationale of each doc.
+        """
         from spacy_latent.models.latent_text_classifier import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
 
@@ -263,14 +271,19 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
             chosen = chosen_weights(self.model, found.made.batch)
         probabilities = found.scores
-        # As for a batch of empty docs: whatever else is in the batch.
+        # An empty doc has the same scores as in a batch of empty docs.
         probabilities[[not len(doc) for doc in docs]] = 0.0
         return self.scores_of(probabilities), structures, chosen
 
     def add_label(self, label: str) -> int:
-        """As spaCy's, without labels that are empty. Predictions stay as they are, and no text has
-        the new label, until the component is trained on; with a score_range its number is at first
-        the middle of that."""
+        """Add a label as spaCy does, but refuse an empty one.
+
+        Until the component is trained on, other predictions do not change and no text has the new
+        label. With a score_range, the number of the new label is at first the middle of the range.
+
+        Raises:
+            LatentError: if the label is empty.
+        """
         from spacy_latent.models.latent_text_classifier import begin_as_absent
 
         if label == "":
@@ -282,10 +295,10 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return added
 
     def tell_model(self) -> None:
-        """Have it know what is known of the labels, before it runs."""
+        """Pass constraints on the labels to the model, before it runs."""
 
     def scores_of(self, probabilities: Floats2d) -> Floats2d:
-        """What ``doc.cats`` holds."""
+        """Return the values of ``doc.cats`` for these probabilities."""
         return probabilities
 
     def set_annotations(self, docs: Iterable[Doc], predictions: "Predictions") -> None:
@@ -309,15 +322,22 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         labels: object = None,
         positive_label: str | None = None,
     ) -> None:
-        """As of ``textcat``. Raises LatentError where there are fewer than two labels, or labels
-        (Iterable[str]) are no names, and where training ends before its last stage."""
+        """Initialise as ``textcat`` does.
+
+        Args:
+            labels (Iterable[str]): names of labels; if None, the labels of the examples.
+
+        Raises:
+            LatentError: if there are fewer than two labels, if ``labels`` is not a list of names,
+                or if training ends before its last stage.
+        """
         self.check_initialize(get_examples, nlp)
         given = labels is not None
         if labels is None:
             labels = [label for example in get_examples() for label in example.y.cats]
         labels = list(dict.fromkeys(self.names_given(labels)))
         self._refuse_few_labels({*self.labels, *labels}, 2, given)
-        # spaCy's own takes the first ones for a sample.
+        # spaCy takes the first examples as its sample.
         first = [one for one in sample_of(get_examples()) if len(one.reference)]
         super().initialize(
             lambda: chain(first, get_examples()),
@@ -329,7 +349,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         warn_not_given(self, nlp)
 
     def _refuse_few_labels(self, found: set[str], needed: int, given: bool) -> None:
-        """given: that they were, and not looked for in texts."""
+        """Raise NoLabels if there are fewer labels than needed.
+
+        Args:
+            given: whether the labels were given, and not collected from texts.
+        """
         if len(found) >= needed:
             return
         told = f"only the label {', '.join(map(repr, found))}" if found else "no label"
@@ -348,7 +372,11 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         )
 
     def _validate_categories(self, examples: Iterable[Example]) -> None:
-        """Raises LatentError for what categories of texts cannot be, in this component."""
+        """Check the categories of the references.
+
+        Raises:
+            LatentError: if this component cannot learn from a category.
+        """
         for example in examples:
             cats = example.reference.cats
             self._refuse_values(example)
@@ -361,7 +389,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
                 )
 
     def _refuse_values(self, example: Example) -> None:
-        """Raise LatentError for a value of a category that is neither 0 nor 1."""
+        """Raise LatentError if the value of a category is neither 0 nor 1."""
         for label, value in example.reference.cats.items():
             if value in (0.0, 1.0):
                 continue
@@ -378,7 +406,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             )
 
     def _begin_evidence(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """Show the decoder of a bound on evidence the words of the training docs."""
+        """Show the words of the training docs to the decoder of a bound on the evidence."""
         from spacy_latent.models.latent_text_classifier import begin_evidence
 
         begin_evidence(self.model, (example.predicted for example in get_examples()))
@@ -391,11 +419,17 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Learn from a batch. RETURNS: the losses; this component's is the mean over the docs of
-        the expected loss, in nats (or half a squared error, for regression). With a bound on the
-        evidence of words this includes it by its weights, and the mean negative bound alone, in
-        nats, stands under the component's name with "_bound". Where structures are judged by a
-        reward as well, its mean stands there with "_reward"."""
+        """Learn from a batch.
+
+        With a bound on the evidence of words, the loss of this component includes the weighted
+        bound. The mean negative bound, in nats and without its weight, is under the component's
+        name with "_bound". If a reward judges the structures, its mean is under the component's
+        name with "_reward".
+
+        Returns:
+            The losses. The loss of this component is the mean over the docs of the expected loss,
+            in nats. In regression it is half a squared error.
+        """
         from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.latent_text_classifier import (
             further_step,
@@ -438,8 +472,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
     def _reward(
         self, examples: list[Example], found: "TextPredictions", losses: dict[str, float]
     ) -> None:
-        """Have the rewards of the structures where :meth:`get_loss` looks for them, and their mean
-        among the losses."""
+        """Store the rewards of the structures for :meth:`get_loss`, and report their mean."""
         from spacy_latent.models.latent_text_classifier import latent_layer
         from spacy_latent.models.structure_rewards import rewards_of
 
@@ -459,29 +492,39 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
     @property
     def further_model(self) -> Model:
-        """What further steps on a batch change. Not the whole model: without gradients the others
-        would move by momentum alone."""
+        """Part of the model that further steps on a batch change.
+
+        It is not the whole model: parts without gradients would move by momentum alone.
+        """
         return self.model.get_ref("latent")
 
     def backprop_further(self) -> bool:
-        """Take the gradient of the next further step on the batches of the last updates. RETURNS:
-        whether there was one."""
+        """Backpropagate the next further step on the batches of the last updates.
+
+        Returns:
+            Whether there was such a step.
+        """
         if not self._further:
             return False
         self._further.pop(0)()
         return True
 
     def finish_further(self, sgd: Optimizer) -> None:
-        """Change the weights by the gradient of a further step."""
+        """Update the weights with the gradient of a further step."""
         self.further_model.shims[0].finish_update(sgd)
 
     def get_loss(  # type: ignore[override]
         self, examples: Iterable[Example], scores: "TextPredictions"
     ) -> tuple[float, tuple["Tensor", ...]]:
-        """RETURNS: the mean loss, and the gradients of logits, weights and log-probabilities of
-        each structure, of the extras and of what a bound on evidence is made of, summed over docs
-        as in spaCy's textcat. Docs without tokens do not count: their scores are 0 whatever is
-        learned."""
+        """Compute the mean loss and its gradients.
+
+        Docs without tokens do not count, since their scores are always 0.
+
+        Returns:
+            The mean loss, and the gradients summed over docs as in spaCy's textcat. There are
+            gradients of the logits, weights and log-probabilities of each structure, of the extras,
+            and of the terms of a bound on the evidence.
+        """
         import torch
         from thinc.api import xp2torch
 
@@ -505,7 +548,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             own = [leaf[:, filled] for leaf in leaves]
             each = self.loss_of(own[0], truths, known)
             estimator = latent_layer(self.model).present_estimator
-            # Only where there are any, so that an objective of one's own need not take them.
+            # Passed only if there are extras: custom objectives need not accept them.
             extras = [own[3]] if len(own[3]) else []
             if scores.rewards is not None:
                 extras = [scores.rewards[:, filled]]
@@ -533,8 +576,12 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         terms: "list[Tensor]",
         others: "tuple[Tensor, ...]",
     ) -> "Tensor":
-        """terms: those of EvidenceTerms, with gradient. others: what Estimator.objective gets
-        beside the losses."""
+        """Return the objective of each doc, with the bound on the evidence.
+
+        Args:
+            terms: fields of EvidenceTerms, with gradient.
+            others: arguments of Estimator.objective after the losses.
+        """
         from spacy_latent.models.evidence_bound import EvidenceTerms, is_exact, objective
         from spacy_latent.models.latent_text_classifier import latent_layer
 
@@ -545,7 +592,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return objective(estimator, each, EvidenceTerms(*terms), exact, *weights, *others)
 
     def _evidence_weights(self, examples: list[Example]) -> "tuple[Tensor, float]":
-        """Of the bound in the loss of each doc, ``(D,)``, and of the KL in it."""
+        """Return the weights of the bound in the losses of docs, ``(D,)``, and of its KL."""
         import torch
 
         from spacy_latent.models.latent_text_classifier import evidence_of
@@ -560,13 +607,13 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         return torch.tensor(shares, device=shim.device), settings.kl_weight.at(update)
 
     def loss_of(self, logits: "Tensor", truths: "Tensor", known: "Tensor") -> "Tensor":
-        """Losses ``(K, D)``, see models.text_losses."""
+        """Return the losses ``(K, D)``, see models.text_losses."""
         from spacy_latent.models.text_losses import exclusive_loss
 
         return exclusive_loss(logits, truths, known)
 
     def targets_of(self, truths: Floats2d) -> Floats2d:
-        """Labels as the loss wants them."""
+        """Return the targets of the loss for these values of categories."""
         return truths
 
     def rehearse(
@@ -577,8 +624,13 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Learn to say of a batch what it said when training was resumed; of labels that were added
-        since, nothing. RETURNS: the losses, the component's among them."""
+        """Keep the predictions close to those before training was resumed.
+
+        Labels that were added since do not count.
+
+        Returns:
+            The losses, including this component's.
+        """
         from spacy_latent.models.added_labels import UNTRAINED
 
         losses = {} if losses is None else losses
@@ -606,13 +658,14 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 
 
 class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
-    """spaCy's ``textcat_multilabel``, any number of labels per doc, over latent structures.
+    """Text classifier like ``textcat_multilabel``, any number of labels, over latent structures.
 
-    score_range: None, or the lowest and the highest score for regression: ``doc.cats`` then holds
-        numbers in this range, and the loss is half the squared error of the share of the range.
-        The scorer for them is ``spacy-latent.regression_scorer.v1``.
-    constraints: None, or which labels exclude or imply each other, a
-        ``spacy-latent.CategoryConstraints.v1``; not with a score_range.
+    Args:
+        score_range: None, or the lowest and the highest score for regression. Then ``doc.cats``
+            holds numbers in this range, and the loss is half the squared error of the score scaled
+            to [0, 1]. The scorer for them is ``spacy-latent.regression_scorer.v1``.
+        constraints: None, or a ``spacy-latent.CategoryConstraints.v1`` that says which labels
+            exclude or imply each other. It cannot be combined with a score_range.
     """
 
     multi_label = True
@@ -660,7 +713,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
 
     def check_settings(self) -> None:
         super().check_settings()
-        # Of the class above it is not there yet.
+        # The constructor of the base class calls this before score_range is set.
         given = self.cfg.get("score_range")
         if given is None:
             return
@@ -675,7 +728,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
 
     @property
     def field(self) -> "LabelField | None":
-        """The sums over the sets of its labels that are allowed; None without constraints."""
+        """Distribution over the allowed sets of labels; None without constraints."""
         if self.constraints is None:
             return None
         if self._field is None or self._field[0] != self.labels:
@@ -733,9 +786,16 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         nlp: Language | None = None,
         labels: object = None,
     ) -> None:
-        """As of ``textcat_multilabel``: one label is enough. labels (Iterable[str]): names;
-        LatentError for others. Warns, with JudgedAsLabels, where numbers in a score_range would be
-        scored as labels."""
+        """Initialise as ``textcat_multilabel`` does; one label is enough.
+
+        Warns, with JudgedAsLabels, if numbers in a score_range would be scored as labels.
+
+        Args:
+            labels (Iterable[str]): names of labels; if None, the labels of the examples.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
+        """
         self.check_initialize(get_examples, nlp)
         warn_judged_as_labels(self)
         found = labels
@@ -744,7 +804,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         for label in self.names_given(found):
             self.add_label(label)
         self._refuse_few_labels(set(self.labels), 1, labels is not None)
-        # Constraints that contradict each other first, which every text breaks.
+        # This refuses contradictory constraints, before every text appears to break them.
         self.tell_model()
         self._validate_categories(get_examples())
         sample = sample_of(get_examples())
@@ -784,13 +844,16 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
 
 
 def _filled(examples: list[Example]) -> Any:
-    """The places of docs with tokens; all of them as a slice, so that nothing is sent to a GPU."""
+    """Return the indices of docs with tokens.
+
+    If all docs have tokens, it is a slice, so that nothing is copied to a GPU.
+    """
     filled = [i for i, example in enumerate(examples) if len(example.predicted)]
     return slice(None) if len(filled) == len(examples) else filled
 
 
 def _told(example: Example) -> str:
-    """The text of an example, so that it can be found."""
+    """Quote the text of an example, for messages."""
     return f"the text {example.reference.text[:80]!r}"
 
 

@@ -1,7 +1,6 @@
-"""What a component has learnt from held-out text about its own probabilities of entities, and what
-it says by that.
+"""Calibration of probabilities of entities that a component has learnt, and its application.
 
-Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ if TYPE_CHECKING:
     from spacy_latent.layers.edits import Edits
     from spacy_latent.structures.tag_sequence import TagSequence
 
-# Nearer to 0 and 1 odds are not told apart.
+# Distance from 0 and 1 to which probabilities are clipped.
 NEAR = 1e-6
 
 
 @dataclass(frozen=True)
 class EntityCalibration:
-    """What a component learned from held-out text about its own probabilities.
+    """Calibration of a component's probabilities, learnt from held-out text.
 
-    temperature: what scores are divided by.
-    biases: by label, what is added to the scores of the tags that begin an entity of it; empty for
-        none.
-    slope, shift, shifts: the logarithm of the odds of an entity's confidence is that of its
-        probability times ``slope``, and ``shift``, and that of its label in ``shifts``.
-    coverage: of texts with entities, the share in which sets hold all of them; None where there are
-        no sets.
-    least: probability, before slope and shifts, from which spans are in the set.
-    docs, entities: how many it was fitted on.
+    Attributes:
+        temperature: divisor of the scores.
+        biases: by label, the term that is added to the scores of the tags that begin an entity with
+            it; empty for no biases.
+        slope, shift, shifts: the log-odds of an entity's confidence are the log-odds of its
+            probability times ``slope``, plus ``shift``, plus the shift of its label in ``shifts``.
+        coverage: share of the texts with entities whose sets hold all of them; None without sets.
+        least: least probability, before slope and shifts, of a span in the set.
+        docs, entities: numbers of docs and entities of the fit.
     """
 
     temperature: float = 1.0
@@ -57,7 +56,11 @@ class EntityCalibration:
 
     @classmethod
     def from_dict(cls, found: object, name: str, labels: Sequence[str]) -> EntityCalibration:
-        """From what a component ``name`` has saved. Raises LatentError for what it cannot be."""
+        """Read the calibration that a component ``name`` has saved.
+
+        Raises:
+            LatentError: if a value is invalid.
+        """
 
         def refuse(what: str) -> NoReturn:
             raise LatentError(
@@ -97,20 +100,22 @@ class EntityCalibration:
     def of_scores(
         self, emissions: Tensor, transitions: Tensor, labels: Sequence[str]
     ) -> tuple[Tensor, Tensor]:
-        """Emissions ``(N, K)`` and transitions ``(K + 2, K)`` as the calibration changes them."""
+        """Apply the calibration to emissions ``(N, K)`` and transitions ``(K + 2, K)``."""
         biases = [self.biases.get(label, 0.0) for label in labels]
         shift = emissions.new_tensor(biases) @ beginning_tags(len(labels)).to(emissions)
         return emissions / self.temperature + shift, transitions / self.temperature
 
     @property
     def changes_odds(self) -> bool:
-        """Whether confidences are other than the probabilities under the chain. Weights of
-        sequences are not changed with them: those of a chain whose entities had just these
-        confidences are not known."""
+        """True if confidences differ from the probabilities under the chain.
+
+        The weights of sequences do not change with them, since no chain with just these confidences
+        is known.
+        """
         return self.slope != 1 or self.shift != 0 or any(self.shifts.values())
 
     def confidence(self, probability: float, label: str) -> float:
-        """That of an entity, from its probability under the chain."""
+        """Return the confidence of an entity from its probability under the chain."""
         shift = self.shift + self.shifts.get(label, 0.0)
         if self.slope == 1 and shift == 0:
             return min(1.0, probability)
@@ -120,7 +125,10 @@ class EntityCalibration:
 
 
 def beginning_tags(count: int) -> Tensor:
-    """Which tags begin an entity of each label, ``(L, K)``: B and U of "O" and B, I, L, U …"""
+    """Return a mask of the tags that begin an entity of each label, ``(L, K)``.
+
+    These are the tags B and U. The order of the tags is "O" and B, I, L, U of each label.
+    """
     import torch
 
     own = torch.zeros(count, 1 + 4 * count)
@@ -132,8 +140,15 @@ def beginning_tags(count: int) -> Tensor:
 
 @dataclass
 class ScoredGroup:
-    """Docs of similar length. docs: their places. transitions: learned, ``(K + 2, K)``. scores:
-    ``(B, N, K)``. lengths: ``(B,)``. edits: what the scores were changed by, or None."""
+    """Scores of docs with similar length.
+
+    Attributes:
+        docs: indices of the docs.
+        transitions: learned transitions, ``(K + 2, K)``.
+        scores: ``(B, N, K)``.
+        lengths: ``(B,)``.
+        edits: interventions on the scores, or None.
+    """
 
     docs: list[int]
     chain: TagSequence
@@ -150,8 +165,10 @@ def add_spans(
     labels: Sequence[str],
     calibration: EntityCalibration,
 ) -> None:
-    """The confidence of each entity of the alternatives, and the set of entities that the
-    calibration's coverage is for."""
+    """Add the confidences of entities in the alternatives, and the set of entities.
+
+    The set is the one for the coverage of the calibration.
+    """
     from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
 
     if calibration.least is None and not any(found.alternatives for found in structures):
@@ -174,14 +191,14 @@ def add_spans(
                 for place, p in likely.above(b, calibration.least)
             ]
             held.sort(key=lambda one: -one[0])
-            # Of the tags that a label has, U stands for it.
+            # The tag U represents the label.
             rows = [(start, end, 4 + 4 * label) for _, (start, end, label) in held]
             found.possible = np.array(rows, dtype="int32").reshape(-1, 3)
             found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
 
 
 def entity_components(nlp: Language) -> list[str]:
-    """Names of those whose probabilities of entities can be calibrated."""
+    """Return the names of the components whose probabilities of entities can be calibrated."""
     return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored")]
 
 

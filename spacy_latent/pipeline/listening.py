@@ -1,6 +1,8 @@
-"""Who listens to whom in a pipeline, and what keeps a listener from its vectors, or the component
-that it listens to from its gradient. In training spaCy says little of it, and late: a listener
-without vectors fails in the first step with advice that is mostly of another mistake."""
+"""Listeners of a pipeline, and mistakes that keep vectors or gradients from them.
+
+In training spaCy reports few of these mistakes, and late. A listener without vectors fails in the
+first step, with advice that is mostly about another mistake.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from spacy_latent.pipeline.finding import Finding
 from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.training_settings import training_settings
 
-# The listener to each component that may be listened to.
+# Architectures of listeners, by the factory of the component that they listen to.
 LISTENERS = {
     "tok2vec": "spacy.Tok2VecListener.v1",
     "transformer": "spacy-transformers.TransformerListener.v1",
@@ -27,10 +29,12 @@ LISTENERS = {
 
 @dataclass(frozen=True)
 class Listening:
-    """One listener of a component that is enabled.
+    """Listener of an enabled component.
 
-    component: that it is in. upstream: the name that it listens to, or "*". answering: the
-        component, enabled and before it, whose vectors it gets; None for none.
+    Attributes:
+        component: name of the component that contains the listener.
+        upstream: name that it listens to, or "*".
+        answering: name of the enabled component before it whose vectors it gets, or None.
     """
 
     component: str
@@ -40,18 +44,18 @@ class Listening:
 
 
 def listeners_in(pipe: Any) -> list[tuple[Model, str]]:
-    """The listeners inside a component's model, each with the name that it listens to."""
+    """Return the listeners inside a component's model, each with the name that it listens to."""
     model = getattr(pipe, "model", None)
     nodes = list(model.walk()) if isinstance(model, Model) else []
-    # Those of curated transformers have it in their attributes.
+    # Listeners of curated transformers have the name in their attributes.
     named = ((node, getattr(node, "upstream_name", None)) for node in nodes)
     found = [(node, name or node.attrs.get("_upstream_name")) for node, name in named]
     return [(node, name) for node, name in found if name]
 
 
 def listenings(nlp: Language) -> list[Listening]:
-    """All of the enabled components, in the order of the pipeline."""
-    # As spaCy does before training; what was changed in Python since then is not linked yet.
+    """Return the listeners of all enabled components, in the order of the pipeline."""
+    # spaCy does this before training. Changes in Python since loading are not linked yet.
     nlp._link_components()
     found = []
     for place, (component, pipe) in enumerate(nlp.pipeline):
@@ -64,15 +68,18 @@ def listenings(nlp: Language) -> list[Listening]:
                     node is one for one in getattr(other, "listener_map", {}).get(component, ())
                 )
             ]
-            # The last to hand over its vectors is the one whose vectors are there.
+            # If several components answer, the listener has the vectors of the last one.
             found.append(Listening(component, node, upstream, answering[-1] if answering else None))
     return found
 
 
 def listening_mistakes(nlp: Language) -> Iterator[Finding]:
-    """Of a ``LatentListener`` to a name that no component has
-    :func:`spacy_latent.pipeline.missing_upstreams.missing_upstreams` tells. Widths are not known
-    of all components before the pipeline is initialized."""
+    """Yield mistakes of listeners.
+
+    A ``LatentListener`` to a name that no component has is reported by
+    :func:`spacy_latent.pipeline.missing_upstreams.missing_upstreams`. Some widths are unknown
+    before the pipeline is initialized.
+    """
     training = training_settings(nlp)
     frozen = set(training.get("frozen_components") or ())
     annotating = set(training.get("annotating_components") or ())
@@ -90,7 +97,7 @@ def listening_mistakes(nlp: Language) -> Iterator[Finding]:
 
 
 def _of_vectors(nlp: Language, one: Listening) -> Iterator[Finding]:
-    """Whether those that it gets are of the right kind and width."""
+    """Yield mistakes in the kind and width of the vectors that a listener gets."""
     assert one.answering is not None
     upstream: Any = nlp.get_pipe(one.answering)
     if not _suits(upstream, one.node):
@@ -124,7 +131,7 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
         listener, kind = "listener", " or ".join(suitable) or "a component that gives vectors"
         there = ", ".join(nlp.component_names)
         text = no_such_component(component, name, there, suitable, listener, kind)
-        # What a tok2vec writes on docs in training any of spaCy's listeners reads.
+        # Each of spaCy's listeners reads vectors that a tok2vec writes on docs in training.
         reads = [
             other
             for other in suitable
@@ -147,7 +154,7 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
 
 
 def _suits(upstream: Any, node: Model) -> bool:
-    """Whether a component is of the kind that a listener is made for."""
+    """Return whether a listener is made for components of this kind."""
     if isinstance(node, LatentListener):
         return isinstance(upstream, LatentEncoder)
     if isinstance(node, Tok2VecListener):
@@ -173,7 +180,7 @@ def _wrong_kind(nlp: Language, one: Listening, upstream: str) -> Finding:
 
 
 def _of_order(nlp: Language, upstream: str, found: list[Listening]) -> Iterator[Finding]:
-    """spaCy tells a component only of those after it."""
+    """Yield listeners that stand before their component, since spaCy only links later ones."""
     before = nlp.pipe_names[: nlp.pipe_names.index(upstream)]
     early = [
         one
@@ -199,7 +206,7 @@ def _of_training(
     frozen: set[str],
     annotating: set[str],
 ) -> Iterator[Finding]:
-    """What comes of it that some are frozen, and that only some run on the docs of training."""
+    """Yield mistakes that come from frozen and annotating components."""
     awake = [one for one in listening if one.component not in frozen]
     if upstream in frozen and awake and upstream not in annotating:
         yield Finding(
@@ -230,15 +237,15 @@ def _of_gradient(
     is_encoder = isinstance(pipe, LatentEncoder)
     awake = [one for one in listening if one.component not in frozen]
     if not awake and not (is_encoder and pipe.cfg["supervision"]):
-        # What is no encoder may have been trained elsewhere, and stays what it is.
+        # A tok2vec or transformer may be pre-trained, and stay as it is.
         yield Finding(
             "error" if is_encoder else "warning",
             "frozen-listeners",
             f"All that listens to {upstream} is frozen ({_names(listening)}), so it gets no "
             "gradient. Freeze it too, or leave one of them free.",
         )
-    # A tok2vec and a transformer give the last of their listeners alone a callback that
-    # backpropagates, see shared_upstream; those of other packages may do otherwise.
+    # Only the last listener of a tok2vec or transformer has a callback that backpropagates, see
+    # shared_upstream. Components of other packages may differ.
     last = list(pipe.listening_components)[-1]
     one_sends = not is_encoder and all(keeps_batch(one.node) for one in listening)
     held = any(isinstance(nlp.get_pipe(one.component), LatentEncoder) for one in awake)

@@ -1,7 +1,8 @@
-"""How pipelines do on ListOps: values and trees, by depth, beside trees that look at no model.
+"""Assessment of pipelines on ListOps: values and trees by depth, with controls.
 
-Everything is of the single best tree of each expression, whatever mixture the estimator predicts
-with. The figures are plain numbers and names, see :func:`assess_listops`.
+The controls are trees that do not depend on a model. All figures are of the single best tree of
+each expression, even if the estimator predicts with a mixture. The figures are plain numbers and
+names, see :func:`assess_listops`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.inspection import latent_components, refuse_lost
 
 ALL = "all"
-# What is said of the value, and of each kind of tree.
+# Measures of the value, and of each kind of tree.
 VALUE_MEASURES: dict[str, Value] = {"accuracy": accuracy}
 BRACKET_MEASURES: dict[str, Value] = {
     "spans": f_score,
@@ -54,7 +55,7 @@ BRACKET_MEASURES: dict[str, Value] = {
 }
 MEASURES: dict[str, Value] = {**VALUE_MEASURES, **TREE_MEASURES, **BRACKET_MEASURES}
 KINDS = {"heads": {**TREE_MEASURES, "spans": f_score}, "spans": BRACKET_MEASURES}
-# In words, for tables.
+# Descriptions of the measures, for tables.
 MEANINGS = {
     "accuracy": "share of the expressions with the right value",
     "attachment": "share of the tokens but ] with the head of the gold tree",
@@ -75,9 +76,9 @@ CONTROLS: dict[str, Control] = {
     "flat": flat,
 }
 GOLD = "gold"
-# So many texts tell whether a pipeline predicts with other than the best trees.
+# Number of texts that show whether a pipeline predicts with trees other than the best.
 SOME = 100
-# Trees that the composer is given in the place of its own, beside the gold ones.
+# Trees that replace the composer's own, in addition to the gold ones.
 PUT_UNDER = {
     "heads": ("nearest operator", "flat", "random tree"),
     "spans": ("left-branching", "right-branching", "random merges"),
@@ -88,9 +89,14 @@ Counts = dict[str, np.ndarray]
 
 @dataclass
 class ListOpsAssessment:
-    """figures: see :func:`assess_listops`. examples: the first corpus with the predictions of the
-    first model. component: its component with the trees, None for a pipeline without any; kind:
-    of these, "heads" or "spans"."""
+    """Result of :func:`assess_listops`.
+
+    Attributes:
+        figures: see :func:`assess_listops`.
+        examples: examples of the first corpus with the predictions of the first model.
+        component: name of its component with the trees, None if it has no such component.
+        kind: kind of these trees, "heads" or "spans".
+    """
 
     figures: dict[str, Any]
     examples: list[Example]
@@ -105,24 +111,31 @@ def assess_listops(
     seed: int = 0,
     progress: Progress = silent,
 ) -> ListOpsAssessment:
-    """Judge pipelines, by name, on corpora of expressions, by name.
+    """Assess pipelines on corpora of expressions.
 
-    component: with the trees, where a pipeline has several; of the first pipeline, and of others
-        that have one of this name. A pipeline without a latent component is judged by its values
-        alone.
-    seed: of random trees and intervals.
+    For each corpus the figures are under "corpora", its name, "by_depth", and "all" or the number
+    of levels of lists. They are also under "by_operator" and a group of :func:`groups_by_operator`.
+    In each group there are:
 
-    The figures are under "corpora", the name of the corpus, "by_depth", and "all" or the number of
-    levels of lists, or "by_operator" and a group of :func:`groups_by_operator`: "expressions", how
-    many; "models", by name, and "controls", by name, the measures of :data:`MEASURES` that there
-    are of each, as [share, low, high] with the ends of the 95 % interval by the bootstrap over
-    expressions, NaN where nothing counts. Of a model there is also "accuracy_as_predicted", where
-    the pipeline composes with a mixture of trees, the accuracy with them, and "accuracy_with", by
-    the name of the trees that were put in the place of its own.
+    - "expressions": number of expressions. - "models" and "controls": by name, the available
+    measures of :data:`MEASURES` as [share, low, high]. The last two are the ends of the 95 %
+    interval by the bootstrap over expressions. NaN if nothing counts.
 
-    "accuracy", "accuracy_interval", and "attachment" and "edges" or "brackets" are those of the
-    first model on the first corpus, the last three with the controls beside it; "edges" is the mean
-    :func:`edge_precision`, which the literature of latent arborescences reports.
+    A model also has "accuracy_as_predicted", its accuracy with a mixture of trees, if it composes
+    with one. "accuracy_with" is the accuracy with other trees in place of the model's own, by their
+    names.
+
+    "accuracy", "accuracy_interval", "attachment", and "edges" or "brackets" at the top level are of
+    the first model on the first corpus. The last three also have the controls. "edges" is the mean
+    :func:`edge_precision`, which the literature on latent arborescences reports.
+
+    Args:
+        models: pipelines by name.
+        corpora: paths by name.
+        component: name of the component with the trees, if the first pipeline has several. It is
+            also used in other pipelines that have a component of this name. A pipeline without a
+            latent component only has figures of values.
+        seed: seed of random trees and intervals.
     """
     read = {name: _read(path) for name, path in corpora.items()}
     figures: dict[str, Any] = {"seed": seed, "meanings": MEANINGS, "models": {}, "corpora": {}}
@@ -132,7 +145,7 @@ def assess_listops(
         gold = _Gold.of(words)
         readings: dict[str, _Reading] = {}
         for name, nlp in models.items():
-            # The other pipelines may call theirs otherwise.
+            # Other pipelines may have another name for their component.
             named = component if not readings or component in nlp.pipe_names else None
             run = _Run(nlp, expressions, gold, named, seed, progress, f"{name} on {corpus}")
             readings[name] = run.reading()
@@ -175,8 +188,12 @@ def _read(path: Path) -> list[tuple[str, list[str]]]:
 
 @dataclass
 class _Reading:
-    """What a pipeline makes of a corpus. trees: heads of the predicted tokens of each expression,
-    or its spans (start, end). put_under: counts of right values with other trees, by their name."""
+    """Predictions of a pipeline on a corpus.
+
+    Attributes:
+        trees: heads of the predicted tokens of each expression, or its spans (start, end).
+        put_under: counts of right values with other trees, by the names of these trees.
+    """
 
     examples: list[Example]
     component: str | None = None
@@ -189,7 +206,7 @@ class _Reading:
 
 
 class _Run:
-    """One pipeline on one corpus."""
+    """Run of one pipeline on one corpus."""
 
     def __init__(
         self,
@@ -237,7 +254,7 @@ class _Run:
         return found
 
     def _best(self, pipe: Any) -> list[Doc]:
-        """With the best trees alone, or with those that the layer is given."""
+        """Predict with the best trees alone, or with the trees that the layer is given."""
         from spacy_latent.models.inspection import latent_models, latent_module
 
         nodes = latent_models(pipe.model) if pipe else []
@@ -246,7 +263,7 @@ class _Run:
         return self._predict("trees")
 
     def _put_under(self, pipe: Any, kind: str) -> Counts:
-        """Counts of right values with trees that are not the pipeline's own."""
+        """Count right values with trees that are not the pipeline's own."""
         made: dict[str, list[Any]]
         if kind == "heads":
             made = {GOLD: [listops.gold_heads(tokens) for tokens in self.words]}
@@ -266,7 +283,7 @@ class _Run:
             try:
                 docs = self._predict_with(pipe, trees_of, f"{name} trees")
             except IncompatiblePair:
-                # A set of structures that no tree can stand for.
+                # No tree belongs to the set of structures.
                 return {}
             values = self._values(docs)
             if values:
@@ -293,7 +310,7 @@ class _Run:
         ]
 
     def _values(self, docs: list[Doc]) -> Counts:
-        """Nothing for a pipeline that gives no values."""
+        """Count right values; empty for a pipeline that predicts no values."""
         if not any(doc.cats for doc in docs):
             return {}
         right = [
@@ -303,12 +320,12 @@ class _Run:
 
 
 def _same(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
-    """But for the rounding of another batch."""
+    """Compare scores, up to the rounding differences of another batch."""
     return all(abs(ours[label] - theirs.get(label, np.nan)) < 1e-4 for label in ours)
 
 
 def gold_doc(nlp: Language, label: str, tokens: list[str]) -> Doc:
-    """The reference of an expression: its value and its gold tree."""
+    """Make the reference of an expression, with its value and its gold tree."""
     heads = listops.gold_heads(tokens)
     labels = ["ROOT" if head == i else "arg" for i, head in enumerate(heads)]
     doc = Doc(nlp.vocab, words=tokens, heads=heads, deps=labels)
@@ -317,7 +334,7 @@ def gold_doc(nlp: Language, label: str, tokens: list[str]) -> Doc:
 
 
 def only_component(docs: Sequence[Doc]) -> str:
-    """Name of the component that put trees on the docs."""
+    """Return the name of the component that put trees on the docs."""
     names = sorted(set(chain.from_iterable(doc._.latent for doc in docs)))
     if len(names) != 1:
         raise LatentError(
@@ -345,7 +362,7 @@ def _kind(docs: Sequence[Doc], component: str) -> str:
 
 
 def _form(kind: str) -> str:
-    """Which of the two forms of trees a kind has, "heads" or "spans"; empty for others."""
+    """Return the form of the trees of a kind, "heads" or "spans"; empty for other kinds."""
     found = find_kind(kind)
     return "heads" if "heads" in found.accessors else "spans" if found.trees else ""
 
@@ -355,8 +372,11 @@ def _form(kind: str) -> str:
 
 @dataclass(frozen=True)
 class _Gold:
-    """Of each expression: the brackets of its binary tree, the lists but the outermost, which every
-    tree has, and which tokens count. Six sets of trees are judged by them."""
+    """Gold values for each expression.
+
+    They are the brackets of its binary tree, its lists except the outermost one (which every tree
+    has), and a mask of the tokens that count. Six sets of trees are compared with them.
+    """
 
     brackets: list[list[tuple[int, int]]]
     lists: list[list[tuple[int, int]]]
@@ -384,7 +404,7 @@ def _count_brackets(trees: Sequence[Sequence[tuple[int, int]]], gold: _Gold) -> 
 
 
 def _inner_lists(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Spans (start, end) of the lists but the outermost."""
+    """Return the spans (start, end) of all lists except the outermost one."""
     heads = listops.gold_heads(tokens)
     ends = [i for i, token in enumerate(tokens) if token == listops.CLOSE and heads[i]]
     return [(heads[end], end + 1) for end in ends]
@@ -417,7 +437,7 @@ def _controls(
     kinds: set[str],
     seed: int,
 ) -> dict[str, _Control]:
-    """Trees that look at no model, for each kind of tree that there is."""
+    """Make trees that do not depend on a model, for each kind of tree in use."""
     words = [tokens for _, tokens in expressions]
     found = {}
     made: dict[str, list[Any]]
@@ -477,7 +497,7 @@ def _summary(
     words: Sequence[list[str]],
     seed: int,
 ) -> dict[str, Any]:
-    """The figures of one model in short."""
+    """Summarise the figures of one model."""
     found: dict[str, Any] = {}
     if "accuracy" in own:
         share, low, high = own["accuracy"]

@@ -1,4 +1,4 @@
-"""Figures of trainings that are over, beside those of a report on ListOps."""
+"""Recorded figures of earlier trainings, for a report on ListOps."""
 
 from __future__ import annotations
 
@@ -14,27 +14,32 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
 
 Scores = dict[str, float]
-# The corpus whose figures raw results give without its name: `benchmarks learning` judges on it
-# first. What measures are called there, where not as here; and those of this corpus alone.
+# The corpus whose name raw results leave out, since `benchmarks learning` assesses it first. Then
+# other names of measures in raw results, for all corpora and for this corpus alone.
 UNNAMED = "test"
 CALLED = {"whole trees": "whole"}
 CALLED_FIRST = {"accuracy": "cats_micro_f", "spans": "brackets"}
 
 
 def key_of(measure: str, corpus: str | None) -> str:
-    """What the raw results of ``benchmarks learning`` call a measure; corpus: None for the
-    first."""
+    """Return the name of a measure in the raw results of ``benchmarks learning``.
+
+    Args:
+        corpus: name of the corpus, None for the first one.
+    """
     name = CALLED.get(measure, measure)
     return CALLED_FIRST.get(measure, name) if corpus is None else f"{name} {corpus}"
 
 
 def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores]) -> None:
-    """Put the means of recorded runs, by seed, beside the figures of
-    :func:`~spacy_latent.pipeline.listops_assessment.assess_listops`, as "recorded" in each corpus's
-    "all". They are figures of the corpora that were of these names then; those that have no name in
-    raw results are of "test".
+    """Add the means of recorded runs, by seed, to figures of ``assess_listops``.
 
-    Raises LatentError where there are none of any of the corpora.
+    See :func:`~spacy_latent.pipeline.listops_assessment.assess_listops`. The means are under
+    "recorded" in "all" of each corpus. They belong to the corpora that had these names at the time.
+    Measures without the name of a corpus in the raw results belong to "test".
+
+    Raises:
+        LatentError: if there are no recorded measures for any corpus.
     """
     found = False
     for corpus, part in figures["corpora"].items():
@@ -42,9 +47,9 @@ def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores])
         for measure in MEASURES:
             key = key_of(measure, None if corpus == UNNAMED else corpus)
             values = [scores[key] for scores in runs.values() if key in scores]
-            # What only some of them say would stand beside what all say under one name.
+            # A measure of only some runs must not share a name with a measure of all runs.
             if len(values) == len(runs):
-                # Between seeds lies something else than the interval of one pipeline.
+                # The interval of one pipeline does not describe the spread between seeds.
                 shares[measure] = [mean(values), math.nan, math.nan]
         found |= bool(shares)
         seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
@@ -59,10 +64,13 @@ def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores])
 
 
 def recorded_runs(path: Path) -> dict[int, Scores]:
-    """Scores by seed, from a line of JSON for each run, as ``benchmarks learning`` writes them. Of
-    those with the config of the last line, and no setting changed, the last of each seed counts.
+    """Read scores by seed from the lines of JSON of ``benchmarks learning``, one for each run.
 
-    Raises LatentError for a file that is not there, or is no such lines.
+    Only runs with the config of the last line and without changed settings count. The last run of
+    each seed counts.
+
+    Raises:
+        LatentError: if the file is missing or has other lines.
     """
     if not path.exists():
         raise LatentError(f"{path} does not exist; expected a file of recorded runs.")

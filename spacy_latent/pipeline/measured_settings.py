@@ -1,9 +1,8 @@
-"""Settings that did worse than others where both were measured: what ``spacy latent debug`` notes
-of them.
+"""Settings that did worse than others in measurements, for the notes of ``spacy latent debug``.
 
-Each note gives the figures that it rests on, most of them of one seed and one task. They are those
-of benchmarks/RESULTS.md, or of the raw rows that it is written from;
-``tests/pipeline/test_measured_settings.py`` looks every one of them up.
+Each note gives its figures, most of them of one seed and one task. The figures come from
+benchmarks/RESULTS.md, or from the raw rows from which it is written.
+``tests/pipeline/test_measured_settings.py`` checks each of them.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# From this multiple on, and down to this step, there is a figure.
+# The measured values start at this multiple, and end at this step.
 FAST_SCORER = 3.0
 SMALL_TARGET_STEP = 0.1
-# Estimators that try single trees without asking for the loss of each.
+# Estimators that sample single trees without the loss of each tree.
 SINGLE_TREES = ("StraightThrough", "PerturbAndMap")
 # Baselines of the score function with which one word was chosen.
 SAMPLED_WORD_BASELINES = ("MovingAverage", "LearnedConstant", "NetworkBaseline")
-# What was measured, by the codes of the notes.
+# Measurements, by the codes of the notes.
 EVIDENCE = {
     "fast-scorer": (
         "In the demo, where the score function follows another estimator as it does here, 12.2 % "
@@ -51,13 +50,15 @@ EVIDENCE = {
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """What the notes look at.
+    """Settings of a latent layer that the notes depend on.
 
-    structure, estimator: those at the end of training; what was before them is in their ``stages``.
-    scorer_learn_rate: the scorer's learning rate, as a multiple.
-    supervised: whether the structure is learned from gold ones, be it in part.
-    chooses_words: whether the model reads chosen words alone, as ``RationaleTextCat`` does.
-    has_evidence: whether it learns from the words of texts as well.
+    Attributes:
+        structure, estimator: structure and estimator at the end of training. Earlier ones are in
+            their ``stages``.
+        scorer_learn_rate: multiple of the learning rate for the scorer.
+        supervised: whether the structure is learned, at least in part, from gold structures.
+        chooses_words: whether the model only reads chosen words, as ``RationaleTextCat`` does.
+        has_evidence: whether the model also learns from the words of texts.
     """
 
     structure: Any
@@ -69,23 +70,23 @@ class LayerSettings:
 
     @property
     def is_latent_tree(self) -> bool:
-        """Whether these are trees of heads that nothing but the task tells of."""
+        """True for trees of heads that are learned from the task only."""
         return self.structure.parts == "arcs" and not self.supervised
 
     @property
     def began_with_scores(self) -> bool:
-        """Whether another estimator taught the scorer first, as ``Marginals`` does in the demo."""
+        """True if another estimator trained the scorer first, as ``Marginals`` does in the demo."""
         return any(stage.uses_scores for _, stage in self.estimator.stages)
 
 
 def measured_notes(layer: LayerSettings) -> Iterator[tuple[str, str]]:
-    """Codes and sentences."""
+    """Yield the code and the text of each note."""
     for code, setting in _found(layer):
         yield code, f"{setting} {EVIDENCE[code]}"
 
 
 def _found(layer: LayerSettings) -> Iterator[tuple[str, str]]:
-    """Codes, and what there is of the setting."""
+    """Yield the code of each note, and a sentence on the setting."""
     name = layer.estimator.name
     rate = layer.scorer_learn_rate
     if layer.is_latent_tree:

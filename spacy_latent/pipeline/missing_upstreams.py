@@ -1,4 +1,4 @@
-"""Listeners to a latent encoder that the pipeline does not have."""
+"""Listeners to a latent encoder that is missing from the pipeline."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from spacy_latent.models.listener import LatentListener, no_such_component
 
 
 def missing_upstreams(nlp: Language) -> Iterator[str]:
-    """For each component with a ``LatentListener`` to a name that no component has, enabled or
-    disabled, sentences. spaCy's own listeners are left to spaCy."""
+    """Yield sentences about each ``LatentListener`` to a name that no component has.
+
+    Enabled and disabled components count. spaCy itself checks its own listeners.
+    """
     names = nlp.component_names
     encoders = [one for one in names if nlp.get_pipe_meta(one).factory == "latent_encoder"]
     for name in names:
@@ -30,15 +32,18 @@ def _listeners(nlp: Language, name: str) -> list[LatentListener]:
 
 
 def refuse_missing_upstreams(nlp: Language | None) -> None:
-    """Raise LatentError for the first one. For ``initialize``: a pipeline that is built step by
-    step has all of its components only then."""
+    """Raise LatentError for the first missing component.
+
+    It is called in ``initialize``. A pipeline that is built step by step has all its components
+    only then.
+    """
     if nlp is None:
         return
     for sentences in missing_upstreams(nlp):
         raise LatentError(sentences)
     for name in nlp.component_names:
         for listener in _listeners(nlp, name):
-            # So that it refuses no name of a component that is disabled.
+            # Disabled components are not missing.
             listener.meet(listener.upstream_name, name)
 
 

@@ -1,5 +1,4 @@
-"""Mistakes that can be told from a pipeline and its config: with them it learns nothing, or less,
-and no error says so."""
+"""Mistakes in a pipeline or its config with which it learns nothing, or less, without an error."""
 
 from __future__ import annotations
 
@@ -27,16 +26,17 @@ from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_l
 from spacy_latent.pipeline.training_settings import last_step, training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
-# Components that set the boundaries that SentenceSpans looks for.
+# Components that set the sentence boundaries that SentenceSpans needs.
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
 
 def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
-    """Mistakes that can be told from the pipeline and its config.
+    """Return the mistakes that are visible in the pipeline and its config.
 
-    examples: some of those that it is trained on, as the corpus gives them.
+    Args:
+        examples: some of the training examples, as the corpus provides them.
     """
     from spacy_latent.models.inspection import latent_shim
 
@@ -78,8 +78,10 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]
 
 
 def _of_names(nlp: Language) -> Iterable[Finding]:
-    """Settings for components that the pipeline does not have. spaCy reads past all but the
-    first."""
+    """Yield settings for components that the pipeline lacks.
+
+    spaCy ignores such names, except in ``frozen_components``.
+    """
     config = nlp.config.interpolate()
     training, names = config.get("training") or {}, nlp.component_names
     settings: list[tuple[Level, str, Iterable[str]]] = [
@@ -108,12 +110,12 @@ def _of_names(nlp: Language) -> Iterable[Finding]:
                 )
 
 
-# Scorers by which entities of labels that were not asked for are neither right nor wrong.
+# Scorers that ignore entities with labels for which a text was not annotated.
 OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
 
 
 def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Finding]:
-    """What a ``crf_ner`` would learn from texts that are not annotated completely."""
+    """Yield findings about texts for a ``crf_ner`` whose annotation is incomplete."""
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
     for name, pipe in nlp.pipeline:
@@ -137,8 +139,11 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
 
 
 def frozen_without_weights(nlp: Language) -> list[str]:
-    """Components that are frozen and that nothing gave weights to: who trains initializes none that
-    is frozen, and they cannot run. Called once the others are initialized."""
+    """Return the names of frozen components without weights.
+
+    Training does not initialize frozen components, so they cannot run. Call this once the others
+    are initialized.
+    """
     frozen = training_settings(nlp).get("frozen_components") or ()
     pipes = {name: pipe for name, pipe in nlp.pipeline if name in frozen}
     return [name for name, pipe in pipes.items() if _is_without_weights(pipe)]
@@ -148,7 +153,7 @@ def _is_without_weights(pipe: Any) -> bool:
     model = getattr(pipe, "model", None)
     if not isinstance(model, Model):
         return False
-    # A transformer has no weights of Thinc's, and no width before it has its own.
+    # A transformer has no Thinc weights, and no width before its own weights exist.
     if hasattr(pipe, "listener_map") and model.has_dim("nO") is None:
         return True
     return any(node.has_param(name) is None for node in model.walk() for name in node.param_names)
@@ -184,7 +189,7 @@ def _of_encoder(
 
 
 def _upstream(pipe: Any, kind: type[Model] = Model) -> set[str]:
-    """Whom the listeners of this kind, or of any, inside a component listen to."""
+    """Return the names that the listeners of a kind inside a component listen to."""
     return {name for node, name in listeners_in(pipe) if isinstance(node, kind)}
 
 
@@ -229,7 +234,7 @@ def _of_layer(key: str, node: Model) -> Iterable[Finding]:
 
 
 def settings_of(pipe: Any, node: Model) -> LayerSettings:
-    """Of a latent layer inside a component; its module must have been built."""
+    """Return the settings of a latent layer in a component, whose module must have been built."""
     from spacy_latent.layers.rationale_layer import RationaleLayer
     from spacy_latent.models.inspection import latent_module, latent_shim
 
@@ -246,9 +251,14 @@ def settings_of(pipe: Any, node: Model) -> LayerSettings:
 
 
 def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
-    """Where structures are of sentences, whether anything sets these, and in training too. The
-    pipeline need not be initialized. examples: of training, which a reader such as
-    ``spacy-latent.ParsedOnce.v1`` may have set them of already."""
+    """Check that sentence boundaries are set for structures of sentences, in training as well.
+
+    The pipeline need not be initialized.
+
+    Args:
+        examples: training examples. A reader such as ``spacy-latent.ParsedOnce.v1`` may have set
+            their sentences already.
+    """
     given = [example.predicted for example in examples if len(example.predicted) > 1]
     if given and all(doc.has_annotation("SENT_START") for doc in given):
         return []
@@ -296,8 +306,10 @@ def _of_sentences(
 
 
 def about_score_ranges(nlp: Language) -> list[Finding]:
-    """Where numbers would be judged as if they were labels. The pipeline need not be
-    initialized."""
+    """Return findings about numbers that would be scored as labels.
+
+    The pipeline need not be initialized.
+    """
     weights = training_settings(nlp).get("score_weights") or {}
     classifiers = [pipe for _, pipe in nlp.pipeline if isinstance(pipe, TextCategorizer)]
     of_numbers = [pipe for pipe in classifiers if pipe.cfg.get("score_range") is not None]
@@ -305,7 +317,7 @@ def about_score_ranges(nlp: Language) -> list[Finding]:
     for pipe in of_numbers:
         if text := judged_as_labels(pipe):
             found.append(Finding("warning", "range-scorer", text))
-        # Another classifier may give the score of labels.
+        # Another classifier may provide the score of labels.
         elif len(of_numbers) == len(classifiers) and (text := weighed_as_labels(pipe, weights)):
             found.append(Finding("warning", "range-weights", text))
     return found
@@ -328,7 +340,7 @@ def _of_kernels() -> Iterable[Finding]:
 def _of_wildcards(nlp: Language) -> Iterable[Finding]:
     encoders = 0
     for name, pipe in nlp.pipeline:
-        # One that no encoder stands before can only mean what spaCy shares.
+        # Before the first encoder, "*" can only mean a tok2vec or transformer of spaCy.
         if encoders and "*" in _upstream(pipe, Tok2VecListener):
             yield Finding(
                 "warning",
@@ -340,8 +352,10 @@ def _of_wildcards(nlp: Language) -> Iterable[Finding]:
 
 
 def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
-    """Beside an embedder that components may share. ``spacy init config`` writes such configs:
-    its templates know no components but spaCy's."""
+    """Yield components with an embedder of their own in a pipeline with a shared embedder.
+
+    ``spacy init config`` writes such configs, since its templates only know spaCy's components.
+    """
     upstream = {name: _upstream(pipe) for name, pipe in nlp.pipeline}
     own = [
         name

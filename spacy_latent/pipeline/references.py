@@ -1,4 +1,4 @@
-"""A layer's structures beside what references have, for each kind of parts that says how."""
+"""Comparison of a layer's structures with references, for each kind of parts that supports it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from spacy_latent.annotations import SpanStructure
 from spacy_latent.kinds import PARTS, complete_kind
 from spacy_latent.models.gold_trees import same_tokens
 
-# What the figures call measures of trees that have another name elsewhere.
+# Names of measures in the figures, if they differ from the names elsewhere.
 DIRECTED = {"attachment": "directed"}
 
-# By number of the doc its structures.
+# Structures by the index of the doc.
 Spans = dict[int, list[SpanStructure]]
 
 Whole = TypeVar("Whole")
@@ -39,15 +39,22 @@ Whole = TypeVar("Whole")
 
 @dataclass
 class Beside:
-    """What of a layer is set beside references, for those kinds that say how; see
-    :class:`spacy_latent.kinds.Kind`, ``reference``, which gives the figures or None.
+    """Structures of a layer, and references and controls to compare them with.
 
-    key: the name that the layer's structures are stored under. examples: with the predictions.
-    spans: by number of the doc the layer's structures. controls: for each of them those that look
-    at no model, by name, as the kind's ``comparable`` has them. random: trees of the same set, all
-    equally likely, or None. trees, heads: of each doc the reference's tree, None where it has none,
-    and its heads at the predicted tokens, −1 where they are not known. ignore: texts of tokens that
-    do not count. seed: of the bootstrap.
+    A kind supports the comparison with ``reference`` of :class:`spacy_latent.kinds.Kind`, a
+    function that returns the figures or None.
+
+    Attributes:
+        key: name under which the layer's structures are stored.
+        examples: examples with the predictions.
+        spans: the layer's structures, by the index of the doc.
+        controls: by the index of the doc, structures of no model for each span, by name. They have
+            the form of ``comparable`` of the kind.
+        random: trees of the same set, drawn uniformly, or None.
+        trees: the reference's tree of each doc, or None if there is no tree.
+        heads: the reference's heads at the predicted tokens of each doc, −1 if unknown.
+        ignore: texts of tokens that do not count.
+        seed: seed of the bootstrap.
     """
 
     key: str
@@ -65,9 +72,15 @@ class Beside:
         known: Sequence[int],
         whole: Callable[[Sequence[SpanStructure], list[np.ndarray] | None], Whole],
     ) -> dict[str, dict[int, Whole]]:
-        """By name of the layer, of each control and of random structures: of each known doc the
-        whole of its structures. whole: from the spans of a doc, and what is to be taken in the
-        place of their structures, or None."""
+        """Collect the structures of known docs for the layer, each control and random structures.
+
+        Args:
+            whole: function that joins the structures of a doc. Its arguments are the spans of the
+                doc, and structures to use in place of theirs, or None.
+
+        Returns:
+            The joined structures, by the name of the row and the index of the doc.
+        """
         names = list(next((c for d in known for c in self.controls[d]), {}))
         found = {self.key: {d: whole(self.spans[d], None) for d in known}}
         for name in names:
@@ -82,7 +95,7 @@ class Beside:
     def ahead(
         self, counts: Mapping[str, np.ndarray], value: Value = accuracy
     ) -> dict[str, Interval]:
-        """How far the layer is ahead of each other row, with the interval of that."""
+        """Return the difference of the layer to each other row, with its interval."""
         found = {}
         for name, theirs in counts.items():
             if name != self.key:
@@ -98,8 +111,12 @@ class Beside:
         counts: dict[str, np.ndarray],
         value: Value = accuracy,
     ) -> ReferenceFigures:
-        """Of one measure. of: what references have that is compared with. counts: by name of the
-        row."""
+        """Return the figures of one measure.
+
+        Args:
+            of: annotation of the references that is compared.
+            counts: counts by the name of the row.
+        """
         found = task.intervals(list(counts.values()), self.seed, value)
         return ReferenceFigures(
             key=measure,
@@ -190,7 +207,7 @@ def _beside_links(beside: Beside) -> ReferenceFigures | None:
 
 
 def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
-    """Of references that have structures under the component's name, over the same tokens."""
+    """Compare with references that have structures of the component over the same tokens."""
     gold: dict[int, list[SpanStructure]] = {}
     for d, spans in beside.spans.items():
         annotation = beside.examples[d].reference._.latent.get(beside.key)
@@ -220,7 +237,10 @@ def _place(span: SpanStructure) -> tuple[int, int, str]:
 def _counts_beside(
     gold: Sequence[SpanStructure], own: Sequence[np.ndarray]
 ) -> tuple[float, float, float]:
-    """Common parts, and half of the parts of both, twice: their F1 is what it has to be."""
+    """Return the common parts, and half the sum of the parts of both sides, twice.
+
+    The F1 of these counts equals the F1 of the structures.
+    """
     found = [
         agreements.common_parts(span.kind, np.asarray(made), np.asarray(span.decoded))
         for span, made in zip(gold, own, strict=True)
@@ -232,7 +252,7 @@ def _counts_beside(
 def _whole_heads(
     spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
 ) -> list[tuple[int, np.ndarray]]:
-    """(start, heads) of each span of a doc."""
+    """Return (start, heads) of each span of a doc."""
     heads = [structures.own_heads(s.decoded) for s in spans] if others is None else others
     return [(s.start, own + s.start) for s, own in zip(spans, heads)]
 
@@ -240,7 +260,7 @@ def _whole_heads(
 def _whole_links(
     spans: Sequence[SpanStructure], others: Sequence[np.ndarray] | None
 ) -> set[tuple[int, int]]:
-    """Those of all spans of a doc, or the brackets."""
+    """Return the links, or the brackets, of all spans of a doc."""
     found: set[tuple[int, int]] = set()
     for i, span in enumerate(spans):
         parts = span.decoded if others is None else others[i]

@@ -1,5 +1,7 @@
-"""Whether training is judged by scores that there are. spaCy takes one that no scorer gives for 0,
-at every evaluation, whatever is learned."""
+"""Check that the scores on which training depends exist.
+
+If no scorer gives a score, spaCy takes it as 0 at every evaluation.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from spacy_latent.pipeline.finding import Finding
 from spacy_latent.pipeline.training_settings import training_settings
 
 WEIGHTS = "[training.score_weights]"
-# What it comes to if all of them are.
+# Consequence if all weighted scores are missing.
 CONSEQUENCE = (
     "Every evaluation then scores 0: training ends when its patience does, and its last state is "
     "kept as the best."
@@ -27,21 +29,24 @@ CONSEQUENCE = (
 
 
 class ScoreNotGiven(LatentWarning):
-    """A score that training is judged by is given by no scorer."""
+    """Warning for a score of training that no scorer gives."""
 
 
 def weighed_scores(nlp: Language) -> dict[str, float]:
-    """The weights of scores that count in training."""
+    """Return the weights of scores that count in training."""
     given = training_settings(nlp).get("score_weights") or {}
     return {name: weight for name, weight in given.items() if weight}
 
 
 def follow_settings(pipe: Any, nlp: Language | None) -> None:
-    """In initialize(): give the weights of scores that a component has by default to those that it
-    has by its settings, unless another component gives the former.
+    """Move the weights of a component's default scores to the scores of its settings.
 
-    pipe: has ``score_names``, from the one name to the other, and remembers in ``renamed_scores``
-        what was changed.
+    It is called in initialize(). If some component gives one of the default scores, nothing is
+    moved.
+
+    Args:
+        pipe: component with ``score_names``, a mapping from default names to names by its settings.
+            The changes are stored in its ``renamed_scores``.
     """
     if nlp is None or pipe.name not in nlp.pipe_names:
         return
@@ -63,8 +68,10 @@ def follow_settings(pipe: Any, nlp: Language | None) -> None:
 
 
 def warn_not_given(pipe: Any, nlp: Language | None) -> None:
-    """In initialize(), where training is judged by scores that the component has by default, and
-    by its settings neither it nor another component gives."""
+    """Warn in initialize() if training depends on a default score that no component gives.
+
+    This happens if the settings of the component change the names of its scores.
+    """
     if nlp is None or pipe.name not in nlp.pipe_names or pipe.scorer is None:
         return
     usual = nlp.get_pipe_meta(pipe.name).default_score_weights or {}
@@ -73,7 +80,7 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
     if given is None:
         return
     lost = [name for name in usual if name in weights and name not in given.names]
-    # Beside a score that it gives, one that is always 0 does no harm.
+    # A score that is always 0 does no harm if the component gives another one.
     if not lost or given.of[pipe.name] & set(weights):
         return
     own = ", ".join(sorted(given.of[pipe.name])) or "none"
@@ -89,10 +96,13 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
 def about_scores(
     nlp: Language, examples: Sequence[Example] = (), told: Iterable[str] = ()
 ) -> list[Finding]:
-    """Weights of scores that no component gives for these examples, and where there are none at
-    all. Nothing without examples, or where the pipeline is not initialized.
+    """Return findings about weights of scores that no component gives for these examples.
 
-    told: names that another finding is about.
+    Missing weights are a finding too. Without examples, or before the pipeline is initialized,
+    scores are not checked.
+
+    Args:
+        told: names of scores that another finding is about.
     """
     weights, given = weighed_scores(nlp), _evaluated(nlp, examples)
     found = [finding for name, pipe in nlp.pipeline for finding in _of_settings(name, pipe)]
@@ -170,20 +180,27 @@ def _weights_of(names: Sequence[str], weights: dict[str, float]) -> str:
 
 
 def _evaluated(nlp: Language, examples: Sequence[Example]) -> dict[str, Any] | None:
-    """The scores on copies of the examples; None where there are none, or it fails."""
+    """Return the scores on copies of the examples.
+
+    Return None if there are no examples, or if the evaluation fails.
+    """
     copies = [Example(example.x.copy(), example.reference) for example in examples]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return nlp.evaluate(copies) if copies else None
     except Exception:
-        # What it fails with shows in training, and is none of this.
+        # Training will show the error, which is not about scores.
         return None
 
 
 @dataclass(frozen=True)
 class _Given:
-    """of: the scores of each component, by its name."""
+    """Names of the scores that components give.
+
+    Attributes:
+        of: names of the scores of each component, by the name of the component.
+    """
 
     of: dict[str, set[str]]
 
@@ -193,8 +210,11 @@ class _Given:
 
 
 def _names_given(nlp: Language) -> _Given | None:
-    """By the scorers of all components, for a doc without annotation, for which most give their
-    names with None; None where one of them fails."""
+    """Return the names of scores by the scorers of all components.
+
+    The scorers run on a doc without annotation, for which most give their names with None. Return
+    None if one of them fails.
+    """
     example = Example(Doc(nlp.vocab, words=["a"]), Doc(nlp.vocab, words=["a"]))
     scored = {name: pipe for name, pipe in nlp.pipeline if hasattr(pipe, "score")}
     try:
@@ -206,7 +226,7 @@ def _names_given(nlp: Language) -> _Given | None:
 
 
 def _does_no_harm(nlp: Language, name: str, weights: dict[str, float]) -> bool:
-    """Whether all components that have the score by default give another one that counts."""
+    """Return whether all components with this default score give another score that counts."""
     owners = [
         pipe
         for pipe in nlp.pipe_names

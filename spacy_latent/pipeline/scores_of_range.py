@@ -1,5 +1,7 @@
-"""How a text classifier with a ``score_range`` is judged. spaCy's scorers, which are the default,
-know labels alone, and the default weights of scores are those of labels."""
+"""Checks of the scorer and the score weights of a text classifier with a ``score_range``.
+
+spaCy's default scorers only score labels, and the default score weights are for labels.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,20 @@ from typing import Any
 
 from spacy_latent.errors import LatentWarning
 
-# Where scorers of labels are defined.
+# Modules that define scorers of labels.
 SPACY = ("spacy", "spacy_legacy")
 WEIGHTS = "cats_score = null and cats_r2 = 1.0"
 
 
 class JudgedAsLabels(LatentWarning):
-    """A component with a score_range has a scorer of labels."""
+    """Warning for a component with a score_range and a scorer of labels."""
 
 
 def judged_as_labels(pipe: Any) -> str | None:
-    """What is wrong with the scorer of a component, in sentences; None for nothing, and without a
-    score_range."""
+    """Explain in sentences why the scorer of a component is wrong for its score_range.
+
+    Return None if it is right, or if there is no score_range.
+    """
     if pipe.cfg.get("score_range") is None:
         return None
     place, scorer = _scorer_of_cats(pipe)
@@ -37,16 +41,18 @@ def judged_as_labels(pipe: Any) -> str | None:
 
 
 def weighed_as_labels(pipe: Any, weights: dict[str, float | None]) -> str | None:
-    """What is wrong with the weights of scores for a component with a scorer of numbers, in
-    sentences; None for nothing, and without a score_range.
+    """Explain in sentences why score weights are wrong for a component with a scorer of numbers.
 
-    weights: of [training.score_weights].
+    Return None if they are right, or if there is no score_range.
+
+    Args:
+        weights: values of [training.score_weights].
     """
     from spacy_latent.analysis.regression import score_regression
 
     if pipe.cfg.get("score_range") is None or not weights.get("cats_score"):
         return None
-    # Beside a score that it gives, one that is always 0 does no harm.
+    # A score that is always 0 does no harm if the component gives another one.
     if weights.get("cats_r2") or weights.get("cats_mse"):
         return None
     if _scorer_of_cats(pipe)[1] is not score_regression:
@@ -59,14 +65,14 @@ def weighed_as_labels(pipe: Any, weights: dict[str, float | None]) -> str | None
 
 
 def warn_judged_as_labels(pipe: Any) -> None:
-    """In initialize(), since training shows nothing but a score that stays 0."""
+    """Warn in initialize(), since training would only show a score that stays 0."""
     said = judged_as_labels(pipe)
     if said is not None:
         warnings.warn(said, JudgedAsLabels, stacklevel=3)
 
 
 def _scorer_of_cats(pipe: Any) -> tuple[str, Any]:
-    """The block of a config that has the scorer of ``doc.cats``, and that scorer."""
+    """Return the name of the config block with the scorer of ``doc.cats``, and that scorer."""
     from spacy_latent.analysis.rationales import score_rationales
 
     place, scorer = f"components.{pipe.name}.scorer", pipe.scorer

@@ -1,11 +1,13 @@
-"""One backward pass of a component that several share, when encoders that listen to it answer late.
+"""Backward pass of a shared component with listening encoders that send their gradient late.
 
-spaCy's ``Tok2Vec`` and the ``Transformer`` of spacy-transformers give the last of their listeners
-in the pipeline a callback that backpropagates what all of them have sent, and the others one that
-only adds to it. A ``latent_encoder`` has no gradient to send before its own listeners have run: if
-it is last, its gradient comes after the shared component's weights were updated, and if it is not,
-after the backward pass. So the encoder holds that pass back, until the shared component is about to
-update its weights or the next batch begins, and sends its own gradient first.
+spaCy's ``Tok2Vec`` and the ``Transformer`` of spacy-transformers give the last of their listeners a
+callback that backpropagates all gradients. The other listeners get a callback that only adds a
+gradient.
+
+A ``latent_encoder`` has no gradient before its own listeners have run. If it is the last listener,
+its gradient arrives after the weights of the shared component were updated. Otherwise it arrives
+after the backward pass. So the encoder delays the backward pass until the shared component is about
+to update its weights, or until the next batch begins. It sends its own gradient first.
 """
 
 from __future__ import annotations
@@ -23,31 +25,35 @@ from spacy_latent.models.listener import keeps_batch
 
 
 class HeldBatch:
-    """A batch whose backward pass is held back until others have sent their gradients to it."""
+    """Batch whose backward pass is delayed until others have sent their gradients."""
 
     def __init__(self) -> None:
         self.waiting: list[HeldBatch] = []
 
     def flush(self) -> bool:
-        """Backpropagate what arrived, once. RETURNS: whether there was anything."""
+        """Backpropagate the gradients that arrived, once.
+
+        Returns:
+            Whether there were any.
+        """
         raise NotImplementedError
 
     def drop(self) -> None:
-        """Forget the batch: nothing will be backpropagated."""
+        """Forget the batch without backpropagation."""
         self.waiting = []
 
     def flush_waiting(self) -> None:
-        """Let those that listen to this batch send what they have, which is all there will be."""
+        """Flush the batches that listen to this one, so that they send all their gradients."""
         waiting, self.waiting = self.waiting, []
         for batch in waiting:
             batch.flush()
 
 
 class SharedBatch(HeldBatch):
-    """A batch of a ``tok2vec`` or ``transformer`` component that latent encoders listen to.
+    """Batch of a ``tok2vec`` or ``transformer`` component that latent encoders listen to.
 
-    It takes the place of the callbacks that the component's update gave its listeners, and, until
-    the component updates its weights, of its method ``finish_update``.
+    It replaces the callbacks that the component's update gave its listeners. Until the component
+    updates its weights, it also replaces its method ``finish_update``.
     """
 
     def __init__(self, upstream: Any) -> None:
@@ -58,32 +64,32 @@ class SharedBatch(HeldBatch):
             before = vars(upstream).get("finish_update")
         self.before = before
         self.upstream = upstream
-        # A transformer's listeners forget the batch when they have sent their gradient. Those that
-        # stand before the encoder have.
+        # A transformer's listeners forget the batch after they have sent their gradient. Listeners
+        # before the encoder have already done so.
         *others, last = [one for one in upstream.listeners if one._backprop is not None]
         self.accumulate: Callable | None = others[0]._backprop if others else None
         self.backprop: Callable | None = last._backprop
-        # What a tok2vec adds to is there from the start; a transformer fails where nothing came.
+        # A tok2vec starts with zero gradients; a transformer fails if no gradient arrived.
         sent = len(upstream.listeners) > 1 + len(others)
         self.arrived = sent or isinstance(last, Tok2VecListener)
         if isinstance(last, Tok2VecListener) and not any(map(len, last._outputs or ())):
-            # Layers of Thinc fail at a gradient of no rows.
+            # Thinc layers fail on a gradient without rows.
             self.backprop = None
         for listener in (*others, last):
             listener.receive(listener._batch_id, listener._outputs, self.receive)
         upstream.finish_update = self
 
     def receive(self, gradients: Any) -> Any:
-        """The callback of the listeners that have not sent their gradient yet."""
+        """Accept a gradient, as the callback of listeners that have not sent theirs yet."""
         if self.accumulate is not None:
             self.arrived = True
             return self.accumulate(gradients)
-        # The last callback, in the hands of the only one that has not called yet.
+        # Only one listener has not called yet, and this is its callback.
         backprop, self.backprop = self.backprop, None
         return [] if backprop is None else backprop(gradients)
 
     def __call__(self, sgd: Optimizer) -> None:
-        """``finish_update`` of the component, which comes before that of its listeners."""
+        """Run ``finish_update`` of the component, before its listeners run theirs."""
         self.flush()
         self.upstream.finish_update(sgd)
 
@@ -92,13 +98,13 @@ class SharedBatch(HeldBatch):
         backprop, self.backprop = self.backprop, None
         sent = backprop is not None and self.arrived
         if backprop is not None and sent:
-            # Nothing more to add: everything came by the other callback.
+            # All gradients have arrived through the other callback.
             backprop([])
         self.drop()
         return sent
 
     def drop(self) -> None:
-        """Forget the batch, and give the component its method back."""
+        """Forget the batch, and restore the component's method."""
         super().drop()
         for listener in self.upstream.listeners:
             if getattr(listener._backprop, "__self__", None) is self:
@@ -117,22 +123,24 @@ class SharedBatch(HeldBatch):
 
 
 class UpstreamListeners:
-    """The listeners inside an encoder's model, with the batch that they have now."""
+    """Listeners inside an encoder's model, with their current batch."""
 
     def __init__(self, model: Model) -> None:
         nodes = list(model.walk())
         self.nodes: list[Any] = [node for node in nodes if keeps_batch(node)]
-        # Listeners of curated transformers keep their batch elsewhere.
+        # Listeners of curated transformers, which store their batch in another place.
         self.others: list[str] = [
             node.attrs["_upstream_name"] for node in nodes if "_upstream_name" in node.attrs
         ]
         self.states = [_state(node) for node in self.nodes]
 
     def wait_for(self, batch: HeldBatch, name: str) -> list[HeldBatch]:
-        """Hold back what the encoder called ``name`` listens to until ``batch`` is flushed.
+        """Delay the backward passes below the encoder called ``name`` until ``batch`` is flushed.
 
-        RETURNS: the batches that are held back. What a component of another kind gave is not, with
-            a warning.
+        Components other than ``tok2vec`` and ``transformer`` are not delayed, with a warning.
+
+        Returns:
+            The delayed batches.
         """
         held: list[HeldBatch] = []
         for node in self.nodes:
@@ -154,7 +162,10 @@ class UpstreamListeners:
         return held
 
     def backprop_by(self, backprop: Callable) -> Callable:
-        """A callback for the batch of now, whichever the listeners have when it is called."""
+        """Wrap a callback so that it runs with the present batch of the listeners.
+
+        The listeners may have another batch when it is called.
+        """
 
         def backprop_at(gradients: Any) -> Any:
             current = [_state(node) for node in self.nodes]
@@ -173,10 +184,10 @@ def _state(node: Any) -> tuple[Any, Any, Any]:
 
 
 def _component_of(callback: Any) -> Any:
-    """The ``tok2vec`` or ``transformer`` component whose update made a callback; None for others.
+    """Return the ``tok2vec`` or ``transformer`` whose update made a callback; None for others.
 
-    Listeners know no more of it than its name, and names belong to a pipeline, which a component
-    that is sourced leaves. The callback is a function inside the component's method.
+    Listeners only know its name. Names belong to a pipeline, which a sourced component leaves. The
+    callback is a function inside the component's method, so its closure holds the component.
     """
     if not inspect.isfunction(callback):
         return None

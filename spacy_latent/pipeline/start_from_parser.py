@@ -1,4 +1,4 @@
-"""A latent encoder that begins with the trees of a trained ``latent_parser``."""
+"""Initialization of a latent encoder with the trees of a trained ``latent_parser``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,18 +16,26 @@ from spacy_latent.errors import LatentError
 def build_start_from_parser_v1(
     path: str | Path, parser: str = "latent_parser", encoder: str = "latent_encoder"
 ) -> Callable[[Language], Language]:
-    """For ``[initialize.after_init]``: an encoder gets the embedder and the scorer of arcs of a
-    parser, so that its trees are the parser's, until its task lets them go elsewhere.
+    """Copy the embedder and the arc scorer of a trained parser to an encoder.
 
-    path: of a trained pipeline, or the name of its package. parser, encoder: names of the two
-        components, in that pipeline and in the one that is initialized. Both need the same tok2vec,
-        of their own, and the same scorer.
+    It is a callback for ``[initialize.after_init]``. The encoder begins with the parser's trees,
+    and its task may change them. Both components need the same scorer and the same tok2vec, which
+    must not be shared with other components.
+
+    Args:
+        path: directory of a trained pipeline, or the name of its package.
+        parser: name of the parser in that pipeline.
+        encoder: name of the encoder in the pipeline that is initialized.
     """
     return partial(start_from_parser, path=path, parser=parser, encoder=encoder)
 
 
 def start_from_parser(nlp: Language, path: str | Path, parser: str, encoder: str) -> Language:
-    """Raises LatentError where there are no such components, or their weights do not fit."""
+    """Copy the weights of the parser to the encoder.
+
+    Raises:
+        LatentError: if a component is missing, or if the weights do not fit.
+    """
     from spacy_latent.models.labelled_parser import module_of
     from spacy_latent.models.latent_tok2vec import latent_layer
 

@@ -1,4 +1,4 @@
-"""What is saved of a component, and what stands in the config when it is loaded again."""
+"""Saving and loading of components, and precedence of the config over saved settings."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from spacy import util
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.batches import BatchedComponent
 
-# What training finds out. All else in a component's cfg is a setting of its config.
+# Learnt values in a component's cfg. All others are settings of its config.
 CALIBRATION = "calibration"
 LEARNT = ("labels", "label_sets", "positive_label", CALIBRATION)
-# Where the saved cfg has settings that were changed in Python.
+# Key of the saved cfg for settings that were changed in Python.
 CHANGED = "changed"
-# Where it has the digest of the file beside it. One bit of a float can be wrong and nothing tell.
+# Key for the digest of the file of weights. A wrong bit of a float would not be noticed otherwise.
 DIGEST = "sha256_of_model"
 
 
 class DamagedFile(LatentError):
-    """A file of a saved component that is not as it was written."""
+    """Error for a file of a saved component that has changed since it was written."""
 
 
 class StoredComponent(BatchedComponent):
-    """A component whose settings are those of the config that it is made from, also where weights
-    are loaded that were saved with other settings: who edits ``config.cfg`` of a trained pipeline,
-    or gives ``spacy.load`` a ``config``, gets what stands there. spaCy's own components take back
-    what was saved. What was changed in ``cfg`` in Python is saved beside the labels, and counts."""
+    """Component whose settings come from its config, whatever settings were saved.
+
+    If a user changes ``config.cfg`` of a trained pipeline, or passes a ``config`` to
+    ``spacy.load``, the component uses these values. spaCy's own components restore the saved
+    values. Changes of ``cfg`` in Python are saved with the labels, and take precedence.
+    """
 
     cfg: dict[str, Any]
     _configured: dict[str, Any]
@@ -60,8 +62,11 @@ class StoredComponent(BatchedComponent):
         util.to_disk(path, serialize, exclude)
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Raises LatentError where the weights are not those of such a component, or not as they
-        were written."""
+        """Load the component from bytes.
+
+        Raises:
+            LatentError: if the weights belong to another component, or are damaged.
+        """
         exclude = list(exclude)
         with self._loading("these bytes") as (read_cfg, read_model):
             deserialize: dict[str, Callable] = {
@@ -73,8 +78,12 @@ class StoredComponent(BatchedComponent):
         return self
 
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
-        """Raises LatentError where the directory is not complete, or the weights are not those of
-        such a component, or not as they were written."""
+        """Load the component from a directory.
+
+        Raises:
+            LatentError: if the directory is incomplete, or if the weights belong to another
+                component or are damaged.
+        """
         exclude = list(exclude)
         # Without its cfg a component would have no labels, and find nothing.
         for file in ("model", "cfg"):
@@ -93,12 +102,12 @@ class StoredComponent(BatchedComponent):
         return self
 
     def keep_settings(self) -> None:
-        """Check what the config says, and remember it; called at the end of a constructor."""
+        """Check the settings of the config and keep a copy; called at the end of a constructor."""
         self.check_settings()
         self._configured = {key: copy(self.cfg[key]) for key in self.cfg if key not in LEARNT}
 
     def configure(self, key: str, value: Any) -> None:
-        """Change a setting that the config is to have as well, where the caller writes it."""
+        """Change a setting that the caller also writes to the config."""
         self.cfg[key] = self._configured[key] = value
 
     def _learnt(self) -> dict[str, Any]:
@@ -112,7 +121,7 @@ class StoredComponent(BatchedComponent):
             del saved[CALIBRATION]
         if changed:
             saved[CHANGED] = changed
-        # What was changed in Python was checked by nothing yet.
+        # Changes in Python have not been checked yet.
         told = "It was changed in Python, in the component's cfg: put it right there."
         wrong = self._wrong_in(saved)
         if wrong:
@@ -127,12 +136,14 @@ class StoredComponent(BatchedComponent):
 
     @contextmanager
     def _loading(self, source: str) -> Iterator[tuple[Callable, Callable]]:
-        """GIVES: what reads the bytes of the cfg, and then what reads those of the weights. Where
-        one fails, the component keeps the settings that it had."""
+        """Provide the readers of the cfg and of the weights, in this order.
+
+        If one of them fails, the component keeps its previous settings.
+        """
         before = dict(self.cfg)
         saved: dict[str, Any] = {}
         if CALIBRATION in self.cfg:
-            # It is of the weights that were here.
+            # The calibration belongs to the previous weights.
             self.cfg[CALIBRATION] = None
 
         def read_cfg(data: bytes | str) -> None:
@@ -166,7 +177,7 @@ class StoredComponent(BatchedComponent):
         except Exception as error:
             self.cfg = before
             own, given = before.get("labels", []), saved.get("labels")
-            # What was not read, as of bytes cut short, has no other labels.
+            # If the cfg was not read, for example from truncated bytes, there are no labels.
             if own and given is not None and len(own) != len(given):
                 raise LatentError(
                     f"{self.name}: what {source} holds was learnt for the labels "
@@ -179,7 +190,11 @@ class StoredComponent(BatchedComponent):
             ) from error
 
     def _read_saved(self, data: bytes | str, source: str) -> dict[str, Any]:
-        """What :meth:`_saved` wrote. Raises DamagedFile for anything else."""
+        """Read the output of :meth:`_saved`.
+
+        Raises:
+            DamagedFile: if the data are anything else.
+        """
         try:
             saved = srsly.json_loads(data.decode("utf-8") if isinstance(data, bytes) else data)
             wrong = self._wrong_in(saved)
@@ -193,7 +208,7 @@ class StoredComponent(BatchedComponent):
         return saved
 
     def _wrong_in(self, saved: Any) -> str:
-        """What is JSON, and not what :meth:`_saved` writes."""
+        """Describe a value that :meth:`_saved` cannot have written; empty if there is none."""
         if not isinstance(saved, dict):
             return f"{type(saved).__name__!r}; expected values by name"
         labels, changed = saved.get("labels", []), saved.get(CHANGED, {})
@@ -216,12 +231,18 @@ class StoredComponent(BatchedComponent):
         return ""
 
     def check_settings(self) -> None:
-        """Called when the component is made, saved and loaded. Raises LatentError for settings in
-        ``cfg`` that it cannot have."""
+        """Check the settings when the component is made, saved and loaded.
+
+        Raises:
+            LatentError: if a setting in ``cfg`` is invalid.
+        """
 
     def check_learnt(self) -> None:
-        """Called when something was loaded. Raises LatentError for what training cannot have found
-        out."""
+        """Check learnt values after loading.
+
+        Raises:
+            LatentError: if training cannot have produced a value.
+        """
 
 
 def _alike(given: Any, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What components have in common when they are initialized and when they learn."""
+"""Common code of components for initialization and training."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
 from spacy_latent.pipeline.unreached_stages import refuse_unreached_stages
 
-# How many docs tell the widths of a model.
+# Number of docs from which a model infers its widths.
 SAMPLE = 10
 
 
 def sample_of(examples: Iterable[Example]) -> list[Example]:
-    """The first ones, of which some have tokens if any have: the widths of listeners, and the rows
-    that some layers have, are not known from empty docs."""
+    """Return the first examples, with at least one that has tokens if any example has.
+
+    Empty docs do not show the widths of listeners or the number of rows of some layers.
+    """
     rest = iter(examples)
     found = list(islice(rest, SAMPLE))
     if not any(len(example.predicted) for example in found):
@@ -35,16 +37,22 @@ def sample_of(examples: Iterable[Example]) -> list[Example]:
 
 
 class TrainedComponent(StoredComponent):
-    """A component that is saved with what it has learnt, labels among it where it has some."""
+    """Component that is saved with everything it has learnt, including its labels."""
 
-    # What was told, see tell_once; of components that have something to tell.
+    # Keys of the warnings that were given, see tell_once.
     _told: set[str]
 
     # ---------------------------------------------------------------- labels
 
     def take_label(self, label: str, of: str) -> bool:
-        """Add a label to those of the component. of: what has such labels, in words. RETURNS:
-        whether it was not known; then the model needs room for it."""
+        """Add a label to the labels of the component.
+
+        Args:
+            of: plural noun for the labelled things, for messages.
+
+        Returns:
+            Whether the label was new. If so, the model has to be resized.
+        """
         if not isinstance(label, str):
             raise ValueError(Errors.E187)
         if not label:
@@ -56,11 +64,17 @@ class TrainedComponent(StoredComponent):
         return True
 
     def names_given(self, labels: object, sets: bool = False) -> list[Any]:
-        """The labels that initialize() was given, as a list. It takes anything, since spaCy answers
-        what its signature does not with all of it: a file of another component's labels, such as
-        the moves of ``ner``, fills pages. Raises LatentError for what is no list of names.
+        """Return the labels that were passed to initialize(), as a list.
 
-        sets: whether lists of names may be among them.
+        The argument may be anything. If it does not match a type annotation, spaCy's own message
+        prints the whole value. A file of labels of another component, such as the moves of ``ner``,
+        would fill pages.
+
+        Args:
+            sets: whether lists of names may be among the labels.
+
+        Raises:
+            LatentError: if ``labels`` is not a list of names.
         """
         if isinstance(labels, Mapping):
             what = f"a mapping of {reprlib.repr(list(labels))}"
@@ -81,9 +95,16 @@ class TrainedComponent(StoredComponent):
         )
 
     def warn_without_labels(self, of: str, consequence: str, needed: str, given: bool) -> None:
-        """Say in initialize() that the training data teach nothing, which training itself does not
-        show but by a loss of 0. of: what is missing there. consequence: what comes of it. needed:
-        what texts are expected to have. given: that labels were given, and there are none."""
+        """Warn in initialize() that the training data teach nothing.
+
+        In training itself, only a loss of 0 would show it.
+
+        Args:
+            of: thing that is missing in the data.
+            consequence: result of this for the component.
+            needed: annotation that the texts need.
+            given: whether an empty list of labels was given.
+        """
         block = f"initialize.components.{self.name}.labels"
         told = (
             f"no {of} in the training data, so it has {consequence}. Texts need {needed}; or give "
@@ -98,8 +119,11 @@ class TrainedComponent(StoredComponent):
         warnings.warn(f"{self.name}: {told}", LatentWarning, stacklevel=3)
 
     def tell_once(self, what: str, text: str) -> None:
-        """Warn, once for each component, or a corpus would fill the screen. what: names the
-        warning."""
+        """Warn once for each component, since a corpus could repeat the warning without end.
+
+        Args:
+            what: key of the warning.
+        """
         if what not in self._told:
             self._told.add(what)
             warnings.warn(f"{self.name}: {text} This is said once.", LatentWarning, stacklevel=4)
@@ -109,25 +133,35 @@ class TrainedComponent(StoredComponent):
     def check_initialize(
         self, get_examples: Callable[[], Iterable[Example]], nlp: Language | None
     ) -> None:
-        """What initialize() does first. Raises spaCy's error for examples that are none, and
-        LatentError where the pipeline lacks what a component listens to, or its training ends
-        before the last stage of the model."""
+        """Check the arguments of initialize() and the pipeline.
+
+        Raises:
+            TypeError, ValueError: from spaCy, if the examples are invalid.
+            LatentError: if the pipeline lacks a component that this one listens to, or if training
+                ends before the last stage of the model.
+        """
         validate_get_examples(get_examples, f"{type(self).__name__}.initialize")
         refuse_missing_upstreams(nlp)
         refuse_unreached_stages(self.name, self.model, nlp)
 
     def initialize_model(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """With the first docs, which tell it its widths. Raises AssertionError, as spaCy's
-        components do, where there are none."""
+        """Initialise the model with the first docs, from which it infers its widths.
+
+        Raises:
+            AssertionError: if there are no docs, as in spaCy's components.
+        """
         sample = [example.predicted for example in sample_of(get_examples())]
         assert sample, Errors.E923.format(name=self.name)
         self.model.initialize(X=[doc for doc in sample if len(doc)] or None)
 
     def refuse_uninitialized(self, node: Model, param: str) -> None:
-        """Raise spaCy's error for a component that was never initialized, where it has no labels
-        and would find nothing. With labels its model raises what spaCy tells this by.
+        """Raise spaCy's error for a component without labels that was never initialized.
 
-        node, param: of the model, with weights of its own from initialize() on.
+        It would find nothing. With labels, the model itself raises spaCy's error.
+
+        Args:
+            node: layer of the model that has weights of its own after initialize().
+            param: name of one of its weights.
         """
         if not node.has_param(param):
             raise ValueError(Errors.E109.format(name=self.name))
@@ -142,10 +176,11 @@ class TrainedComponent(StoredComponent):
         sgd: Optimizer | None,
         losses: dict[str, float],
     ) -> None:
-        """One step of a component with labels, whose loss is added to ``losses``.
+        """Run one training step of a component with labels, and add its loss to ``losses``.
 
-        measure: from the examples, of which some are not empty, and what the model gives for them,
-            to the loss and its gradient for that.
+        Args:
+            measure: function of the examples, of which some are not empty, and of the output of the
+                model. It returns the loss and its gradient for the output.
         """
         from spacy_latent.models.added_labels import count_as_trained
 
@@ -166,8 +201,11 @@ class TrainedComponent(StoredComponent):
         losses[self.name] += loss
 
     def _answer_upstream(self, docs: list[Doc]) -> None:
-        """Give a shared embedder a gradient of zero: it waits for the last of its listeners, and
-        without an answer it would learn nothing from the others."""
+        """Send a gradient of zero to a shared embedder.
+
+        The embedder waits for the last of its listeners. Without this gradient it would not learn
+        from the others.
+        """
         arrays, backprop = token_vectors(self.model.get_ref("tok2vec"), docs, is_train=True)
         backprop([array * 0 for array in arrays])
 

@@ -1,4 +1,4 @@
-"""The part of a pipeline's config that says how it is trained."""
+"""Settings of training in a pipeline's config."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from spacy.language import Language
 
 
 def training_settings(nlp: Language) -> dict[str, Any]:
-    """The config's [training], with what its variables stand for."""
+    """Return the config's [training], with its variables interpolated."""
     return dict(nlp.config.interpolate().get("training") or {})
 
 
 def last_step(training: dict[str, Any]) -> int:
-    """After how many updates training ends by these settings; 0 for no such end, and where it is no
-    number, which is for spaCy to say: it checks the block when training begins."""
+    """Return the number of updates after which training ends, 0 if there is no such end.
+
+    Return 0 for a value that is not a number: spaCy refuses it when training begins.
+    """
     max_steps = training.get("max_steps")
     return max_steps if isinstance(max_steps, int) else 0

@@ -1,6 +1,6 @@
-"""The component ``tree_spancat``: labelled spans that may nest, and never cross.
+"""The component ``tree_spancat``: labelled spans that may nest but never cross.
 
-Importing this module is cheap: spaCy imports it whenever a pipeline is made.
+Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -84,31 +84,36 @@ def make_tree_spancat(
 
 
 class TreeSpanCategorizer(TrainedComponent):
-    """Finds labelled spans as spaCy's ``spancat`` does, by a tree over each sentence in which every
-    span has a label or none (Fu et al. 2021). Spans may hold others and have any length, and no two
-    overlap otherwise. No suggester is needed.
+    """Span categorizer like spaCy's ``spancat`` that parses each sentence into a tree of spans.
 
-    It writes ``doc.spans[spans_key]``, with the probability of each span and label in
-    ``doc.spans[spans_key].attrs["scores"]``, and learns from what references have there. A span of
-    the reference that is not of whole tokens, begins or ends with white space, lies in more than
-    one sentence (or window of the model's ``span_getter``), is wider than its ``max_width``, or
-    crosses another is left out, with a warning; of such as cross as few as possible. Spans with
-    several labels at once may have those together that training data had together when the
-    component was initialized.
+    Every span of the tree has a label or no label (Fu et al. 2021). Spans may contain others and
+    have any length. They do not overlap otherwise. No suggester is needed.
 
-    spans_key: of ``doc.spans``.
-    threshold: least probability of a label that is predicted, as in ``spancat``. Below .5 spans
-        that cross may be that probable: those are taken whose sum of what is above the threshold is
-        greatest. At 0, from which ``spacy find-threshold`` starts, these are whole trees.
-    annotate: "map" writes the spans to ``doc._.latent``, "probabilities" also those that were not
-        predicted, with all probabilities, "none" nothing there.
-    probability_threshold: spans less probable than this are not stored there.
-    scorer: as of ``spancat``.
+    The component writes ``doc.spans[spans_key]``. The probability of each span and label is in
+    ``doc.spans[spans_key].attrs["scores"]``.
+
+    It learns from the same group of the references. It leaves out, with a warning, spans that do
+    not align with tokens, begin or end with white space, or are wider than ``max_width`` of the
+    model. It also leaves out spans that are not inside one sentence (or window of the model's
+    ``span_getter``). If spans cross, it leaves out as few of them as possible. A span may have
+    several labels at once if the training data had this set of labels when the component was
+    initialized.
+
+    Args:
+        spans_key: name of the group in ``doc.spans``.
+        threshold: least probability of a label that is predicted, as in ``spancat``. Below .5,
+            crossing spans may reach it. Then the set of spans without crossings is taken whose
+            summed excess over the threshold is largest. At 0, the start of
+            ``spacy find-threshold``, these sets are whole trees.
+        annotate: "map" writes the spans to ``doc._.latent``. "probabilities" also writes spans that
+            were not predicted, and all probabilities. "none" writes nothing there.
+        probability_threshold: least probability of a span that is stored in ``doc._.latent``.
+        scorer: scorer of the component, as in ``spancat``.
     """
 
     # See pipeline.inspection.LatentComponent.
     own_structures = "phrases"
-    # See pipeline.inspection: ``threshold`` is spaCy's, and says what is predicted.
+    # See pipeline.inspection. ``threshold`` is spaCy's setting for predicted spans.
     stored_settings: ClassVar[dict[str, str]] = {"threshold": "probability_threshold"}
 
     def __init__(
@@ -154,40 +159,53 @@ class TreeSpanCategorizer(TrainedComponent):
 
     @property
     def key(self) -> str:
-        """Of ``doc.spans``."""
+        """Name of the group in ``doc.spans``."""
         return str(self.cfg["spans_key"])
 
     @property
     def score_names(self) -> dict[str, str]:
-        """From the scores that training is judged by unless the config says otherwise to those that
-        there are, see :func:`spacy_latent.pipeline.scores_given.follow_settings`."""
+        """Default names of scores, mapped to their names under ``spans_key``.
+
+        See :func:`spacy_latent.pipeline.scores_given.follow_settings`.
+        """
         return {f"spans_sc_{kind}": f"spans_{self.key}_{kind}" for kind in "fpr"}
 
     # ---------------------------------------------------------------- labels
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """In the order in which they came."""
+        """Labels of spans, in the order in which they were added."""
         return tuple(self.cfg["labels"])
 
     @property
     def label_sets(self) -> tuple[tuple[str, ...], ...]:
-        """What a span may have, in the order in which it came: one label, or several at once."""
+        """Sets of labels that a span may have, in the order in which they were added.
+
+        A set has one label or several.
+        """
         return tuple(tuple(known) for known in self.cfg["label_sets"])
 
     @property
     def label_data(self) -> list[str | list[str]]:
-        """Labels, and lists of those that a span may have at once."""
+        """Labels, and lists of labels that a span may have at once."""
         return [known[0] if len(known) == 1 else list(known) for known in self.label_sets]
 
     def add_label(self, label: str) -> int:
-        """Predictions stay as they are until the component is trained on. RETURNS: 1, or 0 where
-        the label is known."""
+        """Add a label of spans.
+
+        Predictions do not change until the component is trained again.
+
+        Returns:
+            1, or 0 if the label is known.
+        """
         return self._add_set([label]) if self.take_label(label, "spans") else 0
 
     def add_label_set(self, labels: Iterable[str]) -> int:
-        """Let a span have these labels at once. RETURNS: 1, or 0 where they are known to go
-        together."""
+        """Allow a span to have these labels at once.
+
+        Returns:
+            1, or 0 if the set is known.
+        """
         if isinstance(labels, str):
             raise ValueError(Errors.E187)
         names = sorted(set(labels))
@@ -206,13 +224,17 @@ class TreeSpanCategorizer(TrainedComponent):
 
     @property
     def _classes(self) -> int:
-        """ "No label" among them."""
+        """Number of classes of a span, including "no label"."""
         return 1 + len(self.cfg["label_sets"])
 
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[list["FoundSpans"]]:
-        """RETURNS: for each doc the spans of each of its sentences."""
+        """Find the spans of the docs.
+
+        Returns:
+            For each doc, the spans of each of its sentences.
+        """
         from spacy_latent.models.span_losses import edit_spans, find_spans
 
         docs = list(docs)
@@ -272,8 +294,11 @@ class TreeSpanCategorizer(TrainedComponent):
         sgd: Optimizer | None = None,
         losses: dict[str, float] | None = None,
     ) -> dict[str, float]:
-        """Learn from a batch. RETURNS: the losses; this component's is in nats, summed over the
-        docs."""
+        """Learn from a batch.
+
+        Returns:
+            The losses. The loss of this component is in nats, summed over the docs.
+        """
         losses = {} if losses is None else losses
         examples = list(examples)
         validate_examples(examples, "TreeSpanCategorizer.update")
@@ -283,7 +308,11 @@ class TreeSpanCategorizer(TrainedComponent):
     def get_loss(
         self, examples: Iterable[Example], scores: "SpanScores"
     ) -> tuple[float, "SpanScores"]:
-        """RETURNS: −log p(annotation) summed over docs, and the gradient of it for the scores."""
+        """Compute the loss of a batch.
+
+        Returns:
+            −log p(annotation) summed over docs, and its gradient for the scores.
+        """
         from spacy_latent.models.span_losses import loss_and_gradient
 
         examples = list(examples)
@@ -313,7 +342,7 @@ class TreeSpanCategorizer(TrainedComponent):
                 )
 
     def _observed(self, example: Example, pieces: Sequence[tuple[int, ...]]) -> list["Observed"]:
-        """The spans that a tree can have, with the classes that agree with their labels."""
+        """Return the annotated spans that a tree can have, with the classes of their labels."""
         from spacy_latent.models.span_losses import most_compatible, place_of
 
         annotated = list(example.reference.spans.get(self.key, []))
@@ -412,10 +441,14 @@ class TreeSpanCategorizer(TrainedComponent):
         nlp: Language | None = None,
         labels: object = None,
     ) -> None:
-        """Take the labels, from ``labels`` or from the examples, and initialise the model.
+        """Take the labels from ``labels`` or from the examples, and initialise the model.
 
-        labels (Sequence[str | Sequence[str]]): names, and lists of those that a span may have at
-            once, such as ``spacy init labels`` writes. LatentError for others.
+        Args:
+            labels (Sequence[str | Sequence[str]]): names of labels, and lists of labels that a span
+                may have at once, as ``spacy init labels`` writes them.
+
+        Raises:
+            LatentError: if ``labels`` has other values.
         """
         from spacy_latent.models.tree_span_classifier import set_classes
 
@@ -444,8 +477,10 @@ class TreeSpanCategorizer(TrainedComponent):
         follow_settings(self, nlp)
 
     def _sets_of(self, examples: Iterable[Example]) -> list[list[str]]:
-        """All sets of labels that a span of the references has, sorted. Spans that cross are
-        counted on the way."""
+        """Return the sorted sets of labels that spans of the references have.
+
+        Warn of spans that cross.
+        """
         from spacy_latent.models.span_losses import most_compatible
 
         found: set[tuple[str, ...]] = set()

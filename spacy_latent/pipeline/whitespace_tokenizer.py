@@ -1,4 +1,4 @@
-"""Tokens are what white space separates, for text that is tokenised already, such as ListOps."""
+"""Tokenizer that splits on white space, for tokenised text such as ListOps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class WhitespaceTokenizer(DummyTokenizer):
-    """It has no rules, so nothing is saved with a pipeline. Runs of white space count as one."""
+    """Tokenizer that splits on white space.
+
+    It has no rules, so nothing is saved with a pipeline. Runs of white space count as one.
+    """
 
     def __init__(self, vocab: Vocab) -> None:
         self.vocab = vocab
@@ -28,8 +31,11 @@ class WhitespaceTokenizer(DummyTokenizer):
 
 
 def _make_tokenizer(nlp: Language) -> WhitespaceTokenizer:
-    """Tokens are what white space separates. It has no rules, so nothing is saved with a pipeline;
-    runs of white space count as one."""
+    """Split text on white space.
+
+    The tokenizer has no rules, so nothing is saved with a pipeline. Runs of white space count as
+    one.
+    """
     return WhitespaceTokenizer(nlp.vocab)
 
 

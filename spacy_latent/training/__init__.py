@@ -1,1 +1,1 @@
-"""What ``spacy train`` calls beside the pipeline. Importing it is cheap."""
+"""Extensions that ``spacy train`` calls; importing this module is cheap."""

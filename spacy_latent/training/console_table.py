@@ -13,14 +13,15 @@ NARROWEST = 6
 
 
 class WidenedTable:
-    """A stream that appends cells to the rows of spaCy's table and passes on everything else.
+    """Stream that appends cells to the rows of spaCy's table, and passes on all other text.
 
-    The wrapped logger prints to it. What it prints is told apart by its form: the header begins
-    with "E" and "#", the row of an evaluation with its epoch and step. Where a logger prints no
-    table, nothing is added.
+    The wrapped logger prints to it. Rows are recognised by their form: the header begins with "E"
+    and "#", the row of an evaluation with its epoch and step. If a logger prints no table, nothing
+    is added.
 
-    stream: where the text goes.
-    columns: titles, at most 13 characters each, as spaCy has them.
+    Args:
+        stream: destination of the text.
+        columns: titles, at most 13 characters each, as in spaCy's table.
     """
 
     def __init__(self, stream: IO[str], columns: Sequence[str]) -> None:
@@ -32,7 +33,7 @@ class WidenedTable:
         self._line = ""
 
     def expect_row(self, epoch: int, step: int, values: Sequence[float | None]) -> None:
-        """The next row is of this evaluation; None stands for what there is no value of."""
+        """Set the values for the next row, with None for missing values."""
         self._row = re.compile(rf"\s*{epoch}\s+{step}(\s|$)")
         self._cells = ["-" if value is None else f"{value:.2f}" for value in values]
 

@@ -1,6 +1,6 @@
-"""The logger ``spacy-latent.StructureLogger.v1``: how structures change while ``spacy train`` runs.
+"""The logger ``spacy-latent.StructureLogger.v1``: changes of structures during ``spacy train``.
 
-Importing this module is cheap: spaCy imports it to list its loggers.
+Importing this module is cheap. spaCy imports it to list its loggers.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Setup = Callable[[Language, IO[str], IO[str]], tuple[LogStep, Callable[[], None]
 Statistics = dict[str, dict[str, float]]
 
 CHANGED = "changed"
-# What is drawn as a curve above the drawings.
+# Statistics that are drawn as curves above the drawings.
 CHARTS = ("depth", "left-branching", "left splits", "rate", "entropy", CHANGED)
-# What spaCy's table has room for.
+# Short titles for the columns of spaCy's table.
 TITLES = {
     "left-branching": "left",
     "left splits": "left",
@@ -49,7 +49,7 @@ TITLES = {
     "relative entropy": "rel ent",
 }
 WIDEST_TITLE = 13
-# How many docs are drawn where no sentences are given.
+# Number of docs that are drawn if no sentences are given.
 DRAWN = 3
 
 
@@ -64,29 +64,32 @@ def build_structure_logger_v1(
     columns: Sequence[str] | None = None,
     frames: int = 12,
 ) -> Setup:
-    """Statistics of the latent structures at each evaluation, beside what another logger shows.
+    """Log statistics of the latent structures at each evaluation, in addition to another logger.
 
-    They stand in further columns of the console's table, in a file of JSON lines, and among the
-    scores that the wrapped logger gets, as ``latent/<component>/<statistic>``. With each statistic
-    comes ``changed``: the share of parts that are not as at the evaluation before. The fixed
-    sentences are drawn as they change.
+    They are in further columns of the console's table, in a file of JSON lines, and among the
+    scores of the wrapped logger, as ``latent/<component>/<statistic>``. Each statistic comes with
+    ``changed``: the share of parts that differ from the previous evaluation. The changes of the
+    fixed sentences are drawn.
 
-    logger: the logger that is wrapped, such as ``spacy.WandbLogger.v5``, in a block
-        ``[training.logger.logger]``; spaCy's console logger if None.
-    output_file: JSON lines, one object per evaluation, with names as ``spacy.ConsoleLogger.v3``
-        gives them and ``structures`` besides. A file that is there is replaced.
-    drawings: a page that is written here when training ends: each fixed sentence as an animation
-        and as a strip of drawings with their steps. The animations stand beside it as SVG files.
-    sentences: texts that are drawn; the first three docs of the corpus if there are none.
-    corpus: dot name of the corpus whose docs the statistics are of, such as "corpora.dev"; that of
-        ``training.dev_corpus`` if None.
-    limit: how many of its docs.
-    components: names of components; all with a latent layer if None.
-    columns: statistics that the console shows, of each component; by the kind of its structure if
-        None.
-    frames: at most so many evaluations are drawn, at equal distances.
-    RETURNS: the logger. It raises LatentError when training starts where no component has a latent
-        layer or the corpus has no docs.
+    When training starts, the logger raises LatentError if no component has a latent layer, or if
+    the corpus has no docs.
+
+    Args:
+        logger: wrapped logger, such as ``spacy.WandbLogger.v5``, in a block
+            ``[training.logger.logger]``; spaCy's console logger if None.
+        output_file: file of JSON lines, one object per evaluation. Names are as in
+            ``spacy.ConsoleLogger.v3``, with ``structures`` in addition. An existing file is
+            replaced.
+        drawings: page that is written when training ends. It has each fixed sentence as an
+            animation, and as a strip of drawings with their steps. The animations are SVG files in
+            the same directory.
+        sentences: texts that are drawn; the first three docs of the corpus if there are none.
+        corpus: dot name of the corpus for the statistics, such as "corpora.dev"; the corpus of
+            ``training.dev_corpus`` if None.
+        limit: number of its docs.
+        components: names of components; all with a latent layer if None.
+        columns: statistics of each component in the console; by the kind of its structure if None.
+        frames: largest number of evaluations that are drawn, at equal distances.
     """
     if limit < 1:
         raise LatentError(f"StructureLogger: limit is {limit}; expected at least 1 doc.")
@@ -106,7 +109,7 @@ def build_structure_logger_v1(
         if len({component for component, _ in shown}) > 1:
             names = dict.fromkeys(component for component, _ in shown)
             told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
-            # spaCy's, which an encoding may lack: another where it does.
+            # spaCy's character, or a replacement if the encoding lacks it.
             icon = ICONS[MESSAGES.INFO]
             stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
         for path in (output_file, drawings):
@@ -153,11 +156,14 @@ def build_structure_logger_v1(
 
 
 class StructureObserver:
-    """Structures of the same docs at each evaluation, what they are like and how much they change.
+    """Observer of the structures of the same docs at each evaluation, with statistics and changes.
 
-    Arguments as for :func:`build_structure_logger_v1`. nlp: initialised, with its whole config.
-    sentences: texts whose structures are kept; the first three docs if there are none, nothing if
-        None.
+    Other arguments are the same as in :func:`build_structure_logger_v1`.
+
+    Args:
+        nlp: pipeline, initialised, with its whole config.
+        sentences: texts whose structures are kept; the first three docs if there are none; None for
+            no texts.
     """
 
     def __init__(
@@ -181,13 +187,13 @@ class StructureObserver:
             # Some of spaCy's layers fail on a doc without tokens.
             self.drawn = [doc for doc in made if len(doc)][: len(sentences) or DRAWN]
         self.steps: list[int] = []
-        # For each evaluation the docs that are drawn, with their structures, and all statistics.
+        # Drawn docs with their structures, and all statistics, at each evaluation.
         self.history: list[list[Doc]] = []
         self.statistics: list[Statistics] = []
         self._before: dict[str, list[list[SpanStructure]]] = {}
 
     def columns(self, names: Sequence[str] | None) -> list[tuple[str, str]]:
-        """(layer, statistic) of each column that the console shows; refuses unknown statistics."""
+        """Return (layer, statistic) of each console column, and refuse unknown statistics."""
         from spacy_latent.analysis.structures import MEANINGS
         from spacy_latent.kinds import Kind, find_kind
         from spacy_latent.pipeline.inspection import latent_components
@@ -210,7 +216,7 @@ class StructureObserver:
         ]
 
     def evaluate(self, step: int) -> Statistics:
-        """Mean of each statistic, by layer."""
+        """Return the mean of each statistic, by layer."""
         from spacy_latent.pipeline.inspection import inspect_pipe
 
         docs = [doc.copy() for doc in self.docs]
@@ -279,7 +285,7 @@ def _rows(
 def _changed(
     before: Sequence[Sequence[SpanStructure]] | None, now: Sequence[Sequence[SpanStructure]]
 ) -> float | None:
-    """1 − the share of parts that both have; None where nothing can be compared."""
+    """Return 1 − the share of parts that both have, or None if nothing can be compared."""
     from spacy_latent.analysis.agreement import common_parts
 
     if before is None:
@@ -287,7 +293,7 @@ def _changed(
     shared = parts = 0.0
     for ours, theirs in zip(before, now):
         for a, b in zip(ours, theirs):
-            # Other sentences than before: nothing to compare part by part.
+            # The sentences have changed, so their parts cannot be compared.
             if (a.start, a.end, a.kind) == (b.start, b.end, b.kind):
                 both, either = common_parts(a.kind, a.decoded, b.decoded)
                 shared, parts = shared + both, parts + either
@@ -295,8 +301,10 @@ def _changed(
 
 
 def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
-    """The page of drawings, and an SVG for each text and layer beside it: ``strip.html`` has
-    ``strip-1.svg`` and so on."""
+    """Write the page of drawings, and an SVG for each text and layer in the same directory.
+
+    With ``strip.html``, the SVG files are ``strip-1.svg`` and so on.
+    """
     from spacy_latent.visualize.charts import curves
     from spacy_latent.visualize.film import animated_svg, film_page
 
@@ -316,14 +324,14 @@ def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
         try:
             animation = animated_svg(film)
         except LatentError:
-            # The page says so in its place.
+            # The page shows the error in place of the animation.
             continue
         if animation:
             path.with_name(f"{path.stem}-{i}.svg").write_text(animation, encoding="utf8")
 
 
 def make_films(observer: StructureObserver, frames: int) -> list[Film]:
-    """A film of each text and layer, of at most ``frames`` evaluations at equal distances."""
+    """Make a film of each text and layer, of at most ``frames`` evaluations at equal distances."""
     from spacy_latent.visualize.film import Film, Frame
 
     last = len(observer.history) - 1
@@ -354,7 +362,7 @@ def _titles(shown: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _flat(found: Statistics) -> dict[str, float]:
-    """By names that W&B and MLflow both take."""
+    """Return the statistics under names that both W&B and MLflow accept."""
     return {
         f"latent/{layer.replace('#', '.')}/{name.replace(' ', '_')}": value
         for layer, values in found.items()
@@ -376,8 +384,12 @@ def _record(info: dict[str, Any], found: Statistics) -> dict[str, Any]:
 
 
 def _plain(value: Any, factor: float = 1.0) -> Any:
-    """As JSON holds it, null for what is not finite. factor: scores are in percent, as spaCy's
-    console logger has them, but for words per second."""
+    """Convert a value for JSON, with null for values that are not finite.
+
+    Args:
+        factor: factor of scores, which are in percent as in spaCy's console logger. Words per
+            second are not scaled.
+    """
     if isinstance(value, dict):
         return {
             str(key): _plain(inner, 1.0 if key == "speed" else factor)
