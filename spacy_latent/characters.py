@@ -34,7 +34,8 @@ def visible(text: str) -> str:
 
 def escaped(text: str) -> str:
     """The text as it is, but for characters that would steer a terminal or turn the direction of
-    what follows, which are as Python writes them."""
+    what follows, which are as Python writes them.
+    """
     return "".join(c if is_harmless(c) else repr(c)[1:-1] for c in text)
 
 
@@ -45,7 +46,8 @@ def escaped_lines(text: str) -> str:
 
 def on_one_line(text: str) -> str:
     """A word or name for a terminal, in quotation marks where it has no character to see or one
-    that is escaped."""
+    that is escaped.
+    """
     if not is_seen(text):
         return repr(text)
     shown = escaped(text)
@@ -60,7 +62,8 @@ def is_seen(text: str) -> bool:
 def is_harmless(character: str) -> bool:
     """Return whether a character may be drawn and printed unchanged.
 
-    :func:`visible` puts a sign for all others. Joiners, soft hyphens and spaces are harmless."""
+    :func:`visible` puts a sign for all others. Joiners, soft hyphens and spaces are harmless.
+    """
     return _sign(character) == character
 
 
@@ -82,7 +85,8 @@ def columns(text: str) -> int:
     """Return the number of columns that a text takes in a terminal.
 
     A character of Chinese or an emoji takes two. A combining mark, a joiner and a character that is
-    joined to an emoji take none."""
+    joined to an emoji take none.
+    """
     count = last = 0
     for before, character in zip(f" {text}", text):
         if character == EMOJI_STYLE and last == 1:

@@ -75,7 +75,8 @@ class _Known:
 
     def holds(self, doc: Doc, place: Place) -> bool:
         """Records are replaced, not changed. The one that a confidence is from is all that has to
-        be the same; where there is none, all are looked at."""
+        be the same; where there is none, all are looked at.
+        """
         if self.tokens != len(doc):
             return False
         if place in self.found:
@@ -94,7 +95,8 @@ _known: WeakKeyDictionary[Doc, _Known] = WeakKeyDictionary()
 def confidence(span: Span) -> float | None:
     """Return the probability, in [0, 1], that a span is an entity with its label.
 
-    It is None if no component that stored probabilities found the span."""
+    It is None if no component that stored probabilities found the span.
+    """
     doc, place = span.doc, (span.start_char, span.end_char, span.label_)
     known = _known.get(doc)
     if known is None or not known.holds(doc, place):

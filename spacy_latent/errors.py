@@ -131,7 +131,8 @@ def check_whole(
     **settings: object,
 ) -> None:
     """Raise ``error`` for the first of the ``settings`` of ``name`` that is no whole number of at
-    least ``least``, nor None where it may be."""
+    least ``least``, nor None where it may be.
+    """
     for setting, number in settings.items():
         if not is_whole(number, least) and not (or_null and number is None):
             raise error(
@@ -143,7 +144,8 @@ def check_whole(
 def check_flags(name: str, error: type[LatentError] = LatentError, **settings: object) -> None:
     """Raise ``error`` for the first of the ``settings`` of ``name`` that is neither true nor false.
     ``"no"`` in a config, and ``False`` as Python spells it on a command line, are texts, which
-    would count as true."""
+    would count as true.
+    """
     for setting, flag in settings.items():
         if isinstance(flag, str) or flag not in (True, False):
             raise error(f"{name}: {setting} is {flag!r}; expected true or false.")

@@ -82,7 +82,8 @@ _PRESENT: ContextVar[Mapping[int, Intervention]] = ContextVar("spacy_latent_inte
 @contextmanager
 def intervening(interventions: Mapping[int, Intervention]) -> Iterator[None]:
     """While it lasts, Thinc models of these ids predict so, in this thread. What was asked for
-    around it does not hold meanwhile."""
+    around it does not hold meanwhile.
+    """
     token = _PRESENT.set({key: one for key, one in interventions.items() if one})
     try:
         yield

@@ -51,7 +51,8 @@ class Staged:
 
 def follow(first: Kind, then: Kind, end: int) -> Kind:
     """``then``, with ``first`` in its place in updates before ``end``; both may have stages, of
-    which none may be without an update."""
+    which none may be without an update.
+    """
     if not is_whole(end, 1):
         raise LatentError(
             f"{then.end_setting} is {end!r}; expected the number of updates of training, at least "
@@ -74,7 +75,8 @@ def follow(first: Kind, then: Kind, end: int) -> Kind:
 def following(first: Staged, then: Staged) -> str:
     """Return a clause that says that one follows the other.
 
-    It has their names, or, if these are equal, the settings that differ."""
+    It has their names, or, if these are equal, the settings that differ.
+    """
     if first.name == then.name:
         return f"{then.shown} follows {first.shown}"
     return f"{then.name} follows {first.name}"
@@ -90,6 +92,7 @@ def unreached(staged: Staged, updates: int) -> str:
 
 def periods(*staged: Staged) -> Iterator[tuple[int, int | None]]:
     """Updates (first, end) in which none of them changes; the last, without end, is also that of
-    prediction."""
+    prediction.
+    """
     ends = sorted({end for each in staged for end, _ in each.stages})
     yield from zip([0, *ends], [*ends, None])
