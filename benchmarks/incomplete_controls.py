@@ -9,6 +9,13 @@ Of the texts of ``flags.spacy``, which has 150 annotated completely and flags of
 - ``flags_self_trained.spacy``: the complete texts, and the others as a ``crf_ner`` that was trained
   on the complete ones annotates them, without entities of labels that are flagged to be absent.
   Texts in which it finds none of a label that is flagged are left out.
+
+Of the texts of ``sources.spacy``, in which several sources wrote entities:
+
+- ``sources_aggregated.spacy``: the entities that a hidden Markov model finds most probable. Its
+  states are BIO tags. Each source emits a tag given the state, independently of the other sources.
+  It is trained by expectation maximization on the sources alone, as aggregators for weak
+  supervision are.
 """
 
 from __future__ import annotations
@@ -17,13 +24,14 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import spacy
 from spacy.cli.train import train
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc, DocBin, Span
 
 from benchmarks.learning_groups import BC5CDR
-from spacy_latent.corpora.incomplete import PREFIX
+from spacy_latent.corpora.incomplete import PREFIX, SOURCE
 
 TEACHER = "configs/ner_crf.cfg"
 STEPS = 300
@@ -65,6 +73,106 @@ def self_trained(docs: list[Doc], nlp: Language) -> Iterator[Doc]:
         yield doc
 
 
+class SourceHmm:
+    """Hidden Markov model of BIO tags that several sources observe."""
+
+    def __init__(self, labels: list[str], sources: int) -> None:
+        self.tags = ["O", *(f"{place}-{label}" for label in labels for place in "BI")]
+        count = len(self.tags)
+        self.start = np.full(count, 1.0 / count)
+        self.transitions = np.full((count, count), 1.0 / count)
+        for place, tag in enumerate(self.tags):
+            if tag.startswith("I-"):
+                before = [self.tags.index(f"B-{tag[2:]}"), place]
+                others = [other for other in range(count) if other not in before]
+                self.start[place] = self.transitions[others, place] = 0.0
+        self.start /= self.start.sum()
+        self.transitions /= self.transitions.sum(1, keepdims=True)
+        wrong = 0.3 / (count - 1)
+        confusions = np.full((count, count), wrong) + (0.7 - wrong) * np.eye(count)
+        self.emissions = np.repeat(confusions[None], sources, 0)
+
+    def seen(self, doc: Doc) -> np.ndarray:
+        """Return the numbers of the tags that each source gives, ``(S, n)``."""
+        found = np.zeros((len(self.emissions), len(doc)), dtype=np.int64)
+        for source, row in enumerate(found, 1):
+            for span in doc.spans[f"{SOURCE}{source}"]:
+                row[span.start] = self.tags.index(f"B-{span.label_}")
+                row[span.start + 1 : span.end] = self.tags.index(f"I-{span.label_}")
+        return found
+
+    def likelihoods(self, seen: np.ndarray) -> np.ndarray:
+        """Return the probability of the observations given each state, ``(n, K)``."""
+        each = [own[:, tags] for own, tags in zip(self.emissions, seen)]
+        return np.prod(each, axis=0).T
+
+    def learn(self, texts: list[np.ndarray]) -> None:
+        """Take one step of expectation maximization, with one count added everywhere."""
+        start, transitions = self.start.copy(), (self.transitions > 0).astype(float)
+        emissions = np.ones_like(self.emissions)
+        for seen in texts:
+            likely = self.likelihoods(seen)
+            forward, backward = np.empty_like(likely), np.ones_like(likely)
+            for i, own in enumerate(likely):
+                forward[i] = own * (self.start if not i else forward[i - 1] @ self.transitions)
+                forward[i] /= forward[i].sum()
+            for i in range(len(likely) - 2, -1, -1):
+                backward[i] = self.transitions @ (likely[i + 1] * backward[i + 1])
+                backward[i] /= backward[i].sum()
+            posterior = forward * backward
+            posterior /= posterior.sum(1, keepdims=True)
+            start += posterior[0]
+            for i in range(len(likely) - 1):
+                pair = np.outer(forward[i], likely[i + 1] * backward[i + 1]) * self.transitions
+                transitions += pair / pair.sum()
+            for own, tags in zip(emissions, seen):
+                np.add.at(own.T, tags, posterior)
+        self.start = start / start.sum()
+        self.transitions = transitions / transitions.sum(1, keepdims=True)
+        self.emissions = emissions / emissions.sum(2, keepdims=True)
+
+    def best(self, seen: np.ndarray) -> list[str]:
+        """Return the most probable tags."""
+        with np.errstate(divide="ignore"):
+            likely, between = np.log(self.likelihoods(seen)), np.log(self.transitions)
+            scores = [np.log(self.start) + likely[0]]
+        back = []
+        for own in likely[1:]:
+            options = scores[-1][:, None] + between
+            back.append(options.argmax(0))
+            scores.append(options.max(0) + own)
+        path = [int(scores[-1].argmax())]
+        for pointers in reversed(back):
+            path.append(int(pointers[path[-1]]))
+        return [self.tags[state] for state in reversed(path)]
+
+
+def aggregated(docs: list[Doc], rounds: int = 10) -> Iterator[Doc]:
+    names = sorted({name for doc in docs for name in doc.spans})
+    labels = sorted({span.label_ for doc in docs for name in names for span in doc.spans[name]})
+    model = SourceHmm(labels, len(names))
+    texts = [model.seen(doc) for doc in docs]
+    for _ in range(rounds):
+        model.learn(texts)
+    for doc, seen in zip(docs, texts):
+        doc.set_ents([], default="outside")
+        doc.ents = spans_of(doc, model.best(seen))
+        for name in names:
+            del doc.spans[name]
+        yield doc
+
+
+def spans_of(doc: Doc, tags: list[str]) -> list[Span]:
+    """Return the entities of BIO tags."""
+    found, start = [], 0
+    for i, tag in enumerate([*tags, "O"]):
+        if i and tags[i - 1] != "O" and not tag.startswith("I-"):
+            found.append(Span(doc, start, i, tags[i - 1][2:]))
+        if tag.startswith("B-"):
+            start = i
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,11 +188,12 @@ def main() -> None:
     }
     train(TEACHER, teacher, overrides=settings)
     nlp = spacy.load(teacher / "model-best")
-    for name, kept in (
-        ("flags_negatives", negatives),
-        ("flags_self_trained", lambda docs: self_trained(docs, nlp)),
+    for given, name, kept in (
+        ("flags", "flags_negatives", negatives),
+        ("flags", "flags_self_trained", lambda docs: self_trained(docs, nlp)),
+        ("sources", "sources_aggregated", aggregated),
     ):
-        docs = list(DocBin().from_disk(folder / "flags.spacy").get_docs(nlp.vocab))
+        docs = list(DocBin().from_disk(folder / f"{given}.spacy").get_docs(nlp.vocab))
         DocBin(docs=kept(docs)).to_disk(folder / f"{name}.spacy")
 
 

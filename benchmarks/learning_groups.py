@@ -292,6 +292,11 @@ INCOMPLETE_ENTRIES = (
         "control: sources, the majority of each span",
         settings=trained_on("corpus/incomplete/sources_as_if_complete.spacy"),
     ),
+    Entry(
+        "ner_crf",
+        "control: sources, aggregated by a hidden Markov model",
+        settings=trained_on("corpus/incomplete/sources_aggregated.spacy"),
+    ),
 )
 INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
 GROUPS = {
