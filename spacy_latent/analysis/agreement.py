@@ -48,8 +48,8 @@ def head_words(sentences: Sequence[Sequence[str]], trees: Sequence[Heads]) -> fr
 def nearest_head_word(words: Sequence[str], heading: frozenset[str]) -> list[int]:
     """Attach every token to the nearest earlier token whose word is in ``heading``.
 
-    A token without an earlier one is attached to the first such token of the text, which is then the
-    root. A text without such a token attaches these to its first token.
+    A token without an earlier one is attached to the first such token of the text, which is then
+    the root. A text without such a token attaches these to its first token.
     """
     first = next((i for i, word in enumerate(words) if word in heading), 0)
     heads, last = [], first
@@ -100,8 +100,8 @@ def common_parts(kind: str, ours: np.ndarray, theirs: np.ndarray) -> tuple[float
     Brackets of single tokens do not count.
 
     Returns:
-        Twice the number of common parts, and the number of parts of both structures. The quotient is
-        an F1; for heads it is the share of tokens with the same head.
+        Twice the number of common parts, and the number of parts of both structures. The quotient
+        is an F1; for heads it is the share of tokens with the same head.
     """
     return find_kind(kind).common(ours, theirs)
 

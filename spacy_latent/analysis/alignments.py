@@ -45,20 +45,21 @@ def alignment_scores(
 ) -> AlignmentScores:
     """Return the scores of predicted links against sure and possible ones.
 
-    The precision is 0 if no link is predicted. The recall is 0 if no link is sure. The error rate is
-    0 if there are neither predicted nor sure links.
+    The precision is 0 if no link is predicted. The recall is 0 if no link is sure. The error rate
+    is 0 if there are neither predicted nor sure links.
 
     Args:
         predicted: links of each pair of texts.
         sure: sure links of each pair. They are also possible.
-        possible: further possible links of each pair; without them only the sure links are possible.
+        possible: further possible links of each pair; without them only the sure links are
+            possible.
     """
     rows = _counts(predicted, list(sure), possible)
     return _scores(tuple(map(sum, zip(*rows))) if rows else (0, 0, 0, 0))
 
 
-# Counts over one or more pairs of texts: predicted links, sure links, predicted links that are sure,
-# and predicted links that are possible.
+# Counts over one or more pairs of texts: predicted links, sure links, predicted links that are
+# sure, and predicted links that are possible.
 _Counts = tuple[int, ...]
 
 

@@ -151,8 +151,8 @@ class ReferenceTree:
             heads: heads of the predicted tokens, −1 if a token has no head.
 
         Returns:
-            Heads of the reference tokens. They are −1 if an end of the arc is not a single token in both
-            tokenizations.
+            Heads of the reference tokens. They are −1 if an end of the arc is not a single token in
+            both tokenizations.
         """
         given = np.asarray(heads, dtype="int64")
         moved = np.full(len(self.own), -1, dtype="int64")
@@ -221,8 +221,8 @@ def attachment_table(
         seed: seed of the bootstrap.
 
     Returns:
-        By name of the trees and of the mask, the share, 0 to 1, and the ends of its 95 % interval by
-        the bootstrap over texts. They are NaN if no token counts.
+        By name of the trees and of the mask, the share, 0 to 1, and the ends of its 95 % interval
+        by the bootstrap over texts. They are NaN if no token counts.
     """
     gold = [tree.heads for tree in references]
     table: dict[str, dict[str, Share]] = {name: {} for name in trees}
@@ -242,11 +242,12 @@ def edge_precision(
     reference: Iterable[Heads],
     counted: Iterable[Sequence[bool] | np.ndarray],
 ) -> float:
-    """Return the share of predicted arcs between tokens that the reference has, as a mean over texts.
+    """Return the mean over texts of the share of predicted arcs that the reference has.
 
-    The literature on latent arborescences defines it so (Paulus et al. 2020). Roots have no arc. An
-    arc counts if both of its tokens count. The value equals the recall if every tree has a single
-    root. A text scores 1 if neither tree has an arc, and 0 if only the prediction has none.
+    The literature on latent arborescences defines it so (Paulus et al. 2020). Arcs are between
+    tokens: roots have none. An arc counts if both of its tokens count. The value equals the recall
+    if every tree has a single root. A text scores 1 if neither tree has an arc, and 0 if only the
+    prediction has none.
 
     Args:
         predicted: heads of each tree; a root is its own head, −1 if a token has no head.
@@ -277,11 +278,12 @@ def score_attachment(
     Args:
         examples: pairs of prediction and reference.
         component: its name in the pipeline.
-        ignore: texts of tokens that ``latent_uas_part`` leaves out. Without any, that score is absent.
+        ignore: texts of tokens that ``latent_uas_part`` leaves out. Without any, that score is
+            absent.
 
     Returns:
-        ``latent_uas`` and ``latent_uas_part``, 0 to 1. The dict is empty if no example has reference
-        heads and a latent tree.
+        ``latent_uas`` and ``latent_uas_part``, 0 to 1. The dict is empty if no example has
+        reference heads and a latent tree.
     """
     predicted, reference, counted = [], [], []
     for example in examples:
@@ -324,7 +326,8 @@ def score_trees(
         ignore_labels: labels of reference tokens that do not count, as in spaCy's ``dep_uas``.
 
     Returns:
-        ``latent_uas``, 0 to 1. The dict is empty if no example has reference heads and a latent tree.
+        ``latent_uas``, 0 to 1. The dict is empty if no example has reference heads and a latent
+        tree.
     """
     references, predicted = [], []
     for example in examples:
