@@ -340,7 +340,7 @@ def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
 
 
 def most_precise(found: JudgedEntities) -> Cut | None:
-    """Return the most precise of the thresholds that do not keep few entities, None if all keep few."""
+    """Return the most precise of the thresholds that keep enough entities, None if all keep few."""
     thresholds, reached = precisions(found)
     for place in np.argsort(-reached, kind="stable"):
         one = cut(found, float(thresholds[place]))
