@@ -160,7 +160,7 @@ ALIGNMENT_CONTROLS: dict[str, Control] = {
 
 
 def links_of(doc: Doc, component: str) -> list[tuple[int, int]] | None:
-    """Return the best alignment that ``component`` annotated, as token indices; None without one."""
+    """Return the best alignment that ``component`` annotated, as token indices; None if absent."""
     annotation = doc._.latent.get(component)
     if annotation is None:
         return None
@@ -177,7 +177,6 @@ def score_alignment(
     """Score the alignments of ``component`` against the reference annotations.
 
     Args:
-        examples: pairs of prediction and reference.
         component: its name in the pipeline.
         sure: name of the reference annotation of sure links.
         possible: name of the reference annotation of possible links.

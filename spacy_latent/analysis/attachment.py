@@ -276,7 +276,6 @@ def score_attachment(
     """Score the attachment of the annotation of ``component`` to the heads of the reference.
 
     Args:
-        examples: pairs of prediction and reference.
         component: its name in the pipeline.
         ignore: texts of tokens that ``latent_uas_part`` leaves out. Without any, that score is
             absent.
@@ -321,7 +320,6 @@ def score_trees(
     """Score the unlabelled attachment of ``component`` to the heads of the references.
 
     Args:
-        examples: pairs of prediction and reference.
         component: its name in the pipeline.
         ignore_labels: labels of reference tokens that do not count, as in spaCy's ``dep_uas``.
 

@@ -1,4 +1,4 @@
-"""Scores of entities on texts that were annotated for only some labels."""
+"""Scores of entities on texts that were annotated for some labels alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,8 @@ if TYPE_CHECKING:
 
 
 def asked_alone(example: Example) -> Example:
-    """Return the example without entities of labels that its reference was not annotated for.
-
-    Such entities are neither right nor wrong. They are removed from prediction and reference. The
-    labels are those of ``doc._.annotated_labels`` of the reference. If that is None, the same
-    example is returned.
-    """
+    """The example without entities of labels that ``doc._.annotated_labels`` of its reference does
+    not have, found and gold: they are neither right nor wrong. The same one where that is None."""
     from spacy.training import Example
 
     asked = annotated_labels(example.reference)
@@ -35,11 +31,8 @@ def asked_alone(example: Example) -> Example:
 
 
 def build_label_set_scorer_v1() -> ExampleScorer:
-    """Build a scorer of entities that leaves out labels a text was not annotated for.
-
-    It returns spaCy's scores of entities. An entity of a label that is not in
-    ``doc._.annotated_labels`` of its text is neither right nor wrong. ``entity_scorer`` does the
-    same.
+    """spaCy's scores of entities, in which an entity of a label that its text was not annotated
+    for, by ``doc._.annotated_labels``, is neither right nor wrong. ``entity_scorer`` does so, too.
     """
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:

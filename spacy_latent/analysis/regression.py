@@ -27,7 +27,6 @@ def score_regression(
     has no entry if all references have the same score.
 
     Args:
-        examples: pairs of prediction and reference.
         labels: labels of the component; None for all labels of the references. Docs whose reference
             lacks a label are left out for it.
     """
