@@ -274,7 +274,7 @@ ENOUGH = 50
 
 
 def keeps_few(one: Cut, found: JudgedEntities) -> bool:
-    """Return whether the entities kept are a small share of ``found``, or too few for a precision."""
+    """Return whether the entities kept are few, in number or as a share of ``found``."""
     return one.kept < FEW or one.kept < SMALL_SHARE * len(found.probabilities)
 
 

@@ -383,7 +383,7 @@ class Figures:
 
 
 def fields_of(record: DataclassInstance) -> dict[str, object]:
-    """Return the fields of a record by name, without those that are None by default and None now."""
+    """Return the fields of a record by name, without those that are None and None by default."""
     given = {each.name: getattr(record, each.name) for each in fields(record)}
     absent = {each.name for each in fields(record) if each.default is None}
     return {name: value for name, value in given.items() if name not in absent or value is not None}

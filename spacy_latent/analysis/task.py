@@ -58,7 +58,7 @@ class Measure:
 
 
 def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
-    """Return the measures that the pipeline predicts and the references annotate, in pipeline order."""
+    """Return the measures that the pipeline predicts and the references annotate, in its order."""
     found: dict[str, Measure] = {}
     for name, pipe in nlp.pipeline:
         for assigned in nlp.get_pipe_meta(name).assigns:
@@ -112,7 +112,7 @@ def _right_category(example: Example) -> Sequence[float]:
 
 
 def best_category(cats: dict[str, float]) -> str:
-    """Return the label with the highest score, "" without labels; ties go to the first in the alphabet."""
+    """Return the label with the highest score, in a tie the first in the alphabet; "" without labels."""
     return min(cats, key=lambda label: (-cats[label], label), default="")
 
 

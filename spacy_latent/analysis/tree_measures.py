@@ -161,7 +161,9 @@ Key = TypeVar("Key", bound=Hashable)
 def shares(
     counts: Mapping[Key, Mapping[str, np.ndarray]], measures: Mapping[str, Value], seed: int = 0
 ) -> dict[Key, dict[str, Share]]:
-    """Return scores with their intervals from counts of the same texts, all from the same resamples.
+    """Return scores with their intervals from counts of the same texts.
+
+    All intervals come from the same resamples.
 
     Args:
         counts: ``(D, c)`` by name and measure.

@@ -597,7 +597,7 @@ def _of_mixtures(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_references(figures: LayerFigures) -> list[Verdict]:
-    """Return verdicts from the agreement with references, compared with controls and random structures."""
+    """Return verdicts from the agreement with references, next to controls and random structures."""
     reference = figures.reference
     if not reference:
         return []
