@@ -112,7 +112,10 @@ def _right_category(example: Example) -> Sequence[float]:
 
 
 def best_category(cats: dict[str, float]) -> str:
-    """Return the label with the highest score, in a tie the first in the alphabet; "" without labels."""
+    """Return the label with the highest score, "" without labels.
+
+    If several labels have it, the first in the alphabet is returned.
+    """
     return min(cats, key=lambda label: (-cats[label], label), default="")
 
 

@@ -219,7 +219,7 @@ def percent(share: float) -> str:
 
 
 def points(share: float) -> str:
-    """Format a difference of scores in points of a hundred, with a minus sign rather than a hyphen."""
+    """Format a difference of scores in points of a hundred, with a proper minus sign."""
     return f"{100 * share:.1f}".replace("-", "−").replace("−0.0", "0.0")
 
 
@@ -597,7 +597,7 @@ def _of_mixtures(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_references(figures: LayerFigures) -> list[Verdict]:
-    """Return verdicts from the agreement with references, next to controls and random structures."""
+    """Return verdicts from the agreement with references, compared to that of controls."""
     reference = figures.reference
     if not reference:
         return []

@@ -334,8 +334,8 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
 
 def _log_sums(values: Tensor, target: Tensor, rows: int) -> Tensor:
     """Return log Σ exp of the values ``(..., S)`` that have the same target, ``(..., rows)``."""
-    # States that two tables forbid count as those that one does. Values less than NEVER would make a
-    # sum 0, and the gradient of its logarithm NaN.
+    # States that two tables forbid count like those that one does. Values less than NEVER would
+    # make a sum 0, and the gradient of its logarithm NaN.
     values = values.clamp_min(NEVER)
     places = target.expand_as(values)
     shape = (*values.shape[:-1], rows)
