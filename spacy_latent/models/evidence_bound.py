@@ -70,7 +70,7 @@ class Evidence:
         self.learn_rate = learn_rate
 
     def check_trees(self, structure: Structure) -> None:
-        """Raise an error for decoders without words along arcs, and for misfits of the set of trees."""
+        """Raise an error if the decoder has no words along arcs, or does not suit the trees."""
         self._check_decoder(self.decoder, ArcDecoder, "spacy-latent.WordsByHeads.v1")
 
     def _check_decoder(self, decoder: Any, kind: type[WordDecoder], instead: str = "") -> Any:
@@ -110,7 +110,7 @@ class EvidenceBound(Evidence):
         self.kl_weight = Scheduled(kl_weight, "kl_weight")
 
     def check(self, structure: Structure, estimator: Estimator) -> None:
-        """Raise an error for structures and estimators, in any stage of training, that have no bound."""
+        """Raise an error if a structure or estimator, in any stage of training, has no bound."""
         self._check_decoder(self.decoder, Decoder, "spacy-latent.BagOfWords.v1")
         for first, _ in periods(structure, estimator):
             check_bound(structure.at(first), estimator.at(first))
