@@ -272,7 +272,10 @@ class _Departure:
 
 
 def _departures(chain: TagSequence, run: Run, size: int) -> list[_Departure]:
-    """Return all ways to leave a run in a doc of this size; each sequence belongs to at most one."""
+    """Return all ways to leave a run in a doc of this size.
+
+    Each sequence leaves the run in at most one of these ways.
+    """
     assert chain.bound is not None
     transitions, _, end = (part.numpy() for part in chain.bound)
     found = []

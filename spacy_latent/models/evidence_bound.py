@@ -196,7 +196,7 @@ def check_bound(structure: Structure, estimator: Estimator) -> None:
 
 
 def is_exact(structure: Structure, estimator: Estimator) -> bool:
-    """Return whether the KL is a sum rather than an estimate from the structures that were drawn."""
+    """Return whether the KL is a sum rather than an estimate from drawn structures."""
     return estimator.posterior == "weights" or "marginals" in structure.tractable
 
 
@@ -280,7 +280,7 @@ def objective(
 
 
 def begin(decoder: WordDecoder, docs: Iterable[Doc]) -> None:
-    """Pass the words of docs to a decoder before training, the only ones it ever counts."""
+    """Pass the words of docs to a decoder before training, for first values of its weights."""
     decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
 
 
