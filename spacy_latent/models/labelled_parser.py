@@ -190,7 +190,7 @@ def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
 
 
 def shares_of(model: Model) -> Shares | None:
-    """Return the weights of the words in the next update, None if the model has no such objective."""
+    """Return the weights of the words in the next update, None without such an objective."""
     evidence = evidence_of(model)
     shim: Any = model.layers[1].shims[0]
     return None if evidence is None else Shares.at(shim.updates, evidence.settings)

@@ -359,7 +359,9 @@ def _probabilities(model: Model, logits: Tensor) -> Tensor:
 def run_and_keep(
     model: Model, docs: Sequence[Doc], is_train: bool, with_evidence: bool = True
 ) -> tuple[TextPredictions, Any, Callable[[], Kept]]:
-    """Return the results of :func:`run`, and a function that returns the input of :func:`inner_step`.
+    """Return the results of :func:`run`, and a function for further steps.
+
+    That function returns the structures that :func:`inner_step` needs.
 
     Args:
         model: model of a classifier.
@@ -401,7 +403,10 @@ def run_and_keep(
 
 
 def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
-    """Take a further step on kept structures, see :func:`spacy_latent.models.text_layer_model.inner_step`."""
+    """Take a further step on kept structures.
+
+    See :func:`spacy_latent.models.text_layer_model.inner_step`.
+    """
     inner_step(model.layers[1], kept, advantage, before, clip)
 
 

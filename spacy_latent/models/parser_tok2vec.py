@@ -26,9 +26,10 @@ def build_parser_tok2vec_v1(
     dropout: float | None = None,
     mixed_precision: bool = False,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Build a model from docs to one vector per token, through a binary tree learned without a chart.
+    """Build a model from docs to one vector per token, through a binary tree.
 
-    It can be used in place of ``spacy-latent.LatentTok2Vec.v1``.
+    The tree is learned without a chart. The model can be used in place of
+    ``spacy-latent.LatentTok2Vec.v1``.
 
     Args:
         tok2vec, width, span_getter, residual, scorer_learn_rate, dropout, mixed_precision: as in
