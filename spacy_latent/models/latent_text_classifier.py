@@ -349,7 +349,7 @@ def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredicti
 
 
 def _probabilities(model: Model, logits: Tensor) -> Tensor:
-    """Return the probabilities of the labels for each structure, under the component's constraints."""
+    """Return the probabilities of the labels for each structure, with the constraints on them."""
     read: Callable[[Tensor], Tensor] | None = model.attrs.get(PROBABILITIES)
     if read is not None:
         return read(logits)

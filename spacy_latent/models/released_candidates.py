@@ -1,4 +1,4 @@
-"""Candidates of rationales that training starts with a few of and later extends."""
+"""Candidates of rationales that grow in the course of training."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -33,7 +33,10 @@ class ReleasedCandidates(Staged):
         return self.candidates(docs)
 
     def covers(self, other: "ReleasedCandidates") -> bool | None:
-        """Return whether these contain every word of ``other``, ignoring stages; None if only docs tell."""
+        """Return whether these contain every word of ``other``; None if only docs tell.
+
+        Stages are ignored.
+        """
         told = getattr(self.candidates, "covers", None)
         return None if told is None else told(other.candidates)
 
