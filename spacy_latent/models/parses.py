@@ -122,7 +122,10 @@ def spaces_of(
 def without_spaces(
     structure: DependencyTree, scores: Tensor, hosts: dict[int, np.ndarray]
 ) -> Tensor:
-    """Return scores ``(B, n+1, n+1)`` that fix the heads of white space and exclude it as a head."""
+    """Return scores ``(B, n+1, n+1)`` that fix the heads of white space.
+
+    White space cannot be a head in them.
+    """
     # With bounds on arcs, such a tree may not exist.
     if not hosts or structure.direction != "any" or structure.max_arc_length is not None:
         return scores

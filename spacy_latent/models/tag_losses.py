@@ -272,7 +272,13 @@ class Probabilities:
     mixture: tuple[np.ndarray, np.ndarray] | None = None
 
     def of_run(self, b: int, start: int, end: int) -> float:
-        """Return the joint probability of the best sequence's tags from ``start`` to before ``end``."""
+        """Return the joint probability of tags of the best sequence.
+
+        Args:
+            b: number of the doc.
+            start: first token of the run.
+            end: token after the run.
+        """
         own = self.best[b, start:end]
         if self.mixture is not None:
             sequences, weights = self.mixture

@@ -64,7 +64,7 @@ def refuses_empty_texts(model: Model) -> list[str]:
 
 
 def _pooling(model: Model) -> tuple[Model, Model]:
-    """Return the layer of spaCy's classifier that concatenates texts, and the next, which pools them."""
+    """Return the layer of spaCy's classifier that concatenates texts, and the pooling after it."""
     for node in model.walk():
         for before, after in zip(node.layers, node.layers[1:]):
             # A chain may be inside of another.
