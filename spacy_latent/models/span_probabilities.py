@@ -74,7 +74,10 @@ class SpanProbabilities:
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
     def _grown(self, b: int, length: int, least: float) -> list[tuple[Place, float]]:
-        """Extend spans token by token; a longer span is no more probable than the run it extends."""
+        """Extend spans token by token, and drop runs that are less probable than ``least``.
+
+        A longer span is no more probable than the run it extends.
+        """
         single, running = self._single[b, :length], self._begin[b, :length].copy()
         found = _places(single, 0, 1, least)
         steps = {name: step[b] for name, step in self._steps.items()}

@@ -49,7 +49,7 @@ class Supervision:
     left_out: int = 0
 
     def draw(self, scores: Tensor) -> Tensor | None:
-        """Return the noise of a batch, ``(num_samples, B, *parts)``; None for losses without noise."""
+        """Return the noise of a batch, ``(num_samples, B, *parts)``; None for other losses."""
         if self.loss != "perturbed":
             return None
         copies = scores.detach().expand(self.num_samples, *scores.shape)
