@@ -261,7 +261,8 @@ INCOMPLETE_ENTRIES = (
     *_missing("flags"),
     Entry("ner_label_sets", "one label in each half"),
     Entry("ner_label_sets", "control: label sets, no learned transitions", settings=NO_TRANSITIONS),
-    *_missing("label_sets"),
+    # Their tokens without an entity are annotated as outside; nothing in them is missing.
+    *_missing("label_sets")[:2],
     Entry("ner_sparse", "30 % of the entities, expected ratio"),
     Entry(
         "ner_sparse",

@@ -36,8 +36,8 @@ def lost_digits_message(name: str, items: list[int]) -> str:
     return (
         f"{name}: in item(s) {items[:10]} of the batch all structures use scores so large that "
         "their sums keep no digit of the others. Forbid parts by -inf in place of large negative "
-        "scores, or call the structure outside of torch.compile and torch.export, where large "
-        "scores count first."
+        "scores, or call the structure outside of torch.compile, torch.export and torch.func, "
+        "where large scores count first."
     )
 
 

@@ -30,17 +30,45 @@ def asked_alone(example: Example) -> Example:
     return Example(*docs)
 
 
-def build_label_set_scorer_v1() -> ExampleScorer:
-    """spaCy's scores of entities, in which an entity of a label that its text was not annotated
-    for, by ``doc._.annotated_labels``, is neither right nor wrong. ``entity_scorer`` does so, too.
+def spans_asked_alone(example: Example, key: str) -> Example:
+    """Return the example without spans of labels that the reference was not annotated for.
+
+    Args:
+        key: name of the group of spans, found and gold.
+    """
+    from spacy.training import Example
+
+    asked = annotated_labels(example.reference)
+    if asked is None:
+        return example
+    docs = []
+    for doc in (example.predicted, example.reference):
+        copied = doc.copy()
+        if key in doc.spans:
+            copied.spans[key] = [span for span in copied.spans[key] if span.label_ in asked]
+        docs.append(copied)
+    return Example(*docs)
+
+
+def build_label_set_scorer_v1(spans_key: str | None = None) -> ExampleScorer:
+    """spaCy's scores of entities or spans of the labels that texts were annotated for.
+
+    An entity of a label that is not in ``doc._.annotated_labels`` is neither right nor wrong.
+    ``entity_scorer`` does so, too.
+
+    spans_key: the group of spans that is scored, as of ``tree_spancat``; None for entities.
     """
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:
+        from spacy.pipeline.spancat import spancat_score
         from spacy.scorer import get_ner_prf
 
-        return get_ner_prf([asked_alone(example) for example in examples], **kwargs)
+        if spans_key is None:
+            return get_ner_prf([asked_alone(example) for example in examples], **kwargs)
+        alone = [spans_asked_alone(example, spans_key) for example in examples]
+        return spancat_score(alone, **{"spans_key": spans_key, **kwargs})
 
     return score
 
 
-__all__ = ["asked_alone", "build_label_set_scorer_v1"]
+__all__ = ["asked_alone", "build_label_set_scorer_v1", "spans_asked_alone"]

@@ -1,14 +1,14 @@
-"""What a latent component writes on a Doc, and how it is read: ``doc._.latent``.
+"""Storage of latent structures on a Doc, and access to them: ``doc._.latent``.
 
 ``doc._.latent`` maps the name of each latent component to a :class:`LatentAnnotation`. The data are
-plain Python and NumPy in ``doc.user_data``, one entry per span, under the keys that spaCy uses for
-span attributes. They therefore survive ``Doc.to_bytes``, ``DocBin(store_user_data=True)``,
-copies, pickling, ``nlp.pipe(n_process=2)`` and ``Doc.from_docs``, and
-``Span.as_doc(copy_user_data=True)`` for the structures that lie wholly inside the span. Without
-``copy_user_data`` or ``store_user_data``, or with "user_data" excluded, spaCy drops them.
-``doc.to_json(underscore=["latent"])`` writes them for ``Doc.from_json`` too.
+plain Python and NumPy objects in ``doc.user_data``. There is one entry per span, under the keys
+that spaCy uses for span attributes. The entries therefore survive ``Doc.to_bytes``,
+``DocBin(store_user_data=True)``, copies, pickling, ``nlp.pipe(n_process=2)`` and ``Doc.from_docs``.
+``Span.as_doc(copy_user_data=True)`` keeps the structures that lie entirely inside the span. spaCy
+drops the entries without ``copy_user_data`` or ``store_user_data``, or with "user_data" excluded.
+``doc.to_json(underscore=["latent"])`` writes them in a form that ``Doc.from_json`` reads.
 
-``doc._.annotated_labels`` and ``doc._.entity_flags`` say what the annotation of a doc leaves open;
+``doc._.annotated_labels`` and ``doc._.entity_flags`` state which parts of a doc are not annotated;
 see :mod:`spacy_latent.annotations.completeness`.
 """
 

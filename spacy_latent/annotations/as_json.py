@@ -1,4 +1,4 @@
-"""Structures as JSON."""
+"""Conversion of structures to JSON."""
 
 from __future__ import annotations
 
@@ -19,32 +19,43 @@ def to_json(
     kinds: Mapping[str, str] | None = None,
     threshold: float | None = None,
 ) -> dict[str, dict[str, object]]:
-    """The structures of a doc by component; indices of tokens are those of the doc.
+    """Return the structures of a doc as JSON-serializable dicts, by component.
 
-    Trees have heads, the index of each token's head, its own for a root, and arcs, [head, modifier,
-    probability], where the head of a root is null, and dependencies, [head, modifier, label,
-    probability], where arcs are labelled; tags have tags, and entities, [start, end,
-    label, probability], where their names make some, with possible ones where the component was
-    calibrated for a coverage, and in each alternative those that it has not of the first one
-    ("without") and those that only it has ("with"), and each span has the
-    min_confidence of the component, where that leaves less probable ones out of ``doc.ents``, and
-    entities_calibrated, true, where probabilities of entities were calibrated and weights of
-    alternatives were not;
-    items have items, [token, probability]; pairs of words have cells, [token of the first text,
-    token of the second, probability]; spans have brackets, [start, end, probability], and segments
-    and phrases their label at the end of these. The labels that tags, and decoded labels, are
-    numbers of are in labels, where they have names. Probabilities that are not stored are null. All
-    have the decoded structure and alternatives of
-    each span, as in :class:`spacy_latent.annotations.SpanStructure`. A text without tokens has the
-    same keys, with nothing in their lists.
+    Token indices are indices in the doc. The keys of an entry depend on the kind of the structure:
 
-    kinds: of what components write, by the names that it is stored under; for texts without
-        tokens.
-    threshold: with it, all parts that are at least so probable are in probable, whether they are
-        of the best structure or not: as in dependencies, arcs, cells, items or brackets, [token,
-        tag, probability] of tags, and of others the numbers of the part and its probability.
+    - Trees: ``heads``, the index of each token's head, with a root as its own head; and ``arcs``,
+      [head, modifier, probability], with null as the head of a root. Labelled trees also have
+      ``dependencies``, [head, modifier, label, probability].
+    - Tags: ``tags``. Tags whose names form entities also have ``entities``, [start, end, label,
+      probability]. ``possible`` is there if the component was calibrated for a coverage. Each
+      alternative lists the entities that only the first alternative has ("without") and the
+      entities that only this alternative has ("with"). A span has ``min_confidence`` if the
+      component leaves less probable entities out of ``doc.ents``. It has ``entities_calibrated``,
+      true, if the probabilities of entities were calibrated and the weights of alternatives were
+      not.
+    - Items: ``items``, [token, probability].
+    - Pairs of words: ``cells``, [token of the first text, token of the second, probability].
+    - Spans: ``brackets``, [start, end, probability]. Brackets of segments and phrases end with the
+      label.
 
-    Raises LatentError for a threshold where no probabilities are stored.
+    ``labels`` has the names behind the numbers of tags and of decoded labels, if they have names.
+    Every entry has the decoded structure and the alternatives of each span, in the form of
+    :class:`spacy_latent.annotations.SpanStructure`. Probabilities that are not stored are null. A
+    text without tokens has the same keys, with empty lists.
+
+    Args:
+        doc: The doc.
+        components: Names of the components to include. Components without an annotation are
+            skipped.
+        kinds: The kind that each component writes, by the name that the structures are stored
+            under; used for texts without tokens.
+        threshold: If given, ``probable`` lists all parts with at least this probability, whether or
+            not they belong to the best structure. Their form is the form in ``dependencies``,
+            ``arcs``, ``cells``, ``items`` or ``brackets``; [token, tag, probability] for tags; and
+            the numbers of the part followed by its probability for other kinds.
+
+    Raises:
+        LatentError: If a threshold is given and no probabilities are stored.
     """
     found: dict[str, dict[str, object]] = {}
     for name in components:
@@ -136,7 +147,7 @@ READ = {"cells": _cells, "items": _items, "brackets": _brackets}
 
 
 def _probable(annotation: LatentAnnotation, given: set[str], threshold: float) -> list[list[Any]]:
-    """All parts that are at least so probable, in the form that the kind's list has."""
+    """Return all parts with at least this probability, in the form of the list of their kind."""
     if "arcs" in given:
         read = _dependencies if _is_labelled(annotation) else _arcs
         return read(annotation, threshold)

@@ -1,4 +1,4 @@
-"""What the annotation of a doc leaves open: ``doc._.annotated_labels`` and ``doc._.entity_flags``.
+"""Completeness of the annotation: ``doc._.annotated_labels`` and ``doc._.entity_flags``.
 
 Both are values in ``doc.user_data``, so that ``DocBin(store_user_data=True)`` keeps them.
 """
@@ -16,7 +16,7 @@ from spacy_latent.errors import LatentError, is_whole
 ANNOTATED_LABELS, ENTITY_FLAGS = "annotated_labels", "entity_flags"
 
 for _name in (ANNOTATED_LABELS, ENTITY_FLAGS):
-    # Where somebody registered the name, the value is read all the same.
+    # The value is read from doc.user_data even if the user registered an extension of this name.
     if not Doc.has_extension(_name):
         Doc.set_extension(_name, default=None)
 
@@ -27,9 +27,17 @@ def _value(doc: Doc, name: str) -> Any:
 
 
 def annotated_labels(doc: Doc) -> tuple[str, ...] | None:
-    """Labels of entities that the text was annotated for, ``doc._.annotated_labels``; None for all.
-    A token outside of entities may belong to one of any other label. Raises LatentError for what is
-    no list of names."""
+    """Return the entity labels that the text was annotated for, from ``doc._.annotated_labels``.
+
+    A token outside of entities may belong to an entity of any other label.
+
+    Returns:
+        The names of the labels without duplicates, or None if the text was annotated for all
+        labels.
+
+    Raises:
+        LatentError: If the value is not a list of names.
+    """
     given = _value(doc, ANNOTATED_LABELS)
     if given is None:
         return None
@@ -48,8 +56,14 @@ def annotated_labels(doc: Doc) -> tuple[str, ...] | None:
 
 
 def entity_flags(doc: Doc) -> dict[str, int]:
-    """How many entities of a label the doc has at least, by ``doc._.entity_flags``; 0 for none at
-    all. Labels that are not there are not known of. Raises LatentError for what is no such mapping.
+    """Return the least number of entities of each label, from ``doc._.entity_flags``.
+
+    Returns:
+        The least number by label; 0 states that the doc has no entity of the label. Nothing is
+        known about labels that are missing.
+
+    Raises:
+        LatentError: If the value is not such a mapping.
     """
     given = _value(doc, ENTITY_FLAGS)
     if given is None:

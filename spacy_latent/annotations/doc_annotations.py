@@ -1,4 +1,4 @@
-"""``doc._.latent``."""
+"""The extension attribute ``doc._.latent``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from spacy_latent.annotations.records import packed, read, unpack
 from spacy_latent.errors import LatentError, LatentWarning
 
 EXTENSION = "latent"
-# What Doc.from_json reads, beside what is for other programs.
+# Key of the data that Doc.from_json reads. The other keys of the JSON are for other programs.
 STORED = "stored"
 
 
 class DocAnnotations(Mapping[str, LatentAnnotation]):
-    """``doc._.latent``: annotations by the name of the component."""
+    """Mapping from the names of components to their annotations: ``doc._.latent``."""
 
     def __init__(self, doc: Doc) -> None:
         self.doc = doc
@@ -39,9 +39,12 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
         return len(self._spans)
 
     def __json__(self) -> str:
-        """For srsly, and so for ``doc.to_json(underscore=["latent"])`` and what writes that: as
-        :func:`to_json`, and all that is stored of each component for ``Doc.from_json``, which
-        rounded numbers of the best parts would not give back."""
+        """Return the annotations as JSON, for srsly and ``doc.to_json(underscore=["latent"])``.
+
+        The result is the result of :func:`to_json` with the complete stored data of each component.
+        ``Doc.from_json`` reads the stored data, because the rounded numbers of the best parts are
+        not enough to restore them.
+        """
         shown: dict[str, dict[str, Any]] = to_json(self.doc, self)
         whole = {name: {**entry, STORED: packed(self.doc, name)} for name, entry in shown.items()}
         return srsly.json_dumps(whole)
@@ -51,11 +54,14 @@ class DocAnnotations(Mapping[str, LatentAnnotation]):
 
 
 def restore(doc: Doc, value: object) -> None:
-    """Put back what ``doc.to_json(underscore=["latent"])`` wrote, or took as it is in memory; so
-    that ``Doc.from_json`` does. Warns, with LatentWarning, of a component of which it holds too
-    little, as of JSON of an earlier version.
+    """Restore the structures that ``doc.to_json(underscore=["latent"])`` wrote.
 
-    Raises LatentError for anything else: components write by ``annotations.write``.
+    ``Doc.from_json`` calls this function. It also accepts a :class:`DocAnnotations` from memory. It
+    warns with LatentWarning about a component whose stored data are incomplete, such as JSON of an
+    earlier version.
+
+    Raises:
+        LatentError: If the value is anything else; components write by ``annotations.write``.
     """
     if not isinstance(value, Mapping):
         raise LatentError(

@@ -1,4 +1,4 @@
-"""Tags that make entities."""
+"""Tags that form entities."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from spacy_latent.errors import LatentError
 
-# What components say that write tags which make entities.
+# Declared by components that write tags which form entities.
 ENTITIES = "entities"
 
 
 def names_entities(labels: Sequence[str] | None) -> bool:
-    """Whether tags of these names make entities, by the BILUO scheme."""
+    """Return whether tags with these names form entities by the BILUO scheme."""
     if labels is None or "O" not in labels:
         return False
     return all(
@@ -22,8 +22,11 @@ def names_entities(labels: Sequence[str] | None) -> bool:
 
 
 def entities_of(tags: np.ndarray, labels: Sequence[str]) -> list[tuple[int, int, str]]:
-    """(start, end, label) of the entities in a sequence of tags with BILUO names. Raises
-    LatentError for other names."""
+    """Return the (start, end, label) of the entities in a sequence of tags with BILUO names.
+
+    Raises:
+        LatentError: If the names are not BILUO names.
+    """
     if not names_entities(labels):
         raise LatentError(
             f"Tags named {', '.join(labels[:5])} make no entities; expected 'O', and labels with "

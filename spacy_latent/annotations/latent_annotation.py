@@ -1,4 +1,4 @@
-"""The structures that one component put on a doc, as they are read."""
+"""Structures that one component stored on a doc, with accessors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from spacy_latent.annotations.span_structure import (
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind, known_kinds
 
-# How displaCy draws what an accessor gives; it draws nothing else.
+# The displaCy style for the parts of each accessor. displaCy cannot draw other parts.
 DISPLACY_STYLES = {"arcs": "dep", "items": "ent", "tags": "span", "brackets": "span"}
 
 
 class LatentAnnotation:
-    """The structures that one component put on a doc.
+    """Structures that one component stored on a doc.
 
-    spans: one :class:`SpanStructure` per span, in the order of the text.
+    Attributes:
+        spans: One :class:`SpanStructure` per span, in text order.
     """
 
     def __init__(self, doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
@@ -43,8 +44,10 @@ class LatentAnnotation:
 
     @property
     def heads(self) -> np.ndarray:
-        """Index in the doc of each token's head, ``(len(doc),)`` int32. A root is its own head, as
-        ``token.head`` has it; −1 where no structure covers the token."""
+        """Index in the doc of each token's head, ``(len(doc),)`` int32.
+
+        A root is its own head, as in ``token.head``. A token that no structure covers has −1.
+        """
         heads = np.full(len(self.doc), -1, dtype="int32")
         for span in self.spans:
             _check_kind(span, "heads")
@@ -53,7 +56,7 @@ class LatentAnnotation:
 
     @property
     def tags(self) -> np.ndarray:
-        """The tag of each token, ``(len(doc),)`` int32; −1 where no structure covers the token."""
+        """Tag of each token, ``(len(doc),)`` int32; −1 for a token that no structure covers."""
         tags = np.full(len(self.doc), -1, dtype="int32")
         for span in self.spans:
             _check_kind(span, "tags")
@@ -62,8 +65,13 @@ class LatentAnnotation:
 
     @property
     def counters(self) -> np.ndarray:
-        """Where the scorer's counters are after each token, ``(len(doc), K)`` float32; NaN where no
-        structure covers the token. Raises LatentError if none are stored."""
+        """Values of the scorer's counters after each token, ``(len(doc), K)`` float32.
+
+        Tokens that no structure covers have NaN.
+
+        Raises:
+            LatentError: If no counters are stored.
+        """
         stored = [span.counters for span in self.spans if span.counters is not None]
         if len(stored) < len(self.spans) or not stored:
             raise LatentError(no_counters_message(self.component))
@@ -73,15 +81,20 @@ class LatentAnnotation:
         return counters
 
     def arcs(self, threshold: float | None = None, alternative: int | None = None) -> list[Arc]:
-        """Arcs of the best trees, or of all arcs at least ``threshold`` probable. Their probability
-        is None where the component stored none (``annotate = "map"``).
+        """Return the arcs of the best trees, or all arcs with at least the given probability.
 
-        threshold: needs probabilities (``annotate = "probabilities"``).
-        alternative: take this one of the alternatives instead; spans that have fewer than others
-            have no arcs in it.
+        The probability of an arc is None if the component stored no probabilities (``annotate =
+        "map"``).
 
-        Raises LatentError for a threshold outside of [0, 1] or without stored probabilities, and
-        for an alternative that no span has.
+        Args:
+            threshold: Return all arcs with at least this probability. Needs stored probabilities
+                (``annotate = "probabilities"``).
+            alternative: Return the arcs of the alternative with this index instead. Spans with
+                fewer alternatives than others contribute no arcs.
+
+        Raises:
+            LatentError: If the threshold is outside of [0, 1] or no probabilities are stored for
+                it, or if no span has the alternative.
         """
         self._check(threshold, alternative)
         return [arc for span in self.spans for arc in self._arcs(span, threshold, alternative)]
@@ -97,7 +110,7 @@ class LatentAnnotation:
         ]
 
     def _check(self, threshold: float | None, alternative: int | None) -> None:
-        """Refuse what would read as if nothing were so probable, or all alternatives agreed."""
+        """Raise LatentError for a threshold or an alternative that would wrongly give nothing."""
         if threshold is not None and not 0 <= threshold <= 1:
             raise LatentError(f"threshold is {threshold}; expected a probability, from 0 to 1.")
         if alternative is None or not self.spans:
@@ -116,11 +129,13 @@ class LatentAnnotation:
     def dependencies(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[Dependency]:
-        """The labelled arcs of the best trees, or all at least ``threshold`` probable; as
-        :meth:`arcs`. With ``alternative`` the probability is that of the arc with its label under
-        all trees.
+        """Return the labelled arcs of the best trees, or all with at least the given probability.
 
-        Raises LatentError where arcs have no labels.
+        The arguments are the arguments of :meth:`arcs`. With ``alternative``, the probability is
+        the probability of the labelled arc under the distribution over all trees.
+
+        Raises:
+            LatentError: If the arcs have no labels.
         """
         self._check(threshold, alternative)
         return [
@@ -145,14 +160,14 @@ class LatentAnnotation:
     def _told_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> Sequence[Arc | Dependency]:
-        """With their labels, where they have labels."""
+        """Return the arcs, with their labels if the structure is labelled."""
         read = self._arcs if span.arc_labels is None else self._dependencies
         return read(span, threshold, alternative)
 
     def _labelled(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> list[tuple[tuple[int, ...], float | None]]:
-        """Places (head, modifier, label) within the span, with their probabilities."""
+        """Return the indices (head, modifier, label) within the span, with their probabilities."""
         known = probability_of_parts(span.labelled_parts, span.labelled_probabilities)
         if threshold is not None and alternative is None:
             return self._at_least(threshold, known)
@@ -167,7 +182,10 @@ class LatentAnnotation:
         return [(place, None if known is None else known.get(place, 0.0)) for place in places]
 
     def items(self, threshold: float | None = None, alternative: int | None = None) -> list[Item]:
-        """The chosen tokens, or all tokens at least ``threshold`` probable; as :meth:`arcs`."""
+        """Return the chosen tokens, or all tokens with at least the given probability.
+
+        See :meth:`arcs` for the arguments.
+        """
         self._check(threshold, alternative)
         return [item for span in self.spans for item in self._items(span, threshold, alternative)]
 
@@ -179,8 +197,14 @@ class LatentAnnotation:
         return [Item(span.start + i, p) for (i,), p in chosen]
 
     def entities(self, alternative: int | None = None) -> list[Entity]:
-        """The entities that named tags make: of the best sequences, or of this alternative.
-        Raises LatentError for an alternative that no span has."""
+        """Return the entities that the named tags of the best sequences form.
+
+        Args:
+            alternative: Return the entities of the alternative with this index instead.
+
+        Raises:
+            LatentError: If no span has the alternative.
+        """
         self._check(None, alternative)
         found = []
         for span in self.spans:
@@ -208,9 +232,15 @@ class LatentAnnotation:
         return found
 
     def differences(self, alternative: int) -> tuple[list[Entity], list[Entity]]:
-        """What an alternative of named tags says other than the first one: the entities that only
-        the first one has, and those that only this one has. Raises LatentError for an alternative
-        that no span has."""
+        """Return the entities by which an alternative of named tags differs from the first one.
+
+        Returns:
+            The entities that only the first alternative has, and the entities that only this one
+            has.
+
+        Raises:
+            LatentError: If no span has the alternative.
+        """
         self._check(None, alternative)
         gone: list[Entity] = []
         new: list[Entity] = []
@@ -228,9 +258,14 @@ class LatentAnnotation:
         return gone, new
 
     def possible_entities(self) -> list[Entity]:
-        """The set of entities that holds all of a text's, in as many texts with entities as the
-        coverage says that ``spacy latent calibrate --coverage`` was given; most probable first in
-        each span. They may overlap. Raises LatentError where none is stored."""
+        """Return the calibrated set of possible entities, the most probable first in each span.
+
+        The set contains all entities of a text. This holds for a share of the texts with entities:
+        the coverage that ``spacy latent calibrate --coverage`` was given. The entities may overlap.
+
+        Raises:
+            LatentError: If no such set is stored.
+        """
         found = []
         for span in self.spans:
             _check_kind(span, "entities")
@@ -251,8 +286,10 @@ class LatentAnnotation:
     def brackets(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[Bracket]:
-        """The spans or segments of the best structures, or all at least ``threshold`` probable; as
-        :meth:`arcs`."""
+        """Return the spans or segments of the best structures, or all that are probable enough.
+
+        See :meth:`arcs` for the arguments.
+        """
         self._check(threshold, alternative)
         return [b for span in self.spans for b in self._brackets(span, threshold, alternative)]
 
@@ -269,8 +306,10 @@ class LatentAnnotation:
         return found
 
     def cells(self, threshold: float | None = None, alternative: int | None = None) -> list[Cell]:
-        """The aligned pairs of words, or all pairs at least ``threshold`` probable; as
-        :meth:`arcs`."""
+        """Return the aligned pairs of words, or all pairs with at least the given probability.
+
+        See :meth:`arcs` for the arguments.
+        """
         self._check(threshold, alternative)
         found = []
         for span in self.spans:
@@ -286,9 +325,10 @@ class LatentAnnotation:
 
     @property
     def displacy_style(self) -> str:
-        """Which style of displaCy :meth:`to_displacy` is for: "dep", "ent" or "span".
+        """Name of the displaCy style for :meth:`to_displacy`: "dep", "ent" or "span".
 
-        Raises LatentError where displaCy has no drawing of the structure.
+        Raises:
+            LatentError: If displaCy cannot draw the structure.
         """
         styles = [_displacy_style(span) for span in self.spans]
         return styles[0] if styles else "dep"
@@ -296,12 +336,14 @@ class LatentAnnotation:
     def to_displacy(
         self, threshold: float | None = None, alternative: int | None = None
     ) -> list[dict[str, object]]:
-        """One drawing per span, for ``displacy.render(..., style=..., manual=True)`` with
-        :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags, spans and
-        segments. Spans of one token are left out, which trees have over every token.
+        """Return one drawing per span, for ``displacy.render(..., style=..., manual=True)``.
 
-        The root of a tree is marked by the tag "root"; probabilities, where there are any, label
-        the parts. For the arguments see :meth:`arcs`.
+        The style is :attr:`displacy_style`: "dep" for trees, "ent" for items, "span" for tags,
+        spans and segments. Spans of one token are left out, because trees have one over every
+        token.
+
+        The root of a tree has the tag "root". The labels of the parts are their probabilities, if
+        probabilities are stored. See :meth:`arcs` for the arguments.
         """
         self._check(threshold, alternative)
         drawings: list[dict[str, object]] = []
@@ -315,8 +357,8 @@ class LatentAnnotation:
                 drawings.append(self._draw_spans(span, threshold, alternative))
         return drawings
 
-    # displaCy escapes the text of a word, and nothing else; what is not text below is made of
-    # numbers and of names of tags.
+    # displaCy escapes only the text of a word. The other strings below consist of numbers and of
+    # names of tags.
 
     def _draw_arcs(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
@@ -376,8 +418,12 @@ class LatentAnnotation:
     def _chosen(
         self, span: SpanStructure, threshold: float | None, alternative: int | None
     ) -> list[tuple[tuple[int, ...], float | None]]:
-        """Indices of parts within the span, with their probabilities: 0 where that is below the
-        threshold that the component stores them from, None where it stored none."""
+        """Return the indices of the parts within the span, with their probabilities.
+
+        Returns:
+            The parts. A probability is 0 if it is below the threshold from which the component
+            stores probabilities, and None if the component stored no probabilities.
+        """
         known = probability_of_parts(span.parts, span.probabilities)
         if threshold is not None and alternative is None:
             return self._at_least(threshold, known)
@@ -413,7 +459,13 @@ def no_counters_message(component: str) -> str:
 
 
 def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
-    """wanted: what the accessor gives, if it is not called so."""
+    """Raise LatentError if structures of the kind of the span do not have this accessor.
+
+    Args:
+        span: The structure.
+        accessor: Name of the accessor.
+        wanted: Name of the values that the accessor returns, if it differs from ``accessor``.
+    """
     accessors = find_kind(span.kind).accessors
     if accessor in accessors:
         return
@@ -445,14 +497,14 @@ def _displacy_style(span: SpanStructure) -> str:
 
 
 def _style_of(accessors: Sequence[str]) -> str:
-    """Empty where displaCy draws nothing that these give."""
+    """Return the displaCy style for these accessors, or "" if displaCy can draw none of them."""
     return next((DISPLACY_STYLES[name] for name in accessors if name in DISPLACY_STYLES), "")
 
 
 def _label(span: SpanStructure, probability: float | None, label: int | None = None) -> str:
     shown = []
     if label is not None:
-        # displaCy does not escape it.
+        # displaCy does not escape labels.
         shown.append(str(label) if span.labels is None else escape(span.labels[label]))
     if probability is not None:
         shown.append(f"{probability:.2f}")
@@ -472,5 +524,5 @@ def _doc_heads(span: SpanStructure, heads: np.ndarray) -> np.ndarray:
 
 
 def _visible(text: str) -> str:
-    """displaCy draws nothing for white space; show that there is a token."""
+    """Return the text, or a visible sign for white space, which displaCy would not draw."""
     return text if text.strip() else "␣"

@@ -1,5 +1,8 @@
-"""Structures in ``doc.user_data``: one entry for each span, under a key as spaCy has it for
-attributes of spans, so that it keeps them and moves them with the tokens."""
+"""Storage of structures in ``doc.user_data``.
+
+There is one entry per span. Its key has the form of spaCy's keys for attributes of spans, so that
+spaCy keeps the entry and moves it with the tokens.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations.span_structure import SpanStructure
 
-# Of the keys in doc.user_data. Another than that of the extension: that is the name of whatever a
-# user registers for spans, and what Doc.to_json(underscore=["latent"]) writes of spans.
+# Name in the keys of doc.user_data. It differs from the name of the extension, which a user may
+# register for spans, and which Doc.to_json(underscore=["latent"]) writes for spans.
 STORED = "spacy_latent"
-# Where a component has put no structure: the span from character 0 to 0.
+# Key of components that stored no structure: the span from character 0 to 0.
 EMPTY = ("._.", STORED, 0, 0)
 
 
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
-    """Replace what ``component`` has written on ``doc``."""
+    """Replace the structures that ``component`` has stored on ``doc``."""
     user_data: dict[Any, Any] = doc.user_data
     idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
     _remove(doc, component)
     if not spans:
-        # So that a loop over docs finds an annotation on those with nothing to choose from, too.
+        # A loop over docs then finds an annotation even on docs without anything to choose from.
         user_data[EMPTY] = {**user_data.get(EMPTY, {}), component: {}}
     for span in spans:
         key = record_key(doc, span.start, span.end)
@@ -50,8 +53,14 @@ def _remove(doc: Doc, component: str) -> None:
 def _record_of(
     span: SpanStructure, doc: Doc, idx: np.ndarray, length: np.ndarray
 ) -> dict[str, Any]:
-    """What is stored of a structure; :func:`_structure_of` reads it. idx, length: of each token of
-    the doc where it begins, and how many characters it has."""
+    """Return the record that is stored for a structure; :func:`_structure_of` reads it.
+
+    Args:
+        span: The structure.
+        doc: The doc.
+        idx: Offset of the first character of each token of the doc.
+        length: Number of characters of each token.
+    """
     tokens = slice(span.start, span.end)
     record: dict[str, Any] = {
         "structure": span.structure,
@@ -98,7 +107,7 @@ def _record_of(
     if span.entities_calibrated:
         record["entities_calibrated"] = True
     if span.other_start is not None and span.other_end is not None:
-        # Relative to the span: the keys of user_data are what spaCy moves with the tokens.
+        # Relative to the span, because spaCy moves only the keys of user_data with the tokens.
         other = doc[span.other_start : span.other_end]
         start = doc[span.start].idx
         bounds = [other.start_char - start, other.end_char - start]
@@ -110,7 +119,7 @@ def _record_of(
 def _structure_of(
     record: dict[str, Any], start: int, end: int, other_start: int | None, other_end: int | None
 ) -> SpanStructure:
-    """What :func:`_record_of` has stored, for the tokens that it is of now."""
+    """Return the structure of a record of :func:`_record_of`, at its current tokens."""
     return SpanStructure(
         start,
         end,
@@ -149,7 +158,7 @@ def _is_ours(key: Any) -> bool:
 
 
 def _places(idx: np.ndarray, length: np.ndarray) -> int:
-    """A number that is another one where tokens begin and end elsewhere, counted from the first."""
+    """Return a checksum of the boundaries of the tokens, relative to the first token."""
     places = np.empty((2, len(idx)), dtype="<i4")
     np.subtract(idx, idx[:1], out=places[0], casting="unsafe")
     places[1] = length
@@ -157,19 +166,19 @@ def _places(idx: np.ndarray, length: np.ndarray) -> int:
 
 
 def stored_records(doc: Doc) -> list[object]:
-    """The objects that hold structures, in order. They are replaced where these change."""
+    """Return the objects that hold structures, in order; changed structures get new objects."""
     user_data: dict[Any, Any] = doc.user_data
     return [value for key, value in user_data.items() if _is_ours(key)]
 
 
 def record_key(doc: Doc, start: int, end: int) -> tuple[str, str, int, int]:
-    """Under what the structures over these tokens are in ``doc.user_data``."""
+    """Return the key in ``doc.user_data`` of the structures over these tokens."""
     last = doc[end - 1]
     return "._.", STORED, doc[start].idx, last.idx + len(last)
 
 
 def packed(doc: Doc, component: str) -> str:
-    """All that ``component`` has written on ``doc``, as a text for :func:`unpack`."""
+    """Return everything that ``component`` has stored on ``doc``, as a text for :func:`unpack`."""
     user_data: dict[Any, Any] = doc.user_data
     own = [
         [*key[2:], value[component]]
@@ -180,8 +189,11 @@ def packed(doc: Doc, component: str) -> str:
 
 
 def unpack(doc: Doc, component: str, text: str) -> None:
-    """Put on ``doc``, which has the tokens of that one, what :func:`packed` gave. Raises ValueError
-    or TypeError for another text."""
+    """Store on ``doc`` the text that :func:`packed` returned for a doc with the same tokens.
+
+    Raises:
+        ValueError, TypeError: If the text is invalid.
+    """
     _remove(doc, component)
     user_data: dict[Any, Any] = doc.user_data
     for start, end, record in srsly.msgpack_loads(b64decode(text, validate=True)):
@@ -194,7 +206,7 @@ def read(doc: Doc) -> dict[str, list[SpanStructure]]:
     keys = sorted(key for key in user_data if _is_ours(key))
     if not keys:
         return {}
-    # Not over the tokens: it would make an object of each.
+    # An array, because a loop over the tokens would create a Token object for each of them.
     idx, length = doc.to_array([IDX, LENGTH]).astype("int64").T
     starts = {place: i for i, place in enumerate(idx.tolist())}
     ends = {place: i for i, place in enumerate((idx + length).tolist(), 1)}
@@ -207,8 +219,8 @@ def read(doc: Doc) -> dict[str, list[SpanStructure]]:
         if start is None or end is None or start >= end:
             continue
         for component, record in user_data[key].items():
-            # Tokens merged or split since then: the structure is of other tokens, even where there
-            # are as many.
+            # Tokens were merged or split since then, so that the structure belongs to other tokens,
+            # even if their number is the same.
             if record["tokens"] != end - start:
                 continue
             if record["places"] != _places(idx[start:end], length[start:end]):

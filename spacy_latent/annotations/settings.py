@@ -1,4 +1,4 @@
-"""What a component may be told to write."""
+"""Checks of the settings that control the annotation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from numbers import Integral, Real
 
 from spacy_latent.errors import LatentError
 
-# What components may be asked to write; see LatentEncoder.
+# Values of the setting "annotate" of components; see LatentEncoder.
 LEVELS = ("none", "map", "probabilities")
 
 
 def check_share(name: str, setting: str, value: object) -> None:
-    """Refuse what is no number in [0, 1]. name: of the component that has the setting."""
+    """Raise LatentError unless the value is a number in [0, 1].
+
+    Args:
+        name: Name of the component that has the setting.
+        setting: Name of the setting.
+        value: Value of the setting.
+    """
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not (number and 0 <= value <= 1):  # type: ignore[operator]
         raise LatentError(f"{name}: {setting} is {value!r}; expected a number in [0, 1].")
@@ -20,10 +26,15 @@ def check_share(name: str, setting: str, value: object) -> None:
 def check_settings(
     name: str, annotate: str, threshold: float, alternatives: int, setting: str = "threshold"
 ) -> None:
-    """Refuse what a component of this name cannot write.
+    """Raise LatentError for invalid values of the settings that control the annotation.
 
-    setting: what the component calls ``threshold``; where that is another number, an error about
-        "threshold" would be looked for in the wrong line of a config.
+    Args:
+        name: Name of the component.
+        annotate: One of :data:`LEVELS`.
+        threshold: A number in [0, 1].
+        alternatives: A whole number >= 0.
+        setting: The component's own name for ``threshold``. The error message has this name, so
+            that users can find it in their config.
     """
     if annotate not in LEVELS:
         raise LatentError(f"{name}: annotate is {annotate!r}; expected one of {', '.join(LEVELS)}.")

@@ -1,4 +1,4 @@
-"""Structures where spaCy has a place for them: ``token.head`` and ``doc.spans``."""
+"""Structures written to spaCy's own attributes: ``token.head`` and ``doc.spans``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:
     """Write trees to ``token.head`` and ``token.dep_`` of a doc that has no parse.
 
     The dependency label is "latent", and "ROOT" at the root of a span. Further roots of a span are
-    attached to the first with the label "latent-root", because spaCy would start a sentence at each
-    root. Each span becomes a sentence.
+    attached to the first one with the label "latent-root", because spaCy would start a sentence at
+    each root. Each span becomes a sentence.
 
-    Raises LatentError if the doc has been parsed by something else.
+    Raises:
+        LatentError: If another component has parsed the doc, or a structure is not a tree.
     """
     if not spans:
         return
@@ -53,8 +54,15 @@ def set_heads(doc: Doc, spans: Sequence[SpanStructure], component: str) -> None:
 
 
 def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> None:
-    """Replace ``doc.spans[key]`` by the runs of tokens whose weight is not 0, ``(len(doc),)``, with
-    the key as their label, and their mean weights as ``attrs["scores"]``, float32."""
+    """Replace ``doc.spans[key]`` by the runs of tokens with non-zero weights.
+
+    The label of the spans is the key. Their mean weights, float32, are ``attrs["scores"]``.
+
+    Args:
+        doc: The doc.
+        key: Key in ``doc.spans``.
+        weights: ``(len(doc),)``, the weights of the tokens.
+    """
     weights = np.asarray(weights, dtype="float32")
     found = runs(weights)
     scores = np.array([weights[start:end].mean() for start, end in found], dtype="float32")
@@ -63,7 +71,7 @@ def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> No
 
 
 def runs(chosen: Sequence[float] | np.ndarray) -> list[tuple[int, int]]:
-    """(start, end) of each longest run of entries that are not 0."""
+    """Return the (start, end) of each maximal run of non-zero entries."""
     edges = np.diff(np.concatenate([[0], np.asarray(chosen) != 0, [0]]).astype("int8"))
     starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
     return list(zip(starts.tolist(), ends.tolist()))

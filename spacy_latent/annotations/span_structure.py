@@ -1,4 +1,4 @@
-"""The structure of a span, and its parts as they are read."""
+"""Structure of a span, and the types of its parts."""
 
 from __future__ import annotations
 
@@ -9,49 +9,58 @@ import numpy as np
 
 @dataclass
 class SpanStructure:
-    """The structure of one span of tokens.
+    """Structure of one span of tokens.
 
-    start, end: token offsets in the doc.
-    structure: name of the set that it was chosen from, such as "SpanningTree".
-    kind: how ``decoded`` is to be read. "heads": for each token of the span its head, 0 for the
-        root and i for the i-th token of the span, counted from 1. "tags": for each token its tag.
-        "items": the chosen tokens. "spans": the first and the last token of each.
-        "segments": the first token of each, the token after its last, and its label. "phrases": as
-        "segments", but these may hold others, and need not cover the text. "arcs": head and
-        modifier of each, counted as for "heads". "cells": a token of the span and one of the
-        other span. "parts", and a kind of one's own that is like it: the indices of the chosen
-        parts. Tokens count from 0 within their span, but for "heads" and "arcs". See
-        :mod:`spacy_latent.kinds`.
-    decoded: the best structure, int32.
-    parts: ``(P, axes)`` int32, the parts that have a probability above the threshold, or None.
-        They are as in ``decoded``; those of "tags" are [token, tag], of "heads" [head, modifier].
-    probabilities: ``(P,)`` float32, or None.
-    alternatives: other structures, decoded, with their weights; heaviest first.
-    labels: names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
-        "O", and B-, I-, L- and U- with a label.
-    entity_probabilities: of the entities that the tags in ``decoded`` make, in order, ``(E,)``
-        float32, or None.
-    given: which of these entities were on the doc before, ``(E,)`` bool, or None for none of them.
-    other_start, other_end: token offsets in the doc of the text that this span is aligned with;
-        None but for "cells".
-    counters: where the counters of the scorer are after each token, ``(tokens, K)`` float32; None
-        for a scorer without.
-    arc_labels: of labelled "heads" the place in ``labels`` of the label of each token's arc in
-        ``decoded``, ``(tokens,)`` int32, or None.
-    labelled_parts, labelled_probabilities: ``(Q, 3)`` int32, [head, modifier, label], those arcs
-        with their labels that are more probable than the threshold, and ``(Q,)`` float32; or None.
-    alternative_labels: as ``arc_labels``, of each of the alternatives.
-    alternative_probabilities: for each of the alternatives the probabilities of its entities, as
-        ``entity_probabilities``; empty where they are not known.
-    possible: the set of entities that holds all of the text's with the coverage that the component
-        was calibrated for, ``(C, 3)`` int32: first token, token after the last, and the number of
-        the label's U tag; most probable first. None for a component without such a coverage.
-    possible_probabilities: of these, ``(C,)`` float32, or None.
-    min_confidence: entities less probable than this were left out of ``doc.ents``; None without
-        such a threshold.
-    entities_calibrated: whether the probabilities of entities were fitted to held-out text each by
-        itself, which weights of alternatives and probabilities of tags were not: an entity may then
-        be less probable than an alternative that has it.
+    Attributes:
+        start, end: Token offsets in the doc.
+        structure: Name of the set that the structure was chosen from, such as "SpanningTree".
+        kind: Format of ``decoded``; see :mod:`spacy_latent.kinds`. Tokens are counted from 0 within
+            their span, except in "heads" and "arcs".
+
+            - "heads": the head of each token of the span; 0 for the root and i for the i-th token
+              of the span, counted from 1.
+            - "tags": the tag of each token.
+            - "items": the chosen tokens.
+            - "spans": the first and the last token of each span.
+            - "segments": the first token of each segment, the token after its last, and its label.
+            - "phrases": as "segments", but phrases may contain others and need not cover the text.
+            - "arcs": head and modifier of each arc, counted as for "heads".
+            - "cells": a token of the span and a token of the other span.
+            - "parts", and custom kinds that are like it: the indices of the chosen parts.
+        decoded: The best structure, int32.
+        parts: ``(P, axes)`` int32, the parts with a probability above the threshold, or None. Their
+            format is the format of ``decoded``, but [token, tag] for "tags" and [head, modifier]
+            for "heads".
+        probabilities: ``(P,)`` float32, the probabilities of ``parts``, or None.
+        alternatives: Other structures, decoded, with their weights; the heaviest first.
+        labels: Names of the tags of "tags", or of the labels of arcs, or None. Tags of entities are
+            "O", and B-, I-, L- and U- followed by a label.
+        entity_probabilities: ``(E,)`` float32, the probabilities of the entities that the tags in
+            ``decoded`` form, in order, or None.
+        given: ``(E,)`` bool, true for the entities that were on the doc before, or None if no
+            entity was.
+        other_start, other_end: Token offsets in the doc of the text that this span is aligned with;
+            None except for "cells".
+        counters: ``(tokens, K)`` float32, the values of the scorer's counters after each token;
+            None for a scorer without counters.
+        arc_labels: ``(tokens,)`` int32, for labelled "heads": the index in ``labels`` of the label
+            of each token's arc in ``decoded``. None for other structures.
+        labelled_parts: ``(Q, 3)`` int32, [head, modifier, label], the labelled arcs with a
+            probability above the threshold, or None.
+        labelled_probabilities: ``(Q,)`` float32, the probabilities of ``labelled_parts``, or None.
+        alternative_labels: The ``arc_labels`` of each alternative.
+        alternative_probabilities: The ``entity_probabilities`` of each alternative; empty if they
+            are not known.
+        possible: ``(C, 3)`` int32, the calibrated set of possible entities, the most probable
+            first: first token, token after the last, and number of the label's U tag. It contains
+            all entities of the text with the coverage that the component was calibrated for. None
+            for a component without such a coverage.
+        possible_probabilities: ``(C,)`` float32, the probabilities of ``possible``, or None.
+        min_confidence: Entities less probable than this were left out of ``doc.ents``; None without
+            such a threshold.
+        entities_calibrated: True if the probabilities of entities were calibrated one by one on
+            held-out text. Weights of alternatives and probabilities of tags were not calibrated. An
+            entity may then be less probable than an alternative that has it.
     """
 
     start: int
@@ -85,10 +94,11 @@ class SpanStructure:
 def probability_of_parts(
     parts: np.ndarray | None, probabilities: np.ndarray | None
 ) -> dict[tuple[int, ...], float] | None:
-    """By part. None where the component stored none.
+    """Return the probabilities by part, or None if the component stored no probabilities.
 
-    parts, probabilities: as ``parts`` and ``probabilities`` of a :class:`SpanStructure`, or its
-        ``labelled_parts`` and ``labelled_probabilities``.
+    Args:
+        parts: The ``parts`` or ``labelled_parts`` of a :class:`SpanStructure`.
+        probabilities: Its ``probabilities`` or ``labelled_probabilities``.
     """
     if parts is None or probabilities is None:
         return None
@@ -97,8 +107,13 @@ def probability_of_parts(
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc between tokens of a doc. head: token index, or None for the root. probability: None
-    where none is stored."""
+    """Arc between tokens of a doc.
+
+    Attributes:
+        head: Token index, or None for the root.
+        modifier: Token index.
+        probability: None if it is not stored.
+    """
 
     head: int | None
     modifier: int
@@ -107,8 +122,14 @@ class Arc:
 
 @dataclass(frozen=True)
 class Dependency:
-    """A labelled arc between tokens of a doc. head: token index, or None for the root. probability:
-    of the arc with this label; None where none is stored."""
+    """Labelled arc between tokens of a doc.
+
+    Attributes:
+        head: Token index, or None for the root.
+        modifier: Token index.
+        label: Label of the arc.
+        probability: Probability of the arc with this label; None if it is not stored.
+    """
 
     head: int | None
     modifier: int
@@ -118,7 +139,12 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Item:
-    """A chosen token. token: index in the doc. probability: None where none is stored."""
+    """Chosen token.
+
+    Attributes:
+        token: Index in the doc.
+        probability: None if it is not stored.
+    """
 
     token: int
     probability: float | None
@@ -126,9 +152,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Bracket:
-    """A span of a structure. start, end: tokens ``doc[start:end]``. probability: None where none is
-    stored. label: number of that of a segment or phrase. name: of that label, where labels have
-    names."""
+    """Span of a structure.
+
+    Attributes:
+        start, end: The tokens ``doc[start:end]``.
+        probability: None if it is not stored.
+        label: Number of the label of a segment or phrase; None for other spans.
+        name: Name of the label, if labels have names.
+    """
 
     start: int
     end: int
@@ -139,10 +170,16 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Entity:
-    """An entity. start, end: tokens ``doc[start:end]``. probability: of exactly this span with this
-    label; None where none is stored. given: whether it was on the doc before, and the component had
-    no say in it. below_min_confidence: whether it is less probable than the component's
-    ``min_confidence``, and so was left out of ``doc.ents``."""
+    """Entity of a structure.
+
+    Attributes:
+        start, end: The tokens ``doc[start:end]``.
+        label: Label of the entity.
+        probability: Probability of exactly this span with this label; None if it is not stored.
+        given: True if the entity was on the doc before, so that the component did not choose it.
+        below_min_confidence: True if the entity is less probable than the component's
+            ``min_confidence`` and was therefore left out of ``doc.ents``.
+    """
 
     start: int
     end: int
@@ -154,8 +191,13 @@ class Entity:
 
 @dataclass(frozen=True)
 class Cell:
-    """An aligned pair of words. source, target: token indices in the doc, of the first and the
-    second text. probability: None where none is stored."""
+    """Aligned pair of words.
+
+    Attributes:
+        source: Token index in the doc, in the first text.
+        target: Token index in the doc, in the second text.
+        probability: None if it is not stored.
+    """
 
     source: int
     target: int

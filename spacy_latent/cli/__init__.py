@@ -1,1 +1,1 @@
-"""The 'spacy latent' commands."""
+"""Commands of ``spacy latent``."""

@@ -1,4 +1,4 @@
-"""``spacy latent annotate``: a corpus of any size, by several processes."""
+"""Command ``spacy latent annotate``: annotation of a corpus of any size by several processes."""
 
 from __future__ import annotations
 
@@ -73,8 +73,11 @@ def annotate_cli(
         "not given",
     ),
 ) -> None:
-    """Annotate a corpus with a pipeline, in files of Parquet or of spaCy's docs. What is done
-    already is not done again: start it again after it was cut off."""
+    """Annotate a corpus with a pipeline, and write files of Parquet or of spaCy's docs.
+
+    Shards that are complete are not annotated again. To resume an interrupted annotation, start the
+    command again.
+    """
     from spacy_latent.distributed.annotate import annotate
     from spacy_latent.distributed.ray_data import annotate_with_ray
     from spacy_latent.errors import LatentError
@@ -95,7 +98,7 @@ def annotate_cli(
         "id_field": id_field,
         "progress": show,
     }
-    # Here too: a file or a GPU that is not there is told once, not by each process.
+    # Also in this process, so that a missing file or GPU causes one error and not one per process.
     prepare(code, gpu_id)
     try:
         if with_ray:
@@ -108,7 +111,7 @@ def annotate_cli(
                 gpus=gpus,
                 address=address,
                 prepare=prepare,
-                # Ray shows an actor no other GPU than its own.
+                # An actor of Ray sees only its own GPU.
                 prepare_with=(code and code.absolute(), 0 if gpus else -1),
                 **common,
             )
@@ -118,7 +121,7 @@ def annotate_cli(
                 corpus,
                 output,
                 threads=threads,
-                # With one worker that is this process, which is prepared.
+                # With one worker, this process does the work, and it is prepared already.
                 prepare=prepare if workers > 1 else None,
                 prepare_with=(code, gpu_id) if workers > 1 else (),
                 **common,
@@ -139,7 +142,7 @@ def annotate_cli(
 
 
 def prepare(code: Path | None, gpu_id: int) -> None:
-    """What each process does before it loads the pipeline."""
+    """Prepare a process before it loads the pipeline."""
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import use_gpu
 

@@ -1,7 +1,7 @@
-"""``spacy latent``: the entry point that spaCy loads before each of its commands.
+"""Entry point of ``spacy latent``, which spaCy loads before each of its commands.
 
-If this module failed to import, every ``spacy`` command would fail. So it needs only what spaCy's
-own command line needs, and the commands import the rest when they run.
+If the import of this module failed, every ``spacy`` command would fail. This module therefore needs
+only the imports of spaCy's own command line. The commands import everything else when they run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``spacy latent attachment``: how many heads of reference trees a pipeline's trees have.
+"""Command ``spacy latent attachment``: unlabelled attachment of a pipeline's trees.
 
 python -m spacy_latent.cli.attachment corpus/ewt/dev.spacy training/tree_ewt_supervised/model-best
 """
@@ -40,8 +40,11 @@ def main(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Report unlabelled attachment of the best trees, and measures that ask for no convention of
-    heads, beside a parser's and trees of no model."""
+    """Report the unlabelled attachment of the best trees, of a parser, and of control trees.
+
+    Also reports measures that do not depend on a convention for heads. The control trees use no
+    model.
+    """
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
@@ -69,7 +72,7 @@ def main(
             found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
         except LatentError as error:
             fail(f"The heads of {corpus} cannot be compared with", str(error))
-        # The controls, which are at the end of each, once.
+        # Each table ends with the controls. Keep them once.
         table = {**{row: table[row] for row in table if row not in found}, **found}
     print_table(table)
     if any(row.endswith(f": {PARSE}") for row in table):
@@ -82,7 +85,10 @@ def main(
 
 
 def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
-    """Other commands have one pipeline, and it comes first."""
+    """Exit with an error if a pipeline is given first.
+
+    Other commands have one pipeline as their first argument, so that users may expect this order.
+    """
     order = (
         "Give the corpus first, and the pipelines after it: spacy latent attachment CORPUS MODEL"
     )
@@ -109,7 +115,7 @@ def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     try:
         return list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
     except Exception as error:
-        # Whatever a reader stumbles over, the user needs the file's name and the reason.
+        # For every error of a reader, the user needs the name of the file and the reason.
         fail(
             f"The corpus {corpus} cannot be read",
             f"{type(error).__name__}: {error}\nGive docs with heads in spaCy's binary format, as "
@@ -117,10 +123,10 @@ def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
         )
 
 
-# What counts: as in spaCy's dep_uas, and everything.
+# The counted tokens: as in spaCy's dep_uas, and all tokens.
 COUNTED = ("without punctuation", "all tokens")
-# What a row of the parse is called. Not after a component: a latent_parser has a row under its own
-# name, which mostly is "parser", for its trees in doc._.latent.
+# Name of the row of the parse. It is not the name of a component: a latent_parser has a row under
+# its own name, usually "parser", for its trees in doc._.latent.
 PARSE = "token.head"
 
 
@@ -130,11 +136,16 @@ def predicted_trees(
     one_sentence: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Sequence[Heads]]:
-    """Heads of every doc, by the component that put them there: those of latent structures, inline
-    ones and those that are not stored among them, and :data:`PARSE` for the parse.
+    """Return the heads of every doc, by the component that set them.
 
-    one_sentence: tell the pipelines that each doc is one, which a parser would split otherwise.
-    progress: see :class:`spacy_latent.analysis.progress.Progress`.
+    These are the heads of latent structures, including inline components and structures that are
+    not stored. :data:`PARSE` is the name of the parse.
+
+    Args:
+        nlp: The pipeline.
+        examples: The examples.
+        one_sentence: Mark each doc as one sentence, which a parser would otherwise split.
+        progress: See :class:`spacy_latent.analysis.progress.Progress`.
     """
     if one_sentence:
         for example in examples:
@@ -152,7 +163,7 @@ def predicted_trees(
 
 
 def read_structures(nlp: Language, docs: Sequence[Doc]) -> Iterator[Doc]:
-    """As ``nlp.pipe``, with the structures of all latent layers, if there are any."""
+    """Yield docs as ``nlp.pipe`` does, with the structures of all latent layers."""
     from spacy_latent.pipeline.inspection import inspect_pipe, latent_components
 
     if not latent_components(nlp):
@@ -174,9 +185,14 @@ def _has_heads(doc: Doc, component: str) -> bool:
 def measure(
     examples: Sequence[Example], trees: dict[str, Sequence[Heads]], seed: int = 0
 ) -> dict[str, dict[str, Share]]:
-    """Share of the tokens of the references that have their head, by what counts, beside that of
-    trees that look at no more than the words; the random ones of one seed. Without punctuation
-    also the other measures of :data:`spacy_latent.analysis.TREE_MEASURES`."""
+    """Return the shares of tokens with the head of the reference, with control trees.
+
+    The control trees use only the words. The random trees use one seed. Without punctuation, the
+    result also has the other measures of :data:`spacy_latent.analysis.TREE_MEASURES`.
+
+    Returns:
+        Shares by the name of the trees and by the counted tokens.
+    """
     from spacy_latent.analysis import (
         PUNCTUATION,
         attachment_table,
@@ -199,7 +215,7 @@ def measure(
 
 
 def print_table(table: dict[str, dict[str, Share]]) -> None:
-    """In percent, attachment with the 95 % intervals."""
+    """Print the shares in percent, with 95 % intervals of the attachment."""
     ways = list(next(iter(table.values())))
     rows = [
         (name, *(_shown(*row[way]) if way in COUNTED else _percent(row[way][0]) for way in ways))
@@ -218,8 +234,11 @@ def _percent(share: float) -> str:
 
 
 def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
-    """Shares under the name of what counts, intervals under that and ", 95 %"; null where nothing
-    counts."""
+    """Return the table for JSON.
+
+    A share has the name of the counted tokens as its key. Its interval has this name followed by ",
+    95 %". A share without any counted tokens is null.
+    """
     from spacy_latent.analysis.figures import plain
 
     found: dict[str, dict[str, Any]] = {}

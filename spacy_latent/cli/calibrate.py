@@ -1,4 +1,4 @@
-"""``spacy latent calibrate``: probabilities of entities that mean what they say."""
+"""Command ``spacy latent calibrate``: calibration of the probabilities of entities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Examples:
 
 
 CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
-# Below, which entity it is says little about its confidence.
+# With a slope below this value, different entities have almost the same confidence.
 FLAT = 0.5
 
 
@@ -90,9 +90,11 @@ def calibrate_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Let probabilities of entities mean what they say: fit a temperature, and a slope and shifts
-    of labels where the texts ask for them, and write the pipeline with these. Prints how precise
-    entities are from which confidence on."""
+    """Calibrate the probabilities of entities, and write the calibrated pipeline.
+
+    Fits a temperature, and also a slope and shifts of labels if the texts need them. Prints the
+    precision of entities above several confidences.
+    """
     import srsly
 
     from spacy_latent.analysis.figures import plain
@@ -112,7 +114,7 @@ def calibrate_cli(
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
         with warnings.catch_warnings():
-            # It is printed with the figures.
+            # This warning is printed with the figures.
             warnings.simplefilter("ignore", PartlyAnnotated)
             found = calibration.calibrate(
                 nlp,
@@ -165,7 +167,10 @@ def calibrate_cli(
 
 
 def refuse_to_overwrite(output: Path, force: bool) -> None:
-    """Before anything is loaded. An empty directory is nothing to lose."""
+    """Exit with an error if the output exists, before anything is loaded.
+
+    An empty directory is accepted.
+    """
     if output.exists() and not output.is_dir():
         fail(
             f"{output} exists and is a file",
@@ -201,7 +206,7 @@ def print_calibration(found: Calibrated) -> None:
     if made.biases:
         each = ", ".join(f"{label} {value:+.2f}" for label, value in made.biases.items())
         msg.text(f"biases of labels: {each}")
-    # Without biases nothing is left out of the fit.
+    # Without biases, no texts are left out of the fit.
     fitted = "calibrated" in found.losses
     for name, loss in found.losses.items():
         of = "the texts" if fitted or name == "as trained" else "texts left out of the fit"
@@ -278,7 +283,7 @@ def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | No
 
 
 def print_left_out(texts: str, found: JudgedEntities) -> None:
-    """Entities on tokens whose annotation is missing, if there are some."""
+    """Print the number of entities on tokens without annotation, if there are any."""
     from spacy_latent.analysis.calibration import left_out_in_words
 
     said = left_out_in_words("the component", found)

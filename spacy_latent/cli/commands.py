@@ -1,7 +1,7 @@
-"""``spacy latent`` and ``spacy-latent``: the commands, by name.
+"""Names of the commands of ``spacy latent`` and ``spacy-latent``.
 
-The script answers ``--help`` and wrong arguments before spaCy is imported, which takes seconds: the
-modules of commands import what they need when they run.
+The script answers ``--help`` and invalid arguments before spaCy is imported, which takes seconds.
+The modules of commands therefore import their dependencies when they run.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
 latent_cli.command("incomplete", epilog=INCOMPLETE_EXAMPLES)(incomplete_cli)
 latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
-# As for 'spacy train', what is not an option of the command is a setting of the config.
+# As in 'spacy train', unknown options of the command are settings of the config.
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}
 latent_cli.command("control", epilog=CONTROL_EXAMPLES, context_settings=settings)(control_cli)
 latent_cli.command("debug", epilog=DEBUG_EXAMPLES, context_settings=settings)(debug_cli)
 latent_cli.command("sweep", epilog=SWEEP_EXAMPLES, context_settings=settings)(sweep_cli)
 generate_cli = typer.Typer(name="generate", help="Generate corpora.", no_args_is_help=True)
-# A callback keeps the name of the only command.
+# With a callback, typer requires the name of the only command.
 generate_cli.callback()(lambda: None)
 generate_cli.command("listops")(generate_listops)
 latent_cli.add_typer(generate_cli)

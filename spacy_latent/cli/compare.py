@@ -1,4 +1,4 @@
-"""Scores of several evaluations side by side, or pipelines on a corpus.
+"""Comparison of the scores of several evaluations, or of pipelines on a corpus.
 
 python -m spacy_latent.cli.compare metrics/latent.json metrics/baseline.json
 """
@@ -31,7 +31,10 @@ Examples:
 
 
 def comparison_rows(metrics: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """A row for each plain score that every evaluation has: in percent, and words per second."""
+    """Return a row for each plain score that every evaluation has.
+
+    Scores are in percent, speeds in words per second.
+    """
     rows = []
     for key, values in comparison(metrics).items():
         if key == SPEED:
@@ -43,7 +46,7 @@ def comparison_rows(metrics: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def comparison(metrics: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """The plain scores that every evaluation has, by name, the speed last."""
+    """Return the plain scores that every evaluation has, by name, with the speed last."""
     shared = [key for key in metrics[0] if all(_is_number(m.get(key)) for m in metrics)]
     return {
         key: [m[key] for m in metrics]
@@ -52,7 +55,7 @@ def comparison(metrics: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def missing_scores(metrics: list[dict[str, Any]]) -> list[str]:
-    """Names of the plain scores that some evaluations have, and others do not."""
+    """Return the names of the plain scores that some evaluations have and others lack."""
     names = dict.fromkeys(key for each in metrics for key in each if _is_number(each[key]))
     return [key for key in names if not all(_is_number(each.get(key)) for each in metrics)]
 
@@ -73,8 +76,11 @@ def main(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Compare evaluations by their scores, or pipelines by their scores and by how far their
-    structures agree."""
+    """Compare evaluations or pipelines.
+
+    Evaluations are compared by their scores. Pipelines are compared by their scores and by the
+    agreement of their structures.
+    """
     import srsly
 
     from spacy_latent.cli.pipelines import short_name

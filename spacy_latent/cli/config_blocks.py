@@ -1,4 +1,4 @@
-"""Blocks of a config as ``spacy latent init`` reads and makes them."""
+"""Blocks of a config that ``spacy latent init`` reads and creates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spacy_latent.corpora.text_pairs import PAIR_SPANS, PAIRS
 Block = dict[str, Any]
 LATENT = "spacy-latent.LatentTok2Vec.v1"
 CLASSIFIER = "spacy-latent.LatentTextClassifier.v2"
-# Of what a latent layer is made, as its settings are called.
+# The settings of a latent layer with the blocks of its parts.
 LAYERS = ("structure", "estimator", "scorer", "composer")
 LISTENER = "spacy-latent.LatentListener.v1"
 ENCODER = "latent_encoder"
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 TEXTCATS = ("textcat", "textcat_multilabel")
 OWNERS = (ENCODER, *(f"latent_{name}" for name in TEXTCATS))
-# Of single words: what one word should learn of another has to come over the structure.
+# An embedder of single words, so that information between words has to use the structure.
 EMBEDDER: Block = {
     "@architectures": "spacy.MultiHashEmbed.v2",
     "width": 96,
@@ -31,12 +31,12 @@ EMBEDDER: Block = {
 }
 OF_WORDS = ("spacy.MultiHashEmbed.", "spacy.CharacterEmbed.", "spacy-latent.MultiHashEmbed.")
 CONTEXT: Block = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 64, "layers": 1}
-# Of a sequence of tags that chooses words: outside and inside.
+# Number of tags of a sequence of tags that chooses words: outside and inside.
 TAGS = 2
 # The share of words that a relaxed mask chooses.
 RATE = 0.2
-# Over a pre-trained encoder, whose learning rate has to be small: a scorer begins with random
-# weights. As in the configs over a transformer.
+# Settings over a pre-trained encoder. Its learning rate has to be small, but a scorer begins with
+# random weights. The value is the value in the configs with a transformer.
 FASTER_SCORER: Block = {"scorer_learn_rate": 5.0}
 
 
@@ -46,12 +46,12 @@ def named(block: Block, argument: str) -> str:
 
 
 def short(name: str) -> str:
-    """Of a registered name what users call it by."""
+    """Return the short name of a registered name, as users write it."""
     return name.removeprefix("spacy-latent.").rpartition(".v")[0] or name
 
 
 def path_of(component: Block, wanted: Block) -> str:
-    """The name of a block inside a component, as sections of a config have it."""
+    """Return the path of a block inside a component, in the notation of config sections."""
     level = [("", component)]
     while level:
         for path, block in level:
@@ -67,8 +67,10 @@ def path_of(component: Block, wanted: Block) -> str:
 
 
 def latent_block(block: Block) -> Block | None:
-    """The block of the latent layer in a model: the one that has a structure and an estimator, be
-    they null, for the defaults."""
+    """Return the block of the latent layer in a model.
+
+    It is the block with a structure and an estimator. Both may be null, for the defaults.
+    """
     level = [block]
     while level:
         for each in level:
@@ -79,8 +81,10 @@ def latent_block(block: Block) -> Block | None:
 
 
 def owner_of(components: dict[str, Block], pipeline: list[str], name: str) -> str | None:
-    """The component that has the structure of this one: itself, or what it listens to; None where
-    it has none."""
+    """Return the component that has the structure of this one, or None.
+
+    It is the component itself or the component that it listens to.
+    """
     if name not in components or name not in pipeline or "source" in components[name]:
         return None
     model = components[name].get("model", {})
@@ -93,7 +97,7 @@ def owner_of(components: dict[str, Block], pipeline: list[str], name: str) -> st
 
 
 def listens_to(block: Block) -> str | None:
-    """The upstream of a latent listener inside a block."""
+    """Return the upstream of a latent listener inside a block."""
     if block.get("@architectures") == LISTENER:
         return str(block.get("upstream", ENCODER))
     inner = (listens_to(value) for value in block.values() if isinstance(value, dict))
@@ -118,7 +122,7 @@ def has_latent(block: Block) -> bool:
 
 
 def embedder_of(component: Block) -> Block | None:
-    """The block of the embedder in a component's model: the tok2vec that is nearest to the top."""
+    """Return the block of the embedder in a component's model: the outermost tok2vec."""
     level: list[Block] = [component.get("model", {})]
     while level:
         for block in level:
@@ -130,10 +134,14 @@ def embedder_of(component: Block) -> Block | None:
 
 
 def embedder_or_new(component: Block, default: Block) -> Block:
-    """As :func:`embedder_of`. A text classifier without one, such as a bag of words, becomes
-    one that reads the vectors of tokens.
+    """Return the block of the embedder, and create one in a text classifier without an embedder.
 
-    default: the embedder that it gets.
+    A text classifier without an embedder, such as a bag of words, becomes one that reads the
+    vectors of tokens. See :func:`embedder_of`.
+
+    Args:
+        component: The block of the component.
+        default: The embedder for a component without one.
     """
     found = embedder_of(component)
     if found is not None:
@@ -144,7 +152,7 @@ def embedder_or_new(component: Block, default: Block) -> Block:
         "exclusive_classes": component["model"].get("exclusive_classes", classes),
         "use_reduce_first": False,
         "use_reduce_last": False,
-        # It fails where one text of a batch is empty, which a bag of words took.
+        # The maximum fails if one text of a batch is empty, which a bag of words accepts.
         "use_reduce_max": False,
         "use_reduce_mean": True,
         "tok2vec": deepcopy(dict(default)),
@@ -154,7 +162,7 @@ def embedder_or_new(component: Block, default: Block) -> Block:
 
 
 def around_embedder(block: Block, layers: dict[str, Block]) -> None:
-    """Make the block of an embedder that of a latent layer over it."""
+    """Turn the block of an embedder into the block of a latent layer over it."""
     below = dict(block)
     block.clear()
     made = {"tok2vec": below, **over(below, layers), **rates(below)}
@@ -164,23 +172,25 @@ def around_embedder(block: Block, layers: dict[str, Block]) -> None:
 
 
 def of_words(embedder: Block) -> bool:
-    """Whether its vectors say nothing of the words around."""
+    """Return whether the vectors of an embedder do not depend on the surrounding words."""
     return str(embedder["@architectures"]).startswith(OF_WORDS)
 
 
 def is_pretrained(embedder: Block) -> bool:
-    """Whether it is a transformer, or listens to one."""
+    """Return whether the embedder is a transformer or listens to one."""
     return "transformer" in str(embedder["@architectures"]).lower()
 
 
 def rates(embedder: Block) -> Block:
-    """Settings of learning rates in the block of a latent layer over this embedder, where they are
-    not the default."""
+    """Return the settings of learning rates of a latent layer over this embedder.
+
+    The result has only settings that differ from the defaults.
+    """
     return dict(FASTER_SCORER) if is_pretrained(embedder) else {}
 
 
 def block_of(config: Block, name: str) -> Any:
-    """What a config has under a dot name; None for nothing."""
+    """Return the value of a config with a dotted name, or None."""
     block: Any = config
     for part in name.split("."):
         block = block.get(part) if isinstance(block, dict) else None
@@ -188,7 +198,10 @@ def block_of(config: Block, name: str) -> Any:
 
 
 def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:
-    """Blocks of layers for this embedder: if it reads single words, the scorer sees the others."""
+    """Return the blocks of layers for this embedder.
+
+    If the embedder reads single words, the scorer gets an encoder of the context.
+    """
     made = deepcopy(layers)
     if of_words(embedder) and takes(made["scorer"]["@misc"], "encoder"):
         made["scorer"]["encoder"] = dict(CONTEXT)
@@ -196,7 +209,7 @@ def over(embedder: Block, layers: dict[str, Block]) -> dict[str, Block]:
 
 
 def needs_loss(layers: dict[str, Block]) -> bool:
-    """Whether the estimator, or one before it in training, asks for the loss of each structure."""
+    """Return whether a stage of the estimator needs the loss of each structure."""
     from spacy.util import registry
 
     made = registry.resolve({"made": layers["estimator"]})["made"]
@@ -204,8 +217,7 @@ def needs_loss(layers: dict[str, Block]) -> bool:
 
 
 def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
-    """Blocks of a structure and an estimator of these names, with a scorer and a composer that go
-    with both."""
+    """Return the blocks of this structure and estimator, with a compatible scorer and composer."""
     from spacy.util import registry
 
     from spacy_latent.layers.fitting import fitting_layers
@@ -218,11 +230,16 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
 
 
 def check_texts(name: str, block: Block, structure: Block) -> None:
-    """Refuse a structure over two texts where the component gives one, and one over a single text
-    in a model that aligns two.
+    """Check that the structure and the component need the same number of texts.
 
-    name: of the component. block: of its latent layer, or of the embedder that gets one.
-    structure: its block. Raises LatentError.
+    Args:
+        name: Name of the component.
+        block: Block of its latent layer, or of the embedder that gets one.
+        structure: Block of the structure.
+
+    Raises:
+        LatentError: If the structure aligns two texts and the component has one, or the structure
+            is over one text and the model aligns two.
     """
     from spacy.util import registry
 
@@ -247,8 +264,13 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
 
 
 def structure_block(given: str, chooses: bool = False) -> Block:
-    """chooses: whether the structure is one of words for a rationale, of which the others are not
-    read."""
+    """Return the block of a structure.
+
+    Args:
+        given: Name of the structure, as users write it.
+        chooses: True if the structure chooses the words of a rationale, and other words are not
+            read.
+    """
     from spacy_latent.structures.base import Structure
 
     name = registered_name(given, "structure", Structure)
@@ -256,12 +278,18 @@ def structure_block(given: str, chooses: bool = False) -> Block:
 
 
 def tagged(name: str) -> Block:
-    """The block of a structure or scorer that chooses words, by two tags if it is one of tags."""
+    """Return the block of a structure or scorer that chooses words, with two tags if needed."""
     return {"@misc": name, **({"num_tags": TAGS} if takes(name, "num_tags") else {})}
 
 
 def estimator_block(given: str, structure: Block, chooses: bool = False) -> Block:
-    """structure: the block of what it is for. chooses: as of :func:`structure_block`."""
+    """Return the block of an estimator.
+
+    Args:
+        given: Name of the estimator, as users write it.
+        structure: Block of its structure.
+        chooses: As in :func:`structure_block`.
+    """
     from spacy.util import registry
 
     from spacy_latent.estimators.base import Estimator
@@ -270,31 +298,33 @@ def estimator_block(given: str, structure: Block, chooses: bool = False) -> Bloc
     name = registered_name(given, "estimator", Estimator)
     block: Block = {"@misc": name}
     if takes(name, "control_variate"):
-        # Without one the gradient of a single sample is mostly noise.
+        # Without a control variate, the gradient of a single sample is mostly noise.
         block["control_variate"] = {"@misc": "spacy-latent.SelfCritical.v1"}
     if chooses and takes(name, "prediction"):
-        # Else words that hardly have a weight are read, too.
+        # Otherwise words with a weight close to 0 are read, too.
         block["prediction"] = "map"
     if chooses and issubclass(registry.misc.get(name), StochasticMask):
-        # Else nothing keeps it from choosing all words.
+        # Otherwise nothing prevents the mask from choosing all words.
         block["rate"] = RATE
     if takes(name, "noise") and takes(name, "k") and takes(structure["@misc"], "k"):
-        # That of the noise is the size of a typical structure, which is known here.
+        # The k of the noise is the size of a typical structure, which is known here.
         default = inspect.signature(registry.misc.get(structure["@misc"])).parameters["k"].default
         block["k"] = structure.get("k", default)
     return block
 
 
 def takes(name: str, setting: str) -> bool:
-    """Whether a registered name has this setting."""
+    """Return whether a registered name has this setting."""
     from spacy.util import registry
 
     return setting in inspect.signature(registry.misc.get(name)).parameters
 
 
 def registered_name(given: str, argument: str, base: type) -> str:
-    """The full name of a structure or estimator: ``spacy-latent.SpanningTree.v1`` is found as
-    SpanningTree, spanning-tree and spanning_tree, in its last version."""
+    """Return the full name of a structure or estimator, in its last version.
+
+    ``spacy-latent.SpanningTree.v1`` is found as SpanningTree, spanning-tree and spanning_tree.
+    """
     from spacy_latent.errors import LatentError
 
     names = names_of(base)
@@ -309,7 +339,7 @@ def registered_name(given: str, argument: str, base: type) -> str:
 
 
 def names_of(base: type) -> list[str]:
-    """Registered names of the classes of a kind, sorted."""
+    """Return the sorted registered names of the subclasses of a class."""
     from spacy.util import registry
 
     return sorted(
@@ -320,7 +350,7 @@ def names_of(base: type) -> list[str]:
 
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
-    """Of names the one that is spelt most alike, in its last version; None where none is."""
+    """Return the most similar name in its last version, or None if no name is similar."""
     by_short: dict[str, list[str]] = {}
     for name in names:
         by_short.setdefault(short_name(name), []).append(name)
@@ -334,5 +364,5 @@ def _version(name: str) -> int:
 
 
 def short_name(name: str) -> str:
-    """What of a name tells it from others, without spelling."""
+    """Return a normalized name for comparisons, without prefix, version, hyphens and case."""
     return re.sub(r"[-_]", "", re.sub(r"^spacy-latent\.|\.v\d+$", "", name)).lower()

@@ -1,4 +1,4 @@
-"""Where in a config an error comes from, which what raises it does not know."""
+"""Locations of errors in a config, which the code that raises them does not know."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 
 def config_overrides(arguments: list[str]) -> dict[str, Any]:
-    """Settings of a config on the command line, as of ``spacy train``. Raises LatentError for an
-    option that names none."""
+    """Return the settings of a config on the command line, as in ``spacy train``.
+
+    Raises:
+        LatentError: If an option names no setting.
+    """
     from click import NoSuchOption
     from spacy.cli._util import parse_config_overrides
 
     try:
         return parse_config_overrides(arguments)
     except NoSuchOption as error:
-        # Of another copy of click than typer's, which would not catch it.
+        # The class is from a different copy of click than typer's, which would not catch it.
         raise LatentError(
             f"{error.option_name!r} is no option of this command and no setting of a config, "
             "such as --training.max_steps 100."
@@ -37,11 +40,17 @@ def config_overrides(arguments: list[str]) -> dict[str, Any]:
 
 @contextmanager
 def errors_with_blocks(config: Block) -> Iterator[None]:
-    """Around what makes a pipeline of a config: errors of this package begin with the block that
-    they come from, where one alone gives the same error, and an unknown registered name becomes a
-    LatentError with the block, the name that is nearest, and what there is of its kind; so do an
-    unknown component, a source that cannot be used, an unknown setting, and a text in the place of
-    a number, with the setting."""
+    """Add the block of a config to errors that its code raises inside the context.
+
+    Errors of this package begin with the block that causes them, if this block alone raises the
+    same error. The following errors become a LatentError that names the block:
+
+    - an unknown registered name, with the nearest name and all names of its kind,
+    - an unknown component,
+    - a source that cannot be used,
+    - an unknown setting,
+    - a text in place of a number, with the setting.
+    """
     try:
         yield
     except RegistryError as error:
@@ -55,7 +64,8 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
             raise
         raise LatentError(" ".join(said)) from error
     except TypeError as error:
-        # Of a comparison with a text, which says nothing of the setting; else of a function's own.
+        # Either a comparison with a text, whose message does not name the setting, or an error of
+        # a function's own code.
         place = place_of(config, error)
         texts = [] if place is None else list(texts_for_numbers(config, place))
         if not texts:
@@ -74,13 +84,13 @@ def errors_with_blocks(config: Block) -> Iterator[None]:
 
 
 def unknown_names(config: Block) -> Iterator[str]:
-    """For each name in a config that nothing is registered under, sentences."""
+    """Yield a message for each name in a config that is not registered."""
     from spacy.util import registry
 
     for place, block in inner_first(config):
         for key, name in block.items():
             kind = key.removeprefix("@")
-            # Of a config as it stands names may be variables, which are looked up elsewhere.
+            # Names in a config without interpolation may be variables, which are checked elsewhere.
             if kind == key or not isinstance(name, str) or "${" in name:
                 continue
             if hasattr(registry, kind) and not registry.has(kind, name):
@@ -96,22 +106,20 @@ def _unknown(place: str, kind: str, name: str) -> str:
     meant = suggestion(name, there or known)
     listed = f" There are {', '.join(sorted({short(one) for one in there}))}." if there else ""
     if not meant and name.partition(".")[0] not in {one.partition(".")[0] for one in known}:
-        # No package here has such names.
+        # No installed package registers names with this prefix.
         listed = " Give the file that registers it with --code."
     what = argument if there else f"function of the registry {kind!r} called"
     return f"[{place}] @{kind}: there is no {what} {name!r}.{meant}{listed}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest of the names, and a space before it; nothing where none is
-    near."""
+    """Return a sentence with the nearest of the names, after a space, or "" if no name is near."""
     near = nearest(name, known)
     return f" Did you mean {near}?" if near else ""
 
 
 def unknown_components(config: Block) -> Iterator[str]:
-    """For each component of a factory that there is not, or that the pipeline names and no block
-    makes, sentences."""
+    """Yield a message for each unknown factory and each name in the pipeline without a block."""
     import spacy
     from spacy.util import registry
 
@@ -125,7 +133,7 @@ def unknown_components(config: Block) -> Iterator[str]:
             )
 
     nlp = spacy.blank(config.get("nlp", {}).get("lang") or "xx")
-    # Those of the language have its code before their name.
+    # The names of factories for a language begin with its code.
     known = [name.removeprefix(f"{nlp.lang}.") for name in registry.factories.get_all()]
     for name, block in there.items():
         factory = block.get("factory")
@@ -135,8 +143,7 @@ def unknown_components(config: Block) -> Iterator[str]:
 
 
 def unusable_sources(config: Block) -> Iterator[str]:
-    """For each pipeline that components are taken from and that cannot be loaded, and for each
-    component that one does not have, sentences."""
+    """Yield a message for each source that cannot be loaded, and each component that it lacks."""
     from spacy.util import get_sourced_components, load_model
     from thinc.api import Config
 
@@ -168,7 +175,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def unknown_settings(config: Block) -> Iterator[str]:
-    """For each setting of a block that what the block names does not take, sentences."""
+    """Yield a message for each setting of a block that the function of the block does not have."""
     for place, block in inner_first(config):
         name, takes = settings_of(block)
         for key in block:
@@ -182,8 +189,11 @@ def unknown_settings(config: Block) -> Iterator[str]:
 
 
 def _relative_with(setting: str, block: Block) -> str | None:
-    """What has a setting that the name of a block does not take: another version of that name, or
-    of a component one whose name is longer or shorter, as those for one label and for several."""
+    """Return a similar registered name that has the setting, or None.
+
+    It is another version of the name, or a component whose name is longer or shorter, such as the
+    components for one label and for several labels.
+    """
     from spacy.util import registry
 
     own = settings_of(block)[0]
@@ -198,7 +208,7 @@ def _relative_with(setting: str, block: Block) -> str | None:
 
 
 def settings_of(block: Block) -> tuple[str, list[str] | None]:
-    """What is registered that a block names, and its settings; None where these are not known."""
+    """Return the registered name in a block and its settings, or None for unknown settings."""
     from spacy.language import Language
     from spacy.util import registry
 
@@ -216,8 +226,10 @@ def settings_of(block: Block) -> tuple[str, list[str] | None]:
 
 
 def unread_settings(config: Block) -> Iterator[str]:
-    """For each setting of a section of spaCy's that spaCy does not read, though one of nearly that
-    name, sentences. Others there may be, for variables."""
+    """Yield a message for each setting that is similar to one of spaCy's settings and is not read.
+
+    Only sections of spaCy are checked. Other unknown settings may be variables.
+    """
     from spacy.language import DEFAULT_CONFIG
 
     for section in ("nlp", "training", "initialize"):
@@ -229,9 +241,15 @@ def unread_settings(config: Block) -> Iterator[str]:
 
 
 def unread_overrides(path: Path, overrides: Mapping[str, Any]) -> Iterator[str]:
-    """For each override of a config, by its name with points, that nothing would read, sentences:
-    one of a section that there is not, which spaCy refuses, or of a setting that there is not, of
-    which it says nothing in sections of its own."""
+    """Yield a message for each override of a config that nothing would read.
+
+    An override may name an unknown section, which spaCy refuses. It may also name an unknown
+    setting, which spaCy ignores silently in its own sections.
+
+    Args:
+        path: The config.
+        overrides: Values by dotted names.
+    """
     from spacy.language import DEFAULT_CONFIG
     from spacy.util import load_config
 
@@ -248,14 +266,16 @@ def unread_overrides(path: Path, overrides: Mapping[str, Any]) -> Iterator[str]:
             continue
         yield from (one for one in unknown_settings(after) if one not in said)
         known = {**DEFAULT_CONFIG.get(section, {}), **(block_of(before, section) or {})}
-        # A variable is read where it stands.
+        # Variables are read by the settings that refer to them.
         if section in DEFAULT_CONFIG and key not in known and f"${{{name}}}" not in written:
             yield f"[{section}] {key}: spaCy does not read this setting.{suggestion(key, known)}"
 
 
 def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[str]:
-    """What is refused in the settings of one block, sentences. Of that block the error knows only
-    the inner part of its place."""
+    """Yield a message for each invalid setting of a block.
+
+    The error has only the inner part of the path of the block.
+    """
     refused = error.config if isinstance(error.config, dict) else {}
     named = re.search(r"'(.+)'", error.title or "")
     for one in error.errors or ():
@@ -267,13 +287,13 @@ def invalid_settings(config: Block, error: ConfigValidationError) -> Iterator[st
             and settings_of(block)[0] == named[1]
             and all(refused.get(name) == value for name, value in plain_settings(block))
         ]
-        # A pipeline that is made has no other block that is checked as a whole.
+        # In a pipeline that could be created, [nlp] is the only other block that is validated.
         place = places[0] if places else ".".join(outer) or "nlp"
         value = f"{key} is {refused[key]!r}: " if key in refused else f"{key}: "
         yield f"[{place}] {value}{in_words(str(one.get('msg')))}."
 
 
-# What a config's values are called, by the names of classes in the messages of what checks them.
+# Descriptions of types for users, by the names of classes in the messages of the validation.
 WORDS = {
     "float": "a number",
     "int": "a whole number",
@@ -285,7 +305,7 @@ WORDS = {
 
 
 def in_words(said: str) -> str:
-    """A message on the type of a value, without the names of Python's classes."""
+    """Return a message on the type of a value without names of Python classes."""
     found = re.search(r"is not <class '(\w+)'>$", said)
     if found and found[1] in WORDS:
         return f"expected {WORDS[found[1]]}"
@@ -293,7 +313,7 @@ def in_words(said: str) -> str:
 
 
 def invalid_training(nlp: Language) -> Iterator[str]:
-    """For each setting of [training] of another type than spaCy takes, sentences."""
+    """Yield a message for each setting of [training] with an invalid type."""
     from spacy.schemas import ConfigSchemaTraining
     from spacy.util import registry
 
@@ -308,13 +328,15 @@ def invalid_training(nlp: Language) -> Iterator[str]:
                     f"[training] {key} is {training.get(key)!r}: {in_words(str(one.get('msg')))}."
                 )
     except Exception:
-        # Of a function that the block names: said where the corpus is read.
+        # Errors of a function that the block names are reported when the corpus is read.
         return
 
 
 def defaults_taken(config: Block) -> Iterator[str]:
-    """For each latent layer that a config has no block for, though it has the layer's model,
-    sentences: a block that was deleted, or never written, and what is taken in its place."""
+    """Yield a message for each block of a latent layer that is missing in the config.
+
+    The message names the default that is used instead of the missing block.
+    """
     for place, block in inner_first(config):
         _, takes = settings_of(block)
         layers = [key for key in LAYERS if key in (takes or ())]
@@ -329,7 +351,7 @@ def defaults_taken(config: Block) -> Iterator[str]:
 
 
 def plain_settings(block: Block) -> Iterator[tuple[str, Any]]:
-    """Settings of a block that are neither blocks, nor variables, nor what it names."""
+    """Yield the settings of a block except for blocks, variables and registered names."""
     for key, value in block.items():
         if not isinstance(value, dict) and "${" not in str(value):
             if not key.startswith("@") and key != "factory":
@@ -337,7 +359,7 @@ def plain_settings(block: Block) -> Iterator[tuple[str, Any]]:
 
 
 def _names_for(argument: str) -> list[str]:
-    """Registered names of what a block of this name is for; none where that is not known."""
+    """Return the registered names for a block with this name, or none if they are not known."""
     from spacy_latent.estimators.base import Estimator
     from spacy_latent.layers.fitting import KINDS, registered_layers
     from spacy_latent.structures.base import Structure
@@ -349,7 +371,7 @@ def _names_for(argument: str) -> list[str]:
 
 
 def place_of(config: Block, error: Exception) -> str | None:
-    """The innermost block that gives the same error when it is resolved by itself."""
+    """Return the path of the innermost block that raises the same error when resolved alone."""
     from spacy.util import registry
     from thinc.api import Config
 
@@ -364,7 +386,7 @@ def place_of(config: Block, error: Exception) -> str | None:
 
 
 def texts_for_numbers(config: Block, place: str) -> Iterator[str]:
-    """For each setting of a block that is a text where the default is a number, a clause."""
+    """Yield a clause for each setting of a block that is a text while its default is a number."""
     from spacy.util import registry
     from thinc.api import Config
 
@@ -379,7 +401,7 @@ def texts_for_numbers(config: Block, place: str) -> Iterator[str]:
 
 
 def inner_first(block: Block, place: str = "") -> Iterator[tuple[str, Block]]:
-    """All blocks with their places, as sections of a config have them."""
+    """Yield all blocks with their paths, the inner ones first."""
     for key, value in block.items():
         if isinstance(value, dict):
             inner: dict[str, Any] = value

@@ -1,4 +1,4 @@
-"""``spacy latent control``: train the model that a learned tree is to be compared with."""
+"""Command ``spacy latent control``: training of the control model of a learned tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Examples:
   training/control_random
 """
 
-# In the output directory, beside the pipelines.
+# Name of a file in the output directory, next to the pipelines.
 CONFIG_NAME = "control.cfg"
 
 
@@ -50,8 +50,11 @@ def control_cli(
     verbose: bool = typer.Option(False, "--verbose", "-V", help="Show more of what happens"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Train the same config with trees that are not learned, as a control: only beside one can be
-    told whether learned trees help. Settings are overridden as for 'spacy train'."""
+    """Train the same config with trees that are not learned, as a control.
+
+    Only a comparison with a control can tell whether learned trees help. Settings are overridden as
+    in 'spacy train'.
+    """
     from spacy.cli._util import show_validation_error
     from spacy.cli.train import train
     from spacy.util import load_config
@@ -69,7 +72,7 @@ def control_cli(
     try:
         import_code(code)
         overrides = config_overrides(context.args)
-        # Of another encoding it says which line is wrong.
+        # For a file with another encoding, this error names the invalid line.
         read_text(config)
         with show_validation_error(config):
             loaded = load_config(config, overrides=overrides, interpolate=False)

@@ -1,4 +1,4 @@
-"""Corpora, and the code that reads them, from the command line."""
+"""Reading of corpora and of their code on the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 STDIN = "-"
-# Of files that people have texts in.
+# Common formats of files with texts.
 ENDINGS = (".txt", ".jsonl", ".json", ".spacy", ".tsv", ".csv")
 ACCEPTED = (
     "a .spacy file or a directory of these, .jsonl with 'text' or 'tokens' and any annotations of "
@@ -39,7 +39,7 @@ HINTS = {
 
 
 def lines_of_stdin() -> Iterator[str]:
-    """Of standard input; who sits at a terminal is told that it is waited for."""
+    """Yield the lines of standard input, with a message if it is a terminal."""
     if sys.stdin.isatty():
         with redirect_stdout(sys.stderr):
             msg.info("Texts are read from here, one a line. End with Ctrl+D (Windows: Ctrl+Z).")
@@ -47,8 +47,10 @@ def lines_of_stdin() -> Iterator[str]:
 
 
 def typed_text(text: str) -> str:
-    """The text as it was typed. The name of a file in its place, there or not, ends the command, as
-    does what is no UTF-8."""
+    """Return the text of an argument, or exit with an error.
+
+    The name of a file, existing or not, and invalid UTF-8 are errors.
+    """
     try:
         text.encode("utf8")
     except UnicodeEncodeError as error:
@@ -78,15 +80,20 @@ def import_code(path: Path | None) -> None:
 
 
 def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
-    """The examples of :func:`read_counted`."""
+    """Return the examples of :func:`read_counted`."""
     return read_counted(nlp, corpus, limit)[0]
 
 
 def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Example], int]:
-    """Examples whose predicted docs are not processed yet, and how many without tokens were left
-    out on the way to the last of them.
+    """Return examples and the number of skipped examples.
 
-    corpus: see :data:`ACCEPTED`. limit: at most so many, 0 for all.
+    The predicted docs of the examples are not processed yet. The number counts the examples without
+    tokens before the last returned example.
+
+    Args:
+        nlp: The pipeline.
+        corpus: See :data:`ACCEPTED`.
+        limit: Greatest number of examples, 0 for all.
     """
     path = Path(corpus)
     if corpus != STDIN and not path.exists():
@@ -104,7 +111,7 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
     except LatentError:
         raise
     except Exception as error:
-        # Whatever a reader stumbles over, the user needs the file's name and the reason.
+        # For every error of a reader, the user needs the name of the file and the reason.
         known = path.is_file() and path.suffix in (".spacy", ".jsonl", ".txt")
         raise LatentError(
             f"The corpus {corpus} cannot be read ({type(error).__name__}: {error})."
@@ -136,8 +143,10 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
 
 
 def there_is(corpus: Path) -> str:
-    """The fields of the first line of .jsonl, or the columns of .tsv, as the end of a clause;
-    nothing for other files."""
+    """Return the end of a clause with the names of the fields of the first line.
+
+    The fields are the keys of .jsonl or the columns of .tsv. The result is "" for other files.
+    """
     from spacy_latent.corpora.text_pairs import field_names
 
     names = field_names(corpus) if corpus.suffix in (".jsonl", ".tsv") else []
@@ -145,7 +154,7 @@ def there_is(corpus: Path) -> str:
 
 
 def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
-    """By the names of fields that the config's reader has."""
+    """Yield examples of pairs, with the field names of the config's reader."""
     from spacy_latent.corpora.text_pairs import missing_labels, pair_fields, read_text_pairs_v1
 
     if corpus == STDIN or path.suffix == ".txt":
@@ -161,7 +170,7 @@ def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
 
 
 def _of_docs(nlp: Language, path: Path) -> Iterator[Example]:
-    """As spaCy's reader, which leaves out docs without tokens and does not say so."""
+    """Yield examples as spaCy's reader does, and docs without tokens, which that reader skips."""
     from spacy.tokens import DocBin
     from spacy.training import Corpus, Example
     from spacy.training.corpus import walk_corpus
@@ -184,7 +193,7 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
 
 
 def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
-    """Says what of it is not read: lines that were rejected, spans that are not of tokens."""
+    """Yield examples of lines of JSON, with warnings about rejected lines and invalid spans."""
     from spacy_latent.corpora.annotated_lines import read_line
 
     keys = span_keys(nlp)
@@ -198,7 +207,7 @@ def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
             except LatentError:
                 raise
             except Exception as error:
-                # Of many lines, whatever spaCy finds wrong with one.
+                # Add the number of the line to spaCy's error.
                 other = isinstance(error, (KeyError, TypeError))
                 hint = " Annotations are those of spaCy's training format." if other else ""
                 raise LatentError(
@@ -226,7 +235,7 @@ def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
 
 
 def span_keys(nlp: Language) -> list[str]:
-    """Where in ``doc.spans`` the pipeline's components have their spans."""
+    """Return the keys in ``doc.spans`` that the pipeline's components use."""
     factories = {name: nlp.get_pipe_meta(name).factory for name in nlp.pipe_names}
     pipes: list[Any] = [
         nlp.get_pipe(name) for name, factory in factories.items() if factory in SPAN_FACTORIES
@@ -234,7 +243,7 @@ def span_keys(nlp: Language) -> list[str]:
     return list(dict.fromkeys(pipe.key for pipe in pipes))
 
 
-# Components that find spans which may overlap.
+# Components whose spans may overlap.
 SPAN_FACTORIES = ("spancat", "spancat_singlelabel", "tree_spancat")
 
 

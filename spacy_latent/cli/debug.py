@@ -1,4 +1,4 @@
-"""``spacy latent debug``: will this config learn a structure?"""
+"""Command ``spacy latent debug``: checks whether a config can learn a structure."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ def debug_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Show what the latent layers of a config or pipeline are made of, check that gradients reach
-    all components, and name known mistakes. Settings of a config are overridden as for
-    'spacy train'. Exits with code 1 if something will not learn."""
+    """Check whether the latent layers of a config or pipeline can learn.
+
+    Shows the parts of the layers, checks that gradients reach all components, and names known
+    mistakes. Settings of a config are overridden as in 'spacy train'. Exits with code 1 if
+    something will not learn.
+    """
     import srsly
     from spacy.cli._util import show_validation_error
     from spacy.util import get_sourced_components, load_config
@@ -73,11 +76,11 @@ def debug_cli(
         if source.is_dir():
             nlp, is_new = load(str(source)), False
         elif source.is_file():
-            # Of another encoding it says which line is wrong.
+            # For a file with another encoding, this error names the invalid line.
             read_text(source)
             with show_validation_error(source):
                 config = load_config(source, overrides=overrides, interpolate=False)
-                # Afterwards the config of the pipeline has the factories in their place.
+                # The config of the loaded pipeline has factories in place of the sources.
                 sourced = list(get_sourced_components(config))
                 nlp, is_new = from_config(config), True
             if invalid := list(invalid_training(nlp)):
@@ -94,7 +97,7 @@ def debug_cli(
         findings = find_traps(nlp, examples) + findings
         norms: dict[str, dict[str, float]] = {}
         if not examples:
-            # What a trained pipeline learned from need not be here.
+            # The training corpus of a trained pipeline may be missing.
             level = level if is_new else "note"
             findings.append(Finding(level, "no-gradients", f"Gradients were not checked: {why}"))
         blocked = any(finding.level == "error" for finding in findings)
@@ -127,17 +130,22 @@ def from_config(config: Config) -> Language:
         with errors_with_blocks(config):
             return load_model_from_config(config, auto_fill=True)
     except (ValueError, ImportError, OSError) as error:
-        # spaCy's own errors have a number, and say what to do.
+        # spaCy's own errors have a number and give advice.
         if re.match(r"\[E\d+\]", str(error)):
             raise LatentError(str(error)) from error
         raise
 
 
 def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: str) -> None:
-    """On the examples, or where there are none, why being the reason, on a text of three words. As
-    'spacy train' does, which leaves alone what is frozen and what goes on from another pipeline.
+    """Initialize the pipeline as 'spacy train' does.
 
-    sourced: names of the components that the config takes from other pipelines.
+    Frozen components and components that continue from another pipeline are not initialized.
+
+    Args:
+        nlp: The pipeline.
+        sourced: Names of the components that the config takes from other pipelines.
+        examples: Examples for the initialization. Without examples, a text of three words is used.
+        why: Reason why there are no examples.
     """
     from spacy.training import Example
     from thinc.api import ConfigValidationError, fix_random_seed
@@ -150,18 +158,18 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
 
     training = training_settings(nlp)
     fix_random_seed(training.get("seed") or 0)
-    # Names of no component are told with the other mistakes.
+    # Names that are no component are reported with the other mistakes.
     frozen = [one for one in training.get("frozen_components") or () if one in nlp.component_names]
     resumed = [one for one in sourced if one in nlp.component_names and one not in frozen]
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
     try:
         with warnings.catch_warnings():
-            # They are among the findings.
+            # The findings have the same information.
             warnings.simplefilter("ignore", JudgedAsLabels)
             warnings.simplefilter("ignore", DoubtfulEvidence)
             warnings.simplefilter("ignore", ScoreNotGiven)
             if not examples:
-                # What is missing in three words says nothing of the corpus.
+                # Warnings on a text of three words say nothing about the corpus.
                 warnings.simplefilter("ignore", LatentWarning)
             if resumed:
                 with nlp.select_pipes(enable=resumed):
@@ -174,13 +182,13 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
             raise
         raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
     except ConfigValidationError as error:
-        # As a text it has all that was given, such as a file of labels.
+        # As text, this error contains the whole input, such as a file of labels.
         first: Any = next(iter(error.errors or ()), {})
         place = ".".join(map(str, (*filter(None, [error.parent]), *first.get("loc", ()))))
         raise LatentError(f"{error.title}: {place}: {first.get('msg')}.") from error
     except Exception as error:
-        # What a component fails with is often not what was wrong, as of a transformer's listener,
-        # which has no width where nothing answers it.
+        # The error of a component often hides the cause. For example, a transformer's listener
+        # without an upstream component has no width.
         if mistakes := without_weights(nlp) + mistaken_listeners(nlp):
             raise LatentError(" ".join(mistakes)) from error
         if not examples:
@@ -275,7 +283,7 @@ def print_gradients(norms: dict[str, dict[str, float]]) -> None:
 
 
 def bar(norm: float, among: Any, width: int = 24) -> str:
-    """One character for each quarter of a power of ten above a millionth of the largest."""
+    """Return a bar with four characters per factor of 10 above a millionth of the largest norm."""
     top = max((value for value in among if math.isfinite(value)), default=0.0)
     if not (norm > 0 and math.isfinite(norm)):
         return ""

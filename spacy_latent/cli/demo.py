@@ -1,4 +1,4 @@
-"""``spacy latent demo``: a pipeline that comes with the package, and the trees that it found."""
+"""Command ``spacy latent demo``: a pipeline of this package, and the trees that it found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXPRESSION = "[MAX 2 [MIN 9 4 ] 3 ]"
 PIPELINE = "listops_pipeline"
 OPERATORS = ["MIN", "MAX", "MED"]
-# As of 'spacy project run demo': what it was trained on, and lists twice as deep.
+# As in 'spacy project run demo': the training data, and lists of about twice the depth.
 AS_TRAINED: dict[str, Any] = {"max_depth": 4, "min_length": 8, "max_length": 25}
 DEEPER: dict[str, Any] = {"min_depth": 6, "max_depth": 7, "min_length": 8, "max_length": 80}
 SIZES = {"train": 30000, "dev": 1000}
@@ -54,8 +54,10 @@ def demo_cli(
     seed: int = typer.Option(0, "--seed", help="Seed of the training and of the expressions"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Show a pipeline of this package, which learned trees from values alone, and judge it
-    on new expressions; or train it again."""
+    """Show a pipeline of this package that learned trees from values alone, and evaluate it.
+
+    The evaluation uses new expressions. The pipeline can also be trained again.
+    """
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.corpora.listops import is_expression
     from spacy_latent.visualize.terminal import format_annotation
@@ -87,7 +89,7 @@ def demo_cli(
 
 @contextmanager
 def carried_pipeline() -> Iterator[Path]:
-    """The directory of the pipeline in this package."""
+    """Yield the directory of the pipeline in this package."""
     from importlib.resources import as_file, files
 
     with as_file(files("spacy_latent") / PIPELINE) as path:
@@ -100,7 +102,7 @@ def carried_pipeline() -> Iterator[Path]:
 
 
 def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
-    """Train by the config of a pipeline. RETURNS: the best one."""
+    """Train with the config of a pipeline, and return the directory of the best one."""
     from spacy.cli.train import train as spacy_train
 
     from spacy_latent.corpora import listops
@@ -116,7 +118,7 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
 
 
 def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed: int) -> None:
-    """Print the value of one expression and scores on new ones; write a page of these if asked."""
+    """Print the value of one expression and scores on new ones, and write a page if asked for."""
     from spacy_latent.cli.listops import page_of
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora import listops
@@ -130,7 +132,7 @@ def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed:
         corpora = {}
         for name, shape in (("up to 3 deep", AS_TRAINED), ("6 deep", DEEPER)):
             corpora[name] = Path(folder) / f"{name}.tsv"
-            # Another seed than that of the training's expressions.
+            # A seed that differs from the seed of the training expressions.
             (made,) = listops.generate([JUDGED], OPERATORS, seed=seed + 1_000_003, **shape)
             listops.write(corpora[name], made)
         try:
@@ -147,7 +149,7 @@ def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed:
 
 
 def rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Of each corpus: right values, whole trees, and how many of these a control has."""
+    """Return for each corpus: correct values, whole trees, and the whole trees of a control."""
     found = []
     for name, corpus in figures["corpora"].items():
         measured = corpus["by_depth"]["all"]

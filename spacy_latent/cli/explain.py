@@ -1,4 +1,4 @@
-"""``spacy latent explain``: which words do for what a trained pipeline says of a text."""
+"""Command ``spacy latent explain``: words that suffice for a pipeline's prediction."""
 
 from __future__ import annotations
 
@@ -58,9 +58,12 @@ def explain_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Show which words do for what a trained textcat or ner says of a text, spaCy's own or one of
-    this package. A mask over the words is learned for each text; leave-one-out and random words
-    stand beside it. The pipeline stays as it is."""
+    """Show which words suffice for the prediction of a trained textcat or ner.
+
+    The component can be spaCy's own or one of this package. A mask over the words is learned for
+    each text. The result is compared with leave-one-out and with random words. The pipeline is not
+    changed.
+    """
     import srsly
 
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
@@ -89,7 +92,7 @@ def explain_cli(
                     progress=partial(progress, unit="step"),
                 )
             except NoSuchEntity as error:
-                # Of many texts some have no entity; those that do are not to be lost for that.
+                # A text without entities must not end the command if there are other texts.
                 if text != STDIN:
                     raise
                 if as_json:
@@ -156,7 +159,7 @@ def print_explanation(found: Explanation) -> None:
 
 
 def print_mean(every: Sequence[Explanation]) -> None:
-    """Of several texts what they have in common."""
+    """Print the means over several texts."""
     msg.divider(f"{len(every)} texts")
     chosen = [found for found in every if found.chosen.any()]
     if not chosen:
@@ -173,7 +176,7 @@ def print_mean(every: Sequence[Explanation]) -> None:
 
 
 def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
-    """The mean over explanations."""
+    """Print the mean faithfulness of explanations."""
     rows = []
     for name in every[0].faithfulness:
         cells = [name]
@@ -190,15 +193,18 @@ LEGEND = (
     "words alone, both in points of percent; good words have much of the first and little of the "
     "second. (cut): with words taken out of the text, not hidden from the model."
 )
-# Of a mask that has settled some weight is larger.
+# A converged mask has a weight above this value.
 HALF = 0.5
-# Around the chosen words of a longer text; the others are left out.
+# Texts of more than LONG words show only AROUND words on each side of the chosen ones.
 LONG, AROUND, LEFT_OUT = 200, 10, "... "
 
 
 def marked(found: Explanation) -> str:
-    """The text, each chosen word in brackets with its weight, or with its fall where that put the
-    words in order. Of a long text only what is around them."""
+    """Return the text with each chosen word in brackets, followed by its weight.
+
+    If leave-one-out ranked the words, the number is the fall of the probability. Long texts show
+    only the context of the chosen words.
+    """
     import numpy as np
 
     numbers = found.falls if found.from_falls else found.weights
@@ -221,7 +227,7 @@ def marked(found: Explanation) -> str:
 
 
 def _figures(found: Sequence[Faithfulness]) -> tuple[str, str]:
-    # In percent, as of 'spacy latent rationale'. Adding zero takes the sign off one.
+    # In percent, as in 'spacy latent rationale'. Adding 0 turns −0 into 0.
     means = (
         sum(getattr(each, name) for each in found) / len(found)
         for name in ("comprehensiveness", "sufficiency")
@@ -252,7 +258,7 @@ def to_json(found: Explanation) -> dict[str, Any]:
 
 
 def without_entity(error: NoSuchEntity) -> dict[str, Any]:
-    """The keys of :func:`to_json`, of a text with nothing to explain."""
+    """Return the keys of :func:`to_json` for a text with nothing to explain."""
     return {
         "text": error.doc.text,
         "tokens": [token.text for token in error.doc],

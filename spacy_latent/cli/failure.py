@@ -1,5 +1,4 @@
-"""How a command of ``spacy latent`` ends that cannot do what it was asked for, and how one warns
-whose standard output may be read by a program."""
+"""Errors and warnings of commands, whose standard output may be read by a program."""
 
 from __future__ import annotations
 
@@ -11,14 +10,23 @@ from spacy_latent.cli.messages import msg
 
 
 def fail(title: str, text: str = "") -> NoReturn:
-    """Say why on standard error, which is not what somebody reads who pipes the result on, and exit
-    with code 1. text: what to do."""
+    """Print an error on standard error, and exit with code 1.
+
+    Args:
+        title: The error.
+        text: Advice for the user.
+    """
     with redirect_stdout(sys.stderr):
         msg.fail(title, text, spaced=True)
     raise SystemExit(1)
 
 
 def warn(title: str, text: str = "") -> None:
-    """Say on standard error what the result does not tell, and go on. text: what to do."""
+    """Print a warning on standard error.
+
+    Args:
+        title: The warning.
+        text: Advice for the user.
+    """
     with redirect_stdout(sys.stderr):
         msg.warn(title, text)

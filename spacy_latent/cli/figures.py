@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def to_json(assessment: Assessment) -> dict[str, Any]:
-    """The figures, and under ``verdicts`` what they say, for each layer."""
+    """Return the figures, with the verdicts of each layer under ``verdicts``."""
     from spacy_latent.analysis.figures import plain
 
     found = {
@@ -23,7 +23,7 @@ def to_json(assessment: Assessment) -> dict[str, Any]:
 
 
 def print_remarks(assessment: Assessment) -> None:
-    """What is to be known before the figures are read."""
+    """Print the remarks that users need before they read the figures."""
     from spacy_latent.analysis.remarks import remarks
 
     for said in remarks(assessment.figures):
@@ -42,7 +42,7 @@ def print_verdicts(assessment: Assessment) -> None:
 
 
 def print_confidence(assessment: Assessment) -> None:
-    """How far probabilities of entities can be trusted."""
+    """Print the figures on the reliability of the probabilities of entities."""
     for name, found in assessment.figures.entities.items():
         if not found.found:
             continue

@@ -1,4 +1,4 @@
-"""``spacy latent incomplete``: a corpus with a part of its annotation taken away."""
+"""Command ``spacy latent incomplete``: a corpus without a part of its annotation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ Examples:
 
 
 def shares_in(text: str) -> list[float]:
-    """Raises LatentError for what are no numbers between commas."""
+    """Return the numbers in a list with commas.
+
+    Raises:
+        LatentError: If the text has anything other than numbers.
+    """
     try:
         return [float(share) for share in text.split(",")]
     except ValueError:
@@ -64,9 +68,11 @@ def incomplete_cli(
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of what is taken away"),
 ) -> None:
-    """Take annotation away from a corpus, to see what the rest of it would have been worth. Give
-    one of --keep, --flags, --label-sets and --sources; the page "Learn from incomplete annotation"
-    says what a crf_ner makes of each."""
+    """Remove annotation from a corpus, to measure how useful the remaining annotation is.
+
+    Give one of --keep, --flags, --label-sets and --sources. The page "Learn from incomplete
+    annotation" describes how a crf_ner uses each of them.
+    """
     import spacy
     from spacy.tokens import DocBin
     from spacy.training.corpus import walk_corpus
@@ -110,7 +116,7 @@ def incomplete_cli(
         fail("Nothing was written", str(error))
     output.parent.mkdir(parents=True, exist_ok=True)
     with finished_first():
-        # spaCy takes milliseconds a doc for them, each time that they are read.
+        # User data only if there are any, because spaCy takes milliseconds per doc to read them.
         DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
     entities = sum(len(doc.ents) for doc in made)
     msg.good(f"{output}: {number_of(len(made), 'text')}, {number_of(entities, 'entity', ',')}")

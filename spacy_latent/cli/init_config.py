@@ -1,4 +1,4 @@
-"""``spacy latent init``: a structure into a config that spaCy made."""
+"""Command ``spacy latent init``: adds a structure to a config of spaCy."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ Examples:
 
   spacy latent init base.cfg config.cfg --pairs
 """
-# What a new one gets where the user names none.
+# Defaults of a new latent layer.
 STRUCTURE, ESTIMATOR = "spanning-tree", "marginals"
 
 
@@ -129,9 +129,11 @@ def init_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUTPUT"),
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
 ) -> None:
-    """Put a latent structure into a config: around the embedder of components that have one. A
-    component that has a structure already gets another structure or estimator. Prints what it
-    changed."""
+    """Add a latent structure to a config, around the embedder of components that have one.
+
+    A component that has a structure already gets another structure or estimator. Prints the
+    changes.
+    """
     from confection import ConfigValidationError
     from thinc.api import Config
 
@@ -197,14 +199,14 @@ def init_cli(
     if output != STREAM:
         ending = "jsonl" if pairs else "spacy"
         paths = f"--paths.train ./train.{ending} --paths.dev ./dev.{ending}"
-        # Not by wasabi alone, which breaks lines: they are there to be copied.
+        # Printed without wasabi, which would wrap lines that users want to copy.
         msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
         print(f"spacy latent debug {output} {paths}")
         print(f"spacy train {output} --output ./training {paths}")
 
 
 def filled(config: Config) -> Config:
-    """With all defaults, as it is after the pipeline was made of it, which shows that it can be."""
+    """Return the config with all defaults; raise an error if no pipeline can be created from it."""
     return loaded(config).config
 
 
@@ -218,9 +220,11 @@ def loaded(config: Config) -> Language:
 
 
 def with_refusal(config: Config) -> Config:
-    """A copy that is refused, when it is loaded, where training would end before the last of the
-    stages that its structure or estimator may be given. What is called in that place already
-    stays."""
+    """Return a copy with a callback that refuses trainings that are too short.
+
+    A training is too short if it would end before the last stage of the structure or estimator. The
+    check runs when the config is loaded. An existing callback is not replaced.
+    """
     from spacy_latent.pipeline.unreached_stages import CALLBACK
 
     changed = config.copy()
@@ -236,14 +240,18 @@ def with_structure(
     estimator: str | None = None,
     shared: bool = False,
 ) -> Config:
-    """A copy of a filled config in which the embedders of components stand under a structure. What
-    has one already gets this structure and this estimator in their place.
+    """Return a copy of a filled config with a structure over the embedders of components.
 
-    names: the components; empty for the only one that can be changed. One that listens to a
-        ``latent_encoder`` stands for that.
-    structure, estimator: registered names, or what :func:`registered_name` knows them by; None for
-        what there is, in a component without a structure SpanningTree and Marginals.
-    shared: one ``latent_encoder`` for all of them.
+    A component that has a structure already gets this structure and this estimator instead.
+
+    Args:
+        config: The filled config.
+        names: The components; empty for the only component that can be changed. A component that
+            listens to a ``latent_encoder`` selects that encoder.
+        structure, estimator: Registered names, or names that :func:`registered_name` accepts. None
+            keeps the current one. In a component without a structure, None is SpanningTree and
+            Marginals.
+        shared: Use one ``latent_encoder`` for all components.
     """
     from spacy_latent.errors import LatentError
 
@@ -273,7 +281,7 @@ def with_structure(
     default = next(filter(None, (embedder_of(components[name]) for name in names)), EMBEDDER)
     embedders = [embedder_or_new(components[name], default) for name in names]
     for name, block in zip(names, embedders):
-        # Before it is looked for what goes with it: of no use where it cannot be there.
+        # Check this before the search for compatible layers, which is useless otherwise.
         check_texts(name, block, structure_block(structure or STRUCTURE))
     blocks = layer_blocks(structure or STRUCTURE, estimator or ESTIMATOR)
     if needs_loss(blocks) and not shared:
@@ -297,7 +305,12 @@ def share_encoder(
 ) -> None:
     """Put a ``latent_encoder`` over the embedder of these components, and let them listen to it.
 
-    embedders: the blocks of the components' embedders, which become those of listeners.
+    Args:
+        components: The blocks of all components.
+        pipeline: The names in the pipeline.
+        names: The components that share the encoder.
+        embedders: Blocks of the components' embedders, which become blocks of listeners.
+        layers: Blocks of the latent layer.
     """
     from spacy_latent.errors import LatentError
 
@@ -317,7 +330,7 @@ def share_encoder(
     around_embedder(encoder["model"], layers)
     width = below.get("width", below.get("encode", {}).get("width"))
     if width is None:
-        # A transformer's is known when its weights are there, too late for listeners.
+        # The width of a transformer is known only with its weights, too late for listeners.
         width = encoder["model"]["width"] = EMBEDDER["width"]
     for block in embedders:
         block.clear()
@@ -327,8 +340,10 @@ def share_encoder(
 
 
 def with_other(name: str, component: Block, structure: str | None, estimator: str | None) -> None:
-    """Give the latent layer of a component another structure or estimator. Its scorer and composer
-    stay where they go with both."""
+    """Give the latent layer of a component another structure or estimator.
+
+    The scorer and the composer are kept if they are compatible with both.
+    """
     from spacy_latent.errors import LatentError
 
     block = latent_block(component["model"])
@@ -351,8 +366,7 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
 
 
 def replaced(block: Block, structure: str | None, estimator: str | None) -> dict[str, Block]:
-    """Blocks of structure, estimator, scorer and, where there is one, composer for the block of a
-    layer that has others."""
+    """Return the new blocks of structure, estimator, scorer and possibly composer of a layer."""
     from spacy.util import registry
 
     from spacy_latent.errors import IncompatiblePair
@@ -387,7 +401,7 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
 
 
 def defaults(block: Block) -> tuple[str, str]:
-    """Registered names of the structure and the estimator that a layer has where it names none."""
+    """Return the registered names of the default structure and estimator of a layer."""
     kind = str(block["@architectures"]).split(".")[1]
     structure, estimator = {
         "RationaleTextCat": ("KOfN", "StraightThrough"),
@@ -398,14 +412,14 @@ def defaults(block: Block) -> tuple[str, str]:
 
 
 def reader(structure: Structure) -> partial[RationaleReader]:
-    """What has the place of a composer in a rationale."""
+    """Return the layer that takes the place of a composer in a rationale."""
     from spacy_latent.layers.rationale_reader import RationaleReader
 
     return partial(RationaleReader, choice=structure.parts)
 
 
 def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
-    """The only one that a structure can be put into, or that has one."""
+    """Return the only component that has a structure or can get one."""
     from spacy_latent.errors import LatentError
 
     able = [
@@ -435,7 +449,7 @@ def check_component(components: dict[str, Block], pipeline: list[str], name: str
 
 
 def refusal(name: str, component: Block) -> str | None:
-    """Why a component cannot be changed, or None."""
+    """Return the reason why a component cannot be changed, or None."""
     if "source" in component:
         return f"{name} is taken from a trained pipeline as it is. Train one of its own."
     if name in SHARED or component.get("factory") in SHARED:
@@ -449,7 +463,7 @@ def refusal(name: str, component: Block) -> str | None:
 
 
 def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str, Block]) -> None:
-    """Make a text classifier over this embedder that which has a loss for each structure."""
+    """Replace a text classifier over this embedder by the one with a loss for each structure."""
     from spacy_latent.errors import LatentError
 
     if component["factory"] not in TEXTCATS:
@@ -472,7 +486,7 @@ def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str
 
 
 def print_changes(before: Config, after: Config, to_stderr: bool = False) -> None:
-    """Lines that are gone or new, with the sections that they are in."""
+    """Print removed and new lines, with the sections that they are in."""
     out = stream(to_stderr)
     colored = out.isatty()
     lines = difflib.unified_diff(

@@ -1,4 +1,4 @@
-"""ListOps from the command line: make a corpus, and judge trained pipelines on it.
+"""ListOps on the command line: generation of a corpus, and evaluation of trained pipelines.
 
 python -m spacy_latent.cli.listops generate corpus/demo --sizes 30000,1000,2000
 python -m spacy_latent.cli.listops report training/demo/model-best corpus/demo/test.tsv
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "dev", "test")
 DRAWN = 12
-# What options that take NAME=PATH expect.
+# Expected values of options that take NAME=PATH, for messages.
 NAMED = {
     "--beside": "a name and a pipeline, such as independent=training/independent/model-best",
     "--recorded": "a name and a file, such as independent=benchmarks/runs/demo_independent.jsonl",
@@ -176,8 +176,10 @@ def report_cli(
     seed: int = typer.Option(0, "--seed", help="Seed of random trees and intervals"),
     gpu_id: int = typer.Option(-1, "--gpu-id", help="GPU, or -1 for the CPU"),
 ) -> None:
-    """Accuracy and the best trees by several measures, by depth, beside controls; and accuracy with
-    other trees put in the place of the pipeline's own."""
+    """Report the accuracy and several measures of the best trees, by depth, with controls.
+
+    Also reports the accuracy with other trees in place of the pipeline's own.
+    """
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.listops_tables import conclusion, print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
@@ -212,8 +214,13 @@ def report_cli(
 
 
 def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[str, str]:
-    """The page, and what is on it, in words. nlp: the pipeline that drew the trees. about: a
-    sentence on it that the page begins with."""
+    """Return the page and a description of its content.
+
+    Args:
+        found: The assessment.
+        nlp: Pipeline that drew the trees.
+        about: Sentence on the pipeline, with which the page begins.
+    """
     from spacy_latent.cli.listops_tables import make_closing, make_opening
     from spacy_latent.visualize import render
 
@@ -240,8 +247,10 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
 
 
 def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> None:
-    """Write the probabilities of all parts beside the structures that the docs have, where the
-    component has a latent layer to ask."""
+    """Store the probabilities of all parts with the structures on the docs.
+
+    Nothing is stored if the component has no latent layer.
+    """
     from dataclasses import replace
 
     from spacy.tokens import Doc
@@ -260,7 +269,7 @@ def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> Non
 
 
 def named_files(given: Sequence[Path]) -> dict[str, Path]:
-    """Files of expressions by name, those of directories among them, test.tsv first."""
+    """Return files of expressions by name, including files in directories, with test.tsv first."""
     from spacy_latent.errors import LatentError
 
     files: list[Path] = []
@@ -280,7 +289,7 @@ def named_files(given: Sequence[Path]) -> dict[str, Path]:
 
 
 def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
-    """Pipelines by name."""
+    """Return paths of pipelines by name."""
     from spacy_latent.cli.pipelines import trained_name
     from spacy_latent.errors import LatentError
 
@@ -293,7 +302,7 @@ def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
 
 
 def named(option: str, given: Sequence[str]) -> dict[str, Path]:
-    """Paths by name, of an option that takes NAME=PATH."""
+    """Return the paths of an option that takes NAME=PATH, by name."""
     from spacy_latent.errors import LatentError
 
     found: dict[str, Path] = {}

@@ -1,5 +1,7 @@
-"""The figures of :func:`spacy_latent.pipeline.listops_assessment.assess_listops` as tables, in the
-terminal and on a page."""
+"""Tables of the figures of ListOps, in the terminal and on a page.
+
+The figures come from :func:`spacy_latent.pipeline.listops_assessment.assess_listops`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from spacy_latent.errors import number_of
 if TYPE_CHECKING:
     from spacy_latent.visualize.elements import Markup
 
-# Columns of a terminal, and between two columns of a table.
+# Width of a terminal in characters, and space between two columns of a table.
 WIDTH = 100
 SPACING = 2
 
 
-# Expressions of a depth, of which fewer would have figures that say nothing.
+# Least number of expressions of a depth with a column of its own.
 ENOUGH = 50
 WHOLE = "whole trees"
 Share = Sequence[float] | None
@@ -28,8 +30,14 @@ Share = Sequence[float] | None
 
 @dataclass(frozen=True)
 class Row:
-    """shares: of each column [share, low, high], None for an empty cell. own: of a model. below: it
-    says more of the row above."""
+    """Row of a table.
+
+    Attributes:
+        name: Name of the row.
+        shares: [share, low, high] for each column, None for an empty cell.
+        own: True for the row of a model.
+        below: True if the row belongs to the row above it.
+    """
 
     name: str
     shares: tuple[Share, ...] = ()
@@ -39,8 +47,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """above: rows of text, with their names, that say what the columns are of. meaning: what the
-    shares are, in words, where all of them are of one measure."""
+    """Table of shares.
+
+    Attributes:
+        above: Header rows of text, with their names, that describe the columns.
+        meaning: Description of the shares if all of them have the same measure.
+    """
 
     caption: str
     columns: Sequence[str]
@@ -50,7 +62,7 @@ class Table:
 
 
 def overview(figures: dict[str, Any], corpus: str) -> Table:
-    """All measures on all of a corpus."""
+    """Return a table of all measures on all expressions of a corpus."""
     from spacy_latent.pipeline.listops_assessment import ALL
 
     part = figures["corpora"][corpus]
@@ -66,8 +78,11 @@ def overview(figures: dict[str, Any], corpus: str) -> Table:
 
 
 def by_depth(figures: dict[str, Any]) -> list[Table]:
-    """A table for each measure, with a column for each corpus and each depth of one with several,
-    if it has :data:`ENOUGH` expressions; none where there is but one column."""
+    """Return a table for each measure, with a column for each corpus and depth.
+
+    A corpus with several depths has a column for each depth with at least :data:`ENOUGH`
+    expressions. There are no tables if there is only one column.
+    """
     from spacy_latent.pipeline.listops_assessment import ALL
 
     columns, groups, notes = [], [], []
@@ -106,8 +121,11 @@ def by_depth(figures: dict[str, Any]) -> list[Table]:
 
 
 def by_operator(figures: dict[str, Any], corpus: str) -> list[Table]:
-    """Accuracy by the outermost operator, and with and without sums; nothing where all expressions
-    have the same operator outermost, or no pipeline gives values."""
+    """Return tables of accuracy by the outermost operator, and with and without sums.
+
+    There are no tables if all expressions have the same outermost operator, or no pipeline predicts
+    values.
+    """
     groups = figures["corpora"][corpus]["by_operator"]
     if len(groups) < 3 or "accuracy" not in _measures(figures):
         return []
@@ -124,7 +142,7 @@ def by_operator(figures: dict[str, Any], corpus: str) -> list[Table]:
 
 
 def _measures(figures: dict[str, Any]) -> list[str]:
-    """Those that there are of any model, in their order."""
+    """Return the measures that any model has, in their order."""
     from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
 
     there = {
@@ -139,7 +157,7 @@ def _measures(figures: dict[str, Any]) -> list[str]:
 def _rows(
     group: dict[str, Any], measures: Sequence[str]
 ) -> Iterator[tuple[Row, dict[str, Sequence[float]]]]:
-    """Names of the rows, with their shares by measure."""
+    """Yield the rows with their shares by measure."""
     for name, found in group["models"].items():
         yield Row(name, own=True), found
         if "accuracy" not in measures:
@@ -154,7 +172,7 @@ def _rows(
 
 
 def _of_trees(name: str) -> str:
-    """What trees that are put under the composer are called."""
+    """Return the name of trees that replace the trees under the composer."""
     return {"random tree": "random trees", "gold": "gold trees", "flat": "flat trees"}.get(
         name, name
     )
@@ -165,13 +183,16 @@ def shown(share: float) -> str:
 
 
 def interval(share: Sequence[float]) -> str:
-    """Of :func:`overview`, in little room; nothing where there is none."""
+    """Return the interval for :func:`overview` in short form, or ""."""
     ends = [f"{100 * end:.1f}".removesuffix(".0") for end in share[1:] if math.isfinite(end)]
     return "–".join(ends)
 
 
 def print_tables(figures: dict[str, Any]) -> None:
-    """In percent: the first corpus with intervals, all of them by depth, the first by operator."""
+    """Print the tables in percent.
+
+    The first corpus has intervals. All corpora are shown by depth, the first one also by operator.
+    """
     corpus = next(iter(figures["corpora"]))
     first = overview(figures, corpus)
     msg.divider(first.caption)
@@ -192,8 +213,11 @@ def print_tables(figures: dict[str, Any]) -> None:
 
 
 def conclusion(figures: dict[str, Any]) -> list[str]:
-    """A line for each corpus: how many trees of the first pipeline are whole, and of the best
-    control. Nothing where there are no such trees."""
+    """Return a line for each corpus on the share of whole trees.
+
+    The line compares the first pipeline with the best control. Corpora without such trees have no
+    line.
+    """
     from spacy_latent.pipeline.listops_assessment import ALL
 
     lines = []
@@ -224,7 +248,7 @@ def _indented(row: Row) -> str:
 
 
 def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """In as many pieces as the width of a terminal takes, each with the names of the rows."""
+    """Print a table in pieces that fit into a terminal, each with the names of the rows."""
     widths = [max(map(columns, column)) for column in zip(header, *rows)]
     pieces: list[list[int]] = [[]]
     for place in range(1, len(header)):
@@ -245,8 +269,12 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
-    """What a page opens with: its title, what is seen, and the overview. about: a sentence on the
-    pipeline."""
+    """Return the beginning of a page: title, description and overview.
+
+    Args:
+        figures: The figures.
+        about: Sentence on the pipeline.
+    """
     from spacy_latent.visualize.elements import join, tag
     from spacy_latent.visualize.page import heading
 
@@ -269,7 +297,7 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
 
 
 def make_closing(figures: dict[str, Any]) -> Markup:
-    """What a page ends with: each measure by depth, and accuracy by operator."""
+    """Return the end of a page: each measure by depth, and accuracy by operator."""
     from spacy_latent.visualize.elements import Markup, join, tag
 
     tables = [*by_depth(figures), *by_operator(figures, next(iter(figures["corpora"])))]
@@ -284,7 +312,7 @@ def make_closing(figures: dict[str, Any]) -> Markup:
 
 
 def _side_by_side(tables: Sequence[Table]) -> Markup:
-    """With all intervals."""
+    """Return the markup of the tables side by side, with all intervals."""
     from spacy_latent.visualize.elements import tag
     from spacy_latent.visualize.figure_table import FigureRow, figure_table
 

@@ -1,4 +1,4 @@
-"""Messages and tables in the terminal, whatever characters names and labels have."""
+"""Messages and tables in the terminal, for all characters in names and labels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from wasabi import Printer
 
 from spacy_latent.characters import columns, escaped, escaped_lines
 
-# As wasabi has them.
+# The defaults of wasabi.
 WIDEST, SPACING = 30, 3
 
 
 class Messages(Printer):
-    """wasabi's, with escapes for characters that would steer a terminal, and columns that are as
-    wide as a terminal draws what is in them."""
+    """Printer of wasabi that escapes control characters.
+
+    Columns are as wide as the terminal displays their cells.
+    """
 
     def text(self, title: Any = "", text: Any = "", *more: Any, **options: Any) -> Any:
         shown = escaped_lines(str(title)), escaped_lines(str(text))
@@ -24,9 +26,15 @@ class Messages(Printer):
         return super().divider(escaped(text), *more, **options)
 
     def table(self, data: Any, **settings: Any) -> None:
-        """Rows of texts. header: above them. aligns: "l" or "r" for each column; to the left if
-        not given. divider: whether there is a line below the header. max_col: cells that are wider
-        stand out of their column. spacing: between columns."""
+        """Print rows of texts as a table.
+
+        Args:
+            data: The rows.
+            settings: ``header``, a row above the others. ``aligns``, "l" or "r" for each column, by
+                default "l". ``divider``, true for a line below the header. ``max_col``, the
+                greatest width of a column; wider cells exceed it. ``spacing``, the space between
+                columns.
+        """
         rows = [[escaped(str(cell)) for cell in row] for row in data]
         header = [escaped(str(cell)) for cell in settings.get("header") or ()]
         every = [header, *rows] if header else rows

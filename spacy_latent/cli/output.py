@@ -1,4 +1,4 @@
-"""Files that commands write: whole, also where somebody interrupts them."""
+"""Files that commands write completely, even if they are interrupted."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spacy_latent.cli.failure import fail
 
 @contextmanager
 def finished_first() -> Iterator[None]:
-    """What is written inside is written to its end: an interrupt (Ctrl+C) counts afterwards."""
+    """Delay an interrupt (Ctrl+C) inside the context until the end of it."""
     if threading.current_thread() is not threading.main_thread():
-        # Interrupts reach the main thread alone.
+        # Only the main thread receives interrupts.
         yield
         return
     came: list[Any] = []
@@ -35,8 +35,10 @@ def finished_first() -> Iterator[None]:
 
 
 def check_output(path: Path | None) -> None:
-    """End the command where no file of this name can be written, before the work that it is for.
-    None: nothing is asked for. Folders that are missing are made later."""
+    """Exit with an error if this file cannot be written, before the work starts.
+
+    None is accepted. Missing directories are created later.
+    """
     if path is None:
         return
     if path.is_dir():
@@ -49,8 +51,12 @@ def check_output(path: Path | None) -> None:
 
 
 def write_page(path: Path, page: str) -> None:
-    """page: HTML, SVG or other text. Directories that are missing are made. What cannot be written
-    ends the command."""
+    """Write a file, or exit with an error; missing directories are created.
+
+    Args:
+        path: The file.
+        page: HTML, SVG or other text.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with finished_first():
@@ -60,19 +66,23 @@ def write_page(path: Path, page: str) -> None:
 
 
 def write_json(path: Path, figures: object) -> None:
-    """As :func:`write_page`."""
+    """Write figures as JSON, as :func:`write_page` does."""
     import srsly
 
     write_page(path, srsly.json_dumps(figures, indent=2))
 
 
 def print_document(text: str) -> None:
-    """Write to standard output what is a file where that is redirected, as files are written: in
-    UTF-8, whatever the encoding of a terminal is."""
+    """Write a document to standard output in UTF-8, whatever the encoding of the terminal is.
+
+    Files are written in UTF-8 as well, so that redirected output is the same.
+    """
     typer.echo(text.encode("utf8"), nl=False)
 
 
 def end_quickly() -> None:
-    """Let Python end without looking once more at each of the half a million objects of spaCy and
-    torch, in search of circles: that takes a second, with the terminal waiting."""
+    """Let Python exit without a last garbage collection.
+
+    The collection of the half a million objects of spaCy and torch takes a second.
+    """
     atexit.register(gc.freeze)

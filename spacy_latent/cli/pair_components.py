@@ -1,4 +1,4 @@
-"""Classifiers of pairs of texts that ``spacy latent init`` puts in the place of spaCy's own."""
+"""Classifiers of pairs of texts with which ``spacy latent init`` replaces spaCy's classifiers."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ READER: Block = {
 def with_pairs(
     config: Config, names: list[str], structure: str | None = None, estimator: str | None = None
 ) -> Config:
-    """A copy of a filled config in which a text classifier reads pairs of texts and aligns them,
-    and corpora are read as pairs.
+    """Return a copy of a filled config whose text classifier aligns pairs of texts.
 
-    names: the components; empty for the only ``textcat`` or ``textcat_multilabel``. A bag of words
-        becomes an embedder of single words.
-    structure, estimator: as of :func:`with_structure`; None for OneToOneAlignment and SparseMAP.
+    The corpora are then read as pairs.
+
+    Args:
+        config: The filled config.
+        names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. A bag of
+            words becomes an embedder of single words.
+        structure, estimator: As in :func:`with_structure`; None is OneToOneAlignment and SparseMAP.
     """
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
@@ -51,7 +54,7 @@ def with_pairs(
         check_texts(name, {"@architectures": f"{PAIRS}v1"}, structure_block(structure or ALIGNMENT))
     layers = layer_blocks(structure or ALIGNMENT, estimator or LEARNING)
     if takes(layers["structure"]["@misc"], "unaligned"):
-        # Sentences hold words without a partner in the other one.
+        # Sentences have words without a partner in the other sentence.
         layers["structure"]["unaligned"] = True
     for name in names:
         components[name] = pair_component(components[name], layers)
@@ -62,7 +65,7 @@ def with_pairs(
 
 
 def no_pairs(name: str, component: Block) -> str | None:
-    """Why no classifier of pairs can be made of a component, or None."""
+    """Return the reason why a component cannot become a classifier of pairs, or None."""
     factory, model = component.get("factory"), component.get("model", {})
     if str(model.get("@architectures")).startswith(PAIRS):
         return (

@@ -1,4 +1,4 @@
-"""What classifiers of text pairs reach, and how well they align words, beside controls.
+"""Accuracy and word alignments of classifiers of text pairs, with controls.
 
 python -m spacy_latent.cli.pairs corpus/alignment/dev.spacy training/one_to_one/model-best
 """
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 Row = dict[str, Any]
-# Names of the fields of the first text, the second and the label; None for what the pipeline's
-# config says.
+# Names of the fields of the first text, the second text and the label; None for the names in the
+# pipeline's config.
 Fields = tuple[str | None, str | None, str | None]
 FIELD = "Field of .jsonl, or column of .tsv, of the"
 COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
 
 
 def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> Row:
-    """What a pipeline reaches on a corpus: its accuracy with a 95 % interval, and where references
-    have alignments under "sure", the scores of its best alignments, and those."""
+    """Return the accuracy of a pipeline on a corpus, with a 95 % interval.
+
+    If the references have alignments under "sure", the row also has the best alignments and their
+    scores.
+    """
     from spacy_latent.analysis import confidence_interval
     from spacy_latent.analysis.alignments import alignment_scores, links_of
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
@@ -45,7 +48,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     own = [name for name in nlp.pipe_names if "latent_textcat" in nlp.get_pipe_meta(name).factory]
     first, second, label = known_fields(nlp, fields)
     with warnings.catch_warnings():
-        # Of pairs without a label, which are counted below.
+        # Warnings about pairs without a label, which are counted below.
         warnings.simplefilter("ignore", LatentWarning)
         missing = missing_labels(nlp.config.interpolate())
         examples = list(read_text_pairs_v1(corpus, first, second, label, missing=missing)(nlp))
@@ -80,7 +83,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
 
 
 def known_fields(nlp: Language, fields: Fields) -> tuple[str, str, str]:
-    """The names that are given, and where none is, that of the pipeline's config."""
+    """Return the given names, and names of the pipeline's config in place of None."""
     from spacy_latent.corpora.text_pairs import pair_fields
 
     own = pair_fields(nlp.config.interpolate())
@@ -89,7 +92,7 @@ def known_fields(nlp: Language, fields: Fields) -> tuple[str, str, str]:
 
 
 def control_rows(corpus: Path) -> list[Row]:
-    """A row for each control, where references have alignments, as those of .spacy may."""
+    """Return a row for each control, if the references have alignments, as in .spacy files."""
     import spacy
 
     from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS, alignment_scores
@@ -111,7 +114,7 @@ def control_rows(corpus: Path) -> list[Row]:
 
 
 def compare(rows: list[Row], beside: str, corpus: Path) -> None:
-    """Give each row that has alignments the interval of its F1 less that of the row ``beside``."""
+    """Add the interval of the difference in F1 from the row ``beside`` to rows with alignments."""
     import spacy
 
     from spacy_latent.analysis.alignments import f1_difference
@@ -131,7 +134,7 @@ def compare(rows: list[Row], beside: str, corpus: Path) -> None:
 
 
 def _gold(doc: Doc) -> tuple[Any, Any] | None:
-    """Sure and possible links, or None where none are sure."""
+    """Return the sure and the possible links, or None without sure links."""
     from spacy_latent.analysis.alignments import POSSIBLE, SURE, links_of
 
     sure = links_of(doc, SURE)
@@ -148,10 +151,13 @@ def main(
     label: Annotated[str | None, typer.Option(help=f"{FIELD} label")] = None,
     gpu_id: Annotated[int, typer.Option("--gpu-id", "-g", help="GPU ID, or -1 for CPU")] = -1,
 ) -> None:
-    """Print accuracy and alignment scores of pipelines on CORPUS (.jsonl, .tsv or .spacy), in
-    percent; and write them to METRICS. The last columns are 95 % intervals: of the accuracy, and of
-    the F1 less that of the row BESIDE. Fields that are not named are those of the reader in the
-    pipeline's config, else text_a, text_b and label."""
+    """Print accuracy and alignment scores of pipelines on CORPUS, in percent.
+
+    CORPUS is a .jsonl, .tsv or .spacy file. The scores are also written to METRICS. The last
+    columns are 95 % intervals: of the accuracy, and of the difference in F1 from the row BESIDE.
+    Fields that are not named are the fields of the reader in the pipeline's config, or else text_a,
+    text_b and label.
+    """
     from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.corpora.text_pairs import NoSuchField
 

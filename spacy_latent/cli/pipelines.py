@@ -1,4 +1,4 @@
-"""Pipelines from the command line, and what they give to texts."""
+"""Loading of pipelines on the command line, and their annotation of texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def use_gpu(gpu_id: int) -> None:
-    """Choose the device; a GPU that is asked for and missing is an error, not a slow run."""
+    """Select the device; a missing GPU is an error."""
     if gpu_id < 0:
         return
     from thinc.api import require_gpu
@@ -30,8 +30,11 @@ def use_gpu(gpu_id: int) -> None:
 
 
 def load(model: str) -> Language:
-    """model: a directory, or the name of an installed package. What cannot be loaded ends the
-    command."""
+    """Load a pipeline, or exit with an error.
+
+    Args:
+        model: A directory, or the name of an installed package.
+    """
     import spacy
 
     from spacy_latent.pipeline.directories import why_no_pipeline
@@ -44,7 +47,7 @@ def load(model: str) -> Language:
         unknown = _unknown_name(model, error)
         if unknown is not None:
             fail(f"The pipeline {model!r} cannot be loaded", unknown)
-        # Whatever is missing or broken in the directory, the user needs its name and the reason.
+        # For every error, the user needs the name of the directory and the reason.
         fail(
             f"The pipeline {model!r} cannot be loaded",
             f"{str(error).rstrip('.')}.\nGive a directory that 'spacy train' wrote, such as "
@@ -53,7 +56,7 @@ def load(model: str) -> Language:
 
 
 def _unknown_name(model: str, error: Exception) -> str | None:
-    """A sentence on the name that nothing is registered under, if it is that."""
+    """Return a sentence on an unregistered name if it caused the error, or None."""
     from catalogue import RegistryError
     from spacy.util import load_config
 
@@ -66,19 +69,19 @@ def _unknown_name(model: str, error: Exception) -> str | None:
 
 
 def best_pipeline(path: str) -> str:
-    """The directory itself, or the pipeline in it that 'spacy train' kept as the best."""
+    """Return the directory, or the best pipeline in it if 'spacy train' wrote it."""
     best = Path(path) / "model-best"
     return str(best) if best.is_dir() and not (Path(path) / "meta.json").is_file() else path
 
 
 def trained_name(path: Path) -> str:
-    """That of a pipeline's directory; where 'spacy train' wrote it, of the one above."""
+    """Return the name of a pipeline's directory, or of its parent if 'spacy train' wrote it."""
     above = path.parent.name if path.name in ("model-best", "model-last") else ""
     return above or path.name
 
 
 def short_name(path: str, among: Iterable[str] = ()) -> str:
-    """The end of a path, longer where that alone would not tell it from others."""
+    """Return the end of a path, long enough to distinguish it from others."""
     parts = Path(path).parts
     for count in range(1, len(parts) + 1):
         name = "/".join(parts[-count:])
@@ -95,9 +98,14 @@ def annotated(
     threshold: float | None,
     alternatives: int,
 ) -> Iterator[Doc]:
-    """Docs with the probabilities of every latent layer, inline ones too, whatever the config
-    stores. Each layer is read just before its component runs, so that it sees the sentences that
-    the component saw. Raises LatentError for alternatives of components that have none."""
+    """Yield docs with the probabilities of every latent layer, including inline layers.
+
+    This does not depend on the annotation settings in the config. Each layer is read just before
+    its component runs, so that it sees the same sentences as the component.
+
+    Raises:
+        LatentError: If alternatives are requested and a component has none.
+    """
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import (
         choose_components,
@@ -114,7 +122,7 @@ def annotated(
         )
     kept = 0.01 if threshold is None else min(0.01, threshold)
     docs = (nlp.make_doc(text) if isinstance(text, str) else text for text in texts)
-    # One at a time: what is typed is answered at once.
+    # One text at a time, so that typed text is answered immediately.
     stream = inspect_pipe(
         nlp, docs, components=names, batch_size=1, threshold=kept, alternatives=alternatives
     )

@@ -1,4 +1,4 @@
-"""How far a command is."""
+"""Progress of a command."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from typing import Any
 def progress(docs: Iterable[Any], stage: str, total: int, unit: str = "doc") -> Iterable[Any]:
     from tqdm import tqdm
 
-    # To standard error, and only where someone looks.
+    # On standard error, and only if it is a terminal.
     return tqdm(docs, desc=stage, total=total, unit=unit, disable=None, leave=False)

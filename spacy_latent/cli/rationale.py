@@ -1,4 +1,4 @@
-"""Rationales of a trained pipeline beside controls.
+"""Rationales of a trained pipeline, with controls.
 
 python -m spacy_latent.cli.rationale training/rationale/model-best corpus/dev.spacy
 """
@@ -49,8 +49,12 @@ def main(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Print how many words the rationales have, how they agree with those of the corpus, what the
-    pipeline says without them and of them alone, and the same of random, first and listed words."""
+    """Print figures on the rationales of a trained pipeline, with controls.
+
+    The figures are the number of words, the agreement with the rationales of the corpus, and the
+    predictions without the words and for the words alone. The controls are random, first and listed
+    words.
+    """
     from dataclasses import asdict
 
     from spacy_latent.analysis.rationales import report
@@ -81,13 +85,13 @@ def main(
 
 
 def read_words(path: Path) -> list[str]:
-    """The words of a list, in lower case."""
+    """Return the words of a list in lower case."""
     lines = forgiving_lines(path)
     return [line.strip().lower() for line in lines if line.strip() and not line.startswith(";")]
 
 
 def table_rows(found: dict[str, RationaleReport]) -> list[tuple[str, ...]]:
-    """A row for each kind of rationale, shares in percent."""
+    """Return a row for each kind of rationale, with shares in percent."""
     return [
         (name, *(_shown(getattr(row, column), column) for column in COLUMNS))
         for name, row in found.items()
@@ -97,7 +101,7 @@ def table_rows(found: dict[str, RationaleReport]) -> list[tuple[str, ...]]:
 def _shown(value: float | None, column: str) -> str:
     if value is None or value != value:
         return "-"
-    # Adding zero takes the sign off one.
+    # Adding 0 turns −0 into 0.
     return f"{value:.2f}" if column == "spans" else f"{round(100 * value, 1) + 0:.1f}"
 
 

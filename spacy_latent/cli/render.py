@@ -1,4 +1,4 @@
-"""``spacy latent render``: drawings of what a trained pipeline finds in many texts."""
+"""Command ``spacy latent render``: drawings of the structures of many texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spacy_latent.visualize.elements import Markup
 
 STDOUT = "-"
-# The key of texts in .jsonl.
+# Default key of texts in .jsonl.
 TEXT = "text"
 BARE = "A text without words has none, nor has a pair of texts of which one is empty."
 FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
@@ -102,7 +102,7 @@ def render_cli(
     kind = as_format or FORMATS.get(Path(output).suffix.lower(), "")
     if output == STDOUT and not as_format:
         kind = "html"
-    # What is drawn may go to standard output; nothing else must.
+    # Standard output may receive the drawing, and must receive nothing else.
     with redirect_stdout(sys.stderr):
         if kind not in FORMATS.values():
             fail(
@@ -127,7 +127,7 @@ def render_cli(
                 "field for each text, or a .spacy file.",
             )
         if not pairs and Path(data).suffix.lower() in (".csv", ".tsv", ".json"):
-            # Line by line, its header and all columns would be texts.
+            # Read line by line, the header and all columns of a table would become texts.
             fail(
                 f"{data} is no list of texts",
                 "Give .txt with a text per line, .jsonl with a text under --text-key, or .spacy. "
@@ -181,8 +181,11 @@ def render_cli(
 
 
 def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Markup:
-    """A table: how many of the tokens have the head of the gold tree, by the trees of each
-    component and by controls that look at no model. Nothing where there are no latent trees."""
+    """Return a table of the agreement with the heads of the gold trees.
+
+    The table has the share of tokens with the gold head for the trees of each component and for
+    controls without a model. It is empty if there are no latent trees.
+    """
     from spacy_latent.analysis import CONTROLS, attachment, control_trees
     from spacy_latent.kinds import find_kind
     from spacy_latent.visualize.figure_table import FigureRow, figure_table
@@ -218,13 +221,13 @@ def _annotate(
     threshold: float | None,
     alternatives: int,
 ) -> tuple[list[Doc], list[Doc], bool]:
-    """Docs of the pipeline, those of a .spacy file, and whether there are further ones."""
+    """Return processed docs, docs of a .spacy file, and whether there are more of them."""
     from tqdm import tqdm
 
     try:
         inputs = list(islice(_inputs(nlp, data, keys), limit + 1))
     except Exception as error:
-        # Each format fails in its own way; the user needs the file's name and the reason.
+        # Each format has different errors. The user needs the name of the file and the reason.
         fail(f"{data} cannot be read", str(error))
     more, inputs = len(inputs) > limit, inputs[:limit]
     if not inputs:
@@ -235,8 +238,13 @@ def _annotate(
 
 
 def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, Any]]:
-    """A text, or a doc of words and spans, for the pipeline; and the doc as it was. keys: that of
-    the text, or those of both texts of a pair."""
+    """Yield texts, or docs of words and spans, for the pipeline, with the original docs.
+
+    Args:
+        nlp: The pipeline.
+        data: The file.
+        keys: Key of the text, or keys of both texts of a pair.
+    """
     from spacy.tokens import Doc, DocBin
 
     from spacy_latent.cli.corpus import lines_of_stdin
@@ -250,7 +258,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
         for reference in DocBin().from_disk(path).get_docs(nlp.vocab):
             spaces = [bool(token.whitespace_) for token in reference]
             made = Doc(nlp.vocab, words=[token.text for token in reference], spaces=spaces)
-            # A pair of texts is a doc with a span for each.
+            # A pair of texts is a doc with a span for each text.
             for key, group in reference.spans.items():
                 made.spans[key] = group.copy(doc=made)
             yield made, reference

@@ -1,4 +1,4 @@
-"""Components that ``spacy latent init`` puts in the place of spaCy's own."""
+"""Components with which ``spacy latent init`` replaces spaCy's components."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from thinc.api import Config
 
 RATIONALE = "spacy-latent.RationaleTextCat.v2"
-# Those of a rationale: so many words, and each with a weight of 1.
+# Defaults of a rationale: k words, each with a weight of 1.
 CHOICE, CHOOSING = "k-of-n", "sparsemap"
-# Where the words of a rationale are on a doc.
+# Key in doc.spans of the words of a rationale.
 SPANS = "rationale"
-# Of a rationale: its selector may know the whole text, if nothing else is there to read it.
+# The default embedder of the selector of a rationale. The selector may read the whole text.
 SELECTOR: Block = {
     "@architectures": "spacy.HashEmbedCNN.v2",
     "pretrained_vectors": None,
@@ -45,13 +45,18 @@ SELECTOR: Block = {
 
 @dataclass(frozen=True)
 class Replacement:
-    """A component with annotated structures that takes the place of one of spaCy's.
+    """Component with annotated structures that replaces one of spaCy's components.
 
-    factory: the new one. replaces: the old ones, of which the first is what users ask for. keeps:
-    settings that both have and that mean the same. settings: of the new one, beside its defaults.
-    over_pretrained: of its model, over an encoder whose learning rate has to be small. learns: its
-    structure, in words. hint: what there is to say to who puts a latent structure under the old
-    one; empty for nothing. note: what there is to say to who replaces it; empty for nothing.
+    Attributes:
+        factory: Factory of the new component.
+        replaces: Factories of the old components; the first is the name that users ask for.
+        keeps: Settings that both have with the same meaning.
+        learns: The structure of the component, in words.
+        settings: Settings of the new component that differ from its defaults.
+        over_pretrained: Settings of its model over an encoder whose learning rate has to be small.
+        hint: Message for users who put a latent structure under the old component; empty for no
+            message.
+        note: Message for users who replace the old component; empty for no message.
     """
 
     factory: str
@@ -65,7 +70,7 @@ class Replacement:
 
     @property
     def option(self) -> str:
-        """Of ``spacy latent init``."""
+        """Option of ``spacy latent init``."""
         return "--" + self.factory.replace("_", "-")
 
 
@@ -77,9 +82,9 @@ REPLACEMENTS = {
             ("ner", "beam_ner"),
             ("incorrect_spans_key", "scorer"),
             "a chain of tags",
-            # Confidences are made of them.
+            # Confidences are computed from the probabilities.
             settings={"annotate": "probabilities"},
-            # That of configs/ner_transformer_crf.cfg; with the default, entities come late.
+            # As in configs/ner_transformer_crf.cfg. With the default, entities are learned late.
             over_pretrained={"gain": 48.0},
             note="It learns from incomplete annotation, too: some labels in some texts, flags of "
             "what a text contains, a part of the entities, or sources that disagree. See its "
@@ -91,7 +96,7 @@ REPLACEMENTS = {
             ("scorer",),
             "a labelled tree of each sentence",
             settings={"annotate": "probabilities"},
-            # That of configs/parser_ewt_transformer.cfg.
+            # The value in configs/parser_ewt_transformer.cfg.
             over_pretrained={"scorer_learn_rate": 10.0},
             hint="The latent structure is one under it, which it need not agree with. For a parser "
             "whose trees have probabilities, give --latent-parser instead.",
@@ -109,10 +114,14 @@ REPLACEMENTS = {
 
 
 def with_replacement(config: Config, names: list[str], made: Replacement) -> Config:
-    """A copy of a filled config in which a component has the name, the place and the embedder of
-    the one that it replaces.
+    """Return a copy of a filled config in which a component is replaced.
 
-    names: the components; empty for every one of that kind.
+    The new component has the name, the position and the embedder of the old one.
+
+    Args:
+        config: The filled config.
+        names: The components; empty for every component of that kind.
+        made: The replacement.
     """
     from spacy.language import Language
 
@@ -163,7 +172,10 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
 
 
 def _kinds(components: dict[str, Block], pipeline: list[str]) -> str:
-    """The components, and what each is where its name does not say it: "parser" may be another."""
+    """Return the names of the components, with their factories if these differ from the names.
+
+    A component called "parser" may be of another kind.
+    """
     told = []
     for name in pipeline:
         kind = components[name].get("factory", "taken from a trained pipeline")
@@ -172,8 +184,11 @@ def _kinds(components: dict[str, Block], pipeline: list[str]) -> str:
 
 
 def hints(before: Config, after: Config) -> Iterator[str]:
-    """Sentences about each component of spaCy's that got a latent structure under it and that
-    another with a structure of its own could replace, and about each that took such a place."""
+    """Yield sentences about components with a new structure or a new kind.
+
+    A component of spaCy's that got a latent structure under it may have a replacement with its own
+    structure. Its hint names the replacement. A component that replaced another one has a note.
+    """
     for name, component in after["components"].items():
         old = before["components"].get(name, {}).get("factory")
         for made in REPLACEMENTS.values():
@@ -187,11 +202,13 @@ def hints(before: Config, after: Config) -> Iterator[str]:
 def with_rationale(
     config: Config, names: list[str], structure: str | None = None, estimator: str | None = None
 ) -> Config:
-    """A copy of a filled config in which a text classifier reads only the words that it chose.
+    """Return a copy of a filled config whose text classifier reads only the words that it chose.
 
-    names: the components; empty for the only ``textcat`` or ``textcat_multilabel``. Its embedder
-        becomes the selector's; a bag of words gets one.
-    structure, estimator: as of :func:`with_structure`; None for KOfN and SparseMAP.
+    Args:
+        config: The filled config.
+        names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. Its
+            embedder becomes the embedder of the selector. A bag of words gets an embedder.
+        structure, estimator: As in :func:`with_structure`; None is KOfN and SparseMAP.
     """
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
@@ -210,10 +227,13 @@ def with_rationale(
 def classifiers(
     config: Config, names: list[str], could: str, why_not: Callable[[str, Block], str | None]
 ) -> list[str]:
-    """The text classifiers of spaCy's that are to be replaced.
+    """Return the text classifiers of spaCy's that are to be replaced.
 
-    names: those that the user named; empty for the only one. could: what there is to be done with
-        them. why_not: of a component, why this cannot be.
+    Args:
+        config: The config.
+        names: Names that the user gave; empty for the only one.
+        could: Description of the replacement, for the message.
+        why_not: Function that returns the reason why a component cannot be replaced, or None.
     """
     from spacy_latent.errors import LatentError
 
@@ -223,7 +243,7 @@ def classifiers(
     if not names and len(able) > 1:
         options = ", ".join(f"--component {name}" for name in able)
         raise LatentError(f"Several components could {could}. Name one: {options}.")
-    # Ours are refused by what they are, not as if there were no classifier.
+    # The error for a classifier of this package names its kind, and not a missing classifier.
     ours = [name for name in pipeline if components[name].get("factory") in OWNERS[1:]]
     names = names or able or ours
     if not names:
@@ -240,7 +260,7 @@ def classifiers(
 
 
 def no_rationale(name: str, component: Block) -> str | None:
-    """Why no rationale can be made of a component, or None."""
+    """Return the reason why a component cannot become a rationale, or None."""
     factory, model = component.get("factory"), component.get("model", {})
     if str(model.get("@architectures")).startswith(RATIONALE.rpartition(".")[0]):
         return (
@@ -251,8 +271,13 @@ def no_rationale(name: str, component: Block) -> str | None:
 
 
 def no_classifier(name: str, component: Block, wanted: str) -> str | None:
-    """Why a component is no text classifier as spaCy makes one, of which what is wanted could be
-    made, or None."""
+    """Return the reason why a component is not a text classifier of spaCy's, or None.
+
+    Args:
+        name: Name of the component.
+        component: Block of the component.
+        wanted: Description of the replacement, for the message.
+    """
     if component.get("factory") in TEXTCATS and not has_latent(component.get("model", {})):
         return None
     return (
@@ -285,7 +310,7 @@ def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
             "@architectures": RATIONALE,
             "exclusive_classes": component["model"].get("exclusive_classes", not which),
             "tok2vec": selector,
-            # Of single words, for the reader, who may know nothing of those that were not chosen.
+            # An embedder of single words: the reader must not see words that were not chosen.
             "embed": deepcopy(EMBEDDER),
             **deepcopy(layers),
             "scorer": tagged(fitting_layers(structure, estimator)[0]),

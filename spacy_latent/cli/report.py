@@ -1,4 +1,4 @@
-"""``spacy latent report``: one page that says whether a learned structure is worth anything."""
+"""Command ``spacy latent report``: a page that assesses the learned structures."""
 
 from __future__ import annotations
 
@@ -74,9 +74,12 @@ def report_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Write an HTML page on a pipeline's structures: do they help, do they mean anything, what do
-    they agree with, and a gallery of drawings; and how far confidences of entities can be
-    trusted."""
+    """Write an HTML page on a pipeline's structures.
+
+    The page shows whether the structures help, whether they mean anything, and what they agree
+    with. It has a gallery of drawings, and figures on the reliability of the confidences of
+    entities.
+    """
     import srsly
 
     from spacy_latent.analysis.training_log import read_training_log
@@ -124,9 +127,12 @@ def report_cli(
 
 
 def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
-    """Pipelines by the names of the controls. given: each a directory, several with commas between
-    them, or that after a name and =. Where a directory holds what 'spacy train' wrote, it is the
-    best pipeline of it."""
+    """Return control pipelines by the names of the controls.
+
+    Args:
+        given: For each control a directory, or several with commas between them, optionally after a
+            name and =. A directory that 'spacy train' wrote stands for its best pipeline.
+    """
     from spacy_latent.errors import LatentError
 
     found: dict[str, list[Language]] = {}

@@ -1,5 +1,7 @@
-"""``spacy latent scores``: every score that a pipeline's scorers give, also those that ``spacy
-evaluate`` does not know and leaves out."""
+"""Command ``spacy latent scores``: all scores of a pipeline's scorers.
+
+``spacy evaluate`` leaves out scores that it does not know.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,11 @@ def scores_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Every score of a pipeline on one corpus or several; those of single labels with --json or
-    --metrics alone. In JSON, the scores on all but the first
-    have the name of their file before them, as "depth6 tag_acc"."""
+    """Print every score of a pipeline on one corpus or several.
+
+    Scores of single labels are only in the output of --json and --metrics. In JSON, the scores on
+    all corpora except for the first begin with the name of the file, such as "depth6 tag_acc".
+    """
     import srsly
 
     from spacy_latent.cli.corpus import import_code
@@ -75,8 +79,11 @@ def scores_cli(
 
 
 def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
-    """What ``nlp.evaluate`` gives, without the speed. Says what there is nothing to score by, and
-    raises LatentError where that is all."""
+    """Return the result of ``nlp.evaluate`` without the speed, and warn about missing references.
+
+    Raises:
+        LatentError: If all references are missing.
+    """
     from spacy_latent.analysis.reference_check import (
         in_words,
         unknown_labels,
@@ -110,7 +117,7 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
 
 
 def joined(names: list[str], found: list[dict[str, object]]) -> dict[str, object]:
-    """All scores in one, those of the first by their own name."""
+    """Return all scores in one dict; scores on the first corpus have no prefix."""
     scores = dict(found[0])
     for name, each in zip(names[1:], found[1:]):
         scores.update({f"{name} {key}": value for key, value in each.items()})

@@ -1,4 +1,4 @@
-"""``spacy latent serve``: a local page that reads what one types, with structures to edit."""
+"""Command ``spacy latent serve``: a local page for typed texts, with structures to edit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spacy_latent.visualize.explorer import Explorer, Limits
 
 LOCAL = "127.0.0.1"
-# Of which every name would be answered to.
+# Hosts for which the server would have to answer to every name.
 EVERYWHERE = ("0.0.0.0", "::", "")
 MOST_STEPS = 40
 EXAMPLES = """
@@ -67,8 +67,10 @@ def serve_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Open a local page: type a text, see categories, entities and structures; forbid or force
-    a part and see the prediction change. Nothing leaves this machine."""
+    """Open a local page for typed text that shows categories, entities and structures.
+
+    You can forbid or force a part and see how the prediction changes. Nothing leaves this machine.
+    """
     if host in EVERYWHERE and not allow_host:
         fail(
             f"Which names are answered to, where {host!r} listens everywhere?",
@@ -96,7 +98,7 @@ def serve_cli(
             code=code,
             gpu_id=gpu_id,
         )
-    # What the browser is told to open is there.
+    # Listen before the browser opens the address.
     listening = listen(host, port)
     if host not in (LOCAL, "localhost", "::1"):
         msg.warn("Whoever reaches this machine can open the page: it has no password.")
@@ -133,7 +135,7 @@ def application_of(
     code: Path | None = None,
     gpu_id: int = -1,
 ) -> tuple[Any, list[str]]:
-    """The application, and what its pipelines are called."""
+    """Return the application and the names of its pipelines."""
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.visualize.explorer import Limits
@@ -142,7 +144,7 @@ def application_of(
 
     import_code(code)
     use_gpu(gpu_id)
-    # MODEL is the last step, and may be among those of a directory.
+    # MODEL is the last step, and may also be in the directory of checkpoints.
     earlier = [one for one in steps_of(checkpoints) if Path(one).resolve() != Path(model).resolve()]
     places = [*earlier, model]
     if len(places) > MOST_STEPS:
@@ -163,7 +165,7 @@ def application_of(
     for place, name in zip(every, names):
         msg.text(f"Loading {name} ...")
         explorers.append(explorer_of(place, name, alternatives, limits))
-        # One after the other: who has to begin anew is to know it soon.
+        # Checked after each pipeline, so that users see an error as early as possible.
         reads_pairs = explorers[0].pairs
         if explorers[-1].pairs != reads_pairs:
             fail(
@@ -199,7 +201,10 @@ def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Exp
 
 
 def steps_of(checkpoints: Sequence[Path]) -> list[str]:
-    """The pipelines themselves, those of a directory in the order of the numbers in their names."""
+    """Return the given pipelines and the pipelines in directories.
+
+    Pipelines in a directory are sorted by the numbers in their names.
+    """
     found: list[str] = []
     for path in checkpoints:
         if (path / "meta.json").is_file():
@@ -216,13 +221,13 @@ def steps_of(checkpoints: Sequence[Path]) -> list[str]:
 
 
 def in_order(name: str) -> list[tuple[int, str]]:
-    """Numbers by what they are worth: step-9 before step-10."""
+    """Return a sort key that compares numbers by value: step-9 before step-10."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def names_of(places: Sequence[str]) -> list[str]:
-    """As short as tells them apart."""
+    """Return the shortest ends of the paths that are all different."""
     parts = [Path(place).parts or (place,) for place in places]
     for size in range(1, max(map(len, parts)) + 1):
         names = ["/".join(own[-size:]) for own in parts]
@@ -232,7 +237,7 @@ def names_of(places: Sequence[str]) -> list[str]:
 
 
 def listen(host: str, port: int) -> Any:
-    """A socket that is bound; a port that is taken is an error, not another one."""
+    """Return a bound socket; a port that is in use is an error."""
     import errno
     import socket
 
@@ -240,7 +245,7 @@ def listen(host: str, port: int) -> Any:
     made: socket.socket | None = None
     try:
         made = socket.socket(family, socket.SOCK_STREAM)
-        # Elsewhere it lets two servers listen on one port.
+        # On other systems, this option lets two servers listen on one port.
         if os.name == "posix":
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

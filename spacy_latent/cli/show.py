@@ -1,4 +1,4 @@
-"""``spacy latent show``: the structures that a trained pipeline gives to a text."""
+"""Command ``spacy latent show``: structures of a text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
 
-# Of many the most probable are printed.
+# Greatest number of categories that are printed, the most probable first.
 CATEGORIES = 5
 
 
@@ -112,21 +112,21 @@ def show_cli(
 
 
 def nothing_in(doc: Doc) -> str:
-    """Why there is no structure to print."""
+    """Return the reason why there is no structure to print."""
     if not len(doc):
         return "There are no words in this text."
     return "There is no structure over this text."
 
 
 def categories(doc: Doc) -> str:
-    """The most probable ones."""
+    """Return the most probable categories as text."""
     found = sorted(doc.cats.items(), key=lambda each: (-each[1], each[0]))
     more = f" and {len(found) - CATEGORIES} more" if len(found) > CATEGORIES else ""
     return ", ".join(f"{label} {value:.2f}" for label, value in found[:CATEGORIES]) + more
 
 
 def stored_kinds(nlp: Language) -> dict[str, str]:
-    """Of all structures that the pipeline may write, by the names that they are stored under."""
+    """Return the kinds of all structures that the pipeline may write, by their stored names."""
     from spacy_latent.pipeline.inspection import latent_components
 
     found = latent_components(nlp, annotating=True).values()

@@ -1,4 +1,4 @@
-"""``spacy latent sources``: how reliable each source of annotation is, as a crf_ner learned it."""
+"""Command ``spacy latent sources``: learned reliability of each source of annotation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def sources_cli(
     as_json: bool = typer.Option(False, "--json", help="Print what is found as JSON, nothing else"),
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
 ) -> None:
-    """How reliable each source of annotation, a group of doc.spans, is for each label, as a crf_ner
-    with evidence.sources sees it after its training; no measurement."""
+    """Show how reliable each source of annotation is for each label, as a crf_ner has learned it.
+
+    A source is a group of doc.spans, and the crf_ner is trained with evidence.sources. The result
+    is not a measurement.
+    """
     import srsly
 
     from spacy_latent.analysis.figures import plain

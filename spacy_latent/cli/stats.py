@@ -1,4 +1,4 @@
-"""``spacy latent stats``: what a pipeline's structures look like, in the terminal."""
+"""Command ``spacy latent stats``: statistics of a pipeline's structures, in the terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stats_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Statistics of the structures that a pipeline gives to texts, with small histograms."""
+    """Print statistics of the structures of a corpus, with small histograms."""
     import srsly
 
     from spacy_latent.cli.corpus import import_code, read_counted
@@ -59,7 +59,7 @@ def stats_cli(
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
-        # Here are no figures but those of structures.
+        # This command has only figures on structures.
         choose_components(nlp, component)
         examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
@@ -118,7 +118,7 @@ def print_statistics(part: LayerFigures) -> None:
 
 
 def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int = 30) -> None:
-    """A bar of text for each share of 1."""
+    """Print a bar for each share of 1."""
     from spacy_latent.analysis.verdicts import percent
 
     finite = {name: share for name, share in shares.items() if math.isfinite(share)}

@@ -1,4 +1,4 @@
-"""``spacy latent sweep``: a config trained with each setting of a grid."""
+"""Command ``spacy latent sweep``: training of a config with each setting of a grid."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def sweep_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Train a config with each setting of a grid and several seeds, and make a table of mean and
-    deviation. Settings that all have in common are as in spacy train: --training.max_steps 100."""
+    """Train a config with each setting of a grid and several seeds, and tabulate the results.
+
+    The table has means and deviations. Settings for all trainings are given as in spacy train:
+    --training.max_steps 100.
+    """
     import hashlib
 
     import srsly
@@ -71,7 +74,7 @@ def sweep_cli(
         text = read_text(config)
         values = read_grid(grid)
         cells = cells_of(values, seeds)
-        # A setting that nothing reads would be a column of the table, of trainings that are alike.
+        # Without this check, an unread setting would be a column of the table without any effect.
         asked = [overrides, *(each for named in values.values() for each in named.values())]
         unread = [said for each in asked for said in unread_overrides(config, each)]
         if unread:

@@ -1,4 +1,4 @@
-"""The corpora that a config trains with, and which of their paths it leaves out."""
+"""Corpora that a config trains with, and their missing paths."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from spacy_latent.pipeline.finding import Finding, Level
 
 
-# Examples by which it is seen whether a corpus has anything to judge training by.
+# Number of development examples that are checked for references.
 JUDGED = 200
-# Examples in which a label is looked for before it counts as missing.
+# Number of examples in which a label is searched before it counts as missing.
 SEARCHED = 20_000
 
 
 def training_examples(
     nlp: Language, corpus: str | None, count: int
 ) -> tuple[list[Example], str, Level]:
-    """The first examples, or none and the reason, with the level of a finding that it makes."""
+    """Return the first examples, or no examples and the reason.
+
+    Returns:
+        The examples, the reason, and the level of a finding with this reason.
+    """
     from spacy.util import registry
 
     from spacy_latent.cli.config_errors import errors_with_blocks
@@ -52,16 +56,17 @@ def training_examples(
             why = other_files(nlp, training["train_corpus"]) or "the training corpus is empty."
         return examples, why, level
     except Exception as error:
-        # A config may name files that are not here; everything else can be checked all the same.
+        # A config may name missing files. Everything else can still be checked.
         why = why or f"the config's training corpus cannot be read ({error})."
         return [], f"{why} Give examples with --corpus, or the path as for 'spacy train'.", level
 
 
 def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
-    """What is wrong with the corpus that a training is judged by, of which the first
-    :data:`JUDGED` examples are read.
+    """Return findings on the development corpus, from its first :data:`JUDGED` examples.
 
-    compare: whether to compare its labels with those of the training corpus, which can be read.
+    Args:
+        nlp: The pipeline.
+        compare: Compare the labels with the labels of the training corpus, which must be readable.
     """
     from spacy_latent.analysis.reference_check import without_references
     from spacy_latent.cli.config_errors import errors_with_blocks
@@ -77,7 +82,7 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
         with errors_with_blocks(config):
             examples = list(islice(corpus_reader(config, judged)(nlp), JUDGED))
     except Exception as error:
-        # Whatever a reader stumbles over, 'spacy train' does too, after some steps or before.
+        # 'spacy train' would raise the same error, before training or after some steps.
         text = f"The corpus that training is judged by, dev_corpus, cannot be read: {error}"
         return [Finding("error", "dev-corpus", text)]
     if not examples:
@@ -94,8 +99,15 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
 
 
 def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> Iterator[Finding]:
-    """Labels of the examples, which are of the corpus ``judged``, that the training corpus lacks,
-    of which at most :data:`SEARCHED` examples are read, and that only to find them."""
+    """Yield findings on labels of the examples that the training corpus lacks.
+
+    At most :data:`SEARCHED` training examples are read, and only until all labels are found.
+
+    Args:
+        nlp: The pipeline.
+        examples: Examples of the corpus ``judged``.
+        judged: Name of the corpus.
+    """
     from spacy_latent.analysis.reference_check import a_label, listed, unknown_labels
     from spacy_latent.pipeline.finding import Finding
 
@@ -128,8 +140,10 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
 
 
 def corpus_reader(config: Config, name: str) -> Any:
-    """The reader of the corpus of this dot name. Its block alone is read: paths of other corpora
-    need not be given."""
+    """Return the reader of the corpus with this dotted name.
+
+    Only its own block is resolved, so that paths of other corpora may be missing.
+    """
     from spacy.util import registry, resolve_dot_names
 
     from spacy_latent.errors import LatentError
@@ -140,13 +154,15 @@ def corpus_reader(config: Config, name: str) -> Any:
     outer = accumulate(name.split("."), "{}.{}".format)
     if not any(registry.is_promise(block_of(config, above)) for above in outer):
         raise LatentError(f"[training] names the corpus {name!r}, and there is no block [{name}]")
-    # A function that gives several corpora.
+    # One function creates several corpora.
     return resolve_dot_names(config, [name])[0]
 
 
 def other_files(nlp: Language, name: str) -> str:
-    """Sentences where the path of a corpus is a file of another kind than spaCy's reader takes,
-    which gives nothing and only warns; else nothing."""
+    """Return a message if spaCy's reader cannot read the format of a corpus, or "".
+
+    The reader would only warn, and give no examples.
+    """
     from spacy_latent.cli.corpus import FROM_A_TABLE
 
     block = block_of(nlp.config.interpolate(), name)
@@ -162,7 +178,7 @@ def other_files(nlp: Language, name: str) -> str:
 
 
 def missing_path(nlp: Language, setting: str) -> str:
-    """A sentence where the corpus that a setting of [training] names has no path, else nothing."""
+    """Return a message if the corpus of a setting of [training] has no path, or ""."""
     config = nlp.config.interpolate()
     name = str(config.get("training", {}).get(setting))
     filled, raw = block_of(config, name), block_of(nlp.config, name)
@@ -174,7 +190,7 @@ def missing_path(nlp: Language, setting: str) -> str:
 
 
 def absent_path(config: Config, name: str) -> str:
-    """A sentence where the corpus of this dot name has a path that is not there, else nothing."""
+    """Return a message if the path of the corpus with this dotted name is missing, or ""."""
     path = (block_of(config, name) or {}).get("path")
     if not isinstance(path, str) or not path or Path(path).exists():
         return ""

@@ -1,4 +1,4 @@
-"""``python -m spacy_latent.distributed train CONFIG``, alone or under ``torchrun``."""
+"""Command ``python -m spacy_latent.distributed train CONFIG``, alone or under ``torchrun``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 @app.callback()
 def main() -> None:
-    """Training on several processes. Each of them runs this command: start them with torchrun."""
+    """Train on several processes. Each process runs this command: start them with torchrun."""
 
 
 @app.command("train", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -54,11 +54,11 @@ def train_cli(
         None, "--code", help="Python file with functions that the config names.", exists=True
     ),
 ) -> None:
-    """Train the pipeline of CONFIG. Settings change as in spacy train: --training.max_steps 100.
+    """Train the pipeline of CONFIG. Override settings as in spacy train: --training.max_steps 100.
 
-    The batch of the config is that of all processes: each learns from its share of it, and their
-    gradients are added up. Under torchrun: torchrun --nproc-per-node 8 -m spacy_latent.distributed
-    train config.cfg --output training
+    The batch in the config is the batch of all processes together. Each process learns from its
+    share of the batch, and the gradients of all processes are added up. Under torchrun: torchrun
+    --nproc-per-node 8 -m spacy_latent.distributed train config.cfg --output training
     """
     from spacy.cli._util import import_code, parse_config_overrides
 
@@ -102,8 +102,10 @@ def ray_train_cli(
     ),
     use_gpu: bool = typer.Option(False, "--gpu", help="Each worker has a GPU."),
 ) -> None:
-    """The same training on workers of a Ray cluster, which this command starts. Needs the extra
-    ray."""
+    """Run the same training on workers of a Ray cluster, which this command starts.
+
+    Needs the extra ray.
+    """
     from spacy.cli._util import parse_config_overrides
 
     from spacy_latent.distributed.ray_train import ray_train
@@ -126,7 +128,7 @@ def ray_train_cli(
 
 @contextlib.contextmanager
 def _telling(config_path: Path) -> Iterator[None]:
-    """Errors that users meet, as messages."""
+    """Print errors that users can cause as messages, and exit."""
     from click import NoSuchOption
     from spacy.cli._util import show_validation_error
 
@@ -134,10 +136,10 @@ def _telling(config_path: Path) -> Iterator[None]:
         with show_validation_error(config_path, hint_fill=False):
             yield
     except NoSuchOption as error:
-        # spaCy's, of another copy of click than typer's.
+        # spaCy raises the class of a different copy of click than typer's.
         msg.fail(error.format_message(), exits=1)
     except LatentError as error:
-        # The cause is on the rank where it came up.
+        # The error has a cause only on the rank where it occurred.
         if error.__cause__ is not None:
             sys.excepthook(type(error), error, error.__traceback__)
         msg.fail(str(error), exits=1)

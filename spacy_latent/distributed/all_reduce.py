@@ -1,9 +1,9 @@
-"""Gradients of all ranks, added up before the first weight moves.
+"""Sums of the gradients of all ranks, computed before the first weight changes.
 
 spaCy's loop calls ``update`` of the pipeline, then ``finish_update`` of one component after
-another. Between the two is the only moment at which every gradient of a step is there and none is
-used yet: an optimizer that reduces when it is called is left out where a rank has no gradient for a
-component, and the ranks drift apart.
+another. Only between the two calls are all gradients of a step available and still unused. An
+optimizer that reduces when it is called does not work: it is not called on a rank without a
+gradient for a component, and the weights of the ranks diverge.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ from spacy_latent.distributed.trained_arrays import (
 )
 from spacy_latent.pipeline.shared_upstream import SharedBatch
 
-# Numbers in one message: 25 MiB of float32, as torch's own buckets.
+# Number of values in one message: 25 MiB of float32, as in torch's own buckets.
 BUCKET = 25 * 2**20 // 4
 
 
 class AllReduce:
-    """Stands first in the pipeline that spaCy's loop sees, so that its ``finish_update`` comes
-    after the last ``update`` and before the first other ``finish_update``.
+    """First component of the pipeline that spaCy's loop receives; it adds up the gradients.
 
-    seconds, values: how long the reductions took in all, with waiting for other ranks, and how many
-        numbers of gradients went into the last one.
-    failure: what this rank's update of the step failed with, to be raised on all of them.
+    Its ``finish_update`` is called after the last ``update`` and before every other
+    ``finish_update``.
+
+    Attributes:
+        seconds: Total time of the reductions, including the time spent waiting for other ranks.
+        values: Number of gradient values in the last reduction.
+        failure: Error of this rank's update in this step, to be raised on all ranks.
     """
 
     is_trainable = True
-    # spaCy's loop leaves out what has no model.
+    # spaCy's loop skips components without a model.
     model = "all ranks"
 
     def __init__(self, nlp: Language, frozen: Collection[str], ranks: Ranks) -> None:
@@ -55,22 +58,28 @@ class AllReduce:
         self.seconds = 0.0
         self.values = 0
         self.failure: Exception | None = None
-        # Of what was read in this step.
+        # Checksum of the batch of this step.
         self.batch = 0
-        # Buffers as they were after the last reduction: constants are to stay what they are.
+        # Buffers after the last reduction. Buffers that did not change since then are not averaged.
         self._before: list[Tensor] = []
 
     def begin(self, step: int, batch: int) -> None:
-        """batch: a checksum of the global batch, 0 at the end of the data."""
+        """Begin a step.
+
+        Args:
+            step: Number of the step.
+            batch: Checksum of the global batch, 0 at the end of the data.
+        """
         self.step, self.batch = step, batch
         if not self._before:
             self._before = [buffer.clone() for _, buffer in self._buffers()]
 
     def finish_update(self, optimizer: Optimizer) -> None:
-        """Give every rank the sum of all gradients, and the mean of buffers that have changed.
+        """Give every rank the sum of all gradients, and the mean of the buffers that have changed.
 
-        Raises RanksFailed on every rank where one of them failed, read another batch, has another
-        number of weights, or has a gradient that is not finite.
+        Raises:
+            RanksFailed: On every rank, if one rank failed, read another batch, has another number
+                of weights, or has a gradient that is not finite.
         """
         weights: list[Weights] = []
         if self.failure is None:
@@ -88,8 +97,10 @@ class AllReduce:
 
     @contextlib.contextmanager
     def keeping_failure(self) -> Iterator[None]:
-        """What fails inside is raised on all ranks when they next agree: until then the others wait
-        for this one."""
+        """Store an error that is raised inside, to raise it on all ranks at the next comparison.
+
+        The other ranks wait for this one until then.
+        """
         try:
             yield
         except RanksLost:
@@ -98,7 +109,11 @@ class AllReduce:
             self.failure = error
 
     def agree(self, weights: Sequence[Weights] = ()) -> None:
-        """Compare failures, batches and layouts, in one small message."""
+        """Compare failures, batches and layouts of all ranks, in one small message.
+
+        Raises:
+            RanksFailed: On every rank, if a rank failed or the ranks differ.
+        """
         layout = _checksum((w.component, tuple(w.values.shape)) for w in weights)
         numbers = [int(self.failure is not None), self.batch, -self.batch, layout, -layout]
         most = self.ranks.most(_flags(numbers)).tolist()
@@ -118,10 +133,17 @@ class AllReduce:
             raise RanksFailed(f"{what}: {self._other_shapes(weights)}")
 
     def add_up(self, weights: Sequence[Weights], unchecked: Collection[int] = ()) -> bool:
-        """Sums of gradients. What has none on any rank gets none, and is not moved by momentum.
+        """Replace the gradients by their sums over all ranks.
 
-        unchecked: ids of shims in which a gradient of mixed precision overflowed.
-        RETURNS: whether there was any gradient.
+        An array without a gradient on any rank gets no gradient, so that momentum does not change
+        it.
+
+        Args:
+            weights: The arrays of weights.
+            unchecked: Ids of shims in which a gradient of mixed precision overflowed.
+
+        Returns:
+            Whether there was any gradient.
         """
         has = _flags(w.gradient is not None for w in weights)
         if len(has):
@@ -137,7 +159,7 @@ class AllReduce:
         flat = torch.cat([part.reshape(-1) for part in parts])
         self.ranks.sum(flat)
         summed = flat.split([part.numel() for part in parts])
-        # One pass over the numbers in the usual case. A sum may overflow by itself.
+        # One pass over the values in the usual case. This sum may itself overflow.
         if not bool(torch.isfinite(flat.sum())):
             wrong = [
                 i
@@ -163,7 +185,7 @@ class AllReduce:
         )
 
     def _backpropagate(self) -> None:
-        """What components and spaCy's shared ones leave for their ``finish_update``."""
+        """Run the backward passes that components delay until their ``finish_update``."""
         for _, pipe in trained_components(self.nlp, self.frozen):
             pending: Callable[[], None] | None = getattr(pipe, "backprop_pending", None)
             if pending is not None:
@@ -184,9 +206,10 @@ class AllReduce:
         return buffers_of(self._models())
 
     def _share_overflow(self, shims: list[Any]) -> set[int]:
-        """A step that overflowed in float16 on one rank is left out on all.
+        """Skip a step on all ranks if it overflowed in float16 on one rank.
 
-        RETURNS: ids of the shims that are left out.
+        Returns:
+            Ids of the shims that skip the step.
         """
         scalers: list[tuple[Any, Any]] = [(s, getattr(s, "_grad_scaler", None)) for s in shims]
         scaled = [(s, scaler) for s, scaler in scalers if getattr(scaler, "_enabled", False)]
@@ -199,12 +222,12 @@ class AllReduce:
         return {id(s) for (s, _), over in zip(scaled, overflowed) if over}
 
     def _average_buffers(self) -> None:
-        """Of those that have changed on any rank. What counts is the largest there is."""
+        """Average the buffers that have changed on any rank; integer buffers take their maximum."""
         buffers = [buffer for _, buffer in self._buffers()]
         if not buffers:
             return
         if [b.shape for b in buffers] != [b.shape for b in self._before]:
-            # The modules are new ones.
+            # The modules were replaced.
             self._before = [torch.full_like(buffer, 0) for buffer in buffers]
         changed = _flags(not _equal(b, old) for b, old in zip(buffers, self._before))
         self.ranks.most(changed)
@@ -218,8 +241,11 @@ class AllReduce:
                 old.copy_(buffer)
 
     def _share_unseen_classes(self) -> None:
-        """spaCy's parsers know classes of which no example was seen since they were added, and do
-        not predict them. Seen by one is seen by all."""
+        """Share which classes of spaCy's parsers have been seen in examples.
+
+        Parsers do not predict classes without an example since they were added. A class that one
+        rank has seen counts as seen on all ranks.
+        """
         nodes = [
             node
             for _, model in self._models()
@@ -249,8 +275,10 @@ class AllReduce:
 
 
 class InnerSteps:
-    """Stands for a component that takes further steps on the batch of an update in its
-    ``finish_update``: the gradients of each of them are added up as well."""
+    """Wrapper of a component that takes further steps on a batch in its ``finish_update``.
+
+    The gradients of each further step are added up over the ranks as well.
+    """
 
     is_trainable = True
 
@@ -267,7 +295,7 @@ class InnerSteps:
             with self.reduce.keeping_failure():
                 own = self.pipe.backprop_further()
                 weights = weights_of([(self.name, self.pipe.further_model)])
-            # Raises on all ranks where one has failed.
+            # Raises an error on all ranks if one has failed.
             self.reduce.agree(weights)
             if not self.reduce.ranks.most(_flags([own])).item():
                 return
@@ -290,7 +318,7 @@ def _buckets(weights: Iterable[Weights]) -> Iterable[list[Weights]]:
 
 
 def _flags(numbers: Iterable[int]) -> Tensor:
-    """On the CPU, where ranks tell each other what is not a gradient."""
+    """Return the numbers as a tensor on the CPU, which ranks use for all but gradients."""
     return torch.tensor([int(n) for n in numbers], dtype=torch.int64, device="cpu")
 
 
@@ -299,7 +327,7 @@ def _alike(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
 
 
 def _equal(tensor: Tensor, other: Tensor) -> bool:
-    """To the bit, as NaN is not equal to itself."""
+    """Return whether the tensors are equal, with NaN equal to NaN."""
     return torch.equal(tensor, other) or bool(
         torch.equal(torch.isnan(tensor), torch.isnan(other))
         and torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(other))
@@ -311,7 +339,7 @@ def _checksum(values: Iterable[Any]) -> int:
 
 
 def _told(error: BaseException) -> str:
-    """The error, with the component in whose update it came up."""
+    """Return the error in words, with the component whose update raised it."""
     component = ""
     trace = error.__traceback__
     while trace is not None:

@@ -1,9 +1,10 @@
-"""Annotate a corpus of texts, with as many processes as are wanted.
+"""Annotation of a corpus of texts with any number of processes.
 
-:func:`annotate_shard` does one shard, and knows of no other: whatever starts processes can call it.
-Its result is there as a whole, under its name, or not at all. So work that was cut off is taken up
-by starting it again, and done twice at most where nothing was written. :func:`annotate` gives the
-shards of a corpus to processes of this machine, and a shard whose process died to another.
+:func:`annotate_shard` annotates one shard independently of all others, so that any launcher of
+processes can call it. Its result appears completely under its final name, or not at all. An
+interrupted annotation is therefore resumed by starting it again, and only unfinished shards are
+repeated. :func:`annotate` distributes the shards of a corpus over processes of this machine. It
+gives the shard of a process that died to another process.
 """
 
 from __future__ import annotations
@@ -42,19 +43,25 @@ if TYPE_CHECKING:
 
 ENDINGS = {"parquet": ".parquet", "docbin": ".spacy"}
 ROWS = 10_000
-# Rows that are in memory at once, with their docs.
+# Number of rows that are in memory at once, with their docs.
 CHUNK = 1024
 BATCH = 256
-# Processes that die of one shard before it is given up.
+# Number of processes that may die while annotating a shard before the shard is abandoned.
 ATTEMPTS = 3
-# Hidden, and passed over by what reads a directory of Parquet.
+# Readers of a directory of Parquet skip this name.
 MANIFEST = "_annotation.json"
 
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a shard, or of many. rows: texts written; failed: those among them without a
-    doc; skipped: shards that were done before; reason: the id of one that failed, and why."""
+    """Result of the annotation of one shard or of many.
+
+    Attributes:
+        rows: Number of texts written.
+        failed: Number of these texts without a doc.
+        skipped: Number of shards that existed already.
+        reason: Id of a text that failed, and its error.
+    """
 
     rows: int = 0
     failed: int = 0
@@ -74,7 +81,11 @@ class Done:
 
 @dataclass(frozen=True)
 class Model:
-    """A pipeline that is loaded. hash: digest of its files, hexadecimal."""
+    """Loaded pipeline.
+
+    Attributes:
+        hash: Digest of the files of the pipeline, hexadecimal.
+    """
 
     nlp: Language
     name: str
@@ -86,7 +97,7 @@ _loaded: dict[str, Model] = {}
 
 
 def load(model: str | Path) -> Model:
-    """The pipeline of a directory or of an installed package; loaded once in each process."""
+    """Load the pipeline of a directory or an installed package, once in each process."""
     key = str(model)
     if key not in _loaded:
         import spacy
@@ -105,7 +116,7 @@ def load(model: str | Path) -> Model:
 
 
 def model_hash(model: str | Path) -> str:
-    """A digest of the files of a pipeline, and of their names."""
+    """Return a digest of the files of a pipeline and of their names."""
     folder = _folder(model)
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
@@ -116,7 +127,7 @@ def model_hash(model: str | Path) -> str:
 
 
 def _folder(model: str | Path) -> Path:
-    """That of the files of a pipeline."""
+    """Return the directory of the files of a pipeline."""
     from spacy.util import get_package_path, is_package
 
     folder = Path(model)
@@ -131,12 +142,17 @@ def _folder(model: str | Path) -> Path:
 
 
 def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
-    """Which fields of a row :func:`spacy_latent.distributed.shards.shards_of` has to take for its
-    texts: as many as the pipeline reads together. It is not loaded for that.
+    """Return the fields of a row with texts, for :func:`spacy_latent.distributed.shards.shards_of`.
 
-    given: their names, two with a comma between them; None for "text", or for pairs what the
-        config says. Raises LatentError for what is no pipeline, and for one name where it reads
-        two.
+    There are as many fields as texts that the pipeline reads together. The pipeline is not loaded.
+
+    Args:
+        model: Directory of a pipeline, or name of an installed one.
+        given: Name of the field, or two names with a comma between them. None is "text", or for
+            pairs the names in the config.
+
+    Raises:
+        LatentError: If the model is not a pipeline, or one name is given and it reads pairs.
     """
     from spacy_latent.corpora.text_pairs import is_of_pairs, pair_fields
 
@@ -153,7 +169,10 @@ def text_fields(model: str | Path, given: str | None = None) -> dict[str, str]:
 
 
 def _config(model: str | Path) -> dict[str, Any]:
-    """Interpolated; empty where it cannot be read, which is told when the pipeline is loaded."""
+    """Return the interpolated config, or an empty one if it cannot be read.
+
+    Loading the pipeline raises the error of a config that cannot be read.
+    """
     from spacy.util import load_config
 
     from spacy_latent.pipeline.directories import why_no_pipeline
@@ -161,7 +180,7 @@ def _config(model: str | Path) -> dict[str, Any]:
     if wrong := why_no_pipeline(model):
         raise LatentError(f"The pipeline {str(model)!r} cannot be loaded. {wrong}")
     folder = _folder(model)
-    # An installed package has the pipeline in a folder of its own.
+    # An installed package has the pipeline in a subdirectory.
     found = (path for path in (folder / "config.cfg", *folder.glob("*/config.cfg")))
     for path in found:
         if path.is_file():
@@ -175,8 +194,11 @@ def _config(model: str | Path) -> dict[str, Any]:
 
 
 def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BATCH) -> list[Row]:
-    """A row for each text, in their order. A component that fails gives up a whole batch: those of
-    it are tried again one by one, so that only what is to blame has an error."""
+    """Return a row for each text, in order.
+
+    A component that fails abandons a whole batch. The texts of this batch are tried again one by
+    one, so that only the texts that cause an error have one.
+    """
     rows: list[Row] = []
     texts: list[str | tuple[str, str] | Doc] = []
     for source in sources:
@@ -199,7 +221,8 @@ def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BA
             for doc, number in nlp.pipe(docs, as_tuples=True, batch_size=batch_size):
                 rows[number].doc = doc
         except Exception as error:
-            # Of a component that does not ask the handler; whose fault it is shows one by one.
+            # The component does not call the error handler. Trying the texts one by one shows which
+            # of them causes the error.
             missing = (number for _, number in docs if rows[number].doc is None)
             errors.update(dict.fromkeys(missing, _said(error)))
 
@@ -215,7 +238,7 @@ def annotate_rows(nlp: Language, sources: Iterable[Source], batch_size: int = BA
 
 
 def _text_of(source: Source) -> str:
-    """As a doc of it has it, up to blanks."""
+    """Return the text as a doc has it, up to white space."""
     if isinstance(source.text, tuple):
         return " ".join(source.text)
     return source.text if isinstance(source.text, str) else source.text.text
@@ -241,18 +264,23 @@ def annotate_shard(
     batch_size: int = BATCH,
     after_chunk: Callable[[], object] = lambda: None,
 ) -> Done:
-    """Annotate the texts of a file, or of a part of one, and write them to ``target``, with one row
-    for each text. Nothing is done where the target exists.
+    """Annotate the texts of a file, or of a part of one, and write one row per text to ``target``.
 
-    model: directory of a pipeline, or name of an installed one; loaded once in each process.
-    source: see :data:`spacy_latent.distributed.shards.ACCEPTED`; a file.
-    target: a .parquet file, see :func:`spacy_latent.distributed.parquet.schema`, or a .spacy file,
-        whose docs have "id", "model_hash" and where they failed "error" in ``doc.user_data``. It is
-        written under another name beside its own and renamed.
-    batch_size: of ``nlp.pipe``.
-    after_chunk: called whenever some texts are through.
+    Nothing is done if the target exists. The target is written under a temporary name in its
+    directory and then renamed.
 
-    Raises LatentError for a corpus that cannot be read.
+    Args:
+        model: Directory of a pipeline, or name of an installed one. It is loaded once in each
+            process.
+        source: A file, see :data:`spacy_latent.distributed.shards.ACCEPTED`, or a shard.
+        target: A .parquet file, see :func:`spacy_latent.distributed.parquet.schema`; or a .spacy
+            file, whose docs have "id", "model_hash" and, if they failed, "error" in
+            ``doc.user_data``.
+        batch_size: Batch size of ``nlp.pipe``.
+        after_chunk: Called after each chunk of texts.
+
+    Raises:
+        LatentError: If the corpus cannot be read.
     """
     target = Path(target)
     if target.exists():
@@ -272,14 +300,14 @@ def annotate_shard(
             os.fsync(file.fileno())
         os.replace(made, target)
     except FileNotFoundError:
-        # Another command that does the same was sooner, and has cleared away.
+        # Another process with the same task finished first and has removed our temporary file.
         if not target.exists():
             raise
         return Done(skipped=1)
     except BaseException:
         made.unlink(missing_ok=True)
         raise
-    # Of processes that were killed, or still write the same.
+    # Temporary files of processes that were killed, or that still write the same target.
     for rest in target.parent.glob(f".{glob_escape(target.name)}.*.tmp"):
         rest.unlink(missing_ok=True)
     return done
@@ -288,7 +316,11 @@ def annotate_shard(
 def _chunks(
     pipeline: Model, shard: Shard, batch_size: int, after_chunk: Callable[[], object]
 ) -> Iterator[list[Row]]:
-    """The docs of a chunk are gone with the next: their words are not kept in the vocabulary."""
+    """Yield the rows of one chunk after the other.
+
+    The docs of a chunk become invalid with the next chunk, because their words are not kept in the
+    vocabulary.
+    """
     sources = read_shard(shard, pipeline.nlp.vocab)
     while True:
         with pipeline.nlp.memory_zone():
@@ -317,7 +349,7 @@ def _write_docs(pipeline: Model, shard: Shard, made: Path, *how: Any) -> Done:
         for row in rows:
             doc = row.doc
             if doc is None:
-                # One token, so that any text can be kept, and read where nothing is tokenised.
+                # One token, so that any text can be stored, and read without a tokenizer.
                 words = [row.text] if row.text else []
                 doc = Doc(pipeline.nlp.vocab, words=words, spaces=[False] * len(words))
                 doc.user_data["error"] = row.error
@@ -355,23 +387,27 @@ def annotate(
 ) -> Done:
     """Annotate a corpus with processes of this machine.
 
-    model: directory of a pipeline, or name of an installed one.
-    source: see :data:`spacy_latent.distributed.shards.ACCEPTED`; "-" for lines of standard input.
-    output: a directory, in which each shard becomes a file. What is there already is not done
-        again, if it is of the same pipeline and the same corpus.
-    workers: processes; with 1 it is this one.
-    form: "parquet" or "docbin".
-    rows: texts in each shard.
-    batch_size: of ``nlp.pipe``.
-    threads: of each process; if not given, the cores are shared out among the processes.
-    id_field, text_field: names of columns, or of fields of JSON; of a pipeline that reads pairs of
-        texts the second is two names with a comma between. None: see :func:`text_fields`.
-    prepare, prepare_with: a function of a module, and its arguments, called in each process before
-        the pipeline is loaded.
-    progress: called after each shard with the sum of all so far.
+    Args:
+        model: Directory of a pipeline, or name of an installed one.
+        source: See :data:`spacy_latent.distributed.shards.ACCEPTED`; "-" for lines of standard
+            input.
+        output: Directory with one file per shard. Files that exist are not written again, if they
+            belong to the same pipeline and the same corpus.
+        workers: Number of processes; 1 uses this process.
+        form: "parquet" or "docbin".
+        rows: Number of texts in each shard.
+        batch_size: Batch size of ``nlp.pipe``.
+        threads: Number of threads of each process; None divides the cores among the processes.
+        id_field: Name of the column, or field of JSON, with the ids.
+        text_field: Name of the column, or field of JSON, with the texts. For a pipeline that reads
+            pairs of texts, two names with a comma between them. None: see :func:`text_fields`.
+        prepare: Function of a module that each process calls before the pipeline is loaded.
+        prepare_with: Arguments of ``prepare``.
+        progress: Called after each shard with the sum of all results so far.
 
-    Raises LatentError where the output is of something else, and after all else is done for shards
-    of which every process died.
+    Raises:
+        LatentError: If the output belongs to another pipeline or corpus. Also, after all other
+            shards are done, if every process of a shard died.
     """
     if workers < 1:
         raise LatentError(f"The number of workers is {workers}; expected a number >= 1.")
@@ -403,10 +439,13 @@ def jobs_of(
     id_field: str = "id",
     text_field: str | None = None,
 ) -> Iterator[tuple[Shard, Path]]:
-    """What :func:`annotate_shard` has to be called with, for all of a corpus. See :func:`annotate`
-    for what is given.
+    """Yield the arguments of :func:`annotate_shard` for all shards of a corpus.
 
-    Raises LatentError for a corpus that cannot be read, and where the output is of something else.
+    See :func:`annotate` for the arguments.
+
+    Raises:
+        LatentError: If the corpus cannot be read, or the output belongs to another pipeline or
+            corpus.
     """
     if form not in ENDINGS:
         raise LatentError(f"The format is {form!r}; expected one of {', '.join(ENDINGS)}.")
@@ -446,7 +485,7 @@ def _check_output(
     fields: tuple[str, str],
     shards: list[Shard] | None,
 ) -> None:
-    """Refuse to add to what was made of something else, and to write where that cannot be done."""
+    """Raise LatentError if the output belongs to another annotation or cannot be written."""
     ours: dict[str, Any] = {
         "model_hash": hash_,
         "format": form,
@@ -455,7 +494,7 @@ def _check_output(
         "files": STDIN,
     }
     if shards is not None:
-        # By the names that they are written under: a corpus may be moved.
+        # By the names of the shards and not by path, because a corpus may be moved.
         paths = {shard.name.rsplit("-", 1)[0]: shard.path for shard in shards}
         ours["files"] = {name: os.path.getsize(path) for name, path in paths.items()}
     path = output / MANIFEST
@@ -491,7 +530,7 @@ def _check_output(
 
 
 def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
-    """By the names of options, clauses."""
+    """Yield a clause for each difference, by the names of options."""
     if ours["model_hash"] != theirs.get("model_hash"):
         yield "another pipeline"
     if ours["files"] != theirs.get("files"):
@@ -507,7 +546,7 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _How:
-    """What each process needs to know."""
+    """Settings that each process needs."""
 
     model: str
     batch_size: int
@@ -518,14 +557,14 @@ class _How:
     def prepare(self) -> None:
         import torch
 
-        # The limit of the kernels' pool, too.
+        # This is also the limit of the thread pool of the kernels.
         torch.set_num_threads(self.threads)
         if self.prepare_first is not None:
             self.prepare_first(*self.prepare_with)
 
 
 def _work(how: _How, connection: Connection) -> None:
-    """A worker: takes shards until there are no more, or nobody is there to give any."""
+    """Annotate shards in a worker process until the connection is closed."""
     with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         try:
             how.prepare()
@@ -542,27 +581,30 @@ def _work(how: _How, connection: Connection) -> None:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:
-            # Not the error itself: not every one comes through a pipe whole.
+            # Send a message instead of the error, because not every error can be pickled.
             said = str(error) if isinstance(error, LatentError) else _said(error)
             connection.send(LatentError(said))
 
 
 class _Worker:
-    """A process, and what it is at."""
+    """Process with its current shard."""
 
     def __init__(self, how: _How) -> None:
         self.connection, theirs = _context().Pipe()
         self.process = _context().Process(target=_work, args=(how, theirs), daemon=True)
         with _threads_in_environment(how.threads):
             self.process.start()
-        # Else its end would never come.
+        # Otherwise this process would not see the end of the connection.
         theirs.close()
         self.job: tuple[Shard, Path] | None = None
 
 
 class _Workers:
-    """Processes that are given shards. Each has a connection of its own: what several shared would
-    stay locked by one that is killed."""
+    """Processes that receive shards.
+
+    Each process has its own connection. A process that is killed would leave a shared connection
+    locked.
+    """
 
     def __init__(self, how: _How, count: int, progress: Callable[[Done], object]) -> None:
         self.how, self.count, self.progress = how, count, progress
@@ -571,7 +613,7 @@ class _Workers:
         self.deaths: dict[str, int] = {}
         self.lost: list[str] = []
         self.total = Done()
-        # The first process fills the cache of machine code, which all of them would compile.
+        # The first process fills the cache of compiled kernels, which all others then use.
         self.is_warm = False
 
     def run(self, jobs: Iterator[tuple[Shard, Path]]) -> Done:
@@ -599,7 +641,7 @@ class _Workers:
             self._add(Done(skipped=1))
 
     def _give(self, jobs: Iterator[tuple[Shard, Path]]) -> bool:
-        """Have all processes at work that there is work for."""
+        """Give shards to all idle processes, as long as there are shards."""
         for worker in [worker for worker in self.workers if worker.job is None]:
             worker.job = self._next(jobs)
             if worker.job is None:
@@ -648,8 +690,11 @@ class _Workers:
 
 
 def _context() -> Any:
-    """Processes that begin with nothing of this one but what they are given. They are forks of one
-    that has imported what all need, where the system can do that."""
+    """Return a multiprocessing context whose processes share no state with this one.
+
+    If the system supports it, they are forks of a process that has imported the modules that all of
+    them need.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -659,7 +704,7 @@ def _context() -> Any:
 
 @contextmanager
 def _threads_in_environment(threads: int) -> Iterator[None]:
-    """For libraries that count cores when they are imported."""
+    """Set the environment variables of libraries that count cores when they are imported."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update({name: str(threads) for name in names})

@@ -1,10 +1,11 @@
-"""A training in the middle, on disk: it goes on to the very weights of one that never stopped.
+"""Checkpoints of a training, which resume it exactly.
 
-Beside the pipeline a checkpoint holds what the optimizer keeps of each array, by the array's place
-in the pipeline, since the ids that the optimizer knows are another process's; where the streams of
-random numbers are; and the scores so far. What follows from the number of steps alone is not
-stored: schedules, patience and the order of the data come back as the training goes through its
-earlier batches without learning from them.
+A resumed training ends with the same weights, bit by bit, as an uninterrupted one. A checkpoint
+holds the pipeline, the state of the optimizer, the states of the random number generators, and the
+scores so far. The state of the optimizer for an array is stored by the position of the array in the
+pipeline. The optimizer's own ids are only valid in one process. State that follows from the number
+of steps is not stored. Schedules, patience and the order of the data are restored when the training
+iterates over its earlier batches without learning from them.
 """
 
 from __future__ import annotations
@@ -31,23 +32,28 @@ from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
 FORMAT = 1
-# Checkpoints that are kept.
+# Number of checkpoints that are kept.
 KEPT = 2
 MOMENTS = ("mom1", "mom2", "averages")
 COUNTS = ("nr_update", "last_seen")
-# What may be another in the config that a training is resumed with.
+# Settings that may change in the config of a resumed training.
 FREE = ("max_steps", "max_epochs", "patience", "logger", "before_to_disk", "score_weights")
 
 
 @dataclass
 class Progress:
-    """How far a training is.
+    """Progress of a training.
 
-    steps: how many are done. scores: of all evaluations. losses: added up since the last of them,
-        by each rank.
-    data: checksum of all batches. world: number of ranks. seed: of the noise.
-    random: the streams after the last step. epochs: the streams before the steps that drew from
-        them for the data, where something else had drawn since the step before.
+    Attributes:
+        steps: Number of steps done.
+        scores: Scores of all evaluations.
+        losses: Sums of the losses since the last evaluation, one dict per rank.
+        data: Checksum of all batches.
+        world: Number of ranks.
+        seed: Seed of the noise.
+        random: States of the random number generators after the last step.
+        epochs: States before the steps in which the data drew random numbers, if other code had
+            drawn numbers since the previous step.
     """
 
     steps: int = 0
@@ -65,10 +71,10 @@ def folder_of(output: Path) -> Path:
 
 
 def checkpoints_in(output: Path) -> list[tuple[int, Path]]:
-    """Number of steps and directory of each that is whole, the last one last."""
+    """Return the number of steps and the directory of each complete checkpoint, in order."""
     folder = folder_of(output)
     if folder.is_dir():
-        # A checkpoint may have been killed while it took another's place.
+        # The process may have been killed while it replaced a checkpoint.
         for rest in folder.glob(".step-*"):
             finish_replacing(folder / re.sub(r"^\.(step-\d+)\.\w+$", r"\1", rest.name))
     found = [
@@ -82,12 +88,15 @@ def checkpoints_in(output: Path) -> list[tuple[int, Path]]:
 def save_checkpoint(
     output: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[str], progress: Progress
 ) -> Path:
-    """Write a checkpoint of a training under its output directory, and remove all but the last."""
+    """Write a checkpoint of a training under its output directory, and remove old checkpoints.
+
+    The last :data:`KEPT` checkpoints are kept.
+    """
     path = folder_of(output) / f"step-{progress.steps}"
 
     def write(folder: Path) -> None:
         folder.mkdir()
-        # Vectors do not change, and may be large.
+        # The vectors of the vocabulary are left out: they do not change and may be large.
         nlp.to_disk(folder / "pipeline", exclude=["vocab"])
         nlp.vocab.strings.to_disk(folder / "strings.json")
         arrays, counts = _optimizer_state(nlp, optimizer, frozen)
@@ -95,7 +104,7 @@ def save_checkpoint(
             arrays.update({f"{name}.{key}": array for key, array in state.arrays().items()})
         with open(folder / "training.npz", "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-        # Not srsly's: it rounds.
+        # The json of the standard library, because srsly rounds numbers.
         told = json.dumps(
             {
                 "format": FORMAT,
@@ -123,9 +132,10 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, nlp: Language, optimizer: Optimizer, frozen: Collection[str]
 ) -> Progress:
-    """Put a pipeline that was initialized from the same config, and its optimizer, where they were.
+    """Restore a pipeline that was initialized from the same config, and its optimizer.
 
-    Raises LatentError for a training with another config, and for one that another version wrote.
+    Raises:
+        LatentError: If the training has another config, or another version wrote the checkpoint.
     """
     if not (path / "training.json").exists():
         raise LatentError(
@@ -141,7 +151,7 @@ def load_checkpoint(
     _refuse_other_settings(path, told["config"], settings_of(nlp))
     for string in srsly.read_json(path / "strings.json"):
         nlp.vocab.strings.add(string)
-    # The config that was given may train for longer.
+    # The given config is kept, because it may train for longer.
     nlp.from_disk(path / "pipeline", exclude=["vocab", "config"])
     with np.load(path / "training.npz", allow_pickle=False) as file:
         arrays = dict(file)
@@ -170,10 +180,10 @@ def _random_states(progress: Progress) -> dict[str, RandomState]:
 
 
 def settings_of(nlp: Language) -> dict[str, Any]:
-    """Those that a training cannot change on the way."""
+    """Return the settings that must not change during a training."""
     config = nlp.config.interpolate()
     if config["nlp"].get("after_pipeline_creation") == CALLBACK:
-        # A training that is not refused is the same without it.
+        # This callback only refuses trainings. It does not change a training that it accepts.
         config["nlp"]["after_pipeline_creation"] = None
     training = {key: value for key, value in config["training"].items() if key not in FREE}
     sections = {"nlp": config["nlp"], "components": config["components"], "training": training}
@@ -214,7 +224,7 @@ def _optimizer_state(
             if kept is not None:
                 arrays[f"{name}.{place}"] = to_numpy(kept)
         own = [getattr(optimizer, name).get(weights.key) for name in COUNTS]
-        # Thinc moves weights by momentum once they have had a gradient, be it 0.
+        # Thinc changes weights by momentum once they have had a gradient, even a gradient of 0.
         counts.append([*own, weights.gradient is not None])
     scalers = []
     for _, model in models:
@@ -265,7 +275,7 @@ def _set_gradient(weights: Weights, there: bool) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises LatentError for one whose state is not known."""
+    """Raise LatentError unless the state of the optimizer can be stored."""
     if not isinstance(optimizer, Optimizer):
         raise LatentError(
             f"training.optimizer is a {type(optimizer).__name__}; checkpoints are of Thinc's "

@@ -1,4 +1,4 @@
-"""Directories and files that are there as a whole or not at all, also where a process is killed."""
+"""Directories and files that are written completely or not at all, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NEW, OLD = ".new", ".old"
 
 
 def replace_directory(path: Path, write: Callable[[Path], object]) -> None:
-    """Have ``write`` fill a directory beside ``path``, then put it in its place.
+    """Let ``write`` fill a temporary directory next to ``path``, then replace ``path`` by it.
 
-    If that fails, as on a full disk, what was there is there still. A reader that comes just
-    between the two renames finds nothing for an instant.
+    If that fails, for example on a full disk, the old directory stays. A reader between the two
+    renames finds no directory for an instant.
     """
     made, before = _beside(path, NEW), _beside(path, OLD)
     finish_replacing(path)
@@ -35,7 +35,7 @@ def replace_directory(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Several processes may write it at once: the last one's text stays."""
+    """Replace a file by one with this text; of several concurrent writers, the last one wins."""
     made = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     made.write_text(text, encoding="utf8")
     os.replace(made, path)
@@ -43,8 +43,11 @@ def replace_file(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Be the only process that is at a file, which is made. Where there are no such locks, as on
-    some disks of other machines and on Windows, several may be. One that is killed lets go."""
+    """Hold the exclusive lock of a file, which is created.
+
+    Some network disks and Windows have no such locks; several processes may then hold it. The lock
+    of a process that is killed is released.
+    """
     with path.open("ab") as file:
         with suppress(ImportError, OSError):
             import fcntl
@@ -54,7 +57,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def finish_replacing(path: Path) -> None:
-    """Clear away what a process that was killed while it wrote ``path`` has left."""
+    """Remove the temporary files of a process that was killed while it wrote ``path``."""
     made, before = _beside(path, NEW), _beside(path, OLD)
     if before.exists() and not path.exists():
         os.replace(before, path)
@@ -67,9 +70,9 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _synchronize(folder: Path) -> None:
-    """Have the disk hold what was written, before anything is named after it."""
+    """Write the files to the disk, before a directory is renamed."""
     if not hasattr(os, "O_DIRECTORY"):
-        # Windows, which does not do this for files that are open for reading.
+        # Windows cannot synchronize files that are open for reading.
         return
     for place, _, files in os.walk(folder):
         for file in files:

@@ -1,8 +1,8 @@
-"""Annotated docs as rows of Parquet, and back.
+"""Annotated docs as rows of Parquet, and the reverse conversion.
 
-A row is a doc, or a text that failed, with its error. The columns are made from the arrays of many
-docs at once: an object for each token or part would cost more than the pipeline. ``latent`` holds
-all that ``doc._.latent`` gives, bit by bit; of the rest of a doc there is what :func:`schema` says.
+A row is a doc, or a text that failed, with its error. The columns are built from the arrays of many
+docs at once, because an object for each token or part would cost more than the pipeline. ``latent``
+holds the exact content of ``doc._.latent``; :func:`schema` lists the other columns.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
     from spacy.training import Example
     from spacy.vocab import Vocab
 
-# Docs read at once; more of them would be many Python objects at a time.
+# Number of docs read at once. More of them would need many Python objects at a time.
 READ_AT_ONCE = 256
-# Of tokens, in one array. Doc.text and Doc.has_annotation would make an object of each token.
+# Attributes of the tokens in one array. Doc.text and Doc.has_annotation would create an object for
+# each token.
 ATTRIBUTES = [IDX, LENGTH, SENT_START, ENT_IOB, ORTH, SPACY]
 
 
 @dataclass
 class Row:
-    """A text with what became of it.
+    """Text with its annotation or its error.
 
-    id: as the corpus has it.
-    text: as the corpus has it. Where there is a doc the column has the doc's own, which a tokenizer
-        may have changed.
-    doc: annotated, or None.
-    error: why there is no doc, or None.
+    Attributes:
+        id: Id in the corpus.
+        text: Text in the corpus. The column has the text of the doc if there is one, because a
+            tokenizer may change the text.
+        doc: Annotated doc, or None.
+        error: Reason why there is no doc, or None.
     """
 
     id: str
@@ -52,7 +54,11 @@ class Row:
 
 
 def pyarrow() -> ModuleType:
-    """The library. Raises LatentError where it is not installed."""
+    """Return the module pyarrow.
+
+    Raises:
+        LatentError: If pyarrow is not installed.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -65,23 +71,26 @@ def pyarrow() -> ModuleType:
 
 
 def schema() -> Schema:
-    """The columns. Tokens are counted from 0 in the doc, ends are one past the last, offsets of
-    ``tokens`` are characters of ``text``; what else ``latent`` holds is in the words of
+    """Return the schema of the columns.
+
+    Tokens are counted from 0 in the doc, and ends are exclusive. Offsets of ``tokens`` are
+    characters of ``text``. The other fields of ``latent`` have the names and the meaning of
     :class:`spacy_latent.annotations.SpanStructure`.
 
-    id, text, error: of every row. error is null where there is a doc; else all of the following but
-        those of the model are null.
-    tokens: start and end of each.
-    sent_starts: the first token of each sentence; null where the pipeline sets no sentences.
-    cats: label and score of each category.
-    ents: start, end, label and probability, which is null where no component stored one; null where
-        the pipeline finds no entities.
-    components: names of those that wrote on the doc, which may have found nothing to write.
-    latent: one for each span of each component. ``decoded`` is flat; ``decoded_shape`` has the
-        lengths of its axes after the first, and is empty for heads, tags and items.
-        ``part_axes`` is the number of axes of ``parts``.
-    model, model_version, model_hash: name and version from the pipeline's meta.json, and a digest
-        of its files.
+    - id, text, error: in every row. error is null if there is a doc. Otherwise all columns below
+      are null, except for the columns of the model.
+    - tokens: start and end of each token.
+    - sent_starts: the first token of each sentence; null if the pipeline sets no sentences.
+    - cats: label and score of each category.
+    - ents: start, end, label and probability, which is null if no component stored one. The column
+      is null if the pipeline has no entities.
+    - components: names of the components that wrote on the doc, including components that wrote no
+      structures.
+    - latent: one entry for each span of each component. ``decoded`` is flat. ``decoded_shape`` has
+      the lengths of its axes after the first, and is empty for heads, tags and items. ``part_axes``
+      is the number of axes of ``parts``.
+    - model, model_version, model_hash: name and version from the pipeline's meta.json, and a digest
+      of its files.
     """
     pa = pyarrow()
     index, real, text = pa.int32(), pa.float32(), pa.string()
@@ -148,7 +157,7 @@ def schema() -> Schema:
 
 
 class _Lists:
-    """A column of lists: lengths and nulls here, what is in the lists with whoever adds it."""
+    """Builder of a column of lists: lengths and nulls; subclasses or callers add the values."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
@@ -168,7 +177,7 @@ class _Lists:
 
 
 class _Arrays(_Lists):
-    """A column of arrays, flat, or of lists of their rows."""
+    """Builder of a column of flat arrays, or of lists of their rows."""
 
     def __init__(self, dtype: str, *, rows: bool = False) -> None:
         super().__init__()
@@ -199,7 +208,7 @@ class _Arrays(_Lists):
 
 
 class _Names:
-    """A column of few strings, many times each."""
+    """Builder of a column of few different strings."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -218,9 +227,9 @@ class _Names:
 
 
 class _Spans(_Lists):
-    """The column ``latent``."""
+    """Builder of the column ``latent``."""
 
-    # Field of the schema, and of SpanStructure; their types.
+    # Names of fields of both the schema and SpanStructure, and their types.
     FLAT = (
         ("probabilities", "float32"),
         ("entity_probabilities", "float32"),
@@ -278,7 +287,11 @@ class _Spans(_Lists):
                 column.append(known[number] if number < len(known) else None)
 
     def build(self, of: Any) -> Any:
-        """of: the type of a span."""
+        """Return the column.
+
+        Args:
+            of: Type of a span.
+        """
         pa = pyarrow()
         columns = {name: names.build() for name, names in self.names.items()}
         columns |= {name: pa.array(list_, pa.int32()) for name, list_ in self.numbers.items()}
@@ -300,9 +313,11 @@ def _structs(columns: Sequence[Any], of: Any) -> Any:
 
 
 def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) -> Table:
-    """A ``pyarrow.Table`` of these rows with the columns of :func:`schema`.
+    """Return a ``pyarrow.Table`` of these rows with the columns of :func:`schema`.
 
-    model: name, version and hash of the pipeline.
+    Args:
+        rows: The rows.
+        model: Name, version and hash of the pipeline.
     """
     pa, columns = pyarrow(), schema()
     there = np.array([row.doc is not None for row in rows], dtype="bool")
@@ -373,11 +388,12 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
 
 
 class _Tokens:
-    """The tokens of many docs, in one array.
+    """Tokens of many docs, in one array.
 
-    values: :data:`ATTRIBUTES` of each token, ``(T, A)``.
-    lengths: tokens of each row, ``(R,)``.
-    there: rows with a doc, ``(R,)`` bool.
+    Attributes:
+        values: ``(T, A)``, the :data:`ATTRIBUTES` of each token.
+        lengths: ``(R,)``, the number of tokens of each row.
+        there: ``(R,)`` bool, true for rows with a doc.
     """
 
     def __init__(self, values: np.ndarray, lengths: np.ndarray, there: np.ndarray) -> None:
@@ -394,7 +410,11 @@ class _Tokens:
         return made
 
     def counts(self, chosen: np.ndarray) -> np.ndarray:
-        """How many tokens of each row are among these, ``(T,)`` bool."""
+        """Return the number of chosen tokens in each row.
+
+        Args:
+            chosen: ``(T,)`` bool.
+        """
         sums = np.concatenate([[0], np.cumsum(chosen)])
         return sums[self.first + self.lengths] - sums[self.first]
 
@@ -402,7 +422,11 @@ class _Tokens:
         return self.counts(self.columns[attribute] != 0) > 0
 
     def sentences(self) -> Any:
-        """Of the tokens after the first 0 says that nothing is known; the first has always 1."""
+        """Return the first token of each sentence, or null for docs without sentences.
+
+        In spaCy, 0 at a token after the first one states that nothing is known. The first token
+        always has 1.
+        """
         values = self.columns[SENT_START]
         known = self.there & ((self.counts(values != 0) > 1) | (self.lengths <= 1))
         begins = (values == 1) & np.repeat(known, self.lengths)
@@ -424,8 +448,10 @@ class _Tokens:
 
 
 def read_rows(path: Path | str, vocab: Vocab) -> Iterator[Row]:
-    """The rows of a file that :func:`to_table` made, or of all such files in a directory and those
-    below it, by name; with docs that have what the columns hold."""
+    """Yield the rows of a file of :func:`to_table`, or of all such files in and below a directory.
+
+    The files are sorted by name. The docs have everything that the columns hold.
+    """
     pa = pyarrow()
     for file in parquet_files(Path(path)):
         with pa.parquet.ParquetFile(file) as opened:
@@ -442,7 +468,7 @@ def read_rows(path: Path | str, vocab: Vocab) -> Iterator[Row]:
 
 
 def parquet_files(path: Path) -> list[Path]:
-    """The file, or those of a directory by name; none that is being written, which is hidden."""
+    """Return the file, or the files of a directory by name, except for hidden temporary files."""
     if not path.exists():
         raise LatentError(f"{path} does not exist. Give a .parquet file, or a directory of these.")
     if path.is_file():
@@ -455,7 +481,7 @@ def parquet_files(path: Path) -> list[Path]:
 
 def _to_doc(vocab: Vocab, entry: dict[str, Any]) -> Doc:
     text, places = entry["text"], [(t["start"], t["end"]) for t in entry["tokens"]]
-    # Between tokens of spaCy there is one space or none.
+    # spaCy has one space or no space between tokens.
     spaces = [text[end : end + 1] == " " for _, end in places]
     follows = [start for start, _ in places[1:]] + [len(text)]
     spaces = [space and end < next_ for space, (_, end), next_ in zip(spaces, places, follows)]
@@ -514,7 +540,7 @@ def _to_span(entry: dict[str, Any]) -> SpanStructure:
         possible=rows(entry["possible"], "int32", 3),
         possible_probabilities=flat(entry["possible_probabilities"], "float32"),
         min_confidence=entry["min_confidence"],
-        # Files of before have no such column.
+        # Files of earlier versions do not have this column.
         entities_calibrated=bool(entry.get("entities_calibrated")),
     )
 
@@ -524,11 +550,14 @@ def _known(alternatives: Sequence[dict[str, Any]], field: str, dtype: str) -> li
 
 
 def read_annotated_v1(path: Path | None, limit: int = 0) -> Callable[[Language], Iterable[Example]]:
-    """Reader for ``spacy train`` of what ``spacy latent annotate`` wrote as Parquet: sentences,
-    categories, entities and ``doc._.latent`` are the reference. Texts that failed are left out.
+    """Read the Parquet files of ``spacy latent annotate`` as a corpus of ``spacy train``.
 
-    path: a .parquet file, or a directory of these.
-    limit: number of docs to read, 0 for all.
+    Sentences, categories, entities and ``doc._.latent`` are the reference. Texts that failed are
+    left out.
+
+    Args:
+        path: A .parquet file, or a directory with such files.
+        limit: Number of docs to read, 0 for all.
     """
 
     def read_corpus(nlp: Language) -> Iterator[Example]:

@@ -1,4 +1,4 @@
-"""What each worker needs, imported once: workers are forks of a process that has imported this."""
+"""Imports that each worker needs, made once: workers are forks of a process with this module."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import spacy
 
 import spacy_latent.distributed.annotate  # noqa: F401
 
-# Has spaCy import the factories of all installed packages, as it does for any pipeline.
+# Makes spaCy import the factories of all installed packages, as for any pipeline.
 spacy.blank("xx")

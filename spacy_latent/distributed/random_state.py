@@ -1,8 +1,9 @@
-"""Draws that all ranks have in common, and draws of a rank's own.
+"""Random numbers that all ranks share, and random numbers of a single rank.
 
-What is read and in which order is drawn alike on every rank. Dropout and samples of structures are
-not: with the same noise everywhere a batch would have less of it than on one process. The noise of
-a step is seeded by training, rank and step, so that a training that is resumed has it again.
+The data and their order are drawn identically on every rank. Dropout and samples of structures
+differ between ranks: with the same noise everywhere, a batch would have less noise than on one
+process. The noise of a step is seeded by training, rank and step, so that a resumed training has
+the same noise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from thinc.api import fix_random_seed
 
 @dataclass
 class RandomState:
-    """Where Python, NumPy and torch are in their streams of random numbers on the CPU."""
+    """States of the random number generators of Python, NumPy and torch on the CPU."""
 
     python: Any
     numpy: Any
@@ -46,7 +47,7 @@ class RandomState:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The same as arrays, for files."""
+        """Return the states as arrays, to be written to a file."""
         version, words, gauss = self.python
         kind, keys, position, has_gauss, cached = self.numpy
         assert kind == "MT19937"
@@ -76,7 +77,7 @@ class RandomState:
 
 @contextlib.contextmanager
 def left_alone() -> Iterator[None]:
-    """What is drawn inside leaves the streams where they were."""
+    """Restore the states of the random number generators at the end of the context."""
     outer = RandomState.now()
     try:
         yield
@@ -86,8 +87,11 @@ def left_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def noise_of(*numbers: int) -> Iterator[None]:
-    """Streams that begin anew, from a seed made of these numbers, and leave the outer ones where
-    they were. On a GPU, from which nothing is drawn in common, they stay."""
+    """Seed the random number generators with these numbers inside the context.
+
+    The states are restored at the end. The generator of a GPU is not restored, because no shared
+    numbers are drawn from it.
+    """
     with left_alone():
         fix_random_seed(zlib.crc32(repr(numbers).encode()))
         yield

@@ -1,4 +1,4 @@
-"""A pipeline as spaCy's own loop sees it on one rank of several."""
+"""View of a pipeline that spaCy's own loop receives on one rank of several."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ from spacy_latent.distributed.trained_arrays import trained_components
 from spacy_latent.models.batch_share import only_a_share
 from spacy_latent.pipeline.shared_upstream import SharedBatch
 
-# The last batch of an epoch is small in any training.
+# A small share is normal, because the last batch of an epoch is small in every training.
 MANY_EMPTY = 0.1
 
 
 class RankView:
-    """``update`` takes the batch of all ranks and learns from this rank's share; gradients are
-    added up before the first ``finish_update``. On one rank there is nothing to add, and both are
-    the pipeline's own. What is not named here is the pipeline's.
+    """Proxy of a pipeline whose ``update`` learns from this rank's share of a batch.
 
-    seed: of the noise of all ranks, from which each has its own.
-    accumulate: into how many parts a batch is divided, one after another
-        (``training.accumulate_gradient``). Each rank takes its share of each part.
-    idle: going through the steps of before a checkpoint, without doing anything.
-    shares, empty_shares: how many parts of batches the ranks have had, all together, and how many
-        of these had no doc.
-    losses: those that the loop is adding up. carried: those of before a checkpoint, to begin with.
+    ``update`` receives the batch of all ranks. Gradients are added up before the first
+    ``finish_update``. On a single rank there is nothing to add up, and both methods are the
+    pipeline's own. All other attributes are attributes of the pipeline.
+
+    Attributes:
+        seed: Seed of the noise of all ranks, from which each rank derives its own.
+        accumulate: Number of parts into which a batch is divided, one after another
+            (``training.accumulate_gradient``). Each rank takes its share of each part.
+        idle: True while the steps before a checkpoint are replayed without doing anything.
+        shares: Number of parts of batches that all ranks together have had.
+        empty_shares: Number of these parts without a doc.
+        losses: Losses that the loop is adding up.
+        carried: Losses before a checkpoint, to begin with.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class RankView:
         return [("all_reduce", self.reduce), *pipes]
 
     def begin(self, step: int, batch: Sequence[Example]) -> None:
-        """Called when a batch was read, and with none at the end of the data."""
+        """Begin a step with a new batch, or with an empty batch at the end of the data."""
         self.step = step
         if not self.ranks.alone:
             self.reduce.begin(step, checksum_of_batch(batch) if len(batch) else 0)
@@ -104,8 +108,11 @@ class RankView:
         return losses
 
     def told_of_empty_shares(self) -> str | None:
-        """What to say where many batches had fewer docs than there are ranks: nothing else shows
-        that some of these learned from none, and that more of them bring nothing."""
+        """Return a warning if many batches had fewer docs than there are ranks, or None.
+
+        Nothing else shows that some ranks learned from no docs, and that more ranks have no
+        benefit.
+        """
         if self.empty_shares <= MANY_EMPTY * self.shares:
             return None
         return (
@@ -117,8 +124,11 @@ class RankView:
 
     @contextlib.contextmanager
     def _shared_components_wait(self) -> Iterator[None]:
-        """Shared components backpropagate when all that listen to them have run, not when the last
-        one has something to send: a rank's share of a batch may have no gold for that one."""
+        """Delay the backward pass of shared components until all their listeners have run.
+
+        spaCy runs it when the last listener sends its gradient. A rank's share of a batch may have
+        no gold annotation for that listener.
+        """
         held = [
             pipe
             for _, pipe in trained_components(self.nlp, self.frozen)
@@ -136,13 +146,13 @@ class RankView:
         packages = {kind.__module__.partition(".")[0] for kind in type(pipe).__mro__}
         if not isinstance(pipe, Tok2Vec) and "spacy_transformers" not in packages:
             return False
-        # If that one is frozen, nothing is ever backpropagated: as on one process.
+        # If the last listener is frozen, nothing is ever backpropagated, as on one process.
         last = list(getattr(pipe, "listening_components", []))[-1:]
         return bool(last) and last[0] not in self.frozen
 
 
 class _HeldUpdate:
-    """``update`` of a shared component, whose backward pass then waits for the reduction."""
+    """Replacement of a shared component's ``update``; the backward pass waits for the reduction."""
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
@@ -155,7 +165,7 @@ class _HeldUpdate:
 
 
 def checksum_of_batch(batch: Sequence[Example]) -> int:
-    """Of the words of its docs, in their order; above 0."""
+    """Return a checksum > 0 of the words of the docs, in their order."""
     crc = 0
     for example in batch:
         doc: Doc = example.predicted

@@ -1,7 +1,7 @@
-"""The processes of one training, as one of them sees them.
+"""Processes of one training, from the point of view of one of them.
 
-A *rank* is one process. What they tell each other goes through here, so that one process alone
-needs no process group, and a rank that is gone is an error that says so.
+A *rank* is one process. All communication between ranks is in this module. A single process
+therefore needs no process group, and a lost rank causes an error that names the reason.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ from spacy_latent.errors import LatentError
 
 Result = TypeVar("Result")
 
-# Seconds, as torch's own for gloo. An evaluation by rank 0 has to fit in.
+# Seconds, as in torch's own default for gloo. An evaluation by rank 0 must not take longer.
 TIMEOUT = 1800.0
 
 
 class RanksFailed(LatentError):
-    """What failed on one rank, raised with the same words on every rank."""
+    """Error of one rank, raised with the same message on every rank."""
 
 
 class RanksLost(LatentError):
-    """A rank that died or does not answer, as another one meets it."""
+    """Error on the other ranks if a rank died or does not answer."""
 
 
 class Ranks:
-    """rank, world: which process this is, from 0, and how many there are. timeout: how many seconds
-    a rank waits for the others."""
+    """Communication of this process with the other ranks.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        world: Number of processes.
+        timeout: Seconds that a rank waits for the others.
+    """
 
     def __init__(self, rank: int = 0, world: int = 1, timeout: float = TIMEOUT) -> None:
         self.rank = rank
@@ -43,11 +48,15 @@ class Ranks:
 
     @classmethod
     def join(cls, *, use_gpu: bool = False, timeout: float = TIMEOUT) -> Ranks:
-        """Meet the other ranks: those of a process group that is there already, else those that the
-        environment tells of, as ``torchrun`` does, else none.
+        """Connect to the other ranks.
 
-        use_gpu: gradients on a GPU go by NCCL. What is on the CPU goes by gloo in any case.
-        timeout: seconds; of a process group that is there already, the one it was made with counts.
+        These are the ranks of an existing process group. Without a group, they are the ranks that
+        the environment declares, as ``torchrun`` does. Otherwise this process is alone.
+
+        Args:
+            use_gpu: Reduce gradients on a GPU by NCCL. Tensors on the CPU use gloo in any case.
+            timeout: Seconds to wait. An existing process group keeps the timeout that it was
+                created with.
         """
         if not timeout > 0:
             raise LatentError(f"timeout is {timeout}; expected a number of seconds above 0.")
@@ -61,7 +70,7 @@ class Ranks:
             backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
             waiting = timedelta(seconds=timeout)
             store, rank, world = next(dist.rendezvous("env://", timeout=waiting))
-            # What starts the ranks again may still have the addresses of those that are gone.
+            # A launcher that restarts the ranks may still have the addresses of the lost ones.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             dist.init_process_group(
                 backend,
@@ -85,7 +94,7 @@ class Ranks:
         return self._reduce(tensor, dist.ReduceOp.SUM)
 
     def most(self, tensor: Tensor) -> Tensor:
-        """The largest of all ranks, number by number, in place."""
+        """Compute the elementwise maximum of the tensors of all ranks, in place."""
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def _reduce(self, tensor: Tensor, operation: Any) -> Tensor:
@@ -95,7 +104,7 @@ class Ranks:
         return tensor
 
     def gather(self, value: Result) -> list[Result]:
-        """What each rank has, in their order, on every rank. It has to be picklable."""
+        """Return the picklable values of all ranks, in order, on every rank."""
         found: list[Any] = [value]
         if not self.alone:
             found = [None] * self.world
@@ -104,9 +113,14 @@ class Ranks:
         return found
 
     def together(self, action: Callable[[], Result], what: str) -> Result:
-        """Do something on every rank. Raises RanksFailed on all of them if it failed on any.
+        """Run an action on every rank.
 
-        what: what is being done, for the message.
+        Args:
+            action: The action.
+            what: Description of the action, for the message.
+
+        Raises:
+            RanksFailed: On all ranks, if the action failed on any rank.
         """
         if self.alone:
             return action()
@@ -115,7 +129,7 @@ class Ranks:
         return result  # type: ignore[return-value]
 
     def of_first(self, action: Callable[[], Result], what: str) -> Result:
-        """Do something on rank 0 alone. RETURNS: on every rank what it gave there."""
+        """Run an action on rank 0 alone, and return its result on every rank."""
         if self.alone:
             return action()
         result, error = _attempt(action) if self.is_first else (None, None)
@@ -129,7 +143,13 @@ class Ranks:
     def raise_together(
         self, messages: list[str | None], what: str, own: BaseException | None
     ) -> None:
-        """messages: of each rank, None where nothing failed. own: this rank's error."""
+        """Raise the errors of all ranks on every rank.
+
+        Args:
+            messages: Message of each rank, None for a rank without an error.
+            what: Description of the action.
+            own: Error of this rank.
+        """
         failed: dict[str, list[str]] = {}
         for rank, text in enumerate(messages):
             if text is not None:
@@ -139,7 +159,7 @@ class Ranks:
             raise RanksFailed(f"{what} failed on {'; '.join(told)}") from own
 
     def same(self, value: object) -> bool:
-        """Whether all ranks have the same. RETURNS: the same on every rank."""
+        """Return whether all ranks have the same value; the result is the same on every rank."""
         found = self.gather(value)
         return all(other == found[0] for other in found)
 
@@ -147,7 +167,7 @@ class Ranks:
     def _waiting(self) -> Iterator[None]:
         try:
             yield
-        # torch has errors of its own for some backends, all of which are of this kind.
+        # torch has its own errors for some backends, all of which are subclasses of this one.
         except RuntimeError as error:
             raise RanksLost(
                 f"Rank {self.rank} of {self.world} lost the others, or waited for them for more "
@@ -177,8 +197,7 @@ def _attempt(action: Callable[[], Result]) -> tuple[Result | None, Exception | N
 
 
 def gpu_of_this_rank() -> torch.device:
-    """The GPU that this process is to use: as many as there are, in the order of the ranks of a
-    machine."""
+    """Return the GPU of this process; the ranks of a machine take its GPUs in order."""
     count = torch.cuda.device_count()
     if not count:
         raise LatentError("There is no GPU that torch can use. Leave --gpu out to train on CPUs.")

@@ -1,6 +1,6 @@
-"""A cluster of Ray's: one that runs already, or one that is begun for as long as it is needed.
+"""Ray clusters: a running cluster, or a cluster that is started for as long as it is needed.
 
-Ray is optional (``pip install 'spacy-latent[ray]'``), and decides alone what runs where.
+Ray is optional (``pip install 'spacy-latent[ray]'``). Ray alone decides where tasks run.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from warnings import warn
 
 from spacy_latent.errors import LatentError, LatentWarning
 
-# Ray calls a machine by its address in the network, and listens to the network then. On systems
-# whose firewall would ask about that it calls it by the loopback, and where this is 0.
+# Ray identifies a machine by its network address, and then accepts connections from the network.
+# It uses the loopback address on systems whose firewall would ask, and if this variable is 0.
 REACHABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 LOOPBACK = ("127.", "::1")
 
 
 def part_of_ray(name: str, instead: str) -> Any:
-    """A module of Ray's. instead: what there is without Ray. Raises LatentError where it is not
-    installed."""
+    """Import a module of Ray.
+
+    Args:
+        name: Name of the module.
+        instead: Sentence on the alternative without Ray, for the message.
+
+    Raises:
+        LatentError: If Ray is not installed.
+    """
     try:
         return import_module(name)
     except ImportError as error:
@@ -34,7 +41,7 @@ def part_of_ray(name: str, instead: str) -> Any:
 
 
 def import_ray(address: str | None, instead: str) -> Any:
-    """Ray itself, so that a cluster that it begins without an address keeps to this machine."""
+    """Import Ray; a cluster that it starts without an address is limited to this machine."""
     if address is None and "ray" not in sys.modules:
         os.environ.setdefault(REACHABLE, "0")
     return part_of_ray("ray", instead)
@@ -44,18 +51,22 @@ def import_ray(address: str | None, instead: str) -> Any:
 def connected(
     ray: Any, address: str | None, *, cpus: int | None = None, log: bool = False
 ) -> Iterator[None]:
-    """Be connected to a cluster: to the one that this process is connected to already; else to that
-    of the address; else to one that is begun here, and ended after.
+    """Connect to a Ray cluster inside the context.
 
-    ray: of :func:`import_ray`.
-    cpus: of one that is begun here; those of the machine if not given.
-    log: whether what workers print is shown.
+    The cluster is the one that this process is connected to already, or the cluster at the address.
+    Without both, a cluster is started here and stopped at the end.
+
+    Args:
+        ray: Result of :func:`import_ray`.
+        address: Address of the cluster, or None.
+        cpus: Number of CPUs of a cluster that is started here; None for the CPUs of the machine.
+        log: Show the output of workers.
     """
     if ray.is_initialized():
         yield
         return
     if address is None:
-        # Without "local" it would be the cluster that RAY_ADDRESS or a file of Ray's names.
+        # Without "local", Ray would connect to the cluster in RAY_ADDRESS or in one of Ray's files.
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=log)
     else:
         try:

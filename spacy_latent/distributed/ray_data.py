@@ -1,8 +1,8 @@
-"""The shards of a corpus annotated by actors of Ray Data, on one machine or on a cluster.
+"""Annotation of the shards of a corpus by actors of Ray Data, on one machine or on a cluster.
 
-Each actor loads the pipeline once and is given shards; what it does with one is
-:func:`spacy_latent.distributed.annotate.annotate_shard`, so that here too a file is whole and made
-once. All machines have to see the corpus, the pipeline and the output by the same paths.
+Each actor loads the pipeline once and receives shards. It annotates a shard with
+:func:`spacy_latent.distributed.annotate.annotate_shard`, so that each file is complete and is made
+only once. All machines must have the corpus, the pipeline and the output at the same paths.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from spacy_latent.distributed.shards import STDIN, Shard, read_shard
 from spacy_latent.errors import LatentError, number_of
 
 INSTEAD = "Without Ray, --engine local annotates with processes of this machine."
-# Texts by which an actor comes to the machine code that it needs.
+# Number of texts that make an actor compile or load all kernels that it needs.
 WARMING = 32
 DONE = ("rows", "failed", "shards", "skipped")
-# Of the files that actors leave for each other.
+# Endings of the files by which actors communicate.
 NOTES = ("attempts", "warm")
 
 
@@ -59,19 +59,24 @@ def annotate_with_ray(
     prepare_with: tuple[object, ...] = (),
     progress: Callable[[Done], object] = lambda done: None,
 ) -> Done:
-    """Annotate a corpus with actors of Ray Data. See
-    :func:`spacy_latent.distributed.annotate.annotate` for what is not named here.
+    """Annotate a corpus with actors of Ray Data.
 
-    model, source, output: on a disk that all machines see, by the same paths.
-    workers: how many actors; the fewest of them, if most_workers is given.
-    most_workers: Ray takes up to so many, where there is work and room for them.
-    threads: of each actor, which takes as many of Ray's CPUs.
-    gpus: of each actor; with 0.5 two of them share one. To an actor its GPU is number 0.
-    address: of a running cluster, "auto" for the one of this machine. None begins one on this
-        machine, and ends it after, unless this process is connected to one.
+    See :func:`spacy_latent.distributed.annotate.annotate` for the other arguments.
 
-    Raises LatentError where Ray is not installed or has no room for the actors, and after all else
-    is done for shards of which every actor died.
+    Args:
+        model, source, output: Paths on a disk that all machines have at the same path.
+        workers: Number of actors; the least number if ``most_workers`` is given.
+        most_workers: Ray starts up to this many actors if there is work and capacity for them.
+        threads: Number of threads of each actor, which occupies as many of Ray's CPUs.
+        gpus: Number of GPUs of each actor. With 0.5, two actors share a GPU. An actor sees its GPU
+            as number 0.
+        address: Address of a running cluster, "auto" for the cluster of this machine. None starts a
+            cluster on this machine and stops it at the end, unless this process is connected to a
+            cluster.
+
+    Raises:
+        LatentError: If Ray is not installed or has no capacity for the actors. Also, after all
+            other shards are done, if every actor of a shard died.
     """
     if str(source) == STDIN:
         raise LatentError(
@@ -89,7 +94,7 @@ def annotate_with_ray(
             raise LatentError(f"The {what} is {number}; expected a number >= {least}.")
     ray = import_ray(address, INSTEAD)
     data = part_of_ray("ray.data", INSTEAD)
-    # Actors work in a directory of their own.
+    # Absolute paths, because an actor has its own working directory.
     model = str(Path(model).absolute()) if Path(model).exists() else str(model)
     source, output = Path(source).absolute(), Path(output).absolute()
     jobs = list(jobs_of(model, source, output, form, rows, id_field, text_field))
@@ -102,12 +107,12 @@ def annotate_with_ray(
         actors = data.ActorPoolStrategy(
             min_size=workers,
             max_size=most,
-            # A shard that waits for its actor is none that another one could take. Ray takes more
-            # actors by how many of them wait.
+            # No other actor can take a shard that waits for its actor. Ray adds actors depending on
+            # the number of waiting shards, so that a growing pool needs waiting shards.
             max_tasks_in_flight_per_actor=1 if most == workers else None,
         )
         results = (
-            # As many blocks as shards, so that each is a task of its own.
+            # As many blocks as shards, so that each shard is a separate task.
             data.from_items([_packed(*job) for job in waiting], override_num_blocks=len(waiting))
             .map_batches(
                 _Annotator,
@@ -145,8 +150,10 @@ def _packed(shard: Shard, target: Path) -> dict[str, str]:
 
 @contextmanager
 def _forgetting(output: Path) -> Iterator[None]:
-    """Before and after, without what actors have noted for each other: an earlier command may have
-    been killed."""
+    """Remove the files by which actors communicate, at the beginning and at the end.
+
+    An earlier command may have been killed and have left files behind.
+    """
 
     def forget() -> None:
         for ending in NOTES:
@@ -172,8 +179,11 @@ def _without_bars(data: Any) -> Iterator[None]:
 
 
 def _check_room(ray: Any, workers: int, threads: int, gpus: float) -> None:
-    """Refuse what would wait for ever. A cluster may get more machines for more than the fewest
-    actors, but these have to be there before anything is done."""
+    """Raise LatentError for a number of actors that would wait forever.
+
+    A cluster may add machines for more than the least number of actors. The least number must be
+    available at the start.
+    """
     there = ray.cluster_resources()
     cpus = int(there.get("CPU", 0))
     if workers * threads >= cpus:
@@ -193,8 +203,10 @@ def _check_room(ray: Any, workers: int, threads: int, gpus: float) -> None:
 
 
 class _Annotator:
-    """An actor. It fails at no job: what it raised, Ray would tell with a page of its own code, or
-    take for a death and try again for ever."""
+    """Actor that annotates shards and never raises.
+
+    Ray would show an error with a page of its own code, or treat it as a death and retry forever.
+    """
 
     def __init__(
         self,
@@ -237,12 +249,15 @@ class _Annotator:
         }
 
     def _be_ready(self, shard: Shard, output: Path) -> None:
-        """Not when it is made: Ray does that in another thread, and a GPU is of a thread."""
+        """Prepare the actor at its first shard, and not in its constructor.
+
+        Ray calls the constructor in another thread, and a GPU belongs to a thread.
+        """
         if self.is_ready:
             return
         import torch
 
-        # The limit of the kernels' pool, too.
+        # This is also the limit of the thread pool of the kernels.
         torch.set_num_threads(self.threads)
         if self.prepare is not None:
             self.prepare(*self.prepare_with)
@@ -257,9 +272,11 @@ class _Annotator:
 
 @contextmanager
 def _attempt(target: Path) -> Iterator[bool]:
-    """Whether there have not been too many deaths of this shard. Ray would give one that kills its
-    actors to one after another, for ever; so each notes that it is at it, and takes the note back
-    when it is through."""
+    """Count this attempt at a shard, and yield whether there were not too many deaths before.
+
+    Ray would give a shard that kills its actors to one actor after another, forever. Each actor
+    therefore records its attempt, and removes the record when the shard is done.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     notes = target.with_name(f".{target.name}.attempts")
     if notes.exists() and os.path.getsize(notes) >= ATTEMPTS:
@@ -275,8 +292,11 @@ def _attempt(target: Path) -> Iterator[bool]:
 
 @contextmanager
 def _first_on_this_machine(output: Path) -> Iterator[bool]:
-    """Whether no other actor of this machine has been here. All others wait for the first: it
-    compiles kernels, for seconds to minutes, and they find the machine code in the cache."""
+    """Yield whether this actor is the first one on this machine; all others wait for the first.
+
+    The first actor compiles kernels, which takes seconds to minutes. The others find the compiled
+    kernels in the cache.
+    """
     path = output / f".{platform.node()}.warm"
     with locked(path):
         is_first = path.stat().st_size == 0

@@ -1,4 +1,4 @@
-"""The same training on a cluster of Ray's, which starts the processes and starts them again."""
+"""Training on a Ray cluster, which starts and restarts the processes."""
 
 from __future__ import annotations
 
@@ -28,17 +28,25 @@ def ray_train(
     timeout: float = TIMEOUT,
     max_failures: int = 0,
 ) -> Path:
-    """Train the pipeline of a config on workers of Ray Train, one rank each. See
-    :func:`spacy_latent.distributed.train.train` for what is not named here.
+    """Train the pipeline of a config on workers of Ray Train, one rank each.
 
-    output: a directory on a disk that all machines see. So are the config and the data.
-    workers: how many ranks; with use_gpu each has a GPU, else a CPU.
-    address: of a running cluster, "auto" for the one of this machine. None begins one on this
-        machine, and ends it after, unless this process is connected to one.
-    max_failures: how often a training in which a worker was lost is resumed from its last
-        checkpoint.
-    RETURNS: the directory of the model that was saved last.
-    Raises RanksFailed with what Ray tells of the failure.
+    See :func:`spacy_latent.distributed.train.train` for the other arguments.
+
+    Args:
+        output: Directory on a disk that all machines see. They must also see the config and the
+            data.
+        workers: Number of ranks. Each rank has a GPU with ``use_gpu``, otherwise a CPU.
+        address: Address of a running cluster, "auto" for the cluster of this machine. None starts a
+            cluster on this machine and stops it at the end, unless this process is connected to a
+            cluster.
+        max_failures: Number of times that a training is resumed from its last checkpoint after a
+            worker was lost.
+
+    Returns:
+        The directory of the model that was saved last.
+
+    Raises:
+        RanksFailed: If the training fails, with Ray's description of the failure.
     """
     ray = import_ray(address, INSTEAD)
     part_of_ray("ray.train.torch", INSTEAD)
@@ -49,12 +57,12 @@ def ray_train(
         raise LatentError(f"workers is {workers}; expected a number of processes, at least 1.")
     output = Path(output).resolve()
     if not resume and checkpoints_in(output):
-        # Found by a worker, it would be taken for that of the attempt before.
+        # A worker would take this checkpoint for the checkpoint of its previous attempt.
         raise LatentError(
             f"{folder_of(output)} has checkpoints of a training before. Go on with it "
             "(resume=True), remove that directory, or take another output."
         )
-    # More workers than cores are slow, and not wrong.
+    # More workers than cores are slow, but correct.
     with connected(ray, address, cpus=max(workers + 1, os.cpu_count() or 1), log=True):
         try:
             trainer = TorchTrainer(
@@ -85,7 +93,7 @@ def ray_train(
 
 
 def _be_rank(settings: dict[str, Any]) -> None:
-    """What each worker does; Ray has made the process group."""
+    """Train on a worker, for which Ray has created the process group."""
     from spacy_latent.distributed.train import train
 
     train(settings.pop("config_path"), settings.pop("output"), **settings)

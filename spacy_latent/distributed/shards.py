@@ -1,4 +1,4 @@
-"""A corpus of texts in shards, each of which one process reads by itself."""
+"""Corpora of texts in shards, each of which one process can read separately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACCEPTED = (
     "a .parquet file with a column of texts, .jsonl with a field of texts, .spacy, .txt with a "
     "text per line, or a directory of such files"
 )
-# Lines of JSON by which it is seen whether they have the fields that are asked for.
+# Number of lines of JSON that are checked for the requested fields.
 LOOKED_AT = 100
 
 
@@ -33,13 +33,14 @@ LOOKED_AT = 100
 class Shard:
     """Some rows of a file.
 
-    name: of what is made of them, without an ending.
-    path: the file; as a string, so that other processes and machines can have it.
-    first, count: the rows; None for all from there on.
-    offset: where the first row begins, in bytes; of lines only.
-    id_field, text_field: names of columns, or of fields of JSON.
-    second_field: that of the second text of each pair; empty where each row is one text.
-    lines: the texts themselves, in the place of a file.
+    Attributes:
+        name: Name of the output file, without an ending.
+        path: The file, as a string, so that other processes and machines can use it.
+        first, count: First row and number of rows; a count of None for all remaining rows.
+        offset: Start of the first row in bytes; only for files of lines.
+        id_field, text_field: Names of columns, or of fields of JSON.
+        second_field: Field of the second text of each pair; empty if each row is one text.
+        lines: The texts themselves, instead of a file.
     """
 
     name: str
@@ -54,14 +55,13 @@ class Shard:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Of one text, or of both."""
+        """Name of the field of the text, or of both texts of a pair."""
         return (self.text_field, self.second_field) if self.second_field else (self.text_field,)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text, or a pair of texts, to annotate: its id, what it is, and why it cannot be read, or
-    None."""
+    """Text or pair of texts to annotate, with its id and the reason if it cannot be read."""
 
     id: str
     text: str | tuple[str, str] | Doc
@@ -75,11 +75,20 @@ def shards_of(
     text_field: str = "text",
     second_field: str = "",
 ) -> list[Shard]:
-    """The shards of a file, or of all files below a directory, of at most so many rows each. A
-    .spacy file is one shard.
+    """Return the shards of a file, or of all files below a directory.
 
-    Raises LatentError for what cannot be read, and where nothing has the fields of the texts: no
-    column of Parquet, or none of the first lines of JSON.
+    A .spacy file is one shard.
+
+    Args:
+        source: A file or a directory.
+        rows: Greatest number of rows of a shard.
+        id_field: Field of the ids.
+        text_field: Field of the texts.
+        second_field: Field of the second texts of pairs.
+
+    Raises:
+        LatentError: If a file cannot be read, or has no fields of this name: no column of Parquet,
+            or none of the first lines of JSON.
     """
     if not source.exists():
         raise LatentError(f"The corpus {source} does not exist. Give {ACCEPTED}.")
@@ -120,7 +129,7 @@ def shards_of(
 
 
 def shards_of_lines(lines: Iterable[str], rows: int) -> Iterator[Shard]:
-    """The shards of standard input, as it comes."""
+    """Yield the shards of standard input as its lines arrive."""
     waiting, first = lines_of(lines), 0
     while some := tuple(islice(waiting, rows)):
         yield Shard(f"stdin-{first // rows:05d}", "stdin", first, len(some), lines=some)
@@ -154,8 +163,11 @@ def _rows_of_lines(path: Path, rows: int, form: str) -> Iterator[tuple[int, int,
 
 
 def _lines_in(file: BinaryIO, form: str) -> Iterator[bytes]:
-    """The lines of a file with their ends. A line of text may end with a carriage return alone, as
-    wherever Python reads text; one of JSON ends with a line feed."""
+    """Yield the lines of a file with their ends.
+
+    A line of text may end with a carriage return alone, as in Python's text mode. A line of JSON
+    ends with a line feed.
+    """
     for line in file:
         if form == "text":
             yield from line.splitlines(keepends=True)
@@ -164,8 +176,11 @@ def _lines_in(file: BinaryIO, form: str) -> Iterator[bytes]:
 
 
 def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
-    """The texts of a shard, or the docs, for a .spacy file. A text without an id of its own has the
-    file's name and the number of its row, from 0."""
+    """Yield the texts of a shard, or the docs of a .spacy file.
+
+    The id of a text without an id consists of the name of the file and the number of the row, from
+    0.
+    """
     name = shard.name.rsplit("-", 1)[0]
     if shard.lines is not None:
         lines = (Source("", line) for line in shard.lines)
@@ -207,7 +222,10 @@ def _check_columns(shard: Shard) -> None:
 
 
 def _check_fields(shards: Sequence[Shard]) -> None:
-    """Of the first file: what is wrong with all of its lines is wrong with the command."""
+    """Raise LatentError if all checked lines of the first file are invalid.
+
+    Such an error is caused by the arguments of the command.
+    """
     if not shards or form_of(Path(shards[0].path)) != "jsonl":
         return
     rows = []
@@ -249,8 +267,11 @@ def _read_parquet(shard: Shard) -> Iterator[Source]:
 
 
 def _read_lines(shard: Shard, form: str, vocab: Vocab) -> Iterator[tuple[int, Source]]:
-    """With the number of each line. In JSON an empty line is no row; of plain texts it is one, so
-    that rows are the lines of the file."""
+    """Yield the texts with their line numbers.
+
+    An empty line of JSON is skipped. An empty line of plain text is a row, so that rows correspond
+    to the lines of the file.
+    """
     for number, line, wrong in _lines(shard):
         if wrong:
             yield number, Source("", line, wrong)
@@ -277,14 +298,17 @@ def _row_of_json(shard: Shard, line: str, vocab: Vocab) -> Source:
 
 
 def _words(shard: Shard, row: Any) -> list[str] | None:
-    """The words of a row that has no text under the name that texts have by default, or None."""
+    """Return the words of a row without a text, or None.
+
+    Only rows with the default name of the text field can have words.
+    """
     if shard.fields != (Shard.text_field,) or not isinstance(row, dict):
         return None
     return words_of(row)
 
 
 def _lines(shard: Shard) -> Iterator[tuple[int, str, str]]:
-    """The number of each line, its text, and why that cannot be read, or nothing."""
+    """Yield the number of each line, its text, and the reason if it cannot be read, or ""."""
     with open(shard.path, "rb") as file:
         file.seek(shard.offset)
         lines = _lines_in(file, form_of(Path(shard.path)))
@@ -303,7 +327,7 @@ def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
     try:
         stored = DocBin().from_disk(shard.path)
     except Exception as error:
-        # Of zlib, msgpack or spaCy, as the file is cut off or is something else.
+        # The error comes from zlib, msgpack or spaCy, depending on how the file is broken.
         raise LatentError(_broken(shard.path, error)) from error
     for doc in stored.get_docs(vocab):
         own = doc.user_data.get("id")
@@ -311,7 +335,12 @@ def _read_docs(shard: Shard, vocab: Vocab) -> Iterator[Source]:
 
 
 def _source(id_: Any, texts: Sequence[Any]) -> Source:
-    """texts: one, or both of a pair."""
+    """Return the source for the values of a row.
+
+    Args:
+        id_: The id.
+        texts: One text, or both texts of a pair.
+    """
     known = _encodable("" if id_ is None else str(id_))
     shown = [_encodable("" if text is None else str(text)) for text in texts]
     for text, own in zip(texts, shown):
@@ -324,12 +353,12 @@ def _source(id_: Any, texts: Sequence[Any]) -> Source:
     if len(shown) == 1:
         return Source(known, shown[0])
     first, second = shown
-    # As the reader of pairs for training does.
+    # The reader of pairs for training strips the texts as well.
     return Source(known, (first.strip(), second.strip()))
 
 
 def _encodable(text: str) -> str:
-    """JSON may hold halves of surrogate pairs, which no file of ours can."""
+    """Return the text with lone surrogates replaced, which JSON may contain and UTF-8 may not."""
     return text.encode("utf8", "replace").decode("utf8")
 
 

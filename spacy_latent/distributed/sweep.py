@@ -1,8 +1,9 @@
-"""Train a config with each setting of a grid and several seeds, by any number of workers.
+"""Training of a config with each setting of a grid and several seeds, by any number of workers.
 
-Workers share one file, the journal of a study of Optuna's, and nothing else: each takes a cell that
-nobody is at, trains it and notes the scores. So it does not matter who starts them, on how many
-machines, nor when. Journals have no heartbeat; a worker's is the time of a file beside the journal.
+Workers share one file, the journal of an Optuna study, and nothing else. Each worker takes a cell
+that no other worker has, trains it and records the scores. Workers may therefore be started at any
+time, on any number of machines. Journals have no heartbeat. The heartbeat of a worker is the
+modification time of a file next to the journal.
 """
 
 from __future__ import annotations
@@ -33,18 +34,23 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 STUDY = "sweep"
-# Seconds between heartbeats, and how many may be missed.
+# Seconds between heartbeats, and the number of heartbeats that may be missed.
 BEAT = 10.0
 MISSED = 6
 SEED = "training.seed"
-# Of a trial in the journal, beside its settings.
+# Attributes of a trial in the journal that are not settings.
 NOTES = ("cell", "worker", "token", "error", "scores")
 Scores = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training. settings: by the names of the grid; overrides: of the config."""
+    """One training of a sweep.
+
+    Attributes:
+        settings: Values by the names of the grid.
+        overrides: Overrides of the config.
+    """
 
     settings: dict[str, str]
     seed: int
@@ -56,14 +62,16 @@ class Cell:
 
 
 def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """By setting, by the name of each of its values, the overrides of the config.
+    """Return the overrides of the config, by setting and by the name of each of its values.
 
-    path: a file of JSON or YAML: an object of settings. One that is a list has values of the
-        setting of the config of that name; one that is an object has names, each with overrides
-        that belong together.
+    Args:
+        path: A file of JSON or YAML: an object of settings. A setting that is a list has values of
+            the config's setting of that name. A setting that is an object has names, each with
+            overrides that belong together.
 
-    Raises LatentError for what is no such object, for seeds, and for a setting of the config that
-    two of the grid change.
+    Raises:
+        LatentError: If the file has no such object or has seeds, or if two settings of the grid
+            change the same setting of the config.
     """
     expected = (
         'Expected an object such as {"training.dropout": [0.1, 0.2], "trees": {"all": '
@@ -91,7 +99,7 @@ def read_grid(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _are_named(values: Any) -> bool:
-    """Whether they are names, each with overrides of the config."""
+    """Return whether the values are names, each with overrides of the config."""
     return (
         isinstance(values, dict)
         and bool(values)
@@ -100,7 +108,10 @@ def _are_named(values: Any) -> bool:
 
 
 def _check_changes(path: Path, grid: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-    """Of two that change the same, one would be a column of the table, and changed nothing."""
+    """Raise LatentError if two settings of the grid change the same setting of the config.
+
+    One of them would otherwise be a column of the table without any effect.
+    """
     changed_by: dict[str, str] = {}
     for setting, values in grid.items():
         for name in dict.fromkeys(name for each in values.values() for name in each):
@@ -118,7 +129,7 @@ def _check_changes(path: Path, grid: Mapping[str, Mapping[str, Mapping[str, Any]
 
 
 def cells_of(grid: Mapping[str, Mapping[str, Mapping[str, Any]]], seeds: int) -> list[Cell]:
-    """All combinations of the grid, the first seed of each before the second of any."""
+    """Return all combinations of the grid, with the first seed of all before the second of any."""
     found = []
     for seed in range(seeds):
         for names in product(*grid.values()):
@@ -139,16 +150,22 @@ def sweep(
     wait: bool = True,
     progress: Callable[[str], object] = lambda message: None,
 ) -> None:
-    """Be a worker: train cells until all are done. Several may run at once, with the same study.
+    """Run a worker: train cells until all are done.
 
-    cells: of the whole grid; the same for all workers.
-    study: the journal. A worker that ends, or is killed, or whose machine is lost, leaves its cell
-        to the others, and to those that are started later.
-    train: a cell and the number of its trial to its scores, "score" first of all. A cell whose
-        training raises is noted as failed, with the error, and not tried again.
-    identity: of what is trained; a study of something else is refused.
-    beat: seconds between heartbeats; a worker that is silent for six is taken for dead.
-    wait: for cells that others are at; they may die.
+    Several workers may run at the same time with the same study.
+
+    Args:
+        cells: Cells of the whole grid; the same for all workers.
+        study: The journal. A worker that ends, is killed, or whose machine is lost, leaves its cell
+            to the other workers, including workers that are started later.
+        train: Function from a cell and the number of its trial to its scores, with "score" first.
+            If it raises an error, the cell is recorded as failed, with the error, and is not tried
+            again.
+        identity: Identity of the training; a study with another identity is refused.
+        beat: Seconds between heartbeats. A worker without a heartbeat for six of these intervals
+            counts as dead.
+        wait: Wait for cells of other workers, which may die.
+        progress: Called with messages.
     """
     optuna = _optuna()
     state = optuna.trial.TrialState
@@ -185,13 +202,16 @@ def sweep(
 
 
 def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
-    """The study in a journal, made if it is not there. Raises LatentError for one of something
-    else, and for a file that is none."""
+    """Return the study in a journal, which is created if it does not exist.
+
+    Raises:
+        LatentError: If the study is a study of something else, or the file is not a journal.
+    """
     optuna = _optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Optuna would add to whatever is there.
+        # Optuna would append to any existing file.
         with path.open("ab+") as file:
             file.seek(0)
             first = file.readline()
@@ -202,7 +222,7 @@ def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
     if first and not _is_of_journal(first):
         raise LatentError(f"{path} is no study of a sweep. Give another file as --study.")
     journal = optuna.storages.journal
-    # The default one makes a link, for which Windows asks for a privilege.
+    # The default lock creates a symbolic link, which needs a privilege on Windows.
     lock = journal.JournalFileOpenLock(str(path)) if os.name == "nt" else None
     backend = journal.JournalFileBackend(str(path), lock_obj=lock)
     study: Study = optuna.create_study(
@@ -242,19 +262,24 @@ def _optuna() -> Any:
 
 
 def _keeps_cell(trial: FrozenTrial) -> bool:
-    """Whether its cell is done, failed, or being trained."""
+    """Return whether the cell of a trial is done, failed, or being trained."""
     if trial.state.is_finished():
         return trial.state.name == "COMPLETE" or "error" in trial.user_attrs
     return True
 
 
 def _claim(study: Study, cell: Cell, worker: str) -> FrozenTrial | None:
-    """Note that this worker is at a cell. None if another one was sooner: all workers read the
-    notes in one order, and the first has it."""
+    """Record that this worker takes a cell.
+
+    All workers read the records in the same order, and the first record wins.
+
+    Returns:
+        The trial, or None if another worker was first.
+    """
     optuna = _optuna()
     running = optuna.trial.TrialState.RUNNING
     token = uuid4().hex
-    # In one line of the journal, so that nobody sees a part of it.
+    # In one line of the journal, so that no other worker reads an incomplete trial.
     attributes = {"cell": cell.name, "worker": worker, "token": token}
     for name, value in cell.settings.items():
         attributes[f"setting {name}" if name in NOTES else name] = value
@@ -272,7 +297,7 @@ def _claim(study: Study, cell: Cell, worker: str) -> FrozenTrial | None:
 
 
 def _close(study: Study, trial: FrozenTrial, state: Any, values: list[float] | None = None) -> None:
-    """Another worker may have done it, who took this one for dead."""
+    """Set the state of a trial, unless another worker that considered this one dead has set it."""
     with _unless_closed():
         study._storage.set_trial_state_values(trial._trial_id, state=state, values=values)
 
@@ -284,21 +309,21 @@ def _note(study: Study, trial: FrozenTrial, name: str, value: Any) -> None:
 
 @contextmanager
 def _unless_closed() -> Iterator[None]:
-    # The class of Optuna's error, which older versions do not have, is one of these.
+    # Optuna's error is a subclass of this one, but older versions do not have it.
     with suppress(RuntimeError):
         yield
 
 
 @contextmanager
 def _heartbeat(folder: Path, beat: float) -> Iterator[str]:
-    """The name of this worker, whose file is touched as long as it lives."""
+    """Yield the name of this worker, whose file is touched regularly inside the context."""
     name = uuid4().hex
     path, stop = folder / name, threading.Event()
     path.touch()
 
     def touch() -> None:
         while not stop.wait(beat):
-            # One that fails on a disk elsewhere is made up for by the next.
+            # On a network disk a heartbeat may fail; the next one is enough.
             with suppress(OSError):
                 path.touch()
 
@@ -313,7 +338,10 @@ def _heartbeat(folder: Path, beat: float) -> Iterator[str]:
 
 
 def _is_alive(folder: Path, trial: FrozenTrial, worker: str, beat: float) -> bool:
-    """By the clock of whoever keeps the files: those of machines differ."""
+    """Return whether the worker of a trial is alive, by the clock of the file server.
+
+    The clocks of machines differ.
+    """
     if trial.user_attrs["worker"] == worker:
         return True
     ours = folder / worker
@@ -331,10 +359,16 @@ def _is_alive(folder: Path, trial: FrozenTrial, worker: str, beat: float) -> boo
 def spacy_train(
     config: Path, output: Path, overrides: Mapping[str, Any], arguments: Sequence[str] = ()
 ) -> Callable[[Cell, int], Scores]:
-    """What trains a cell with ``spacy train`` in a process of its own: into a directory with the
-    number of the trial, with what it printed in ``log.txt``.
+    """Return a function that trains a cell with ``spacy train`` in a separate process.
 
-    overrides: of the config, for all cells; arguments: for ``spacy train``.
+    The output directory has the number of the trial as its name. ``log.txt`` in it has the output
+    of the process.
+
+    Args:
+        config: The config.
+        output: Parent of the output directories.
+        overrides: Overrides of the config for all cells.
+        arguments: Further arguments of ``spacy train``.
     """
 
     def train(cell: Cell, number: int) -> Scores:
@@ -347,7 +381,7 @@ def spacy_train(
         command = [sys.executable, "-m", "spacy_latent.distributed.trial", str(os.getpid())]
         command += ["train", str(config), "--output", str(folder), *arguments, *settings]
         with (folder / "log.txt").open("w", encoding="utf8") as log:
-            # Of what it prints, too: a redirect has the locale's encoding on Windows.
+            # This also sets the encoding of the output, which on Windows depends on the locale.
             environment = {**os.environ, "PYTHONIOENCODING": "utf8"}
             done = subprocess.run(
                 command, stdout=log, stderr=subprocess.STDOUT, check=False, env=environment
@@ -369,7 +403,7 @@ def spacy_train(
 
 
 def read_scores(model: Path) -> Scores:
-    """The numbers in a pipeline's meta.json, and "score", which is what training chose it by."""
+    """Return the numbers in a pipeline's meta.json, and "score", by which training selected it."""
     from spacy.util import load_config
 
     measured = srsly.read_json(model / "meta.json")["performance"]
@@ -383,9 +417,14 @@ def read_scores(model: Path) -> Scores:
 
 
 def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """A row for each setting: "settings"; "seeds", how many are done; "failed" and "left", how many
-    have failed and are to come; and "scores", by name "mean" and "deviation" over the seeds. The
-    deviation is that of a sample, and None for one seed."""
+    """Return a row for each setting.
+
+    Returns:
+        Dicts with these keys: "settings"; "seeds", the number of seeds that are done; "failed" and
+        "left", the numbers of seeds that have failed and that remain; and "scores", by name the
+        "mean" and the "deviation" over the seeds. The deviation is the sample standard deviation,
+        and None for one seed.
+    """
     trials = {t.user_attrs["cell"]: t for t in study.get_trials() if _keeps_cell(t)}
     rows: dict[str, dict[str, Any]] = {}
     measured: dict[str, list[Scores]] = {}
@@ -417,7 +456,7 @@ def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], study: Path) -> tuple[Path, Path]:
-    """As JSON and as Markdown, beside the study; their paths."""
+    """Write the table as JSON and as Markdown next to the study, and return the paths."""
     as_json, as_markdown = study.with_suffix(".json"), study.with_suffix(".md")
     replace_file(as_json, json.dumps(list(rows), indent=2) + "\n")
     replace_file(as_markdown, markdown(rows))

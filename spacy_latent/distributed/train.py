@@ -1,7 +1,7 @@
-"""Training a pipeline on several processes with spaCy's own loop.
+"""Training of a pipeline on several processes with spaCy's own loop.
 
 Each rank reads the same batches, learns from its share of each, and takes the step that one process
-with the whole batch would take; rank 0 scores, logs and saves.
+with the whole batch would take. Rank 0 evaluates, logs and saves.
 """
 
 from __future__ import annotations
@@ -60,22 +60,32 @@ def train(
     stdout: IO[str] = sys.stdout,
     stderr: IO[str] = sys.stderr,
 ) -> tuple[Language, Path | None]:
-    """Train the pipeline of a config on all ranks; to be called on each of them.
+    """Train the pipeline of a config on all ranks; called on each of them.
 
-    The ranks are those of the process group that this process is in, else those that the
-    environment tells of, as ``torchrun`` does, else this process alone.
+    The ranks are the ranks of the process group of this process. Without a group, they are the
+    ranks that the environment declares, as ``torchrun`` does. Otherwise this process is alone.
 
-    output: where ``model-best`` and ``model-last`` are saved as ``spacy train`` does, and
-        ``checkpoints``. None for nowhere.
-    overrides: settings in the place of the config's, such as ``{"training.max_steps": 100}``.
-    resume: go on from the last checkpoint under ``output``, if there is one.
-    checkpoint_every: steps from one checkpoint to the next; None for one at each evaluation, 0 for
-        none.
-    timeout: how many seconds a rank waits for the others before it gives them up. An evaluation,
-        and a checkpoint, have to fit in.
-    use_gpu: each rank uses the GPU of its number on its machine.
-    RETURNS: the trained pipeline, the same on every rank, and where it was saved last.
-    Raises RanksFailed on all ranks where one of them failed, and RanksLost where one is gone.
+    Args:
+        config_path: The config.
+        output: Directory for ``model-best`` and ``model-last``, as in ``spacy train``, and
+            ``checkpoints``. None saves nothing.
+        overrides: Settings that replace settings of the config, such as ``{"training.max_steps":
+            100}``.
+        resume: Continue from the last checkpoint under ``output``, if there is one.
+        checkpoint_every: Steps between checkpoints; None for a checkpoint at each evaluation, 0 for
+            no checkpoints.
+        timeout: Seconds that a rank waits for the others before it gives up. An evaluation and a
+            checkpoint must not take longer.
+        use_gpu: Each rank uses the GPU with the rank's number on its machine.
+        stdout: Stream for output.
+        stderr: Stream for errors.
+
+    Returns:
+        The trained pipeline, the same on every rank, and the directory where it was saved last.
+
+    Raises:
+        RanksFailed: On all ranks, if one of them failed.
+        RanksLost: If a rank died or does not answer.
     """
     config_path = Path(config_path)
     if checkpoint_every is not None and checkpoint_every < 0:
@@ -108,7 +118,7 @@ def train(
 
 
 class RankTraining:
-    """One rank's part of a training: the pipeline and what its config says of training."""
+    """Part of a training on one rank: the pipeline and the training settings of its config."""
 
     def __init__(
         self,
@@ -129,7 +139,7 @@ class RankTraining:
         raw = load_config(config_path, overrides=overrides, interpolate=False)
         seed = raw.interpolate().get("training", {}).get("seed")
         if seed is None and not ranks.alone:
-            # Each rank would draw weights of its own.
+            # Otherwise each rank would draw different initial weights.
             seed = drawn
             fix_random_seed(seed)
         self.nlp = init_nlp(raw, use_gpu=gpu)
@@ -166,7 +176,7 @@ class RankTraining:
     # ---------------------------------------------------------------- before the first step
 
     def begin(self, *, resume: bool, checkpoint_every: int | None) -> None:
-        """Compare the ranks, and go where the last checkpoint is."""
+        """Compare the ranks, and restore the last checkpoint."""
         self.checkpoint_every = 0 if self.output is None else checkpoint_every
         if self.checkpoint_every != 0 or resume:
             check_optimizer(self.optimizer)
@@ -194,7 +204,7 @@ class RankTraining:
         self.resumed_at = self.progress.steps
         self.progress.world = self.ranks.world
         self.view.seed = self.progress.seed
-        # Of more ranks than there are now the rest is lost: they are for the log alone.
+        # If the checkpoint has more ranks, their losses are dropped. Losses are only logged.
         mine = self.progress.losses[self.ranks.rank : self.ranks.rank + 1]
         self.view.carried = dict(mine[0]) if mine else {}
         self._replayed = list(self.progress.scores)
@@ -232,7 +242,7 @@ class RankTraining:
             self._batches(),
             self._evaluate,
             dropout=settings["dropout"],
-            # The view divides batches: of each part every rank has its share.
+            # The view divides batches into parts, and each part into shares of the ranks.
             accumulate_gradient=1,
             patience=settings["patience"],
             max_steps=settings["max_steps"],
@@ -254,7 +264,7 @@ class RankTraining:
                 if info["step"] < self.resumed_at:
                     continue
                 self.progress.steps = info["step"] + 1
-                # After an evaluation the loop begins to add up losses anew.
+                # After an evaluation, the loop resets the sums of losses.
                 losses = dict(info["losses"]) if best is None else {}
                 if best is not None:
                     saved = self._save(info, best)
@@ -263,7 +273,7 @@ class RankTraining:
                 except Exception as error:
                     if self.ranks.alone:
                         raise
-                    # Raised on all ranks when they next compare how they are.
+                    # The next comparison raises the error on all ranks.
                     self.view.reduce.failure = error
                 if self._checkpoint_is_due(best is not None):
                     self._save_checkpoint(losses)
@@ -281,7 +291,10 @@ class RankTraining:
         return self.nlp, saved
 
     def _batches(self) -> Iterator[tuple[int, list[Example]]]:
-        """The batches of all ranks; until the checkpoint, in order to come to the same place."""
+        """Yield the batches of all ranks.
+
+        Batches before the checkpoint are read only to restore the position in the data.
+        """
         batches = create_train_batches(
             self.nlp, self.train_corpus, self.settings["batcher"], self.settings["max_epochs"]
         )
@@ -330,7 +343,10 @@ class RankTraining:
 
     @contextlib.contextmanager
     def _failing_with_all(self) -> Iterator[None]:
-        """For what comes before an update: the others are about to compare how they are."""
+        """Raise an error that occurs before an update on all ranks.
+
+        The other ranks are waiting for the next comparison, which raises the error.
+        """
         try:
             yield
         except Exception as error:
@@ -351,8 +367,10 @@ class RankTraining:
         return score, others
 
     def _alone_on_first(self, action: Callable[[], Any]) -> Callable[[], Any]:
-        """With the streams of random numbers left to what all ranks do; one process alone is left
-        as it is with spaCy."""
+        """Wrap an action so that it does not change the random number generators that ranks share.
+
+        A single process behaves as in spaCy.
+        """
 
         def wrapped() -> Any:
             with contextlib.nullcontext() if self.ranks.alone else left_alone():
@@ -387,7 +405,7 @@ class RankTraining:
         return last
 
     def _save_last(self) -> Path | None:
-        """What the last steps after the last evaluation have made."""
+        """Save the model after the last steps, which follow the last evaluation."""
         if self.output is None:
             return None
         last = self.output / DIR_MODEL_LAST

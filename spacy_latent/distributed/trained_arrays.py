@@ -1,7 +1,7 @@
-"""The arrays of a pipeline that training changes: weights with their gradients, and buffers.
+"""Arrays of a pipeline that training changes: weights with their gradients, and buffers.
 
-They come in the order of ``Model.walk()`` over the components, which is the same on every rank and
-in every process that makes a pipeline from the same config; the ids of Thinc's models are not.
+Their order is the order of ``Model.walk()`` over the components. It is the same on every rank and
+in every process that creates a pipeline from the same config. The ids of Thinc's models differ.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from spacy_latent.errors import LatentError
 
 
 class Weights:
-    """One array of weights. component: whose, by name. name: which, for messages. key: what an
-    optimizer calls it."""
+    """Array of weights.
+
+    Attributes:
+        component: Name of the component.
+        name: Name of the array, for messages.
+        key: Key of the array in an optimizer.
+    """
 
     def __init__(self, component: str, name: str, key: tuple[int, str]) -> None:
         self.component = component
@@ -29,13 +34,15 @@ class Weights:
 
     @property
     def values(self) -> Tensor:
-        """Shares memory with the weights."""
+        """Tensor that shares memory with the weights."""
         raise NotImplementedError
 
     @property
     def gradient(self) -> Tensor | None:
-        """Shares memory with the gradient; None where there is none, and then an optimizer leaves
-        the weights alone."""
+        """Tensor that shares memory with the gradient, or None.
+
+        An optimizer does not change weights without a gradient.
+        """
         raise NotImplementedError
 
     @gradient.setter
@@ -94,7 +101,7 @@ class TorchWeights(Weights):
 
 
 def trained_components(nlp: Language, frozen: Collection[str]) -> list[tuple[str, Any]]:
-    """Those whose weights spaCy's loop changes."""
+    """Return the components whose weights spaCy's loop changes."""
     found = []
     for name, pipe in nlp.pipeline:
         model = getattr(pipe, "model", None)
@@ -111,7 +118,7 @@ def trained_components(nlp: Language, frozen: Collection[str]) -> list[tuple[str
 
 
 def shims_of(model: Model) -> list[Any]:
-    """Those with a torch module, once each."""
+    """Return the shims with a torch module, without duplicates."""
     found: dict[int, Any] = {}
     for node in model.walk():
         for shim in node.shims:
@@ -121,7 +128,7 @@ def shims_of(model: Model) -> list[Any]:
 
 
 def weights_of(models: list[tuple[str, Model]]) -> list[Weights]:
-    """Each array once, under the first component that has it."""
+    """Return each array once, under the first component that has it."""
     found: list[Weights] = []
     seen: set[Any] = set()
     for component, model in models:
@@ -142,7 +149,7 @@ def weights_of(models: list[tuple[str, Model]]) -> list[Weights]:
 
 
 def buffers_of(models: list[tuple[str, Model]]) -> list[tuple[str, Tensor]]:
-    """What torch modules keep beside their weights, with the component: running means and such."""
+    """Return the buffers of torch modules, such as running means, with their components."""
     found: list[tuple[str, Tensor]] = []
     seen: set[int] = set()
     for component, model in models:
@@ -159,7 +166,7 @@ def models_of(nlp: Language, frozen: Collection[str]) -> list[tuple[str, Model]]
 
 
 def checksum(nlp: Language, frozen: Collection[str]) -> int:
-    """Of every bit of the trained arrays."""
+    """Return a checksum of all bits of the trained arrays."""
     models = models_of(nlp, frozen)
     crc = 0
     for tensor in [

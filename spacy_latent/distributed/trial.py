@@ -1,7 +1,7 @@
-"""``python -m spacy_latent.distributed.trial PARENT train CONFIG ...``: a command of spaCy's, that
-ends with the process that started it, also where that is killed.
+"""Command of spaCy that ends with its parent process, even if the parent is killed.
 
-Else the training would go on, beside the one that another worker begins in its place.
+``python -m spacy_latent.distributed.trial PARENT train CONFIG ...`` runs it. Otherwise the training
+would continue in parallel with the training that another worker starts in its place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def watch(parent: int) -> None:
 
 def main() -> None:
     parent = int(sys.argv.pop(1))
-    # Where the system tells no child that its parent has gone, it goes on.
+    # On systems where a child cannot detect the end of its parent, the training continues.
     if os.name == "posix":
         threading.Thread(target=watch, args=(parent,), daemon=True).start()
     from spacy.cli import setup_cli

@@ -1,1 +1,1 @@
-"""How gradients get through a discrete structure."""
+"""Estimators of the gradient through a discrete structure."""

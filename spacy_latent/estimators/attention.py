@@ -1,4 +1,4 @@
-"""What attention over the items of OneOfN shares."""
+"""The base class of attention over the items of OneOfN."""
 
 from __future__ import annotations
 

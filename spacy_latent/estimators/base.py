@@ -54,7 +54,7 @@ class Draw:
     @classmethod
     def single(cls, z: Tensor) -> Draw:
         """One structure of each item, ``(B, *parts)``, with all the weight."""
-        return cls(z[None], z.new_ones((1, len(z))))
+        return cls(z[None], z.new_ones((1, z.shape[0])))
 
     @classmethod
     def equal(cls, z: Tensor) -> Draw:
@@ -63,7 +63,7 @@ class Draw:
 
     @property
     def present(self) -> Tensor:
-        """What is not padding, ``(K, B)`` bool."""
+        """Return a mask of the structures that are no padding, ``(K, B)`` bool."""
         if self.padding is None:
             return derived(lambda known: torch.ones_like(known, dtype=torch.bool), self.weights)
         return derived(torch.logical_not, self.padding)
@@ -143,7 +143,7 @@ class Estimator(Staged, ABC):
 
     @property
     def shown(self) -> str:
-        """With its numbers, words and switches."""
+        """Return the name with the settings that are numbers, words and switches."""
         plain = {
             key: value
             for key, value in sorted(vars(self).items())
@@ -215,13 +215,17 @@ class Estimator(Staged, ABC):
         features: Tensor,
         extras: Tensor | None = None,
     ) -> Tensor:
-        """What to minimise for a batch of D texts, ``(D,)``, where the loss of each structure is
-        known. The default is the weighted mean of the losses.
+        """Return the objective of each of D texts, ``(D,)``, from the loss of each structure.
 
-        losses: ``(K, D)``. weights, log_probs: ``(K, D)`` as in the Draw, log_probs 0 where it has
-        none; all three with gradient. features: ``(D, width)``, the mean input vector of each text,
-        without gradient. extras: ``(E, D)`` of the Draw, with gradient; None where E is 0. With a
-        reward those of the structures, ``(K, D)``, without gradient.
+        The default is the weighted mean of the losses.
+
+        Args:
+            losses: ``(K, D)``, with gradient.
+            weights: ``(K, D)`` of the Draw, with gradient.
+            log_probs: ``(K, D)`` of the Draw, with gradient; 0 if it has no log_probs.
+            features: ``(D, width)``, the mean input vector of each text, without gradient.
+            extras: ``(E, D)`` of the Draw, with gradient; None if E is 0. With a reward these are
+                the rewards of the structures, ``(K, D)``, without gradient.
         """
         return (weights * losses).sum(0)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.straight_through import GradientOf
+from spacy_latent.estimators.straight_through import with_gradient_of
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.totals import exact_potential
 
@@ -44,4 +44,4 @@ class BestStraightThrough(Estimator):
         soft = totals.masked_fill(padding, -torch.inf).softmax(0).to(scores.dtype)
         first = torch.zeros_like(soft)
         first[0] = 1.0
-        return Draw(z, GradientOf.apply(soft, first), padding=padding)
+        return Draw(z, with_gradient_of(soft, first), padding=padding)

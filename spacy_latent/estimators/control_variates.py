@@ -43,10 +43,12 @@ class ControlVariate(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
-        """What to subtract, of a shape that broadcasts to ``losses``, without gradient.
+        """Return the baseline, in a shape that broadcasts to ``losses``, without gradient.
 
-        losses: ``(K, D)``, of the samples, without gradient. greedy: ``(D,)``, of the best
-        structures, if asked for. features: ``(D, width)``, the mean input vector of each text.
+        Args:
+            losses: losses of the samples, ``(K, D)``, without gradient.
+            greedy: losses of the best structures, ``(D,)``, if :attr:`greedy` asks for them.
+            features: mean input vector of each text, ``(D, width)``.
         """
 
     def fit(self, losses: Tensor, features: Tensor) -> Tensor | None:
@@ -143,7 +145,7 @@ class SelfCritical(ControlVariate):
 
 
 def mean_of_others(values: Tensor) -> Tensor:
-    """Of the samples ``(K, ...)`` beside each, for K of 2 and more."""
+    """Return for each of K samples, ``(K, ...)``, the mean of the others; K is at least 2."""
     return (values.sum(0) - values) / (len(values) - 1)
 
 

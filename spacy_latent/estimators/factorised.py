@@ -1,4 +1,4 @@
-"""What estimators for independent choices share: which structures are such, and of which parts."""
+"""The base class of estimators for independent choices, and the structures made of these."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def over_choices(structure: Factorised, values: Tensor) -> Tensor:
 
 
 class FactorisedEstimator(Estimator):
-    """Of samples of independent choices.
+    """Base class of estimators that sample independent choices.
 
     num_samples: K, each of weight 1/K.
     """

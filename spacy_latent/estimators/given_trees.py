@@ -78,7 +78,7 @@ class GivenTrees(Estimator):
 
     @property
     def described(self) -> str:
-        """Which trees these are, in words."""
+        """Return the kind of trees in words."""
         return DESCRIBED.get(self.trees) or f"{CONTROLS[self.trees]} trees"
 
     def check(self, structure: Structure) -> None:
@@ -109,7 +109,7 @@ class GivenTrees(Estimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
-        """For whoever has no docs: trees that are told by the lengths."""
+        """Return trees that depend on the lengths alone, for callers without docs."""
         self.check(structure)
         if self.trees in LOOKS_AT_WORDS:
             others = [
@@ -150,7 +150,7 @@ class GivenTrees(Estimator):
         return found
 
     def _tree(self, structure: Structure, words: list[str]) -> np.ndarray:
-        """As ``structure.decode`` gives it."""
+        """Return a tree in the form of ``structure.decode``."""
         from spacy_latent.analysis.agreement import TREE_CONTROLS, nearest_head_word
         from spacy_latent.analysis.trees import BINARY_CONTROLS
 
@@ -174,7 +174,7 @@ class GivenTrees(Estimator):
 
 
 def _has_heads(structure: Structure) -> bool:
-    """Whether its trees are of arcs; the others are of brackets."""
+    """Return whether the trees are made of arcs; otherwise they are made of brackets."""
     return "heads" in find_kind(structure.kind).accessors
 
 
@@ -200,8 +200,9 @@ def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
 
 
 def doc_heads(doc: Doc) -> np.ndarray | None:
-    """For each token the place of its head in the doc, its own for a root, −1 where it has none;
-    None for a doc without heads."""
+    """Return the index of each token's head in the doc, or None for a doc without heads.
+
+    It is the token's own index for a root and −1 for a token without a head."""
     if not len(doc):
         return np.zeros(0, dtype="int64")
     if not doc.has_annotation("HEAD"):

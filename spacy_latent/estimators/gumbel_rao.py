@@ -8,7 +8,7 @@ from torch import Tensor
 from spacy_latent.errors import check_whole
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.factorised import Factorised, FactorisedEstimator, is_factorised
-from spacy_latent.estimators.straight_through import GradientOf
+from spacy_latent.estimators.straight_through import with_gradient_of
 from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
 
@@ -50,7 +50,7 @@ class GumbelRao(FactorisedEstimator):
             return self.weighted(structure.map(scores, lengths)[None])
         z = self.samples(structure, scores, lengths)
         soft = self.relaxed(structure, z, scores, lengths)
-        return self.weighted(GradientOf.apply(soft, z))
+        return self.weighted(with_gradient_of(soft, z))
 
     def relaxed(self, structure: Factorised, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """The mean of relaxed samples whose best structure is ``z``, both ``(K, B, *parts)``."""

@@ -1,4 +1,4 @@
-"""What estimators share that take the best structure of each of K copies of the scores."""
+"""The base class of estimators by the best structures of K perturbed copies of the scores."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from spacy_latent.structures.copies import of_copies
 
 
 class PerturbedBest(Estimator):
-    """Of K perturbed copies of the scores; at prediction MAP(scores). Classes set ``noise``, which
-    may be None, ``scale``, ``num_samples`` and, for "sum_of_gamma", ``k``."""
+    """Best structures of K perturbed copies of the scores; at prediction MAP(scores).
+
+    Subclasses set ``noise``, which may be None, ``scale``, ``num_samples`` and, for "sum_of_gamma",
+    ``k``."""
 
     noise: Noise | None
     scale: float

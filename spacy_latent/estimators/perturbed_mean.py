@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import check_noise, repeat_with_noise
+from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
 
@@ -52,6 +53,7 @@ class PerturbedMean(Estimator):
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
         if is_train:
+            refuse_transforms(self.name, scores)
             z = _PerturbedMean.apply(scores, structure, lengths, self)
         else:
             z = structure.map(scores, lengths)

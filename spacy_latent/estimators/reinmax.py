@@ -15,6 +15,7 @@ from spacy_latent.estimators.factorised import (
     is_factorised,
     over_choices,
 )
+from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 
 
@@ -45,6 +46,7 @@ class ReinMax(FactorisedEstimator):
 
 def second_order(structure: Factorised, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
     """``z`` ``(K, B, *parts)``, with the gradient of :class:`ReinMax`."""
+    refuse_transforms("ReinMax", scores)
     return _SecondOrder.apply(scores, z, structure.marginals(scores.detach(), lengths), structure)
 
 

@@ -144,5 +144,5 @@ class Relax(Estimator, nn.Module):
         return (objective + norm).mean(0)
 
     def judged(self, losses: Tensor) -> Tensor:
-        """What c has to come near to, ``(K, D)`` as the losses, all without gradient."""
+        """Return the target of c, ``(K, D)``; the losses and the target have no gradient."""
         return losses

@@ -10,7 +10,7 @@ from torch import Tensor
 from spacy_latent.errors import LatentError, check_flags
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
-from spacy_latent.estimators.straight_through import GradientOf
+from spacy_latent.estimators.straight_through import with_gradient_of
 from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
@@ -83,5 +83,5 @@ class RelaxedPerturbation(Estimator):
                 soft = of_copies(structure.marginals, cool, lengths, batch)
             else:
                 soft = of_copies(structure.sparsemap, cool, lengths, batch).mean
-            z = soft if z is None else GradientOf.apply(soft, z)
+            z = soft if z is None else with_gradient_of(soft, z)
         return Draw.equal(z.view(count, *scores.shape))

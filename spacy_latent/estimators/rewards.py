@@ -68,13 +68,14 @@ class ShortArcs(Reward):
 
 
 class GoldAgreement(Reward):
-    """How far a structure agrees with that of the reference, 0 to 1: twice the number of their
-    common parts over that of the parts of both, which for trees is the share of tokens with the
-    right head. Where a reference has some heads alone, the share of those. 0 where there is no
-    gold structure, or none that the structure can have.
+    """Agreement of a structure with the reference's, from 0 to 1.
 
-    For dependency trees gold are the heads of the reference, for others annotations under the
-    component's name.
+    It is twice the number of common parts over the number of parts of both. For trees this is the
+    share of tokens with the right head. If a reference has only some heads, it is the share among
+    these. It is 0 without a gold structure, and if the set has no such structure.
+
+    The gold structure of a dependency tree is made of the heads of the reference. Other gold
+    structures are annotations under the component's name.
     """
 
     needs_gold = True
@@ -94,7 +95,7 @@ class GoldAgreement(Reward):
 
 
 def _agreement(structure: Structure, z: Tensor, length: int, gold: np.ndarray) -> Tensor:
-    """Of ``z`` ``(K, *parts)``, ``(K,)``."""
+    """Return the agreement ``(K,)`` of the structures ``z``, ``(K, *parts)``."""
     axes = tuple(range(1, z.dim()))
     partly = find_kind(structure.kind).partly
     known = partly(gold, length, tuple(z.shape[1:]))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from spacy_latent.errors import check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.estimators.straight_through import GradientOf
+from spacy_latent.estimators.straight_through import with_gradient_of
 from spacy_latent.structures.base import Structure
 
 
@@ -50,5 +50,5 @@ class SampledStraightThrough(Estimator):
             z = z.mean(0, keepdim=True)
         smooth = structure.marginals(scores, lengths)
         # One marginals' backward for all samples, of the sum of their gradients.
-        z = GradientOf.apply(smooth.expand(z.shape), z)
+        z = with_gradient_of(smooth.expand(z.shape), z)
         return Draw.equal(z)

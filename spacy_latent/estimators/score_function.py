@@ -112,8 +112,10 @@ class ScoreFunction(Estimator, nn.Module):
         return objective + (advantage * log_probs[: self.num_samples]).mean(0)
 
     def judged(self, losses: Tensor, extras: Tensor | None) -> Tensor:
-        """What structures are judged by, ``(K, D)``, where these are their losses, without
-        gradient."""
+        """Return the numbers that structures are judged by, ``(K, D)``, without gradient.
+
+        The default is their losses.
+        """
         return losses
 
 

@@ -15,10 +15,13 @@ from spacy_latent.structures.base import Structure
 
 class SparseMAP(Estimator):
     """z = argmax over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a), exact, forward
-    and backward, from a MAP oracle alone.
+    and backward, from a MAP oracle alone. Where structures tie, as equal words make them, the
+    gradient is on all of them; at a kink it is one of those beside it.
 
     marginalize: give the K structures of the support with their differentiable weights in place of
-        their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020).
+        their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020). Where structures
+        tie, weights are not unique, and their gradient is of this support alone: of what has no
+        weight, no loss is known.
     prediction ("sparsemap" or "map"): what composes the vectors when not training.
     max_iter: bound on the number of calls of the MAP oracle per item. An item that reaches it uses
         the optimum over the structures found so far.

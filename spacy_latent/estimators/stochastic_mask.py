@@ -1,4 +1,4 @@
-"""What relaxed masks over bits share: a prior on how much they choose, kept by a Lagrangian."""
+"""The base class of relaxed masks over bits: a rate of choices, held by a Lagrangian."""
 
 from __future__ import annotations
 

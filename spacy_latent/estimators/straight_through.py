@@ -10,6 +10,7 @@ from torch.autograd.function import FunctionCtx
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.kernels.derivatives import is_transformed
 from spacy_latent.structures.base import Structure
 
 Backward = Literal["identity", "marginals"]
@@ -36,6 +37,36 @@ class GradientOf(torch.autograd.Function):
         return gradient, None
 
 
+class _GradientOfTransformed(torch.autograd.Function):
+    """The same for the transforms of torch.func. Apart, since with a ``setup_context`` torch looks
+    at the signature of ``forward`` at each call."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(smooth: Tensor, z: Tensor) -> Tensor:
+        return z.clone()
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+    @staticmethod
+    def jvp(ctx: FunctionCtx, tangent: Tensor, _: Tensor | None) -> Tensor:
+        return tangent.clone()
+
+
+def with_gradient_of(smooth: Tensor, z: Tensor) -> Tensor:
+    """See :class:`GradientOf`."""
+    made = (_GradientOfTransformed if is_transformed() else GradientOf).apply(smooth, z)
+    assert isinstance(made, Tensor)
+    return made
+
+
 def straight_through(
     structure: Structure, scores: Tensor, lengths: Tensor, backward: Backward
 ) -> Tensor:
@@ -47,7 +78,7 @@ def straight_through(
     else:
         allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
         smooth = scores.masked_fill(~allowed, 0.0)
-    return GradientOf.apply(smooth, z)
+    return with_gradient_of(smooth, z)
 
 
 class StraightThrough(Estimator):

@@ -1,4 +1,4 @@
-"""What estimators share that compare the best structure with the best one under other scores."""
+"""The base class of estimators by the difference of two best structures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.perturbed_best import PerturbedBest
+from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 
 # A score so far below the highest of its item stands for −inf: models mask by −1e6, −1e30 and what
@@ -33,11 +34,12 @@ class TargetDifference(Estimator):
 
     def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
         """MAP(scores) with this gradient."""
+        refuse_transforms(self.name, scores)
         return _Difference.apply(scores, structure, lengths, self)
 
 
 class NoisyTargetDifference(TargetDifference, PerturbedBest):
-    """Of K perturbed copies of the scores."""
+    """Differences of best structures for K perturbed copies of the scores."""
 
 
 class _Difference(torch.autograd.Function):
@@ -62,7 +64,7 @@ class _Difference(torch.autograd.Function):
 
 
 def not_masked(scores: Tensor) -> Tensor:
-    """Which of the scores ``(B, *parts)`` are magnitudes, and no mask; −inf is one."""
+    """Return which scores ``(B, *parts)`` count as magnitudes; −inf is a mask and does not."""
     axes = tuple(range(1, scores.dim()))
     if not scores.numel():
         return torch.ones_like(scores, dtype=torch.bool)
@@ -70,7 +72,7 @@ def not_masked(scores: Tensor) -> Tensor:
 
 
 def norms(values: Tensor, counted: Tensor) -> Tensor:
-    """Of those of each item's numbers that are ``counted``, shaped to multiply the items."""
+    """Return the norm of each item's ``counted`` numbers, in a shape that broadcasts over items."""
     own = values.masked_fill(~counted, 0.0)
     return own.flatten(1).norm(dim=1).view(-1, *[1] * (values.dim() - 1))
 

@@ -13,8 +13,10 @@ from spacy_latent.structures.results import ReparameterizedTrace
 
 
 class ChoiceSurrogate(Surrogate):
-    """With a softmax of the noisy scores as relaxation, of the heads of each token, of all items:
-    marginals of trees have no second derivative, which training takes."""
+    """Surrogate whose relaxation is a softmax of the noisy scores.
+
+    The softmax is over the heads of each token, or over all items. Marginals of trees would lack
+    the second derivative that training takes."""
 
     def relaxation(self, structure: Structure, noisy: Tensor, lengths: Tensor) -> Tensor:
         inside = ~noisy.detach().isneginf()

@@ -163,11 +163,14 @@ def _dtype_of_numpy(dtype: torch.dtype) -> np.dtype:
     return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
 
 
-def check(name: str, status: np.ndarray, scores: Tensor | None = None) -> None:
+def check(
+    name: str, status: np.ndarray, scores: Tensor | None = None, watched: bool = False
+) -> None:
     """Raise the error that names the items of which a kernel reports one.
 
     scores: ``(B, *parts)`` where exponentials of them were summed. Where they are so large that
         their sums are no numbers, an item looks to a kernel as if it had no structure.
+    watched: see :func:`_refuse_lost_digits`.
     """
     if not status.any():
         return
@@ -179,7 +182,8 @@ def check(name: str, status: np.ndarray, scores: Tensor | None = None) -> None:
     if scores is not None:
         too_large = too_large or [item for item in infeasible if _overflows(scores[item])]
     if too_large:
-        raise InvalidScores(too_large_message(name, too_large))
+        message = lost_digits_message if watched else too_large_message
+        raise InvalidScores(message(name, too_large))
     raise InfeasibleError(name, infeasible)
 
 
@@ -243,8 +247,10 @@ def _total(
     operation: int,
     kept: np.ndarray,
     change: Tensor | None = None,
+    watched: bool = False,
 ) -> tuple[Tensor, Tensor]:
     family = family_of(family_name)
+    look = partial(check, scores=scores, watched=watched)
 
     def on_cpu() -> Found:
         return _total_on_cpu(family, scores, lengths, options, operation, kept, change)
@@ -252,9 +258,9 @@ def _total(
     found = dispatch.total(family.device, scores, lengths, options, operation, on_cpu, change)
     if found is None:
         found = on_cpu()
-        dispatch.look_at(family.name, found.status, partial(check, scores=scores))
+        dispatch.look_at(family.name, found.status, look)
         return _sent(found, scores.device, operation)
-    dispatch.look_at(family.name, found.status, partial(check, scores=scores))
+    dispatch.look_at(family.name, found.status, look)
     assert found.log_partition is not None
     return found.log_partition, found.result
 
@@ -332,7 +338,8 @@ def _refuse_lost_digits(
     if not holds_beyond(values, values.dtype.type(LARGE)):
         return
     if mean is None:
-        mean = _read_marginals(scores, lengths, family_name, options, False)[0]
+        given = scores, lengths, family_name, options, MARGINALS, np.empty((len(scores), 0))
+        mean = _total(*given, watched=True)[1]
     sizes = torch.where(scores.isfinite() & (mean > 0.0), scores.detach().double().abs(), 0.0)
     used = (mean * sizes).flatten(1).sum(1)
     lost = used > LARGE * 2 * sum(scores.shape[1:])
@@ -351,7 +358,8 @@ def _log_partition(
 ) -> Tensor:
     """watched: see :func:`_refuse_lost_digits`."""
     kept = np.empty((len(scores), 0))
-    total = _total(scores, lengths, family_name, options, LOG_PARTITION, kept)[0]
+    given = scores, lengths, family_name, options, LOG_PARTITION, kept
+    total = _total(*given, watched=watched)[0]
     if watched:
         _refuse_lost_digits(scores, lengths, family_name, options)
     return total
@@ -386,7 +394,8 @@ def _read_marginals(
     family = family_of(family_name)
     kept = family.kept(scores) if keep else _room((len(scores), 0))
     room = kept.numpy() if family.product is None else np.empty((len(scores), 0))
-    result = _total(scores, lengths, family_name, options, MARGINALS, room)[1]
+    given = scores, lengths, family_name, options, MARGINALS, room
+    result = _total(*given, watched=watched)[1]
     if family.product is not None and kept.shape[1]:
         kept.copy_(fetch(result))
     if watched:

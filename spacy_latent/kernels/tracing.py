@@ -83,19 +83,26 @@ def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
             # Not imported here: that takes more than a second of every process.
             dynamo: Any = sys.modules["torch._dynamo"]
             return dynamo.disable(alone)(*args, **kwargs)
-        if is_transformed() and any(map(_is_wrapped, (*args, *kwargs.values()))):
-            raise NotTraceable(
-                f"{name} cannot be part of torch.func.grad, vmap and the like. Use backward(), "
-                "torch.autograd.grad, or torch.autograd.functional.jacobian."
-            )
+        refuse_transforms(name, *args, *kwargs.values())
         return function(*args, **kwargs)
 
+    # As torch.compiler.disable marks what it wraps: where the graph may not break, torch's error
+    # names this function then, and not what is called in it. To wrap would import the compiler.
+    reason = "it depends on the scores how long it takes; leave out fullgraph=True"
+    vars(run).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
     return run
 
 
-def _is_wrapped(value: object) -> bool:
+def refuse_transforms(name: str, *values: object) -> None:
+    """Raise NotTraceable where a transform of torch.func follows one of the values."""
+    if not is_transformed():
+        return
     assert transforms is not None
-    return isinstance(value, Tensor) and transforms.is_functorch_wrapped_tensor(value)
+    if any(isinstance(v, Tensor) and transforms.is_functorch_wrapped_tensor(v) for v in values):
+        raise NotTraceable(
+            f"{name} cannot be part of torch.func.grad, vmap and the like. Use backward(), "
+            "torch.autograd.grad, or torch.autograd.functional.jacobian."
+        )
 
 
 def source(generator: torch.Generator | None) -> dict[str, Any]:

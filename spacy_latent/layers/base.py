@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from spacy_latent.errors import check_whole
+from spacy_latent.kernels.derivatives import is_transformed
 from spacy_latent.kernels.pool import ranges
 from spacy_latent.layers.concurrently import concurrently
 from spacy_latent.layers.shared_structures import share_equals
@@ -85,12 +86,15 @@ class Composer(nn.Module):
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
     ) -> Tensor:
         """Of structures ``(S, *parts)`` over the tokens of B items: ``(S, n, output_width)``. On a
-        CPU in ranges of the items, each on a thread that is free, where that is worth it and there
-        is neither dropout nor autocast, which other threads would not have. What the ranges are
-        does not depend on how many threads there are, so gradients do not, either.
+        CPU in ranges of the items, each on a thread that is free, where that is worth it, nothing
+        traces what is done, and there is neither dropout nor autocast, which other threads would
+        not have. What the ranges are does not depend on how many threads there are, so gradients do
+        not, either.
 
         item: ``(S,)`` int64, which of the items each is of; None for each of its own.
         """
+        if torch.compiler.is_compiling() or is_transformed():
+            return self.compose_range(vectors, z, lengths, item)
         parts = [(0, len(vectors))]
         if not drops(self) and not torch.is_autocast_enabled("cpu"):
             each = self._cost(vectors, z) / max(1, len(vectors))
@@ -108,7 +112,7 @@ class Composer(nn.Module):
         made = concurrently(self.compose_range, shared, list(self.parameters()))
         # Back in the order of the structures.
         order = torch.empty_like(item)
-        order[torch.cat(members)] = torch.arange(len(item))
+        order[torch.cat(members)] = torch.arange(len(item), device=item.device)
         return torch.cat(made).index_select(0, order)
 
     def compose_range(

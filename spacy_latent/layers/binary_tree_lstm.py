@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
+from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width, drops
 from spacy_latent.layers.recursion import Recursion
 from spacy_latent.layers.shared_structures import Merges, distinct_pairs
@@ -122,6 +123,7 @@ class BinaryTreeComposer(Composer):
             made = self.merge((left[:, :size], left[:, size:]), (right[:, :size], right[:, size:]))
             return torch.cat(made, -1)
 
+        refuse_transforms(type(self).__name__, leaves)
         states = Recursion.apply(merge, merges, leaves, None, *self.parameters())
         return (states[:, :size], states[:, size:]), nodes
 

@@ -7,6 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from spacy_latent.errors import check_whole
+from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.gated_recursive_tree import GatedRecursiveTree
 from spacy_latent.layers.recursion import Recursion
@@ -50,6 +51,7 @@ class GatedRecursiveHeads(Composer):
             weights = z[shared.arcs.unbind(1)].to(leaves)[:, None]
         leaf = set(self.cell.leaf.parameters())
         parameters = [parameter for parameter in self.cell.parameters() if parameter not in leaf]
+        refuse_transforms(type(self).__name__, leaves)
         states = Recursion.apply(self._merged, shared, leaves, weights, *parameters)
         return states.index_select(0, shared.result.flatten()).unflatten(0, shared.result.shape)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
 from spacy_latent.estimators.noise import draw_noise
-from spacy_latent.estimators.straight_through import GradientOf, StraightThrough
+from spacy_latent.estimators.straight_through import StraightThrough, with_gradient_of
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import (
     BinaryTreeComposer,
@@ -110,7 +110,9 @@ class GumbelTreeLstm(nn.Module):
             preferred = scores
             if wanted is not None and known is not None:
                 # The first pair that makes a span of the tree.
-                spans = wanted[torch.arange(batch)[:, None], first[:, :-1], last[:, 1:]]
+                spans = wanted[
+                    torch.arange(batch, device=wanted.device)[:, None], first[:, :-1], last[:, 1:]
+                ]
                 order = spans * (longest - token[: longest - 1 - step])
                 preferred = torch.where(known[:, None], order.to(scores), scores)
             choice = self.choose(preferred, allowed)
@@ -153,7 +155,7 @@ class GumbelTreeLstm(nn.Module):
         best = torch.zeros_like(scores).scatter(1, scores.argmax(1, keepdim=True), 1.0) * allowed
         if not scores.requires_grad:
             return best
-        return GradientOf.apply((scores / self.temperature).softmax(1) * allowed, best)
+        return with_gradient_of((scores / self.temperature).softmax(1) * allowed, best)
 
     def _renew(
         self, pairs: State, scores: Tensor, state: State, chosen: Tensor

@@ -226,7 +226,8 @@ class LatentLayer(nn.Module):
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         estimator = self.present_estimator
         draw = estimator(structure, scores, lengths, self.training)
-        check_draw(estimator.name, draw, len(scores))
+        # Not len(), which torch.export would take for a constant.
+        check_draw(estimator.name, draw, scores.shape[0])
         return draw
 
     def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -312,10 +313,15 @@ class LatentLayer(nn.Module):
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
             return self._made(vectors, draw.z[0], lengths)
-        k, item = places_of(draw.present)
-        composed = self._made(vectors, draw.z[k, item], lengths, item)
-        weighted = draw.weights[k, item][:, None, None] * composed
-        total = weighted.new_zeros(len(vectors), *weighted.shape[1:])
+        if draw.padding is None:
+            item = _items(draw)
+            z, weights = draw.z.flatten(0, 1), draw.weights.flatten()
+        else:
+            k, item = places_of(draw.present)
+            z, weights = draw.z[k, item], draw.weights[k, item]
+        composed = self._made(vectors, z, lengths, item)
+        weighted = weights[:, None, None] * composed
+        total = weighted.new_zeros(vectors.shape[0], *weighted.shape[1:])
         # In half precision where all weights of the model are, which those of structures never are.
         return total.index_add(0, item, weighted).to(vectors.dtype)
 
@@ -326,10 +332,8 @@ class LatentLayer(nn.Module):
         if draw.weights.shape[0] == 1:
             return self._made(vectors, draw.z[0], lengths)[None]
         if draw.padding is None:
-            count, items = draw.weights.shape
-            item = torch.arange(items, device=vectors.device).repeat(count)
-            composed = self._made(vectors, draw.z.flatten(0, 1), lengths, item)
-            return composed.unflatten(0, (count, items))
+            composed = self._made(vectors, draw.z.flatten(0, 1), lengths, _items(draw))
+            return composed.unflatten(0, draw.weights.shape)
         k, item = places_of(draw.present)
         composed = self._made(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
@@ -341,7 +345,7 @@ class LatentLayer(nn.Module):
         """See :meth:`Composer.compose_several`."""
         composed = self.composer.compose_several(vectors, z, lengths, item)
         name, width = type(self.composer).__name__, self.composer.output_width
-        expected = (len(z), vectors.shape[1], width)
+        expected = (z.shape[0], vectors.shape[1], width)
         given = tuple(composed.shape) if isinstance(composed, Tensor) else None
         if given != expected:
             said = "" if given is None else f" of shape {given}"
@@ -352,6 +356,12 @@ class LatentLayer(nn.Module):
         return composed
 
 
+def _items(draw: Draw) -> Tensor:
+    """Of which item each structure is, ``(K · B,)``, where all have K."""
+    count, items = draw.weights.shape
+    return torch.arange(items, device=draw.weights.device).repeat(count)
+
+
 def encode_given(
     structure: Structure, given: Sequence[np.ndarray | None], vectors: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -360,7 +370,7 @@ def encode_given(
     one, ``(B,)`` bool."""
     sizes = lengths.tolist()
     made = [
-        None if one is None else torch.as_tensor(structure.encode(one, size))
+        None if one is None else torch.as_tensor(structure.encode(one, size), device="cpu")
         for one, size in zip(given, sizes, strict=True)
     ]
     known = torch.tensor([one is not None for one in made], device=vectors.device)
@@ -368,7 +378,7 @@ def encode_given(
     more = [np.array(one.shape) - size for one, size in zip(made, sizes) if one is not None]
     shape = (np.min(more, 0) + vectors.shape[1]).tolist()
     dtype = torch.float64 if vectors.dtype == torch.float64 else torch.float32
-    z = torch.zeros(len(made), *shape, dtype=dtype)
+    z = torch.zeros(len(made), *shape, dtype=dtype, device="cpu")
     for row, one in zip(z, made):
         if one is not None:
             row[tuple(slice(0, size) for size in one.shape)] = one.to(dtype)

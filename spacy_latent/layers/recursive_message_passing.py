@@ -71,7 +71,9 @@ class RecursiveMessagePassing(Composer):
         return linear(below, own, first.bias), received @ last.weight, received @ last.bias
 
     def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
-        rounds = depth(z) if self.rounds is None else torch.full((len(z),), self.rounds)
+        rounds = (
+            depth(z) if self.rounds is None else torch.full((len(z),), self.rounds, device="cpu")
+        )
         # Those with most rounds first, so that the others are left out when they have had theirs: a
         # soft tree must not get more because a deeper one is in the batch.
         rounds, order = rounds.sort(descending=True, stable=True)
@@ -138,7 +140,7 @@ def depth(z: Tensor) -> Tensor:
         small, whole = fetch_together([heads.int(), hard.int()])
         heads, hard = small.long(), whole > 0
     node = heads.where(~_apart(heads, hard), 0)
-    levels = torch.ones(len(z), dtype=torch.int64)
+    levels = torch.ones(len(z), dtype=torch.int64, device="cpu")
     for _ in range(MAX_ROUNDS - 1):
         below = (node > 0).any(1)
         if not bool(below.any()):

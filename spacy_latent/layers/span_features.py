@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.layers.encoded_scorer import distance_buckets
 
 
@@ -54,10 +55,12 @@ class SpanCells:
 def span_cells(n: int, bound: int | None = None) -> SpanCells:
     """The spans of a text of n tokens; bound: the most tokens of one, None for all."""
     widest = n if bound is None else min(bound, n)
-    sizes = torch.tensor([min(widest, n - i) for i in range(n)], dtype=torch.int64)
-    ends = sizes.cumsum(0)
-    first = torch.repeat_interleave(torch.arange(n), sizes)
-    last = first + torch.arange(int(sizes.sum())) - torch.repeat_interleave(ends - sizes, sizes)
+    # Kept for all that comes, whatever device is torch's default now.
+    with torch.device("cpu"):
+        sizes = torch.tensor([min(widest, n - i) for i in range(n)], dtype=torch.int64)
+        ends = sizes.cumsum(0)
+        first = torch.repeat_interleave(torch.arange(n), sizes)
+        last = first + torch.arange(int(sizes.sum())) - torch.repeat_interleave(ends - sizes, sizes)
     return SpanCells(n, first, last, (0, *ends.tolist()))
 
 
@@ -67,6 +70,7 @@ def span_features(roles: Tensor, width: Tensor, cells: SpanCells) -> Tensor:
     roles: ``(n, B, 3h)``, F, L and M of each token.
     width: ``(buckets, h)``, by the number of tokens in powers of two, as of ``distance_buckets``.
     """
+    refuse_transforms("span_features", roles, width)
     found: Any = _SpanFeatures.apply(roles, width, cells)
     return found
 

@@ -71,14 +71,27 @@ class Gold:
 
 
 def losses_and_gradient(
-    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells
+    scores: Tensor,
+    lengths: Tensor,
+    gold: Gold,
+    cells: SpanCells,
+    unlabelled: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """−log p(annotation) of each piece, ``(B,)`` float64 in nats, and the gradient of their sum.
+    """Return −log p(annotation) of each piece and the gradient of their sum.
 
-    scores: ``(C, P, B)``, finite. gold: on the CPU.
+    Args:
+        scores: ``(C, P, B)``, finite.
+        lengths: numbers of tokens of the pieces, ``(B,)`` int64.
+        gold: the observed spans, on the CPU.
+        cells: places of spans among the P cells.
+        unlabelled: mask of the classes that a span may have in each piece if it is not observed,
+            ``(C, B)`` bool on the CPU; None for class 0 alone.
+
+    Returns:
+        The losses in nats, ``(B,)`` float64, and the gradient, as the scores.
     """
-    if scores.device.type != "cpu":
-        return losses_by_tensors(scores, lengths, gold, cells)
+    if scores.device.type != "cpu" or unlabelled is not None:
+        return losses_by_tensors(scores, lengths, gold, cells, unlabelled)
     batch = scores.shape[2]
     spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
     both = np.empty((2 * batch, cells.n, cells.n))
@@ -97,23 +110,38 @@ def losses_and_gradient(
 
 
 def losses_by_tensors(
-    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells
+    scores: Tensor,
+    lengths: Tensor,
+    gold: Gold,
+    cells: SpanCells,
+    unlabelled: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`losses_and_gradient`, for scores that are on a GPU and stay there."""
+    """Return :func:`losses_and_gradient` by operations of torch, on the device of the scores."""
     given = [gold.cells, gold.numbers, gold.classes, gold.crossing(scores.shape[2], cells.n)]
-    (b, first, last), numbers, classes, crossing = send_together(given, scores.device)
+    if unlabelled is not None:
+        given.append(unlabelled)
+    (b, first, last), numbers, classes, crossing, *masks = send_together(given, scores.device)
     folded, gradient, total = fold_by_tensors(scores)
     chosen = scores[:, numbers, b].masked_fill(~classes, -torch.inf)
-    agreeing = cells.chart(scores[0]).masked_fill_(crossing, -torch.inf)
+    # Scores of spans that are not observed, summed over the classes that these may have.
+    others, shares = scores[0], None
+    if masks:
+        allowed = scores.masked_fill(~masks[0][:, None], -torch.inf)
+        others, shares = allowed.logsumexp(0), allowed.softmax(0)
+    agreeing = cells.chart(others).masked_fill_(crossing, -torch.inf)
     agreeing[b, first, last] = chosen.logsumexp(0).double()
     both, twice = torch.cat([cells.chart(folded), agreeing]), torch.cat([lengths, lengths])
     totals, marginals = of_copies(TREES.log_partition_and_marginals, both, twice, len(lengths))
     everything, wanted = marginals.chunk(2)
     gradient *= cells.of_chart(everything).to(scores.dtype) / total
     # An observed span is in every tree that agrees, with one of its classes.
-    unlabelled = wanted.clone()
-    unlabelled[b, first, last] = 0.0
-    gradient[0] -= cells.of_chart(unlabelled).to(scores.dtype)
+    not_observed = wanted.clone()
+    not_observed[b, first, last] = 0.0
+    uses = cells.of_chart(not_observed).to(scores.dtype)
+    if shares is None:
+        gradient[0] -= uses
+    else:
+        gradient -= shares * uses
     gradient[:, numbers, b] -= chosen.softmax(0)
     whole, agreed = totals.chunk(2)
     return whole - agreed, clear_padding(gradient, lengths, cells)
@@ -200,11 +228,16 @@ def place_of(pieces: Sequence[tuple[int, ...]], start: int, end: int) -> int | N
 
 
 def loss_and_gradient(
-    found: SpanScores, observed: Sequence[Sequence[Observed]]
+    found: SpanScores,
+    observed: Sequence[Sequence[Observed]],
+    unlabelled: Sequence[Sequence[int]] = (),
 ) -> tuple[float, SpanScores]:
-    """The loss summed over all pieces, and its gradient.
+    """Return the loss summed over all pieces, and its gradient.
 
-    observed: of each doc its spans, which do not cross and lie each in one piece.
+    Args:
+        found: scores.
+        observed: the observed spans of each doc. They do not cross, and each lies in one piece.
+        unlabelled: for each doc the classes that its other spans may have; empty for class 0.
     """
     within: list[list[list[Observed]]] = [[[] for _ in pieces] for pieces in found.spans]
     for pieces, own, spans in zip(found.spans, within, observed):
@@ -219,8 +252,13 @@ def loss_and_gradient(
         pieces_of_group = [within[d][s] for d, s in group.members]
         gold = Gold.of(pieces_of_group, cells, len(scores))
         lengths = send(group.lengths, scores.device)
+        open_classes = None
+        if any(len(unlabelled[d]) > 1 for d, _ in group.members if unlabelled):
+            open_classes = torch.zeros(len(scores), len(group.members), dtype=torch.bool)
+            for b, (d, _) in enumerate(group.members):
+                open_classes[list(unlabelled[d]), b] = True
         with threads_of(scores), torch.no_grad():
-            losses, gradient = losses_and_gradient(scores, lengths, gold, cells)
+            losses, gradient = losses_and_gradient(scores, lengths, gold, cells, open_classes)
         loss += float(losses.sum())
         gradients.append(torch2xp(gradient))
     return loss, replace(found, scores=gradients)  # type: ignore[arg-type]

@@ -286,9 +286,31 @@ class TreeSpanCategorizer(TrainedComponent):
         """RETURNS: −log p(annotation) summed over docs, and the gradient of it for the scores."""
         from spacy_latent.models.span_losses import loss_and_gradient
 
+        examples = list(examples)
         pairs = zip(examples, scores.spans)
         observed = [self._observed(example, pieces) for example, pieces in pairs]
-        return loss_and_gradient(scores, observed)
+        unlabelled: list[tuple[int, ...]] = []
+        if any(annotations.annotated_labels(example.reference) is not None for example in examples):
+            unlabelled = [self._unlabelled(example) for example in examples]
+        return loss_and_gradient(scores, observed, unlabelled)
+
+    def _unlabelled(self, example: Example) -> tuple[int, ...]:
+        """Return the classes that a span may have to which the annotation gives no label."""
+        asked = annotations.annotated_labels(example.reference)
+        if asked is None:
+            return (0,)
+        self._check_asked(asked)
+        free = (place for place, own in enumerate(self.label_sets, 1) if not {*own} & {*asked})
+        return (0, *free)
+
+    def _check_asked(self, asked: Sequence[str]) -> None:
+        for label in asked:
+            if label not in self.labels:
+                raise LatentError(
+                    f"{self.name}: doc._.annotated_labels has the label {label!r}, which is "
+                    f"unknown; expected some of {', '.join(self.labels)}. Look at the spelling, or "
+                    f"call add_label({label!r})."
+                )
 
     def _observed(self, example: Example, pieces: Sequence[tuple[int, ...]]) -> list["Observed"]:
         """The spans that a tree can have, with the classes that agree with their labels."""
@@ -310,6 +332,7 @@ class TreeSpanCategorizer(TrainedComponent):
                 "and spans do not fit them. They are left out.",
             )
         by_place: dict[tuple[int, int], set[str]] = {}
+        asked = annotations.annotated_labels(example.reference)
         bound = self.model.attrs["max_width"]
         for span in aligned:
             if bound is not None and len(span) > bound:
@@ -339,15 +362,22 @@ class TreeSpanCategorizer(TrainedComponent):
             lost = [place for place, own in zip(places, kept) if not own]
             self._tell_of_crossing([example.predicted[start:end] for start, end in lost])
         return [
-            (*place, self._classes_of(by_place[place])) for place, own in zip(places, kept) if own
+            (*place, self._classes_of(by_place[place], asked))
+            for place, own in zip(places, kept)
+            if own
         ]
 
-    def _classes_of(self, names: set[str]) -> tuple[int, ...]:
-        """Numbers of the classes that agree with the labels of a span: that of just these, or where
-        they are not known to go together those that have as many of them as possible."""
+    def _classes_of(self, names: set[str], asked: Sequence[str] | None = None) -> tuple[int, ...]:
+        """Return the numbers of the classes that agree with the labels of a span.
+
+        These are the class of just these labels and, with ``asked``, those that have further labels
+        for which the text was not annotated. If the labels are not known to go together, they are
+        the classes that have as many of them as possible.
+        """
         sets = [set(known) for known in self.label_sets]
         if names in sets:
-            return (1 + sets.index(names),)
+            free = set() if asked is None else set(self.labels) - {*asked}
+            return tuple(place for place, own in enumerate(sets, 1) if names <= own <= names | free)
         unknown = sorted(names - set(self.labels))
         if unknown:
             raise LatentError(

@@ -515,10 +515,13 @@ class Structure(Staged, ABC):
     ) -> SparseSolution:
         """SparseMAP (Niculae et al. 2018a) by the active-set method; differentiable.
 
+        The gradient of the mean is on the face that it lies in, which structures without a weight
+        span, too, where they tie; at a kink it is one of those beside it. That of the weights is of
+        the support alone, see :class:`~spacy_latent.structures.results.SparseSolution`.
+
         max_iter: bound on the number of calls of the MAP oracle per item.
         tolerance: bound on the distance of the mean from the optimum. The search goes on as long
-            as it finds structures that count, whose weights may be too small to change the mean,
-            but not its gradient.
+            as it finds structures that count, whose weights may be too small to change the mean.
         """
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)

@@ -36,6 +36,7 @@ from spacy_latent.kernels.tree_prices import (
     SHORTEST_STEP,
     SMALL,
     STANDSTILL,
+    TIGHT,
 )
 from spacy_latent.structures.active_set import Supports
 from spacy_latent.structures.dependency import DependencyTree
@@ -51,6 +52,10 @@ FAR = 1e4
 CALLS = 2000
 # Duality gap that rounding leaves, of a word with scores of some size.
 LARGEST_GAP = 1e-12
+# A change of a word's number of modifiers that is rounding, over the largest change of an arc.
+CHANGED = 1e-9
+# By how much prices are moved to see whether others do as well.
+SHIFT = 1e-4
 # By how much the fraction of a step that is tried first may exceed the last one that led on.
 LONGER = 8.0
 
@@ -258,6 +263,7 @@ class _NearestAverage(torch.autograd.Function):
         tolerance: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         ctx.save_for_backward(scores)
+        ctx.max_modifiers = max_modifiers
         array, sizes = scores.detach().double().numpy(), lengths.tolist()
         ask = partial(_answers, tree, nodes=array.shape[1])
         options = (float(max_modifiers), max_iter, max(tolerance, PRECISION))
@@ -274,7 +280,7 @@ class _NearestAverage(torch.autograd.Function):
             largest = -given[np.isfinite(given)].min(initial=-1.0)
             if answer.supports.gaps[item] > LARGEST_GAP * sizes[item] * largest:
                 residual[item] = np.inf
-        ctx.answers, ctx.prices = answers, [result.prices for result in found]
+        ctx.answers, ctx.found, ctx.ask = answers, found, ask
         results = (
             torch.from_numpy(residual),
             torch.tensor([result.steps for result in found], dtype=torch.int64, device="cpu"),
@@ -286,30 +292,119 @@ class _NearestAverage(torch.autograd.Function):
     @staticmethod
     @last_derivative(OF_SPARSEMAP)
     def backward(ctx: Any, of_mean: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        supports, upstream = ctx.answers[0].supports, of_mean.double().numpy()
-        result = _pulled(supports, upstream)
-        used_up = [np.flatnonzero(prices > 0.0) + 1 for prices in ctx.prices]
-        # What changes the number of modifiers of words whose budget is used up is not followed.
-        moved = []
-        for place in range(max(map(len, used_up), default=0)):
-            of_word = np.zeros_like(upstream)
-            for item, words in enumerate(used_up):
+        supports = _inside(ctx.answers, ctx.found, ctx.max_modifiers, ctx.ask)
+        priced = np.zeros(of_mean.shape[:2], dtype=np.bool_)
+        for item, result in enumerate(ctx.found):
+            priced[item, 1 : len(result.prices) + 1] = result.prices > 0.0
+        return (_pull_back(supports, priced, ctx.max_modifiers, of_mean), *[None] * 5)
+
+
+def _inside(
+    answers: list[Answer], found: list[Found], budget: int, ask: Callable[..., list[Answer]]
+) -> Supports:
+    """The supports at prices that are not at the edge of those that lead to the same mean. At the
+    edge trees tie that none of the other prices lets in, and the mean does not move along them.
+    Newton's method comes to it from where these trees have a weight, and leaves them what is
+    rounding: so prices are moved against them."""
+    supports, moves = answers[0].supports, {}
+    for item, result in enumerate(found):
+        n, size = len(result.prices), int(supports.counts[item])
+        slight = supports.weights[item, :size] <= TIGHT
+        if not slight.any() or not np.isfinite(result.residual):
+            continue
+        beyond = _counts(supports, item, n)[slight].sum(0) - budget * slight.sum()
+        beyond[result.prices == 0.0] = 0.0
+        if beyond.any():
+            prices = result.prices + SHIFT / np.abs(beyond).max() * beyond
+            moves[item] = np.maximum(prices, 0.0)
+    while moves:
+        given = [
+            _less(result.scores, moves.get(item, result.prices))
+            for item, result in enumerate(found)
+        ]
+        moved = ask(given)
+        changed = [
+            item for item in moves if np.abs(moved[item].mean - answers[item].mean).max() > TIGHT
+        ]
+        if not changed:
+            return moved[0].supports
+        for item in changed:
+            del moves[item]
+    return supports
+
+
+class _AverageOfTrees(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        lengths: Tensor,
+        tree: DependencyTree,
+        max_modifiers: int,
+        max_iter: int,
+        tolerance: float,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(scores)
+        supports = supports_of_trees(tree, scores, lengths, max_iter, tolerance)
+        ctx.supports, ctx.max_modifiers = supports, max_modifiers
+        mean, gap = torch.from_numpy(supports.means), torch.from_numpy(supports.gaps)
+        ctx.mark_non_differentiable(gap)
+        # A copy: what the caller writes to it does not change the gradient.
+        return mean.view(scores.shape).to(scores.dtype, copy=True), gap
+
+    @staticmethod
+    @last_derivative(OF_SPARSEMAP)
+    def backward(ctx: Any, of_mean: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        return _pull_back(ctx.supports, None, ctx.max_modifiers, of_mean), *[None] * 5
+
+
+def _pull_back(
+    supports: Supports, priced: np.ndarray | None, budget: int, of_mean: Tensor
+) -> Tensor:
+    """The gradient of scores from that of means, both ``(B, N+1, N+1)``: the gradient without
+    budgets, less what changes the number of modifiers of words whose budget is used up. A price
+    need not tell which these are: where words that tie share what is there, their budgets are used
+    up without one.
+
+    priced: ``(B, N+1)`` bool, words that have a price, whose budget is used up but for rounding.
+    """
+    upstream = of_mean.double().numpy()
+
+    def without_budgets(given: np.ndarray) -> np.ndarray:
+        return supports.pull_back(given.reshape(supports.means.shape)).reshape(given.shape)
+
+    modifiers = supports.means.reshape(upstream.shape).sum(2)
+    used_up = np.abs(modifiers - budget) <= TIGHT
+    if priced is not None:
+        used_up |= priced
+    used_up[:, 0] = False
+    free = without_budgets(upstream)
+    result = free.copy()
+    # For each item, the words that are held, and the gradients of the numbers of their modifiers.
+    held: list[list[int]] = [[] for _ in result]
+    moved: list[list[np.ndarray]] = [[] for _ in result]
+    while True:
+        changes = np.abs(result.sum(2))
+        more = used_up & (changes > CHANGED * np.abs(result).max((1, 2), initial=0.0)[:, None])
+        for item, known in enumerate(held):
+            more[item, known] = False
+        if not more.any():
+            return torch.from_numpy(result).to(of_mean.dtype)
+        for place in range(int(more.sum(1).max())):
+            of_words, chosen = np.zeros_like(upstream), {}
+            for item, words in enumerate(map(np.flatnonzero, more)):
                 if place < len(words):
-                    of_word[item, words[place]] = 1.0
-            moved.append(_pulled(supports, of_word))
-        for item, words in enumerate(used_up):
-            if len(words):
-                own = np.stack([each[item] for each in moved[: len(words)]])
-                changes = own[:, words].sum(2)
-                wanted = result[item, words].sum(1)
-                factors = np.linalg.lstsq(changes.T, wanted, DEPENDENT)[0]
-                result[item] -= np.tensordot(factors, own, 1)
-        return (torch.from_numpy(result).to(of_mean.dtype), *[None] * 5)
-
-
-def _pulled(supports: Supports, upstream: np.ndarray) -> np.ndarray:
-    """The gradient of scores without budgets from that of means, both ``(B, N+1, N+1)``."""
-    return supports.pull_back(upstream.reshape(supports.means.shape)).reshape(upstream.shape)
+                    chosen[item] = int(words[place])
+                    of_words[item, words[place]] = 1.0
+            found = without_budgets(of_words)
+            for item, word in chosen.items():
+                held[item].append(word)
+                moved[item].append(found[item])
+        for item in np.flatnonzero(more.any(1)).tolist():
+            kept, own = held[item], np.stack(moved[item])
+            wanted = free[item, kept].sum(1)
+            factors = np.linalg.lstsq(own[:, kept].sum(2).T, wanted, DEPENDENT)[0]
+            result[item] = free[item] - np.tensordot(factors, own, 1)
 
 
 def nearest_average_of_trees(
@@ -329,3 +424,17 @@ def nearest_average_of_trees(
     RETURNS: as there.
     """
     return _NearestAverage.apply(scores, lengths, tree, max_modifiers, max_iter, tolerance)
+
+
+def average_of_trees(
+    tree: DependencyTree,
+    scores: Tensor,
+    lengths: Tensor,
+    max_modifiers: int,
+    max_iter: int,
+    tolerance: float,
+) -> tuple[Tensor, Tensor]:
+    """The mean ``(B, N+1, N+1)`` of SparseMAP over all trees, and its gap ``(B,)``, float64. The
+    gradient is that with budgets, where the mean keeps to them."""
+    mean, gap = _AverageOfTrees.apply(scores, lengths, tree, max_modifiers, max_iter, tolerance)
+    return mean, gap

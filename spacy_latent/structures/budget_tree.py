@@ -21,7 +21,7 @@ from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.kernels.transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
-from spacy_latent.structures.budget_prices import nearest_average_of_trees
+from spacy_latent.structures.budget_prices import average_of_trees, nearest_average_of_trees
 from spacy_latent.structures.dependency import DependencyTree, Direction
 from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Budget
@@ -177,14 +177,15 @@ class BudgetTree(DependencyTree):
     def _by_trees(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        found = self.tree.sparsemap(scores, lengths, steps, tolerance)
-        within = (found.mean.detach()[:, 1:].sum(2) <= self.max_modifiers + tolerance).all(1)
+        options = (self.max_modifiers, steps, tolerance)
+        mean, gap = average_of_trees(self.tree, scores, lengths, *options)
+        within = (mean.detach()[:, 1:].sum(2) <= self.max_modifiers + tolerance).all(1)
         # What was given up is left; of what was found, rounding leaves a gap.
         largest = scores.detach().masked_fill(scores.isinf(), 0.0).abs().amax((1, 2))
-        exact = found.gap <= LARGEST_GAP * largest.clamp_min(1.0)
+        exact = gap <= LARGEST_GAP * largest.clamp_min(1.0)
         solved = (within & exact).nonzero().flatten()
-        residual = (2.0 * found.gap[solved]).sqrt()
-        return solved, found.mean[solved], residual, torch.zeros_like(solved)
+        residual = (2.0 * gap[solved]).sqrt()
+        return solved, mean[solved], residual, torch.zeros_like(solved)
 
     def _by_both(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
@@ -218,6 +219,7 @@ class BudgetTree(DependencyTree):
         modifiers = z[:, 1:].sum(2)
         return self.tree.contains(z, lengths) & (modifiers <= self.max_modifiers).all(1)
 
+    @not_traced
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if scores.device.type != "cpu":
             own, given, sizes = self.at_hand(scores.detach(), lengths)

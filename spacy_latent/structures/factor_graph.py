@@ -213,6 +213,7 @@ class FactorGraph(Structure):
             found[b] &= all(factor.holds(chosen) for factor in known[size])
         return found
 
+    @not_traced
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         result = torch.zeros_like(scores)
         left = torch.arange(len(scores), device=scores.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from spacy_latent.structures.base import SparseSolution, Structure
 # By how much a sum of the shares of some items may miss the whole number that it should be. Means
 # are given in float64 for its sake: what float32 rounds off 5,000 of them is far more.
 ROUNDING = 1e-9
+# Weights of subsets that are no larger are rounding.
+LEAST = 1e-12
 
 
 class ItemSet(Structure):
@@ -41,36 +43,79 @@ def decompose(mean: Tensor) -> SparseSolution:
     Systematic sampling (Madow 1949): item i takes the stretch of length mean[i] of a line; for an
     offset u in [0, 1), those items are chosen whose stretch holds one of u, u + 1, u + 2, ... The
     choice changes only where u passes the end of a stretch: the weights are the distances between
-    these. They are differentiable, and linear in the mean.
+    these. They are differentiable: those of the subsets that have a weight, whose average moves
+    with the mean as far as it can without others.
     """
     batch = len(mean)
-    ends = mean.cumsum(1)
-    # Where a sum should be whole, rounding must not open a sliver at either side of it: its subset
-    # would be one too large or too small.
-    whole = (ends.detach() - ends.detach().round()).abs() < ROUNDING
-    ends = torch.where(whole, ends.detach().round() + (ends - ends.detach()), ends)
-    fractions = ends - ends.detach().floor()
-    knots = torch.cat([ends.new_zeros(batch, 1), fractions, ends.new_ones(batch, 1)], 1)
-    knots, _ = knots.sort(1)
-    weights = knots[:, 1:] - knots[:, :-1]
     with torch.no_grad():
-        weights_now = weights.detach()
-        order = weights_now.argsort(dim=1, descending=True, stable=True)
+        ends = mean.cumsum(1)
+        # Where a sum should be whole, rounding must not open a sliver at either side of it: its
+        # subset would be one too large or too small.
+        ends = torch.where((ends - ends.round()).abs() < ROUNDING, ends.round(), ends)
+        nothing = ends.new_zeros(batch, 1)
+        knots = torch.cat([nothing, ends - ends.floor(), nothing + 1.0], 1)
+        knots, place = knots.sort(1)
+        weights = knots[:, 1:] - knots[:, :-1]
+        order = weights.argsort(dim=1, descending=True, stable=True)
         # Most of the knots of a sparse mean are the same.
-        count = max(int((weights_now > 1e-12).sum(1).max()), 1) if weights.numel() else 1
+        count = max(int((weights > LEAST).sum(1).max()), 1) if weights.numel() else 1
         order = order[:, :count]
         offsets = ((knots[:, 1:] + knots[:, :-1]) / 2).gather(1, order)
-        begins = torch.cat([ends.new_zeros(batch, 1), ends[:, :-1]], 1)
+        begins = torch.cat([nothing, ends[:, :-1]], 1)[:, : ends.shape[1]]
         # Numbers of the form u + whole, below a point: how many a stretch holds.
         below = (ends[:, None] - offsets[:, :, None]).ceil()
         above = (begins[:, None] - offsets[:, :, None]).ceil()
         atoms = (below - above).clamp(0, 1)
-    picked = weights.gather(1, order)
-    picked = torch.where(picked.detach() > 1e-12, picked, torch.zeros_like(picked))
-    chosen = torch.where(picked.detach()[:, :, None] > 0, atoms, 0.0).transpose(0, 1)
+        picked = weights.gather(1, order)
+        picked = torch.where(picked > LEAST, picked, 0.0)
+        chosen = torch.where(picked[:, :, None] > 0, atoms, 0.0).transpose(0, 1)
+        # Which knots coincide; an offset of 1 is one of 0.
+        point = torch.nn.functional.pad((weights > LEAST).long(), (1, 0)).cumsum(1)
+        point = torch.where(point == point[:, -1:], 0, point)
+        points = torch.zeros_like(point).scatter(1, place, point)[:, :-1]
+        sides = point[:, :-1].gather(1, order), point[:, 1:].gather(1, order)
+    picked = _Weights.apply(mean, picked, points, *sides)
     gap = torch.zeros(batch, dtype=torch.float64, device=mean.device)
 
     def expand(device: torch.device = mean.device) -> Tensor:
         return chosen if device == mean.device else send(chosen, device)
 
     return SparseSolution(mean, picked.t(), gap, expand)
+
+
+class _Weights(torch.autograd.Function):
+    """Distances between points of a circle, that of each item from where its stretch begins to
+    where it ends. Where more ends coincide than ties of the mean keep together, least squares tell
+    how points move with the mean.
+
+    points: ``(B, N + 1)``, numbers of the points where the first stretch begins and where all end.
+    left, right: ``(B, K)``, between which points the weights ``(B, K)`` are.
+    """
+
+    @staticmethod
+    def forward(
+        mean: Tensor, weights: Tensor, points: Tensor, left: Tensor, right: Tensor
+    ) -> Tensor:
+        return weights.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        weights, points, left, right = ctx.saved_tensors
+        if not points.numel():
+            return upstream.new_zeros(len(points), 0), None, None, None, None
+        given = torch.where(weights > 0, upstream, 0.0)
+        count = int(points.max()) + 1
+        nothing = given.new_zeros(len(points), count)
+        of_points = nothing.scatter_add(1, right, given) - nothing.scatter_add(1, left, given)
+        known = nothing.scatter(1, points, 1.0)
+        at = torch.nn.functional.one_hot(points, count).to(given)
+        stretches = at[:, 1:] - at[:, :-1]
+        # Only distances between points count: what all have in common is set to 0.
+        normal = stretches.mT @ stretches + known[:, :, None] * known[:, None]
+        normal = normal + torch.diag_embed(1.0 - known)
+        moved = torch.linalg.solve(normal, of_points)
+        return (stretches @ moved[:, :, None])[:, :, 0], None, None, None, None

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
-from spacy_latent.kernels.tracing import not_traced, source
-from spacy_latent.kernels.transfers import fetch
+from spacy_latent.kernels.tracing import INFEASIBLE, not_traced, refuse, source
 from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 
 ADVICE = (
@@ -46,22 +45,18 @@ class MergeSequence(Structure):
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
-        room, known = scores.shape[1] + 1, fetch(lengths)
-        if scores.shape[1] != scores.shape[2] or bool((known < 0).any() | (known > room).any()):
+        if scores.shape[1] != scores.shape[2]:
             raise InvalidScores(
-                f"{self.name}: scores have shape {tuple(scores.shape)} and lengths lie between "
-                f"{known.min().item()} and {known.max().item()}; expected (B, N − 1, N − 1) "
+                f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N − 1, N − 1) "
                 "for lengths of 0 to N words."
             )
-        return scores, lengths
+        return scores, self.check_room(lengths, scores.shape[1] + 1)
 
     def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         prepared, lengths = super().masked(scores, lengths)
         mask = self.part_mask(prepared, lengths)
         stuck = (mask.any(2) & prepared.isneginf().all(2)).any(1)
-        if bool(stuck.any()):
-            self.raise_infeasible(stuck.nonzero().flatten().tolist())
-        return prepared, lengths
+        return refuse(prepared, stuck, INFEASIBLE, self.name), lengths
 
     @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:

@@ -67,10 +67,12 @@ class OneOfN(ItemSet):
             return z
         some = lengths.to(scores.device) > 0
         if not has_numbers(scores):
-            # All at once, as if there were an item to choose in each.
+            # All at once, as if there were an item to choose in each. Those that have none come
+            # last, so that the others get the random numbers that they get below.
+            order = some.int().argsort(descending=True, stable=True)
             first = torch.arange(scores.shape[1], device=scores.device) == 0
             safe = torch.where(some[:, None], probabilities, first.to(scores.dtype))
-            drawn = _draw(safe, num_samples, generator)
+            drawn = _draw(safe[order], num_samples, generator)[order.argsort()]
             z.scatter_(2, drawn.t()[:, :, None], 1.0)
             return torch.where(some[:, None], z, 0.0)
         if bool(some.any()):
@@ -243,8 +245,10 @@ class OneOfN(ItemSet):
         from spacy_latent.kernels.attention import proximal
         from spacy_latent.kernels.simplex import sparsemax
 
-        prepared, lengths = self._read(scores, lengths)
-        smooth, _ = proximal(prepared, lengths, kind, penalty, self.name)
+        smooth, lengths = self._read(scores, lengths)
+        # The step takes equal scores for one, which no penalty of 0 keeps together.
+        if penalty > 0.0:
+            smooth, _ = proximal(smooth, lengths, kind, penalty, self.name)
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)
 
     def _allowed(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

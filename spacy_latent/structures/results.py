@@ -80,7 +80,9 @@ class SparseSolution:
 
     mean: ``(B, *parts)``, the point μ; differentiable.
     weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
-        differentiable. K is the largest support in the batch.
+        differentiable. K is the largest support in the batch. Where structures tie, other weights
+        have the same mean, and the gradient is that of the weights of this support: as if the mean
+        moved only as far as these can follow. A loss that is the same for all structures has none.
     gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
     """
 

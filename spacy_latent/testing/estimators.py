@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
@@ -28,6 +29,7 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing.listing import Length
 from spacy_latent.testing.noise import seeded
 from spacy_latent.testing.reports import Check, Report, expect_made, first_failures, written
+from spacy_latent.testing.ties import tied_scores
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -134,7 +136,7 @@ def estimator_checks(
     depends on padding or the rest of the batch; that no operation is asked for that it does not
     name in ``needed()``; that its draws are of the distribution that ``posterior`` says; that
     copies are independent; and that errors name the item. What it does not take is refused with
-    both names.
+    both names. Draws and gradients are looked at where scores tie, too.
 
     problems: what to check it on; those of :func:`problems` if None.
     gradient: "unbiased", the mean gradient over ``num_draws`` is compared with that of the expected
@@ -329,27 +331,69 @@ class _Contract:
                 hard = self.estimator.hard if is_train else self.estimator.hard_at_prediction
                 if not hard:
                     continue
-                draw = self.draw(case, case.scores(), is_train)
-                for z, present in zip(draw.z.detach(), draw.present):
-                    member = case.structure.contains(z, case.lengths) | ~present
-                    wrong = (~member).nonzero().flatten().tolist()
-                    if not wrong:
-                        continue
-                    said = f"values {written(z[wrong[0]])}."
-                    apart = float((z - z.round()).abs().max())
-                    near = case.structure.contains(z.round(), case.lengths) | ~present
-                    if bool(near.all()) and apart < ROUNDED:
-                        said = (
-                            f"but for rounding: some values are off 0 and 1 by {apart:.1g}. So are "
-                            "those of z + soft - soft.detach(). GradientOf.apply(soft, z) of "
-                            "spacy_latent.estimators.straight_through is z itself, with the "
-                            "gradient of soft."
-                        )
-                    self.report.fail(
-                        "hard" if is_train else "hard_at_prediction",
-                        f"{case.structure.name}: given no structure of the set for the items "
-                        f"{wrong}, {said}",
+                self.members(case, self.draw(case, case.scores(), is_train), is_train)
+
+    def members(self, case: _Case, draw: Draw, is_train: bool, given: str = "") -> None:
+        for z, present in zip(draw.z.detach(), draw.present):
+            member = case.structure.contains(z, case.lengths) | ~present
+            wrong = (~member).nonzero().flatten().tolist()
+            if not wrong:
+                continue
+            said = f"values {written(z[wrong[0]])}."
+            apart = float((z - z.round()).abs().max())
+            near = case.structure.contains(z.round(), case.lengths) | ~present
+            if bool(near.all()) and apart < ROUNDED:
+                said = (
+                    f"but for rounding: some values are off 0 and 1 by {apart:.1g}. So are "
+                    "those of z + soft - soft.detach(). GradientOf.apply(soft, z) of "
+                    "spacy_latent.estimators.straight_through is z itself, with the "
+                    "gradient of soft."
+                )
+            self.report.fail(
+                "hard" if is_train else "hard_at_prediction",
+                f"{case.structure.name}{given}: given no structure of the set for the items "
+                f"{wrong}, {said}",
+            )
+
+    def check_ties(self) -> None:
+        """At equal scores what is said to be hard is a member, and gradients are finite; exact ones
+        are what differences say wherever there is no kink."""
+        for case in self.taken():
+            parts = case.parts()
+            for given, tied in tied_scores(len(case.lengths), case.problem.shape, self.seed):
+                where = f"{case.structure.name}, {given}"
+                scores = tied.masked_fill(~parts, 0.0).requires_grad_()
+                for is_train in (False, True):
+                    estimator = self.fresh()
+                    draw = self.drawn_by(
+                        estimator, case.structure, scores, case.lengths, is_train, what=given
                     )
+                    self.shapes(case, draw, given)
+                    if self.estimator.hard if is_train else self.estimator.hard_at_prediction:
+                        self.members(case, draw, is_train, f", {given}")
+                total = self.total(estimator, case, draw).sum()
+                if self.gradient == "exact":
+                    self.report.agrees_with_both_sides(
+                        "the objective",
+                        where,
+                        partial(self.objective, case),
+                        scores.detach(),
+                        case.random(2, 19) * parts,
+                    )
+                elif total.requires_grad:
+                    with self.report.works("backward", where):
+                        (found,) = torch.autograd.grad(total, scores, allow_unused=True)
+                    self.report.holds(
+                        "gradients",
+                        found is None or found.isfinite().all(),
+                        f"{where}: not finite: {written(found)}.",
+                    )
+
+    def objective(self, case: _Case, scores: Tensor) -> Tensor:
+        """Of each item, always with the same noise."""
+        estimator = self.fresh()
+        draw = self.drawn_by(estimator, case.structure, scores, case.lengths, True)
+        return self.total(estimator, case, draw)
 
     def check_gradients(self) -> None:
         """Finite; none at padding and at forbidden parts; and some elsewhere, or none at all where
@@ -667,10 +711,7 @@ class _Contract:
         leaf = scores[free].requires_grad_()
 
         def total(values: Tensor) -> Tensor:
-            estimator = self.fresh()
-            full = scores.masked_scatter(free, values)
-            draw = self.drawn_by(estimator, case.structure, full, case.lengths, True)
-            return self.total(estimator, case, draw)
+            return self.objective(case, scores.masked_scatter(free, values))
 
         where = case.structure.name
         self.report.agrees_with_differences("the objective", where, total, leaf, 1e-3, 1e-4)
@@ -738,6 +779,12 @@ class _Case:
             closed = (torch.rand(shape, generator=generator) < 0.3) & ~best & parts
             scores = scores.masked_fill(closed, -torch.inf)
         return scores.masked_fill(~parts, fill)
+
+    def random(self, count: int, offset: int) -> Tensor:
+        """``(count, B, *shape)`` float64."""
+        generator = torch.Generator().manual_seed(self.seed + offset)
+        shape = (count, len(self.lengths), *self.problem.shape)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     def loss(self, z: Tensor) -> Tensor:
         """``(K, B)`` for ``(K, B, *shape)``: not linear, and far from zero, so that control

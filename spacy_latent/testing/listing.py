@@ -1,4 +1,4 @@
-"""All structures of a few items, and what follows from the list: the reference of the checks."""
+"""Enumeration of all structures of a few items, as the reference of the checks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,26 @@ MOST_MEMBERS = 20_000
 
 
 def scored(z: Tensor, scores: Tensor, length: Length) -> Tensor:
-    """z·s of each of ``(M, *parts)``, ``(M,)``, where 0·(−inf) counts as 0; differentiable."""
+    """Return z·s for each of the structures, differentiable; 0·(−inf) counts as 0.
+
+    Args:
+        z: ``(M, *parts)``, the structures.
+        scores: ``(*parts)``, the scores s.
+        length: Length of the item.
+
+    Returns:
+        ``(M,)``.
+    """
     return (z * torch.where(z != 0, scores, 0.0)).flatten(1).sum(1)
 
 
 def _stacked(listed: list[np.ndarray], length: Length) -> np.ndarray:
-    """``(M, *parts)``. A list that is wrong would put the blame on the structure."""
+    """Return the structures as one array ``(M, *parts)``.
+
+    Raises:
+        LatentError: If the list is invalid. Without this error, the checks would blame the
+            structure for an invalid list.
+    """
     shapes = sorted({z.shape for z in listed})
     if len(shapes) > 1:
         raise LatentError(
@@ -49,10 +63,12 @@ def _stacked(listed: list[np.ndarray], length: Length) -> np.ndarray:
 
 
 class Listing:
-    """A ragged batch of B items with all structures of each.
+    """Ragged batch of B items with all structures of each item.
 
-    members: for each item ``(M, *own parts)`` float64 0/1. shape: of the padded batch. windows: for
-    each item the place of its own parts.
+    Attributes:
+        members: ``(M, *own parts)`` float64 for each item, with values 0 and 1.
+        shape: Shape of the parts in the padded batch.
+        windows: For each item, the slices of its own parts in the padded batch.
     """
 
     def __init__(
@@ -80,8 +96,8 @@ class Listing:
         if len({len(shape) for shape in shapes}) > 1:
             raise LatentError(f"members gives arrays of the shapes {shapes}; expected as many axes")
         sizes = np.array(shapes)
-        # Axes that differ among the items follow the lengths, and are padded; others, such as that
-        # of tags, are as long as they are.
+        # Axes that differ between the items follow the lengths and are padded. Other axes, such as
+        # the axis of tags, have a fixed length.
         follows = (sizes != sizes[:1]).any(0)
         self.shape = tuple((sizes.max(0) + 2 * follows).tolist())
         self.windows = [tuple(slice(0, size) for size in shape) for shape in shapes]
@@ -96,35 +112,53 @@ class Listing:
         return scores[b][self.windows[b]]
 
     def inside(self) -> Tensor:
-        """What is not padding, ``(B, *shape)`` bool."""
+        """Return a mask of the entries that are not padding, ``(B, *shape)`` bool."""
         result = torch.zeros(len(self), *self.shape, dtype=torch.bool)
         for b, window in enumerate(self.windows):
             result[b][window] = True
         return result
 
     def used(self) -> Tensor:
-        """The parts of at least one structure, ``(B, *shape)`` bool."""
+        """Return a mask of the parts of at least one structure, ``(B, *shape)`` bool."""
         result = torch.zeros(len(self), *self.shape, dtype=torch.bool)
         for b, window in enumerate(self.windows):
             result[b][window] = self.members[b].bool().any(0)
         return result
 
     def placed(self, b: int, z: Tensor) -> Tensor:
-        """``(M, *own parts)`` of item b in arrays of the batch's shape."""
+        """Return arrays of the parts of item b in the shape of the batch.
+
+        Args:
+            b: Number of the item.
+            z: ``(M, *own parts)``.
+
+        Returns:
+            ``(M, *shape)``.
+        """
         result = torch.zeros(len(z), *self.shape, dtype=z.dtype)
         every = (slice(None), *self.windows[b])
         result[every] = z
         return result
 
     def feasible(self, scores: Tensor, b: int) -> tuple[Tensor, Tensor]:
-        """The structures of item b that nothing forbids, and their scores, differentiable."""
+        """Return the structures of item b that are not forbidden, and their scores, differentiable.
+
+        A structure is forbidden if its score is −inf.
+        """
         totals = self.log_potential(self.members[b], self.own(scores, b), self.sizes[b])
         kept = ~totals.detach().isneginf()
         return self.members[b][kept], totals[kept]
 
     def find(self, b: int, z: Tensor) -> Tensor:
-        """The numbers in ``members[b]`` of structures ``(R, *shape)``, ``(R,)``, −1 where they are
-        none of them, or have a part in the padding."""
+        """Return the indices of structures in ``members[b]``.
+
+        Args:
+            b: Number of the item.
+            z: ``(R, *shape)``, the structures.
+
+        Returns:
+            ``(R,)``; −1 for arrays that are not in ``members[b]`` or have a part in the padding.
+        """
         window = (slice(None), *self.windows[b])
         own = z[window].flatten(1).to(torch.float64)
         same = (own[:, None] == self.members[b].flatten(1)).all(2)

@@ -1,4 +1,4 @@
-"""Noise that repeats itself."""
+"""Reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """What is inside draws from this seed, on the CPU; what comes after draws as if it had not.
+    """Seed the CPU generator inside the context, and restore its state at the end.
 
-    Where no GPU is in use ``torch.manual_seed`` keeps the stack of its callers for each kind of GPU
-    that may come to be used. That takes longer than most of what is checked.
+    If no GPU is in use, ``torch.manual_seed`` stores the stack of its callers for each kind of GPU
+    that may be used later. That takes longer than most of the checks, so that this function does
+    not call it.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What a check says when it fails: which operation, which item, what was given, what expected."""
+"""Messages of failed checks: the operation, the item, the given and the expected values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.autograd.gradcheck import GradcheckError
 from spacy_latent.errors import LatentError
 
 Refusal = TypeVar("Refusal", bound=Exception)
-# Of a tensor, this many numbers are written out.
+# Number of values of a tensor that a message shows.
 SHOWN = 40
 NAN = (
     ", as of -inf less -inf, or of a gradient of torch.logaddexp(-inf, -inf) or of a logarithm of 0"
@@ -24,9 +24,12 @@ NAN = (
 
 @dataclass(frozen=True)
 class Check:
-    """One part of a contract. Calling it raises AssertionError where the contract is broken.
+    """Part of a contract, which raises AssertionError if it is called and the contract is broken.
 
-    name: what it is about, such as "marginals". of: whose it is, for messages.
+    Attributes:
+        name: Name of the checked property, such as "marginals".
+        of: Name of the checked object, for messages.
+        run: The check.
     """
 
     name: str
@@ -41,7 +44,7 @@ class Check:
 
 
 def written(value: object) -> str:
-    """A tensor as its numbers, cut short where there are many."""
+    """Return a tensor as text, shortened if it has many values."""
     if not isinstance(value, Tensor):
         return repr(value)
     if not value.dim():
@@ -53,7 +56,10 @@ def written(value: object) -> str:
 
 
 def expect_made(check: str, given: object, kind: type, example: str) -> None:
-    """Refuse what is no ``kind`` before all checks of it fail, such as its class."""
+    """Raise LatentError unless the value is an instance of ``kind``.
+
+    Otherwise all checks of an invalid value, such as a class, would fail.
+    """
     if not isinstance(given, kind):
         shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
         raise LatentError(
@@ -61,12 +67,15 @@ def expect_made(check: str, given: object, kind: type, example: str) -> None:
         )
 
 
-# As of torch.autograd.gradcheck.
+# The default of torch.autograd.gradcheck.
 STEP = 1e-6
+# A step beyond what an algorithm may take for a tie, and by how much slopes at both sides may
+# differ, over the size of a direction, where there is no kink.
+LONG_STEP, SMOOTH = 1e-5, 1e-4
 
 
 def _slopes(function: Callable[[Tensor], Tensor], given: Tensor) -> Iterator[Tensor]:
-    """The derivatives of all results by each number, from both sides."""
+    """Yield the central differences of all results by each value."""
     for i in range(given.numel()):
         step = torch.zeros_like(given)
         step.view(-1)[i] = STEP
@@ -76,7 +85,7 @@ def _slopes(function: Callable[[Tensor], Tensor], given: Tensor) -> Iterator[Ten
 
 
 class Report:
-    """Comparisons that name the structure or estimator they are of."""
+    """Assertions whose messages name the checked structure or estimator."""
 
     def __init__(self, of: str) -> None:
         self.of = of
@@ -93,7 +102,10 @@ class Report:
         rtol: float = 0.0,
         atol: float = 0.0,
     ) -> None:
-        """Within ``atol`` + ``rtol`` · |expected|; NaN is equal to nothing."""
+        """Assert that two tensors are equal up to a tolerance; NaN is not equal to anything.
+
+        The tolerance is ``atol`` + ``rtol`` · |expected|.
+        """
         if found.shape != expected.shape:
             self.fail(
                 operation,
@@ -116,7 +128,7 @@ class Report:
         )
 
     def identical(self, operation: str, what: str, found: Tensor, expected: Tensor) -> None:
-        """The same bits."""
+        """Assert that two tensors are equal without any tolerance."""
         if not torch.equal(found, expected):
             self.fail(operation, f"{what}: given {written(found)}, expected {written(expected)}.")
 
@@ -128,14 +140,23 @@ class Report:
     def refused(
         self, operation: str, given: str, error: type[Refusal], says: str = ""
     ) -> Iterator[dict[str, Refusal]]:
-        """What is inside has to raise ``error`` with a message that has ``says`` in it; what was
-        raised is handed out as "error"."""
+        """Assert that the code inside the context raises ``error``.
+
+        Args:
+            operation: Name of the operation.
+            given: Description of the argument.
+            error: Class of the expected error.
+            says: Text that the error message must contain as a whole word.
+
+        Yields:
+            A dict that has the raised error as "error" after the context.
+        """
         caught: dict[str, Refusal] = {}
         try:
             yield caught
         except error as raised:
             caught["error"] = raised
-            # As a word: "2" is in "float32", too.
+            # As a whole word, because "2" also occurs in "float32".
             if says and not re.search(rf"(?<![\w.]){re.escape(says)}(?![\w.])", str(raised)):
                 self.fail(
                     operation,
@@ -158,8 +179,10 @@ class Report:
         rtol: float,
         atol: float,
     ) -> None:
-        """The gradient of ``function`` by finite differences (torch.autograd.gradcheck), of which
-        the first number that is not so is named."""
+        """Assert that the gradient of ``function`` agrees with finite differences.
+
+        The check is torch.autograd.gradcheck. The message names the first value that differs.
+        """
         what = f"the gradient of {operation} by finite differences"
         with self.works(what, where):
             try:
@@ -184,9 +207,46 @@ class Report:
             f"; {int(wrong.sum())} of {wrong.numel()} are wrong.",
         )
 
+    def agrees_with_both_sides(
+        self,
+        operation: str,
+        where: str,
+        function: Callable[[Tensor], Tensor],
+        at: Tensor,
+        directions: Tensor,
+    ) -> None:
+        """The gradient of ``function``, with the items first as ``at`` has them, along each of the
+        directions by differences, if those of both sides agree. Where they do not there is a kink,
+        and no gradient is the only one."""
+        what = f"the gradient of {operation} by finite differences"
+        leaf = at.clone().requires_grad_()
+        with self.works(what, where):
+            here = function(leaf)
+            factors = torch.linspace(1.0, 2.0, max(here.numel(), 1), dtype=here.dtype)
+            factors = factors[: here.numel()].view(here.shape)
+            given = gradient((here * factors).sum(), leaf)
+        for number, direction in enumerate(directions):
+            step = LONG_STEP * direction
+            with self.works(what, where), torch.no_grad():
+                after = (function(at + step) - here) / LONG_STEP
+                before = (here - function(at - step)) / LONG_STEP
+            size = 1.0 + float(direction.abs().sum())
+            smooth = ((after - before).abs() < SMOOTH * size).reshape(len(at), -1).all(1)
+            expected = (0.5 * (after + before) * factors).reshape(len(at), -1).sum(1)
+            found = (given * direction).flatten(1).sum(1)
+            for b in smooth.nonzero().flatten().tolist():
+                self.same(
+                    what,
+                    f"{where}, item {b} along direction {number}",
+                    found[b],
+                    expected[b],
+                    1e-3,
+                    SMOOTH * size,
+                )
+
     @contextmanager
     def works(self, operation: str, given: str = "") -> Iterator[None]:
-        """What is inside may only fail by an assertion."""
+        """Assert that the code inside the context raises nothing except for AssertionError."""
         try:
             yield
         except AssertionError:
@@ -199,7 +259,7 @@ class Report:
 
 
 def first_failures(checks: Iterator[Check]) -> None:
-    """Run all of them; one AssertionError that says what failed, if any did."""
+    """Run all checks, and raise one AssertionError with all failures, if there are any."""
     failed = []
     for check in checks:
         try:
@@ -219,7 +279,10 @@ def first_failures(checks: Iterator[Check]) -> None:
 
 
 def gradient(value: Tensor, leaf: Tensor) -> Tensor:
-    """That of a number, 0 where it does not depend on the leaf; the graph stays."""
+    """Return the gradient of a value, and keep the graph.
+
+    The gradient is 0 if the value does not depend on the leaf.
+    """
     found = None
     if value.requires_grad:
         (found,) = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)

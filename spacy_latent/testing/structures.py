@@ -32,6 +32,7 @@ from spacy_latent.testing.reports import (
     gradient,
     written,
 )
+from spacy_latent.testing.ties import tied_scores
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -96,11 +97,12 @@ def structure_checks(
     log_prob, top_k, sparsemap, contains, encode and decode, and smoothed sums, with their gradients
     and for marginals the product with the Hessian; how often each structure is sampled; and, to the
     digits that totals have, what is best beside scores of 1e15 and 1e30, and sums where structures
-    have to use scores of −1e15 and −1e30, which may be refused. Then that nothing depends on
-    padding, layout, the rest of the batch, chance or torch's inference mode; that dtypes are kept,
-    and atoms of SparseMAP are members in half precision, too; and that errors name the item. Where
-    ``structure.tractable`` (``has_map`` for map, ``linear`` for sparsemap) does not promise an
-    operation, it may raise NotTractable instead.
+    have to use scores of −1e15 and −1e30, which may be refused. So are the best, several,
+    marginals, samples and SparseMAP where scores tie, as equal words make them. Then that nothing
+    depends on padding, layout, the rest of the batch, chance or torch's inference mode; that dtypes
+    are kept, and atoms of SparseMAP are members in half precision, too; and that errors name the
+    item. Where ``structure.tractable`` (``has_map`` for map, ``linear`` for sparsemap) does not
+    promise an operation, it may raise NotTractable instead.
 
     members: all structures of an item of a given length, ``(M, *parts)`` 0/1 arrays; the length is
         an int, or a tuple of one for each axis, as in ``lengths``. A few thousand at most.
@@ -278,26 +280,29 @@ class _Contract:
 
     def check_map(self) -> None:
         for given, scores in self.cases():
-            z = self.call("map", scores.requires_grad_(), self.lengths, given=given)
-            if z is None:
-                return
-            self.report.holds("map", not z.requires_grad, f"{given}: the result has a gradient.")
-            self.members("map", given, z[None], scores)
-            for b in range(len(self.listing)) if self.structure.linear else ():
-                _, totals = self.listing.feasible(scores.detach(), b)
-                own = self.listing.log_potential(
-                    self.listing.own(z, b)[None],
-                    self.listing.own(scores.detach(), b),
-                    self.listing.sizes[b],
-                )
-                self.report.same(
-                    "map",
-                    f"{given}, the score of {self.listing.item(b)}",
-                    own[0],
-                    totals.max(),
-                    1e-12,
-                    1e-12,
-                )
+            self.best(given, scores.requires_grad_())
+
+    def best(self, given: str, scores: Tensor) -> None:
+        z = self.call("map", scores, self.lengths, given=given)
+        if z is None:
+            return
+        self.report.holds("map", not z.requires_grad, f"{given}: the result has a gradient.")
+        self.members("map", given, z[None], scores)
+        for b in range(len(self.listing)) if self.structure.linear else ():
+            _, totals = self.listing.feasible(scores.detach(), b)
+            own = self.listing.log_potential(
+                self.listing.own(z, b)[None],
+                self.listing.own(scores.detach(), b),
+                self.listing.sizes[b],
+            )
+            self.report.same(
+                "map",
+                f"{given}, the score of {self.listing.item(b)}",
+                own[0],
+                totals.max(),
+                1e-12,
+                1e-12,
+            )
 
     def members(self, operation: str, given: str, z: Tensor, scores: Tensor) -> list[Tensor]:
         """Check that ``(K, B, *shape)`` are structures of their items that the scores allow, and
@@ -326,46 +331,49 @@ class _Contract:
         return numbers
 
     def check_top_k(self) -> None:
+        for given, scores in self.cases():
+            self.several_best(given, scores)
+
+    def several_best(self, given: str, scores: Tensor) -> None:
         listing = self.listing
         # As many as the scores of decisions need for all, or few where the best are exact.
         most = max(len(z) for z in listing.members)
         counts = (1, 3, min(most + 2, 40)) if self.structure.linear else (most + 2,)
-        for given, scores in self.cases():
-            for k in counts:
-                best = self.call("top_k", scores, self.lengths, k, given=given)
-                if best is None:
-                    return
-                shape = (k, len(listing))
+        for k in counts:
+            best = self.call("top_k", scores, self.lengths, k, given=given)
+            if best is None:
+                return
+            shape = (k, len(listing))
+            self.report.holds(
+                "top_k",
+                tuple(best.z.shape[:2]) == shape and tuple(best.scores.shape) == shape,
+                f"{given}, k = {k}: given shapes {tuple(best.z.shape)} and "
+                f"{tuple(best.scores.shape)}; expected {shape} and parts, and {shape}.",
+            )
+            for b in range(len(listing)):
+                z, totals = listing.feasible(scores, b)
+                if not self.structure.linear:
+                    totals = totals.log_softmax(0)
+                    kept = totals.exp() > 0
+                    z, totals = z[kept], totals[kept]
+                expected = totals.sort(descending=True).values[:k]
+                there = f"{given}, k = {k}, scores of {listing.item(b)}"
+                found = best.scores[: len(expected), b]
+                self.report.same("top_k", there, found, expected, 1e-9, 1e-9)
+                beyond = best.scores[len(expected) :, b]
                 self.report.holds(
                     "top_k",
-                    tuple(best.z.shape[:2]) == shape and tuple(best.scores.shape) == shape,
-                    f"{given}, k = {k}: given shapes {tuple(best.z.shape)} and "
-                    f"{tuple(best.scores.shape)}; expected {shape} and parts, and {shape}.",
+                    beyond.isneginf().all(),
+                    f"{there}: there are {len(expected)} structures, and what comes after them "
+                    f"is {beyond.tolist()[:5]} in place of -inf.",
                 )
-                for b in range(len(listing)):
-                    z, totals = listing.feasible(scores, b)
-                    if not self.structure.linear:
-                        totals = totals.log_softmax(0)
-                        kept = totals.exp() > 0
-                        z, totals = z[kept], totals[kept]
-                    expected = totals.sort(descending=True).values[:k]
-                    there = f"{given}, k = {k}, scores of {listing.item(b)}"
-                    found = best.scores[: len(expected), b]
-                    self.report.same("top_k", there, found, expected, 1e-9, 1e-9)
-                    beyond = best.scores[len(expected) :, b]
-                    self.report.holds(
-                        "top_k",
-                        beyond.isneginf().all(),
-                        f"{there}: there are {len(expected)} structures, and what comes after them "
-                        f"is {beyond.tolist()[:5]} in place of -inf.",
-                    )
-                    number = listing.find(b, best.z[: len(expected), b])
-                    self.report.holds(
-                        "top_k",
-                        (number >= 0).all() and len(number.unique()) == len(number),
-                        f"{there}: {number.tolist()} are the places in the list of what is given; "
-                        "expected different ones, none of them -1.",
-                    )
+                number = listing.find(b, best.z[: len(expected), b])
+                self.report.holds(
+                    "top_k",
+                    (number >= 0).all() and len(number.unique()) == len(number),
+                    f"{there}: {number.tolist()} are the places in the list of what is given; "
+                    "expected different ones, none of them -1.",
+                )
 
     def check_large_scores(self) -> None:
         """Of the best, beside scores that take all digits of a total from the others."""
@@ -611,35 +619,36 @@ class _Contract:
         self.sums("entropy")
 
     def sums(self, operation: str) -> None:
-        listing = self.listing
         for given, scores in self.cases():
-            leaf, other = scores.clone().requires_grad_(), scores.clone().requires_grad_()
-            found = self.call(operation, leaf, self.lengths, given=given)
-            if found is None:
-                return
-            values, listed = [], []
-            for b in range(len(listing)):
-                expected = self.reference(operation, other, b)
-                own = listing.own(found, b) if operation == "marginals" else found[b]
-                self.report.same(
-                    operation,
-                    f"{given}, {listing.item(b)}",
-                    own,
-                    expected,
-                    self.tolerance,
-                    self.tolerance,
-                )
-                up = self.random(b + 3, expected.numel())
-                values.append(own.flatten() * up)
-                listed.append(expected.flatten() * up)
-            if operation == "marginals":
-                self.nothing_outside(operation, given, found, scores)
-            self.report.holds(
-                operation, found.requires_grad, f"{given}: the result has no gradient."
-            )
-            self.same_gradients(operation, given, torch.cat(values), leaf, torch.cat(listed), other)
+            self.sum(operation, given, scores)
         if operation == "log_partition":
             self.gradient_is_marginals()
+
+    def sum(self, operation: str, given: str, scores: Tensor) -> None:
+        listing = self.listing
+        leaf, other = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+        found = self.call(operation, leaf, self.lengths, given=given)
+        if found is None:
+            return
+        values, listed = [], []
+        for b in range(len(listing)):
+            expected = self.reference(operation, other, b)
+            own = listing.own(found, b) if operation == "marginals" else found[b]
+            self.report.same(
+                operation,
+                f"{given}, {listing.item(b)}",
+                own,
+                expected,
+                self.tolerance,
+                self.tolerance,
+            )
+            up = self.random(b + 3, expected.numel())
+            values.append(own.flatten() * up)
+            listed.append(expected.flatten() * up)
+        if operation == "marginals":
+            self.nothing_outside(operation, given, found, scores)
+        self.report.holds(operation, found.requires_grad, f"{given}: the result has no gradient.")
+        self.same_gradients(operation, given, torch.cat(values), leaf, torch.cat(listed), other)
 
     def gradient_is_marginals(self) -> None:
         leaf = self.scores(forbids=True, offset=1000).requires_grad_()
@@ -1014,19 +1023,25 @@ class _Contract:
 
     def check_sparsemap(self) -> None:
         for given, scores in self.cases():
-            solution = self.call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
-            if solution is None:
+            if not self.average(given, scores):
                 return
-            self.nothing_outside("sparsemap", given, solution.mean, scores)
-            if self.structure.has_map:
-                self.mixture(given, solution, scores)
-            self.optimal(given, solution, scores)
         if self.structure.has_map:
             for dtype in (torch.float16, torch.bfloat16):
                 given, scores = f"scores in {dtype}", self.scores(0.5, offset=2000).to(dtype)
                 solution = self.call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
                 self.of_the_list(given, solution)
         self.gradient_of_sparsemap()
+
+    def average(self, given: str, scores: Tensor) -> bool:
+        """RETURNS: whether there is one."""
+        solution = self.call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
+        if solution is None:
+            return False
+        self.nothing_outside("sparsemap", given, solution.mean, scores)
+        if self.structure.has_map:
+            self.mixture(given, solution, scores)
+        self.optimal(given, solution, scores)
+        return True
 
     def mixture(self, given: str, solution: SparseSolution, scores: Tensor) -> None:
         weights, atoms = solution.weights, solution.atoms
@@ -1127,6 +1142,30 @@ class _Contract:
             1e-5,
             1e-5,
         )
+
+    # ---------------------------------------------------------------- ties
+
+    def check_ties(self) -> None:
+        """One of the best structures, several different ones, and marginals and samples of all; of
+        SparseMAP, the gradient wherever there is one, which is of all structures that tie."""
+        parts = self.parts()
+        for given, tied in tied_scores(len(self.listing), self.listing.shape, self.seed):
+            scores = tied.masked_fill(~parts, torch.nan)
+            self.best(given, scores)
+            self.several_best(given, scores)
+            self.sum("marginals", given, scores)
+            count = max(self.num_samples // 8, 1)
+            drawn = self.call("sample", scores, self.lengths, count, self.generator(3), given=given)
+            if drawn is not None:
+                self.frequencies("sample", given, drawn, scores)
+            if self.average(given, scores):
+                self.report.agrees_with_both_sides(
+                    "sparsemap",
+                    given,
+                    lambda values: self.structure.sparsemap(values, self.lengths, 1000, 1e-11).mean,
+                    tied.masked_fill(~parts, 0.0),
+                    self.random(140, 2, *scores.shape) * parts,
+                )
 
     # ---------------------------------------------------------------- what changes nothing
 

@@ -1,4 +1,4 @@
-"""Drawings of structures, by displaCy's conventions."""
+"""Drawings of structures with the conventions of displaCy."""
 
 from spacy_latent.visualize.displacy_drawing import make_drawings
 from spacy_latent.visualize.drawing import render, render_svg, serve

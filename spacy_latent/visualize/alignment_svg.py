@@ -1,4 +1,4 @@
-"""Alignments as two columns of words with lines between them."""
+"""Alignments drawn as two columns of words with lines between them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ from spacy_latent.visualize.text_size import widest
 WORD = 15
 ROW = 24
 LABEL = 10
-# Between the columns: the taller they are the further, or lines would run up and down.
+# Least and greatest distance between the columns. It grows with their height, because lines
+# between close columns would be almost vertical.
 BETWEEN = (170.0, 460.0)
 DESCRIBED = 40
 
 
 @dataclass(frozen=True)
 class DrawnCell:
-    """A pair of positions in the two texts. chosen: it is part of the best structure. set_apart,
-    shared: as of :class:`spacy_latent.visualize.tree_svg.DrawnArc`."""
+    """Pair of positions in the two texts.
+
+    Attributes:
+        source: Position in the first text.
+        target: Position in the second text.
+        probability: Probability of the pair.
+        chosen: True if the pair is part of the best structure.
+        set_apart, shared: As in :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
+    """
 
     source: int
     target: int
@@ -33,7 +41,7 @@ class DrawnCell:
     set_apart: bool = False
     shared: bool = False
 
-    # What a legend asks of every part that is drawn.
+    # The legend reads this attribute of every part that is drawn.
     label = ""
 
     @property
@@ -42,7 +50,7 @@ class DrawnCell:
 
     @property
     def color(self) -> str:
-        """Its name in the palette."""
+        """Name of the colour in the palette."""
         return "contrast" if self.set_apart else "muted" if self.shared else "accent"
 
 
@@ -56,10 +64,21 @@ def draw_alignment(
     caption: str = "",
     weight: float | None = None,
 ) -> Picture:
-    """The first text in the left column, or in the right one where writing begins there; a line
-    for each cell, as wide and dark as it is probable, dashed where it was not chosen.
+    """Draw two columns of words, with a line for each cell.
 
-    Columns, not rows: lines stay short when the texts are long. known: probabilities are stored.
+    The first text is in the left column, or in the right one for text that runs from right to left.
+    The width and the darkness of a line grow with the probability of the cell. Lines of cells that
+    are not chosen are dashed. Columns, unlike rows, keep the lines short when the texts are long.
+
+    Args:
+        source: Words of the first text.
+        target: Words of the second text.
+        cells: The pairs to draw.
+        look: Options of the drawing.
+        title: Title of the drawing.
+        known: True if probabilities are stored.
+        caption: Caption of the picture.
+        weight: Weight of the structure among its alternatives.
     """
     first, second = (widest(map(shortened, words), WORD) for words in (source, target))
     rows = max(len(source), len(target), 1)
@@ -68,7 +87,7 @@ def draw_alignment(
     across = end + 8 + second + look.offset_x
     down = rows * ROW + 16
 
-    # A shorter text is spread over the height of the longer one, so that lines run level.
+    # A shorter text is spread over the height of the longer one, to keep lines horizontal.
     def y(i: int, words: Sequence[str]) -> float:
         return 8 + (i + 0.5) * rows * ROW / len(words)
 
@@ -94,7 +113,7 @@ def draw_alignment(
         group = {"class": "sl-cell", "opacity": seen}
         drawn = element("g", group, tooltip, element("path", line))
         content.append(of_words(look.marked, (cell.source, f"b{cell.target}"), drawn))
-    # "end" is the left edge where writing runs to the left: the anchors need no mirroring.
+    # For text from right to left, "end" is the left edge, so that the anchors need no mirroring.
     columns = ((source, start - 8, "end", ""), (target, end + 8, "start", "b"))
     for words, place, anchor, text_name in columns:
         for i, word in enumerate(words):
@@ -116,7 +135,7 @@ def draw_alignment(
 
 
 def said(cell: DrawnCell, source: Sequence[str], target: Sequence[str], known: bool) -> str:
-    """A cell in words."""
+    """Return a cell in words."""
     pair = f"{shortened(source[cell.source])} ~ {shortened(target[cell.target])}"
     return f"{pair} ({cell.probability:.2f})" if known else pair
 
@@ -124,7 +143,7 @@ def said(cell: DrawnCell, source: Sequence[str], target: Sequence[str], known: b
 def description(
     cells: Sequence[DrawnCell], source: Sequence[str], target: Sequence[str], known: bool
 ) -> str:
-    """The strongest cells in words, for readers who do not see the drawing."""
+    """Return the strongest cells in words, as the description of the drawing for screen readers."""
     strongest = sorted(cells, key=lambda cell: -cell.probability)[:DESCRIBED]
     listed = "; ".join(said(cell, source, target, known) for cell in strongest)
     more = f"; and {len(cells) - DESCRIBED} more" if len(cells) > DESCRIBED else ""

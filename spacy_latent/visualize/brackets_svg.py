@@ -1,4 +1,4 @@
-"""Spans of words as brackets below them: constituency trees, shift-reduce trees, segments."""
+"""Spans of words drawn as brackets below them: constituency and shift-reduce trees, segments."""
 
 from __future__ import annotations
 
@@ -30,8 +30,15 @@ DESCRIBED = 40
 
 @dataclass(frozen=True)
 class DrawnBracket:
-    """Words ``start`` to ``end``, without that. category: number of its colour. label: text.
-    set_apart, faint, shared: as of :class:`spacy_latent.visualize.tree_svg.DrawnArc`."""
+    """Bracket below the words ``start`` to ``end``, exclusive.
+
+    Attributes:
+        start, end: Positions of the words.
+        probability: Probability of the span.
+        label: Text of the label.
+        category: Number of the colour.
+        faint, set_apart, shared: As in :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
+    """
 
     start: int
     end: int
@@ -52,9 +59,17 @@ def draw_brackets(
     weight: float | None = None,
     counters: np.ndarray | None = None,
 ) -> Picture:
-    """A row of words, and a bracket below each span: longer ones further down.
+    """Draw a row of words with a bracket below each span; longer spans are lower.
 
-    counters: see :func:`spacy_latent.visualize.curves_svg.draw_curves`; they stand below all that.
+    Args:
+        words: The words.
+        brackets: The spans to draw.
+        look: Options of the drawing.
+        title: Title of the drawing.
+        caption: Caption of the picture.
+        weight: Weight of the structure among its alternatives.
+        counters: Counters to draw below the brackets; see
+            :func:`spacy_latent.visualize.curves_svg.draw_curves`.
     """
     depth = levels([(b.start, b.end) for b in brackets])
     step = min(STEP[1], max(STEP[0], HEIGHT / max([1, *depth])))
@@ -97,8 +112,10 @@ def draw_brackets(
 
 
 def _edges(words: Sequence[str], labelled: Sequence[DrawnBracket], look: Look) -> list[float]:
-    """Where words begin, and where the last one ends: no word and no label is wider than its
-    place."""
+    """Return the start of each word and the end of the last one.
+
+    No word and no label is wider than the space that it gets.
+    """
     ending: dict[int, list[DrawnBracket]] = defaultdict(list)
     for bracket in labelled:
         ending[bracket.end].append(bracket)

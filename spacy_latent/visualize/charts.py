@@ -10,16 +10,22 @@ from spacy_latent.errors import number_of
 from spacy_latent.visualize.elements import Markup, tag
 from spacy_latent.visualize.text_size import text_width
 
-# Okabe and Ito's colours, told apart by everyone, without the black and yellow that one of the
-# themes hides.
+# Colours of Okabe and Ito that colour-blind readers can distinguish. Black and yellow are left
+# out, because the dark or the light theme hides them.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-# Font size of what stands beside a line, as in report.css.
+# Font size of the text next to a line, as in report.css.
 SMALL = 12
 DASHES = (None, "6 3", "2 3", "8 3 2 3")
 
 
 def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
-    """low, high: what the axis begins and ends with, in words."""
+    """Return a histogram of the counts.
+
+    Args:
+        counts: The count of each bin.
+        low: Label of the beginning of the axis.
+        high: Label of the end of the axis.
+    """
     top, width, height = max(counts, default=0) or 1, 8, 26
     bars = [
         tag(
@@ -43,7 +49,7 @@ def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
 
 
 def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool = False) -> Markup:
-    """A share of 1 as a bar, with its interval."""
+    """Return a bar for a share of 1, with its interval."""
     width, height = 180, 16
     parts = [tag("rect", class_="frame", x=0.5, y=0.5, width=width, height=height - 1)]
     if math.isfinite(share):
@@ -60,8 +66,11 @@ def bar(share: float, low: float = math.nan, high: float = math.nan, other: bool
 
 
 def reliability_diagram(bins: Sequence[Bin]) -> Markup:
-    """How many predictions are right beside how probable they are said to be: a bar for each range
-    of probability, with its interval, and a point where it should end."""
+    """Return a diagram of the accuracy of predictions against their predicted probabilities.
+
+    Each range of probabilities has a bar with its interval, and a point at the height that a
+    calibrated model would reach.
+    """
     size, left, below = 320, 44, 34
     parts = [
         tag("path", class_="frame", d=f"M{left},0V{size}H{left + size}"),
@@ -127,7 +136,7 @@ def _reliability_bar(one: Bin, size: int, left: int) -> list[Markup]:
 
 
 def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[float]]) -> Markup:
-    """Lines over training steps, each with its name at its end; NaN leaves a point out."""
+    """Return lines over training steps, each with its name at its end; NaN leaves a point out."""
     width, height, left, below = 370, 190, 48, 30
     values = [value for line in lines.values() for value in line if math.isfinite(value)]
     low, high = min([0.0, *values]), max(values, default=1.0)
@@ -169,7 +178,7 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
     for place, name, value, colour in sorted(ends):
         said = f"{name} {_short(value)}"
         room = max(room, 20 + text_width(said, SMALL))
-        # Names stand clear of each other.
+        # Keep a distance between the names.
         at = max(place + 4, at + 16)
         parts.append(
             tag("path", d=f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}", stroke=colour)

@@ -1,4 +1,4 @@
-"""Counters of a scorer as curves under the words that they run over."""
+"""Counters of a scorer drawn as curves below the words."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ LABEL = 10
 def draw_curves(
     counters: np.ndarray | None, ends: Sequence[float], across: float, top: float, look: Look
 ) -> tuple[str, float]:
-    """Markup of a curve for each counter, one below the other, and the height that they take.
+    """Return the markup of one curve per counter, stacked vertically, and the height of all curves.
 
-    counters: ``(words, K)``, their values after each word, from 0 before the first; None for none.
-        Between the ends of two words a curve is straight: it rises under a word that adds to the
-        counter. Each has a scale of its own, with 0 and the least and greatest value at its side.
-    ends: of each word, from where writing begins. across: of the whole drawing.
+    Between the ends of two words a curve is straight: it rises below a word that adds to the
+    counter. Each curve has its own scale, with 0 and the least and the greatest value at its side.
+
+    Args:
+        counters: ``(words, K)``, the values after each word, starting from 0 before the first word;
+            None for no counters.
+        ends: End of each word, from the side where writing begins.
+        across: Width of the whole drawing.
+        top: Vertical position of the first curve.
+        look: Options of the drawing.
     """
     if counters is None or not len(ends):
         return "", 0.0
@@ -76,7 +82,7 @@ def draw_curves(
 
 
 def said_of_curves(counters: np.ndarray | None) -> str:
-    """How far each counter goes, for those who do not see it."""
+    """Return the range of each counter in words, for screen readers."""
     if counters is None or not len(counters):
         return ""
     bounds = [(min(0.0, *column), max(0.0, *column)) for column in counters.T.tolist()]
@@ -87,5 +93,5 @@ def said_of_curves(counters: np.ndarray | None) -> str:
 
 
 def _rounded(value: float) -> str:
-    """With one digit, and no minus before a zero."""
+    """Return the value with one decimal, without a minus sign before a zero."""
     return f"{round(float(value), 1) + 0.0:.1f}"

@@ -1,4 +1,4 @@
-"""Latent structures in displaCy's own drawings."""
+"""Latent structures drawn by displaCy itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spacy_latent.visualize.picture import weight_text
 from spacy_latent.visualize.subject import PARTS_PER_WORD
 from spacy_latent.visualize.text_size import widest
 
-# The size that displaCy leaves to the browser.
+# Font size, which displaCy leaves to the browser.
 WORD = 16
 INSIDE = (
     "Structures inside of another component, such as a LatentTok2Vec, are written by "
@@ -43,10 +43,13 @@ def render_with_displacy(
     options: Mapping[str, object] | None,
     gold: Sequence[Doc] | None,
 ) -> str:
-    """Draw structures with ``displacy.render``: its look, without widths and opacities.
+    """Draw structures with ``displacy.render``, without line widths and opacities.
 
-    style: "dep" for trees, "ent" for items, "span" for tags, spans and segments. Any other than
-        that which fits is refused. The rest: see :func:`spacy_latent.visualize.render`.
+    See :func:`spacy_latent.visualize.render` for the other arguments.
+
+    Args:
+        style: "dep" for trees, "ent" for items, "span" for tags, spans and segments. A style that
+            does not match the structure is refused.
     """
     theirs: dict[str, Any] = dict(options or {})
     own = {name: theirs.pop(name, None) for name in OWN_OPTIONS}
@@ -89,7 +92,7 @@ def render_with_displacy(
         if page and docs and not any(len(doc._.latent) for doc in docs):
             raise LatentError(NO_STRUCTURE)
         return displacy.render([], page=page, jupyter=jupyter, manual=True)
-    # In a notebook displaCy shows what it draws, and gives nothing.
+    # In a notebook, displaCy shows its drawing and returns None.
     if page and not one_style and None not in markup:
         settings = drawings[0]["settings"]
         figures = "".join(TPL_FIGURE.format(content=drawn) for drawn in markup)
@@ -107,7 +110,7 @@ def no_structure_of(component: str, there: str) -> str:
 
 
 def _style(drawing: dict[str, Any]) -> str:
-    """Which of displaCy's styles a drawing is for."""
+    """Return the displaCy style that a drawing is for."""
     return "dep" if "arcs" in drawing else "ent" if "ents" in drawing else "span"
 
 
@@ -119,8 +122,10 @@ def make_drawings(
     alternatives: int = 0,
     gold: Doc | None = None,
 ) -> list[dict[str, object]]:
-    """What ``displacy.render(..., manual=True)`` draws; arguments as for
-    :func:`spacy_latent.visualize.render`."""
+    """Return the data that ``displacy.render(..., manual=True)`` draws.
+
+    See :func:`spacy_latent.visualize.render` for the arguments.
+    """
     if component is not None and component not in doc._.latent:
         there = ", ".join(doc._.latent) or "nothing"
         raise LatentError(no_structure_of(component, there))
@@ -147,8 +152,8 @@ def _span_drawings(
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
     for name in ("arcs", "spans"):
-        # Labels of these are probabilities, but for those of tags and segments, which are few.
-        # displaCy stacks all that overlap: 30 words with all arcs would be 50,000 pixels wide.
+        # Labels are probabilities, except for tags and segments, which are few. displaCy stacks
+        # all labels that overlap: 30 words with all arcs would be 50,000 pixels wide.
         if name in drawing and not _has_labels(span):
             parts: Any = drawing[name]
             strongest = sorted(parts, key=lambda part: part["label"], reverse=True)
@@ -158,7 +163,7 @@ def _span_drawings(
 
 
 def _has_labels(span: SpanStructure) -> bool:
-    """Of tags, and of brackets with a third number."""
+    """Return whether the structure has labels: tags, or brackets with a third number."""
     kind = find_kind(span.kind)
     return "tags" in kind.accessors or any(len(part) > 2 for part in kind.parts(span.decoded))
 
@@ -168,7 +173,7 @@ def _gold_drawing(doc: Doc, start: int, end: int) -> dict[str, Any]:
     for token in doc[start:end]:
         root = token.head.i == token.i
         words.append({"text": token.text, "tag": "root" if root else ""})
-        # A head outside the span has no place in this picture.
+        # A head outside of the span cannot be drawn.
         if not root and start <= token.head.i < end:
             ends = sorted((token.i - start, token.head.i - start))
             arcs.append(

@@ -1,4 +1,4 @@
-"""Drawings of latent structures, by displaCy's conventions: the entry to this package."""
+"""Drawings of latent structures with the conventions of displaCy: entry points of this package."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from spacy_latent.visualize.styles import draw_figure, known_styles
 from spacy_latent.visualize.subject import TITLE_WORDS, Subject
 
 DISPLACY_STYLES = ("dep", "ent", "span")
-# Of a pair that is aligned piece by piece, pieces are drawn up to so many words of both texts: each
-# drawing has a row for each word.
+# Greatest number of words, in both texts together, of the drawn pieces of a pair that is aligned
+# piece by piece. Each drawing has a row for each word.
 WORDS_OF_A_PAIR = 1000
 
 
@@ -50,33 +50,50 @@ def render(
     title: str | None = None,
     closing: Markup = NOTHING,
 ) -> str:
-    """Draw the latent structures of docs, as ``displacy.render`` does parses and entities.
+    """Draw the latent structures of docs, as ``displacy.render`` draws parses and entities.
 
-    component: name of the component; None draws those of all.
-    style: None for that which fits each structure. "tree" draws arcs over the words, "alignment"
-        two columns of words with lines between them, "heatmap" a square for each pair of words
-        (alignments, trees) or of a tag and a word, "tags" rows of tags, "entities" those that tags
-        such as B-PER make, "rationale" highlighted words, "brackets" spans and segments, "parts" a
-        row for each part where nothing is known of the parts. "dep", "ent" and "span" are
-        displaCy's own drawings of trees, of items, and of tags, spans and segments. A style that
-        does not fit is refused. Kinds of one's own may have further ones, see
-        :mod:`spacy_latent.kinds`.
-    page: a whole HTML page. minify: without line breaks. jupyter: show it in a notebook; None to
-        find out. The wrapper of ``displacy.set_render_wrapper`` is used.
-    options: those of :class:`spacy_latent.visualize.look.Look`: threshold, alternatives, fold,
-        probabilities; and displaCy's compact, distance, color, bg, font and so on.
-    gold: docs of the same tokens with dependency heads, drawn below the words of latent trees;
-        arcs that only one of the two has are set apart.
-    opening, closing: what a whole page has above and below the drawings, such as a
-        :func:`spacy_latent.visualize.figure_table.figure_table`; by default it opens with the
-        title and with what is seen.
-    title: of a whole page; by default it names the components, and the text where there is but one.
-    RETURNS: a single drawing of arcs, pairs or brackets is an SVG that can be a file of its own;
-        everything else is HTML with its own style. Nothing in a notebook, which shows it.
+    Custom kinds may have further styles, see :mod:`spacy_latent.kinds`. The render wrapper of
+    ``displacy.set_render_wrapper`` is applied.
 
-    Raises LatentError for a component that is not on a doc, a style that does not fit, a threshold
-    without stored probabilities, options that nothing knows, and gold of other tokens; a
-    whole page also for docs on which no component wrote a structure.
+    Args:
+        docs: Docs or spans.
+        component: Name of the component; None draws the structures of all components.
+        style: None selects the style that matches each structure. A style that does not match is
+            refused.
+
+            - "tree": arcs over the words.
+            - "alignment": two columns of words with lines between them.
+            - "heatmap": a square for each pair of words (alignments, trees), or for each tag and
+              word.
+            - "tags": rows of tags.
+            - "entities": the entities that tags such as B-PER form.
+            - "rationale": highlighted words.
+            - "brackets": spans and segments.
+            - "parts": a row for each part, for parts without a known meaning.
+            - "dep", "ent" and "span": displaCy's own drawings of trees, of items, and of tags,
+              spans and segments.
+        page: Return a whole HTML page.
+        minify: Remove line breaks.
+        jupyter: Show the drawing in a notebook; None detects a notebook.
+        options: The options of :class:`spacy_latent.visualize.look.Look`: threshold, alternatives,
+            fold, probabilities; and displaCy's compact, distance, color, bg, font and so on.
+        gold: Docs of the same tokens with dependency heads. They are drawn below the words of
+            latent trees, and arcs that only one of the two trees has are set apart.
+        opening: Content of a whole page above the drawings, such as a
+            :func:`spacy_latent.visualize.figure_table.figure_table`. The default is the title and a
+            description of the drawings.
+        title: Title of a whole page. The default has the names of the components, and the text if
+            there is only one.
+        closing: Content of a whole page below the drawings.
+
+    Returns:
+        SVG that can be stored as a file, for a single drawing of arcs, pairs or brackets. HTML with
+        its own style sheet otherwise. Nothing in a notebook, which shows the drawing.
+
+    Raises:
+        LatentError: If a doc lacks the component, the style does not match, a threshold is given
+            without stored probabilities, an option is unknown, or the gold docs have other tokens.
+            For a whole page also if no component wrote a structure on the docs.
     """
     made = _as_docs(docs)
     golds = _as_gold(made, gold)
@@ -86,8 +103,8 @@ def render(
             made, component, style, page, minify, jupyter, dict(options or {}), golds
         )
     figures = make_figures(made, component, style, look, golds)
-    # Not of texts without words, on which a component has written that there is nothing, nor a page
-    # that holds something else.
+    # No error for docs without words, on which a component has recorded an empty result, and no
+    # error for a page with other content.
     bare = page and not opening and not closing
     if bare and made and not any(len(doc._.latent) for doc in made):
         raise LatentError(NO_STRUCTURE)
@@ -109,10 +126,12 @@ def render_svg(
     options: Mapping[str, object] | None = None,
     gold: Doc | Sequence[Doc] | None = None,
 ) -> str:
-    """One SVG with all drawings: those of one structure side by side, structures in rows.
+    """Draw all structures as one SVG: one row per structure, with its drawings side by side.
 
-    Arguments as for :func:`render`. Texts are folded at the option ``fold``. Raises LatentError for
-    displaCy's own styles, and if there is nothing to draw.
+    See :func:`render` for the arguments. Texts are folded at the option ``fold``.
+
+    Raises:
+        LatentError: If the style is one of displaCy's own styles, or there is nothing to draw.
     """
     made = _as_docs(docs)
     look = Look.from_options(options)
@@ -143,7 +162,13 @@ def serve(
 ) -> None:
     """Serve the drawings until interrupted, as ``displacy.serve`` does.
 
-    host: unlike displaCy's, only this machine can see them unless another one is given.
+    See :func:`render` for the other arguments.
+
+    Args:
+        port: Port to listen on.
+        host: Host to listen on. Unlike with displaCy, only this machine can see the drawings unless
+            another host is given.
+        auto_select_port: Select another port if this one is taken.
     """
     markup = render(docs, component, style, page, minify, False, options, gold)
     serve_markup(markup, port, host, auto_select_port)
@@ -156,7 +181,7 @@ def make_figures(
     look: Look,
     gold: Sequence[Doc] | None,
 ) -> list[Figure]:
-    """The drawings of each structure of each doc; arguments as for :func:`render`."""
+    """Return the drawings of each structure of each doc; see :func:`render` for the arguments."""
     if style is not None and style not in known_styles():
         known = ", ".join([*known_styles(), *DISPLACY_STYLES])
         raise LatentError(
@@ -185,8 +210,11 @@ def make_figures(
 
 
 def drawn_pieces(spans: Sequence[SpanStructure]) -> int:
-    """How many of the structures of a doc are drawn: all, but of a pair of texts in pieces at least
-    one and no more than :data:`WORDS_OF_A_PAIR` words."""
+    """Return how many of the structures of a doc are drawn.
+
+    All structures are drawn, with one exception. A pair of texts may be aligned in pieces. At least
+    one piece is then drawn, and no more pieces than have :data:`WORDS_OF_A_PAIR` words together.
+    """
     count, words = 0, 0
     for span in spans:
         if span.other_start is not None and span.other_end is not None:
@@ -198,8 +226,14 @@ def drawn_pieces(spans: Sequence[SpanStructure]) -> int:
 
 
 def is_drawn(doc: Doc, component: str | None) -> bool:
-    """Whether there is a structure to draw: none is on a doc without words, nor on a pair of texts
-    of which one has none. component: as for :func:`render`."""
+    """Return whether there is a structure to draw.
+
+    A doc without words has no structure, and neither has a pair of texts if one text has no words.
+
+    Args:
+        doc: The doc.
+        component: As for :func:`render`.
+    """
     names = [component] if component else list(doc._.latent)
     return any(doc._.latent[name].spans for name in names if name in doc._.latent)
 
@@ -224,7 +258,7 @@ def _as_gold(docs: Sequence[Doc], gold: Doc | Sequence[Doc] | None) -> list[Doc]
 
 
 def page_title(docs: Sequence[Doc], component: str | None) -> str:
-    """Whose structures are on a page, and of what."""
+    """Return the title of a page: the names of the components and the text."""
     there = [component] if component else dict.fromkeys(name for d in docs for name in d._.latent)
     docs = [doc for doc in docs if is_drawn(doc, component)] or docs
     names = ", ".join(there) or "the pipeline"
@@ -235,7 +269,7 @@ def page_title(docs: Sequence[Doc], component: str | None) -> str:
 
 
 def seen(figures: Sequence[Figure]) -> list[str]:
-    """Sentences that say what is seen on a page of figures."""
+    """Return the sentences that describe the figures of a page."""
     return list(dict.fromkeys(figure.seen for figure in figures if figure.seen))
 
 

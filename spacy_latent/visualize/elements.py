@@ -1,4 +1,4 @@
-"""HTML and SVG from Python values: whatever is not :class:`Markup` is escaped."""
+"""HTML and SVG from Python values, with everything escaped that is not :class:`Markup`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spacy_latent.characters import BIDI_CONTROLS, is_harmless
 
 
 class Markup(str):
-    """A piece of HTML that is safe as it stands."""
+    """Piece of HTML that is safe without escaping."""
 
 
 # Elements that have no end tag.
@@ -21,9 +21,15 @@ _NOT_INERT = re.compile(f"[<>&\x7f-\x9f\u2028\u2029{''.join(BIDI_CONTROLS)}]")
 
 
 def tag(element: str, /, *children: object, **attributes: object) -> Markup:
-    """An element. Attributes: ``class_`` for class, underscores for hyphens; None and False leave
-    one out, True stands for a name alone. Children: Markup as it is, lists one after another, None
-    for nothing, and anything else as text."""
+    """Return an element.
+
+    Args:
+        element: Name of the element.
+        children: Content. Markup is inserted unchanged, lists item by item, None as nothing, and
+            anything else as text.
+        attributes: Attributes. ``class_`` is the attribute class, and underscores become hyphens.
+            None and False leave an attribute out; True gives an attribute without a value.
+    """
     shown = []
     for key, value in attributes.items():
         if value is None or value is False:
@@ -49,8 +55,10 @@ def join(*children: object) -> Markup:
 
 
 def text(value: object) -> Markup:
-    """Escaped, and without control characters, which HTML does not allow, and overrides of the
-    direction of what follows."""
+    """Return the escaped value, with control characters and direction overrides replaced.
+
+    HTML does not allow control characters.
+    """
     shown = "".join(
         character if character == "\n" or is_harmless(character) else "\ufffd"
         for character in str(value)
@@ -59,20 +67,19 @@ def text(value: object) -> Markup:
 
 
 def data_block(identifier: str, value: object) -> Markup:
-    """JSON that a script reads and that no markup inside of it can leave."""
+    """Return a script element with JSON data, which no markup inside of the data can close."""
     written = inert_json(value)
     return Markup(f'<script type="application/json" id="{text(identifier)}">{written}</script>')
 
 
 def script_policy(script: str) -> Markup:
-    """The content security policy of a page that has this script, and loads nothing."""
+    """Return the content security policy of a page that has this script and loads nothing."""
     digest = b64encode(sha256(script.encode("utf8")).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return tag("meta", http_equiv="Content-Security-Policy", content=policy)
 
 
 def inert_json(value: object) -> str:
-    """As short as can be, and without a character that HTML reads as markup, or that would turn the
-    direction of what follows."""
+    """Return compact JSON without characters of HTML markup and without direction overrides."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return _NOT_INERT.sub(lambda found: f"\\u{ord(found[0]):04x}", written)

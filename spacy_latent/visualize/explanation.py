@@ -1,4 +1,4 @@
-"""Explanations drawn as rationales are: the text with the words that do for what was said."""
+"""Explanations drawn as rationales: the text with the words that suffice for the prediction."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ NONE_KEPT = "the mask keeps none; enough are the first by leave-one-out"
 
 
 def render_explanations(explanations: Sequence[Explanation]) -> str:
-    """An HTML page with a figure for each: the chosen words, marked as strongly as the learned mask
-    keeps them, other words that it may keep fainter; and the words that leave-one-out marks."""
+    """Return an HTML page with a figure for each explanation.
+
+    A figure has the text twice. The first drawing marks the chosen words as strongly as the learned
+    mask keeps them, and other words that the mask keeps more faintly. The second drawing marks the
+    words that leave-one-out finds.
+    """
     look = Look.from_options({})
     figures = [_figure(explanation, look) for explanation in explanations]
     if explanations:
@@ -41,7 +45,7 @@ def _figure(found: Explanation, look: Look) -> Figure:
     own = look.of(settings_of(found.doc))
     matters = found.falls >= LEAST
     if found.from_falls:
-        # Of weights next to nothing the colours would tell nothing.
+        # The weights are almost 0, so that their colours would be useless.
         mask = _picture(found, found.falls, found.chosen, found.chosen, own, NONE_KEPT)
     else:
         marked = found.chosen | (found.weights >= LEAST)

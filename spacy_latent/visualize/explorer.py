@@ -1,5 +1,7 @@
-"""What a pipeline says of one text, and what it would say if its structures were others: the data
-of the page that ``spacy latent serve`` shows, and of the widget in a notebook."""
+"""Predictions of a pipeline for one text, and predictions under changed structures.
+
+These are the data of the page that ``spacy latent serve`` shows, and of the widget in a notebook.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,19 @@ from spacy_latent.visualize.page import figure_markup
 from spacy_latent.visualize.styles import draw_figure
 from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 
-# Parts less probable are not listed; they can be chosen all the same.
+# Less probable parts are not listed. Users can still choose them.
 LEAST = 0.01
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is read at most. characters, tokens: of a text, or of a pair together. edits: parts that
-    are forbidden or forced at once. seconds: until a request is given up, its turn included."""
+    """Limits of a request.
+
+    Attributes:
+        characters, tokens: Greatest size of a text, or of both texts of a pair together.
+        edits: Greatest number of parts that are forbidden or forced at once.
+        seconds: Time until a request is abandoned, including the time that it waits for others.
+    """
 
     characters: int = 5000
     tokens: int = 300
@@ -45,29 +52,33 @@ class Limits:
 
 
 class TooMuch(LatentError):
-    """What is asked for is beyond the limits."""
+    """Error for a request that exceeds the limits."""
 
 
 class Busy(LatentError):
-    """Another request has taken all the time that there was."""
+    """Error for a request that waited too long for another request."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a pipeline says of a text. doc: with the structures of all its latent layers."""
+    """Predictions of a pipeline for a text.
+
+    Attributes:
+        doc: The doc, with the structures of all latent layers.
+        pipeline: The explorer that made the predictions.
+    """
 
     doc: Doc
     pipeline: Explorer
 
     @property
     def cats(self) -> list[tuple[str, float]]:
-        """The categories, the most probable first."""
+        """Categories with their scores, the most probable first."""
         return sorted(self.doc.cats.items(), key=lambda cat: (-cat[1], cat[0]))
 
     @property
     def entities(self) -> list[tuple[str, str, float | None]]:
-        """Words, label and confidence of each entity; None where no component is known to be so
-        sure of it."""
+        """Words, label and confidence of each entity; None if no component gives a confidence."""
         known = confidences(self.doc)
         return [
             (ent.text, ent.label_, known.get((ent.start, ent.end, ent.label_)))
@@ -91,8 +102,13 @@ class Seen:
 
 
 class Axis(TypedDict):
-    """What a number of a part may be: its name, what it is called in words from the first on, and
-    the number of that first."""
+    """Possible values of one number of a part.
+
+    Attributes:
+        name: Name of the axis.
+        first: Number of the first option.
+        options: The options in words, in order.
+    """
 
     name: str
     first: int
@@ -101,7 +117,14 @@ class Axis(TypedDict):
 
 @dataclass(frozen=True)
 class SeenStructure:
-    """key: name that the structure is stored under. why_not: why it cannot be edited, if so."""
+    """Structure of a text, with its parts as users see them.
+
+    Attributes:
+        seen: The predictions that the structure belongs to.
+        key: Name that the structure is stored under.
+        span: The structure.
+        why_not: Reason if the structure cannot be edited, or "".
+    """
 
     seen: Seen
     key: str
@@ -110,7 +133,7 @@ class SeenStructure:
 
     @property
     def place(self) -> tuple[str, int]:
-        """By which the structure of the same words is found under other edits."""
+        """Key of the structure, the same for the same words under other edits."""
         return self.key, self.span.start
 
     def subject(self, alternatives: int = 0) -> Subject:
@@ -118,22 +141,24 @@ class SeenStructure:
         return Subject(self.seen.doc, self.key, self.span, look, None)
 
     def drawing(self, alternatives: int = 0) -> str:
-        """HTML of the drawing, or of its alternatives; "" where there are none."""
+        """Return HTML of the drawing, or of the alternatives; "" if there are no alternatives."""
         subject = self.subject(alternatives)
         if alternatives and len(self.span.alternatives) < 2:
             return ""
         try:
             return figure_markup(draw_figure(subject, None))
         except LatentError:
-            # Of a kind that nothing draws.
+            # No style draws structures of this kind.
             lines = find_kind(self.span.kind).text(
                 subject.annotation, self.span, 0 if alternatives else None
             )
             return element("pre", {}, "\n".join(map(text, lines)))
 
     def parts(self) -> list[SeenPart]:
-        """Those of the best structure in its order, and then others as far as they are probable,
-        the most probable first."""
+        """Return the parts of the best structure in order, then the other probable parts.
+
+        The other parts are sorted by probability, the most probable first.
+        """
         subject = self.subject()
         chosen, others = subject.structure(None), []
         if subject.known:
@@ -157,14 +182,14 @@ class SeenStructure:
         return visible(find_kind(self.span.kind).part_text(subject.annotation, self.span, part))
 
     def _numbered(self, part: Part) -> str:
-        """Of which words of the span it is, from 1, where others have the same words."""
+        """Return the numbers of the words of a part, from 1, to distinguish equal words."""
         numbers = sorted(int(word.lstrip("b")) + 1 for word in self.words_of(part))
         if not numbers:
             return str(list(part))
         return f"word{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
     def axes(self) -> list[Axis]:
-        """What the numbers of a part may be, one after the other."""
+        """Return the possible values of each number of a part."""
         span, doc = self.span, self.seen.doc
         start, end = span.other_start or 0, span.other_end or 0
         words, others = (
@@ -185,15 +210,17 @@ class SeenStructure:
         ]
 
     def _numbers(self) -> Sequence[str]:
-        """Of labels without names, those that are seen."""
+        """Return the label numbers that occur in the structure, for labels without names."""
         rows = find_kind(self.span.kind).parts(self.span.decoded)
         if self.span.parts is not None:
             rows = [*rows, *map(tuple, self.span.parts.tolist())]
         return [str(i) for i in range(1 + max((row[-1] for row in rows), default=-1))]
 
     def words_of(self, part: Part) -> list[str]:
-        """The words that a part is about, as drawings mark them: see
-        :func:`spacy_latent.visualize.markup.of_words`."""
+        """Return the words of a part, as drawings mark them.
+
+        See :func:`spacy_latent.visualize.markup.of_words`.
+        """
         axes = [which for _, which in find_kind(self.span.kind).axes]
         if axes[:2] in (["words", "words"], ["words", "ends"]):
             end = part[1] + (axes[1] == "words")
@@ -223,7 +250,12 @@ class SeenStructure:
 
 @dataclass(frozen=True)
 class SeenPart:
-    """part: as ``SpanStructure.parts`` has it. chosen: it is of the best structure."""
+    """Part of a structure.
+
+    Attributes:
+        part: The part, as in ``SpanStructure.parts``.
+        chosen: True if the part belongs to the best structure.
+    """
 
     part: Part
     told: str
@@ -240,9 +272,11 @@ class SeenPart:
 
 
 class Explorer:
-    """One pipeline that is asked about texts, by one thread after the other.
+    """Pipeline that answers requests of one thread at a time.
 
-    pairs: whether its texts are pairs. alternatives: how many to draw of each structure.
+    Args:
+        pairs: True if the pipeline reads pairs of texts.
+        alternatives: Number of alternatives to draw for each structure.
     """
 
     def __init__(
@@ -261,18 +295,26 @@ class Explorer:
         self.limits = limits or Limits()
         self.uneditable = uneditable(nlp)
         self.editable = [key for key in editable_models(nlp) if key not in self.uneditable]
-        # That of the thread that has loaded the pipeline.
+        # The device of the thread that has loaded the pipeline.
         self.device = get_torch_default_device()
-        # Reading structures tells components what to store, and embeds once: not for two at a time.
+        # One request at a time, because reading structures changes the settings of components and
+        # shares one embedding.
         self._turn = Lock()
 
     def look(self, texts: Sequence[str], asked: Mapping[str, Intervention] | None = None) -> Seen:
-        """What the pipeline says of a text, or of a pair. asked: as of
-        :func:`spacy_latent.pipeline.counterfactuals.counterfactual`; without it, what ``nlp``
-        gives.
+        """Return the predictions of the pipeline for a text or a pair.
 
-        Raises TooMuch, Busy, LatentError for edits that no structure can have, and NothingLeft for
-        those that leave none.
+        Args:
+            texts: A text, or a pair of texts.
+            asked: Interventions, as in
+                :func:`spacy_latent.pipeline.counterfactuals.counterfactual`. Without them the
+                result is the result of ``nlp``.
+
+        Raises:
+            TooMuch: If the request exceeds the limits.
+            Busy: If the pipeline is busy with another request.
+            LatentError: If no structure can have the edits.
+            NothingLeft: If the edits leave no structure.
         """
         self._check(texts, asked or {})
         if not self._turn.acquire(timeout=self.limits.seconds):
@@ -297,8 +339,11 @@ class Explorer:
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
-        """Each thread has a GPU and a backend of its own; it begins with the first and with the
-        CPU's, whatever the thread has that loaded the pipeline."""
+        """Activate the device and the backend of the pipeline in the current thread.
+
+        Each thread has its own GPU and backend. A new thread starts with the first GPU and the CPU
+        backend, whatever the thread that loaded the pipeline uses.
+        """
         if self.device.type != "cuda":
             yield
             return

@@ -1,4 +1,4 @@
-"""Tables of figures that a page of drawings opens with, in the page's colours."""
+"""Tables of figures at the top of a page of drawings, in the colours of the page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ border-bottom:1px solid var(--sl-line);font-weight:400;vertical-align:top}
 
 @dataclass(frozen=True)
 class FigureRow:
-    """name, and for each column what stands there, with a small line below it or an empty one.
-    own: of a model, not of a control. below: belongs to the row above it."""
+    """Row of a table of figures.
+
+    Attributes:
+        name: Name of the row.
+        cells: Text of each column, with a small line below it or "".
+        own: True for the row of a model, false for a control.
+        below: True if the row belongs to the row above it.
+    """
 
     name: str
     cells: Sequence[tuple[str, str]]
@@ -37,7 +43,7 @@ class FigureRow:
 
 
 def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]) -> Markup:
-    """A table whose first column are the names of its rows."""
+    """Return a table whose first column has the names of the rows."""
     head = [tag("th", None), *(tag("th", column, scope="col") for column in columns)]
     body = [
         tag(
@@ -54,7 +60,7 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
         tag("thead", tag("tr", head)),
         tag("tbody", body),
     )
-    # A region that scrolls has to be reached by the keyboard.
+    # A region that scrolls has to be reachable with the keyboard.
     return tag("div", table, class_="sl-figures", tabindex=0, role="region", aria_label=caption)
 
 

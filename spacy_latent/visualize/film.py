@@ -1,8 +1,8 @@
-"""How the structure of one text changes: a strip of drawings, and an animation of them.
+"""Changes in the structure of one text over time: a strip of drawings, and their animation.
 
-The single drawings are those of :func:`spacy_latent.visualize.render_svg`. Neither the page nor the
-animation needs a script or anything from elsewhere, and who asked for less motion sees the last
-drawing at rest.
+The drawings are the drawings of :func:`spacy_latent.visualize.render_svg`. The page and the
+animation need no script and no external resources. Readers who prefer reduced motion see the last
+drawing, not moving.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spacy_latent.visualize.markup import text
 from spacy_latent.visualize.picture import stylesheet
 
 SECONDS = 0.9
-# The last drawing stands for so many times as long as the others.
+# The last drawing is shown this many times as long as the others.
 LAST_STANDS = 3
 SEEN = (
     "How the structures of each text changed in training: as an animation, and below it the "
@@ -32,7 +32,12 @@ SIZE = re.compile(r'\s(width|height)="([\d.]+)"')
 
 @dataclass(frozen=True)
 class Frame:
-    """caption: what stands under the drawing, such as "step 500". doc: with structures."""
+    """Frame of a film.
+
+    Attributes:
+        caption: Text below the drawing, such as "step 500".
+        doc: Doc with structures.
+    """
 
     caption: str
     doc: Doc
@@ -40,7 +45,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Film:
-    """The structures of one component on one text, in the order of time."""
+    """Structures of one component on one text, in order of time."""
 
     component: str
     frames: Sequence[Frame]
@@ -50,14 +55,19 @@ class Film:
         return self.frames[-1].doc.text if self.frames else ""
 
     def drawings(self) -> list[str]:
-        """An SVG of each frame. Raises LatentError for structures that are not drawn."""
+        """Return an SVG of each frame.
+
+        Raises:
+            LatentError: If the structures cannot be drawn.
+        """
         return [render_svg(frame.doc, self.component) for frame in self.frames]
 
 
 def animated_svg(film: Film) -> str:
-    """One SVG file that shows a film over and over; "" for one without frames.
+    """Return one SVG file that repeats a film, or "" for a film without frames.
 
-    Raises LatentError for structures that are not drawn.
+    Raises:
+        LatentError: If the structures cannot be drawn.
     """
     drawings = film.drawings()
     if not drawings:
@@ -69,7 +79,7 @@ def animated_svg(film: Film) -> str:
     groups = []
     for i, (frame, drawing, (_, height)) in enumerate(zip(film.frames, drawings, sizes)):
         done = across * (i + 1) / count
-        # Words stand at the bottom, and should not jump with the height of the arcs.
+        # The words are at the bottom. They stay there if the height of the arcs changes.
         drop = down - height
         groups.append(
             f'<g class="film-frame" style="animation-delay:{_delay(i, count):.2f}s">'
@@ -88,9 +98,12 @@ def animated_svg(film: Film) -> str:
 
 
 def film_page(films: Sequence[Film], title: str, charts: str = "") -> str:
-    """An HTML page: each film as an animation, and below it as a strip of its drawings.
+    """Return an HTML page with each film as an animation and as a strip of drawings below it.
 
-    charts: markup that stands before the films.
+    Args:
+        films: The films.
+        title: Title of the page.
+        charts: Markup before the films.
     """
     sections = "\n".join(_section(film) for film in films)
     return (
@@ -126,13 +139,13 @@ def _section(film: Film) -> str:
 
 
 def _size(drawing: str) -> tuple[float, float]:
-    """Width and height in pixels of one of our own drawings."""
+    """Return the width and the height in pixels of a drawing of this package."""
     found = dict(SIZE.findall(drawing[: drawing.index(">")]))
     return float(found["width"]), float(found["height"])
 
 
 def _delay(i: int, count: int) -> float:
-    """Negative, so that the first round is like all others."""
+    """Return the delay of a frame, negative so that the first round is like all others."""
     return SECONDS * (i - (count - 1 + LAST_STANDS))
 
 

@@ -1,4 +1,4 @@
-"""The docs of a report, which its script draws, searches and sorts."""
+"""Gallery of the docs of a report, which the script of the report draws, searches and sorts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, tag
 
-# The page's share of 5 MB that the gallery may take.
+# Greatest size of the gallery in bytes, so that the page stays below 5 MB.
 GALLERY_BYTES = 4_300_000
 
 
 def render_gallery(assessment: Assessment, room: int = GALLERY_BYTES) -> Markup:
-    """A section of the report.
+    """Return the gallery section of the report.
 
-    room: bound on its size in bytes; of a larger corpus it holds docs at equal distances.
+    Args:
+        assessment: The assessment of the pipeline.
+        room: Greatest size of the gallery in bytes. The gallery of a larger corpus holds docs at
+            equal distances.
     """
     layers = [
         {"name": name, "kind": find_kind(part.kind).gallery}
@@ -33,7 +36,7 @@ def render_gallery(assessment: Assessment, room: int = GALLERY_BYTES) -> Markup:
     count = len(assessment.examples)
     numbers = list(range(count))
     entries = [_entry(assessment, d, [layer["name"] for layer in layers]) for d in numbers]
-    # With the number of the doc, and commas.
+    # 8 bytes for the number of the doc and the commas.
     sizes = [len(inert_json(entry).encode("utf8")) + 8 for entry in entries]
     kept = numbers
     while sum(sizes[d] for d in kept) > room and len(kept) > 1:
@@ -153,7 +156,7 @@ def _legend(layers: list[dict[str, str]], has_gold: bool) -> Markup | None:
 
 
 def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
-    """What report.js reads of a doc."""
+    """Return the data of a doc that report.js reads."""
     example, score = assessment.examples[d], assessment.scores[d]
     doc, gold = example.predicted, assessment.heads[d]
     words = [token.text for token in doc]
@@ -196,20 +199,20 @@ def _entry_of_layer(assessment: Assessment, d: int, doc: Doc, name: str) -> list
 
 
 def _decoded(span: SpanStructure) -> list[Any]:
-    """A row of one number as that number."""
+    """Return the decoded structure as nested lists, with rows of one number as that number."""
     decoded = np.asarray(span.decoded)
     return (decoded[:, 0] if decoded.ndim == 2 and decoded.shape[1] == 1 else decoded).tolist()
 
 
 def _other(span: SpanStructure) -> list[int]:
-    """Bounds of the text that this one is aligned with."""
+    """Return the bounds of the text that this one is aligned with."""
     if span.other_start is None or span.other_end is None:
         return []
     return [span.other_start, span.other_end]
 
 
 def _percents(span: SpanStructure) -> list[int] | None:
-    """Probabilities of the parts of the best structure."""
+    """Return the probabilities of the parts of the best structure, in percent."""
     known = probability_of_parts(span.parts, span.probabilities)
     if known is None:
         return None
@@ -218,7 +221,7 @@ def _percents(span: SpanStructure) -> list[int] | None:
 
 
 def _has_heads(kind: str) -> bool:
-    """Whether it can be set beside the heads of references."""
+    """Return whether structures of this kind can be compared with the heads of references."""
     return "heads" in find_kind(kind).accessors
 
 

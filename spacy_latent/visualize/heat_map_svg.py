@@ -28,10 +28,20 @@ def draw_heat_map(
     caption: str = "",
     weight: float | None = None,
 ) -> Picture:
-    """A square for each cell, as dark as it is probable; those of the best structure framed.
+    """Draw a square for each cell, with the cells of the best structure framed.
 
-    rows, columns: the words; ``source`` of a cell is its row, ``target`` its column. Columns run
-    from right to left where writing does.
+    The squares of more probable cells are darker. Columns run from right to left for text that does
+    so.
+
+    Args:
+        rows: Words of the rows; ``source`` of a cell is its row.
+        columns: Words of the columns; ``target`` of a cell is its column.
+        cells: The cells.
+        look: Options of the drawing.
+        title: Title of the drawing.
+        known: True if probabilities are stored.
+        caption: Caption of the picture.
+        weight: Weight of the structure among its alternatives.
     """
     side = CELL if len(columns) <= MANY else SMALL_CELL
     left = look.offset_x + widest(map(shortened, rows), WORD) + 10

@@ -1,4 +1,4 @@
-"""Words and entities highlighted in the text, with their probabilities: in HTML, and in SVG."""
+"""Words and entities highlighted in the text, with their probabilities, in HTML and SVG."""
 
 from __future__ import annotations
 
@@ -27,9 +27,16 @@ RULES = """
 
 @dataclass(frozen=True)
 class Highlight:
-    """Words ``start`` to ``end``, without that. label: of an entity; number: shown after it.
-    faint: not of the structure itself, underlined with dashes. left_out: of it, but not what the
-    component gave in the end; underlined with dashes, too."""
+    """Highlight of the words ``start`` to ``end``, exclusive.
+
+    Attributes:
+        start, end: Positions of the words.
+        label: Label of an entity.
+        number: Text after the label.
+        faint: True if the words are not part of the structure; underlined with dashes.
+        left_out: True if the words are part of the structure and the component left them out of its
+            result; also underlined with dashes.
+    """
 
     start: int
     end: int
@@ -51,14 +58,19 @@ def draw_highlights(
     title: str,
     weight: float | None = None,
 ) -> Picture:
-    """The text with highlights, as strong as they are probable.
+    """Draw the text with highlights, whose strength grows with their probability.
 
-    words: each with the white space after it. highlights: in order, without overlap.
+    Args:
+        words: Each word with the white space after it.
+        highlights: The highlights in order, without overlap.
+        look: Options of the drawing.
+        title: Title of the drawing.
+        weight: Weight of the structure among its alternatives.
     """
     listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)
     count = sum(not mark.faint for mark in highlights)
     description = f"{count} marked in {number_of(len(words), 'word')}: {listed}."
-    # Those with a label say themselves what they are.
+    # Highlights with a label need no sign in the legend.
     plain = [mark for mark in highlights if not mark.label]
     signs = frozenset(
         (["mark"] if not all(mark.faint for mark in plain) else [])
@@ -102,7 +114,7 @@ def _said(words: Sequence[tuple[str, str]], mark: Highlight) -> str:
 
 
 def _color(mark: Highlight, look: Look) -> tuple[str, float]:
-    """The colour, and how far it covers the ground."""
+    """Return the colour and its opacity over the background."""
     plain = SKY_BLUE if mark.faint else ORANGE
     if mark.label:
         plain = look.colors.get(mark.label) or category_color(sum(map(ord, mark.label)))
@@ -114,10 +126,10 @@ def _color(mark: Highlight, look: Look) -> tuple[str, float]:
 def _svg(
     words: Sequence[tuple[str, str]], highlights: Sequence[Highlight], look: Look
 ) -> tuple[str, tuple[float, float]]:
-    """Lines broken at the option ``fold``, with a box behind each part of a highlight."""
+    """Draw lines, broken at the option ``fold``, with a box behind each part of a highlight."""
     marks = {i: mark for mark in highlights for i in range(mark.start, mark.end)}
     notes = {m.end - 1: " ".join(filter(None, [m.label, m.number])) for m in highlights}
-    # Distance from where lines begin, top, width and width of the box of each word.
+    # Distance from the beginning of the line, top, width and width of the box of each word.
     places: list[tuple[float, float, float, float]] = []
     x, y = look.offset_x, 8.0
     for i, (word, space) in enumerate(words):
@@ -162,7 +174,7 @@ def _text(shown: str, note: str, x: float, y: float, across: float, look: Look) 
         "x": across - x if look.rtl else x,
         "y": y,
         "font-size": WORD,
-        # Where a line of this direction begins.
+        # The side on which a line of this direction begins.
         "text-anchor": "start",
         "direction": look.direction,
     }

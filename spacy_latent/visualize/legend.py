@@ -1,4 +1,4 @@
-"""What the lines and colours of drawings mean: one legend for all drawings of a page."""
+"""Legend of the lines and colours of drawings: one legend for all drawings of a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ list-style:none;color:var(--sl-muted);font-size:13px}}
 .sl-key-contrast{{border-color:var(--sl-contrast)}}
 @media print{{.sl-key{{print-color-adjust:exact}}}}
 """
-# By name: classes of a sample, or what stands for one in quotation marks, and what it means.
+# By name: the CSS classes of a sample, or a text in quotation marks as the sample, and the meaning.
 # Legends keep this order.
 SIGNS: Mapping[str, tuple[str, str]] = {
     "arc": ("arc", "from a head to a word that depends on it"),
@@ -48,7 +48,7 @@ SIGNS: Mapping[str, tuple[str, str]] = {
 
 
 class Part(Protocol):
-    """An arc, a bracket or the like, as it is drawn."""
+    """Drawn part of a structure: an arc, a bracket or similar."""
 
     @property
     def label(self) -> str: ...
@@ -61,8 +61,13 @@ class Part(Protocol):
 
 
 def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> frozenset[str]:
-    """Those of :data:`SIGNS` that a drawing of these parts needs. name: of that for a part of the
-    plain kind. below: parts of a gold structure, which hang below the words."""
+    """Return the names in :data:`SIGNS` that a drawing of these parts needs.
+
+    Args:
+        name: Name of the sign for a plain part.
+        parts: The parts.
+        below: Parts of a gold structure, below the words.
+    """
     above, gold = list(parts), list(below)
     found = {
         name: bool(above),
@@ -77,7 +82,7 @@ def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> fr
 
 
 def legend(signs: Iterable[str]) -> Markup:
-    """An HTML list of these signs; nothing where there are none."""
+    """Return an HTML list of these signs, or nothing for no signs."""
     asked = set(signs)
     items = [
         tag("li", _sample(sample), meaning)

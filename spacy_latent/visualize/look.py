@@ -1,4 +1,4 @@
-"""The options of a drawing: displaCy's, and some of its own."""
+"""Options of a drawing: the options of displaCy, and others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spacy_latent.visualize.palette import light
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-# What displaCy knows and these drawings have no use for; a config may hold them for both.
+# Options of displaCy that these drawings ignore. A config may have them for both.
 DISPLACY_OPTIONS = (
     "add_lemma",
     "collapse_phrases",
@@ -30,16 +30,18 @@ DISPLACY_OPTIONS = (
     "top_offset_step",
 )
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Arial, sans-serif"
-# A language of spaCy's that stands for all of them.
+# spaCy's code of the multi-language class.
 ANY = "xx"
-# Neither can end an attribute or a declaration, nor fetch anything.
+# A value that matches can neither end an attribute or a declaration, nor load anything.
 COLOR_PATTERN = re.compile(r"#[0-9A-Fa-f]{3,8}|[A-Za-z]+|(rgb|hsl)a?\([0-9.,%/ ]+\)")
 FONT_PATTERN = re.compile(r"[\w\s,'-]+")
 
 
 def settings_of(doc: Doc) -> dict[str, str]:
-    """Language and direction of writing, as displaCy has them of a doc; but in a pipeline of no
-    particular language the direction is that of most letters of the text."""
+    """Return the language and the direction of writing of a doc, as displaCy determines them.
+
+    In a multi-language pipeline, the majority of the letters determines the direction.
+    """
     from spacy.displacy import get_doc_settings
 
     settings: dict[str, str] = get_doc_settings(doc)
@@ -52,25 +54,30 @@ def settings_of(doc: Doc) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Look:
-    """How drawings look. Those that displaCy has mean the same here.
+    """Options of a drawing; the names that displaCy has mean the same here.
 
-    threshold: draw all parts at least this probable, beside those of the best structure.
-    alternatives: draw up to this many of the stored alternative structures, side by side.
-    probabilities: write probabilities beside the parts, where there is room.
-    counters: draw the counters of the scorer below trees and brackets, one curve for each.
-    fold: width in pixels after which tags, highlights in an SVG, and trees and brackets over more
-        than 60 words go on in a new row.
-    compact: words closer to each other.
-    color, bg: of the text and of the ground; those of the reader's light or dark scheme if None.
-    font: as in CSS.
-    distance: between words, in pixels; as close as they fit if None.
-    word_spacing: between the arcs and the words. arrow_spacing: between arcs at one word.
-    arrow_width: of the arrow heads. arrow_stroke: of arcs whose probability is 1.
-    offset_x: margin at the sides.
-    colors: of tags and labels, by name.
-    direction, lang: of the doc. as_svg: draw as SVG what would otherwise flow as HTML.
-    marked: say of words and parts in the markup which they are, for scripts that pick them out; see
-        :func:`spacy_latent.visualize.markup.of_words`.
+    Attributes:
+        threshold: Draw all parts with at least this probability, in addition to the best structure.
+        alternatives: Draw up to this many of the stored alternative structures, side by side.
+        probabilities: Write probabilities next to the parts, if there is enough space.
+        counters: Draw the counters of the scorer below trees and brackets, one curve for each.
+        fold: Width in pixels at which drawings continue in a new row: tags, highlights in an SVG,
+            and trees and brackets over more than 60 words.
+        compact: Place the words closer to each other.
+        color, bg: Colour of the text and of the background; None for the reader's light or dark
+            scheme.
+        font: Font, as in CSS.
+        distance: Distance between words in pixels; None for the least possible one.
+        word_spacing: Distance between the arcs and the words.
+        arrow_spacing: Distance between arcs at one word.
+        arrow_width: Width of the arrow heads.
+        arrow_stroke: Stroke width of arcs with probability 1.
+        offset_x: Margin at the sides.
+        colors: Colours of tags and labels, by name.
+        direction, lang: Direction of writing and language of the doc.
+        as_svg: Draw as SVG instead of HTML.
+        marked: Mark words and parts in the markup, for scripts that select them; see
+            :func:`spacy_latent.visualize.markup.of_words`.
     """
 
     threshold: float | None = None
@@ -96,7 +103,11 @@ class Look:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object] | None) -> Look:
-        """Raises LatentError for an option that nothing knows, or a value it cannot have."""
+        """Return the look for a dict of options.
+
+        Raises:
+            LatentError: If an option is unknown or has an invalid value.
+        """
         known = {entry.name for entry in fields(cls)} - {"direction", "lang", "as_svg", "marked"}
         given: dict[str, Any] = {
             name: value for name, value in (options or {}).items() if value is not None
@@ -112,7 +123,7 @@ class Look:
         return look
 
     def of(self, settings: Mapping[str, str]) -> Look:
-        """The same for a doc's language and direction of writing."""
+        """Return the look with a doc's language and direction of writing."""
         return replace(
             self, direction=settings.get("direction", "ltr"), lang=settings.get("lang", "en")
         )
@@ -122,11 +133,16 @@ class Look:
         return self.direction == "rtl"
 
     def x(self, value: float, across: float) -> float:
-        """Where a place lies that is counted from where writing begins, in a drawing so wide."""
+        """Return the x coordinate of a position that is counted from the side where writing begins.
+
+        Args:
+            value: The position.
+            across: Width of the drawing.
+        """
         return across - value if self.rtl else value
 
     def word(self, anchor: str = "middle") -> dict[str, object]:
-        """Attributes of the text of a word, but for its place."""
+        """Return the attributes of the text of a word, without its position."""
         return {
             "class": "displacy-word sl-ink",
             "fill": self.color or light("ink"),

@@ -1,4 +1,4 @@
-"""Markup that stays inert whatever the text holds."""
+"""Markup that is inert for every text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ LONGEST_WORD = 40
 
 
 def shortened(text: str) -> str:
-    """The visible text, cut with an ellipsis where it is longer than :data:`LONGEST_WORD`."""
+    """Return the visible text, shortened with an ellipsis to :data:`LONGEST_WORD` characters."""
     shown = visible(text)
     return shown if len(shown) <= LONGEST_WORD else shown[: LONGEST_WORD - 1] + "…"
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *content: str) -> str:
-    """An element of XML or HTML. content: markup, already escaped; attributes are escaped here,
-    and left out where they are None."""
+    """Return an element of XML or HTML.
+
+    Args:
+        name: Name of the element.
+        attributes: Attributes, which are escaped here. None leaves an attribute out.
+        content: Markup that is already escaped.
+    """
     given = "".join(
         f' {key}="{escape(number(value))}"'
         for key, value in (attributes or {}).items()
@@ -28,20 +33,25 @@ def element(name: str, attributes: Mapping[str, object] | None = None, *content:
 
 
 def of_words(marked: bool, words: Iterable[int | str], *content: str) -> str:
-    """Markup of a part of a structure, which says of which words it is: their places in the span,
-    those of a second text after a "b". As it is where drawings are not marked."""
+    """Return the markup of a part of a structure, marked with the words of the part.
+
+    Args:
+        marked: If false, the content is returned unchanged.
+        words: Positions of the words in the span. Positions in a second text follow a "b".
+        content: Markup of the part.
+    """
     if not marked:
         return "".join(content)
     return element("g", {"data-words": " ".join(map(str, words))}, *content)
 
 
 def number(value: object) -> str:
-    """A number with at most two decimals; anything else as text."""
+    """Return a number with at most two decimals, or anything else as text."""
     if isinstance(value, float):
         return f"{value:.2f}".rstrip("0").rstrip(".")
     return str(value)
 
 
 def text(value: str) -> str:
-    """Visible text as markup."""
+    """Return the visible text as markup."""
     return escape(visible(value))

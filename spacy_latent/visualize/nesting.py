@@ -8,15 +8,18 @@ import numpy as np
 
 
 def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:
-    """A low level from 1 up for each interval: above all that it holds, and on another level than
-    those that it crosses.
+    """Return a low level, from 1, for each interval.
 
-    intervals: (start, end) with start < end; those that only share an end may be level.
+    An interval is above all intervals that it contains. Intervals that cross have different levels.
+
+    Args:
+        intervals: (start, end) with start < end. Intervals that only share an end may have the same
+            level.
     """
     if not intervals:
         return []
     ends = np.array(intervals)
-    # The shortest first: what an interval holds is placed before it.
+    # The shortest first, so that the contents of an interval are placed before it.
     order = np.lexsort((ends[:, 0], ends[:, 1] - ends[:, 0]))
     start, end = ends[order, 0], ends[order, 1]
     found = np.zeros(len(ends), dtype="int64")
@@ -32,7 +35,10 @@ def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def crossing(intervals: Sequence[tuple[int, int]]) -> list[bool]:
-    """Whether each interval crosses another: they overlap and neither holds the other."""
+    """Return for each interval whether it crosses another.
+
+    Two intervals cross if they overlap and neither contains the other.
+    """
     if not intervals:
         return []
     ends = np.array(intervals)

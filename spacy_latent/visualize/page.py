@@ -1,4 +1,4 @@
-"""Pictures in HTML, and where they go: a page, a notebook, a server; by displaCy's conventions."""
+"""Pictures in HTML and their output: a page, a notebook or a server, as in displaCy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RULES = """
 
 
 def fragment(figures: Sequence[Figure], look: Look) -> str:
-    """HTML of the figures, with the style sheet and the legend that they need."""
+    """Return the HTML of the figures, with the style sheet and the legend that they need."""
     return _body(figures, look, _style(), NOTHING)
 
 
@@ -52,11 +52,15 @@ def html_page(
     title: str = "Latent structures",
     closing: Markup = NOTHING,
 ) -> str:
-    """A whole HTML page of the figures; it needs nothing from anywhere else.
+    """Return a self-contained HTML page of the figures.
 
-    opening, closing: what stands above and below them, such as a
-        :func:`spacy_latent.visualize.figure_table.figure_table`.
-    title: of the page.
+    Args:
+        figures: The figures.
+        look: Options of the drawings.
+        opening: Markup above the figures, such as a
+            :func:`spacy_latent.visualize.figure_table.figure_table`.
+        title: Title of the page.
+        closing: Markup below the figures.
     """
     style = f"{overrides(look)}margin:0;min-height:100vh"
     lang, direction = escape(look.lang), escape(look.direction)
@@ -75,7 +79,7 @@ def html_page(
 
 
 def heading(title: str, *sentences: str) -> Markup:
-    """What a page begins with: its title, and what is seen on it."""
+    """Return the beginning of a page: its title and a description of its content."""
     return join(tag("h1", title), tag("p", " ".join(sentences), class_="sl-seen"))
 
 
@@ -84,12 +88,12 @@ def _style(more: str = "") -> str:
 
 
 def packaged(name: str) -> str:
-    """A file beside this one."""
+    """Return the text of a file in the directory of this module."""
     return (files(__package__) / name).read_text(encoding="utf8")
 
 
 def rules() -> str:
-    """The style sheet that figures need."""
+    """Return the style sheet of the figures."""
     return "".join((stylesheet(), RULES, tag_rows.RULES, highlights.RULES, legends.RULES))
 
 
@@ -106,7 +110,7 @@ def _body(figures: Sequence[Figure], look: Look, before: str, after: str) -> str
 
 
 def figure_markup(figure: Figure) -> str:
-    """HTML of one figure, for a page that has the style sheet."""
+    """Return the HTML of one figure, for a page that has the style sheet."""
     look = figure.look
     panels = "\n".join(_panel(picture, look, figure.drop(picture)) for picture in figure.pictures)
     return element(
@@ -126,7 +130,7 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
     if picture.caption:
         header += element("span", {}, text(picture.caption))
     drawn = picture.content if picture.size is None else svg(picture, look, standalone=False)
-    # A region that scrolls has to be reached by the keyboard.
+    # A region that scrolls has to be reachable with the keyboard.
     scroll: dict[str, object] = {
         "class": "sl-scroll",
         "tabindex": 0,
@@ -144,13 +148,18 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
 
 
 def minified(markup: str) -> str:
-    """Without line breaks. No text holds one: they are drawn as signs."""
+    """Return the markup without line breaks.
+
+    Texts in the markup have no line breaks, because these are drawn as signs.
+    """
     return markup.replace("\n", "").strip()
 
 
 def deliver(markup: str, jupyter: bool | None) -> str:
-    """What ``displacy.render`` does with its markup: the wrapper that
-    ``displacy.set_render_wrapper`` set, then the notebook, if it is one."""
+    """Apply the render wrapper of displaCy, and show the markup if this is a notebook.
+
+    The wrapper was set with ``displacy.set_render_wrapper``. ``displacy.render`` does the same.
+    """
     if displacy.RENDER_WRAPPER is not None:
         markup = displacy.RENDER_WRAPPER(markup)
     if not in_notebook(jupyter):
@@ -165,7 +174,7 @@ def in_notebook(jupyter: bool | None) -> bool:
 
 
 def serve_markup(markup: str, port: int, host: str, auto_select_port: bool) -> None:
-    """Serve the markup until interrupted, with displaCy's own application."""
+    """Serve the markup until interrupted, with the WSGI application of displaCy."""
     from wsgiref import simple_server
 
     port = find_available_port(port, host, auto_select_port)

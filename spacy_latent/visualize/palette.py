@@ -1,7 +1,7 @@
-"""Colours that differ for colour-blind readers, on light and on dark ground.
+"""Colours that colour-blind readers can distinguish, on light and on dark backgrounds.
 
-The hues are those of Okabe and Ito (2008), "Color Universal Design". No drawing tells by colour
-alone: dashes, widths and labels say the same.
+The hues are the hues of Okabe and Ito (2008), "Color Universal Design". No drawing relies on colour
+alone: dashes, widths and labels have the same information.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PURPLE = "#CC79A7"
 
 CATEGORIES = (ORANGE, SKY_BLUE, GREEN, PURPLE, VERMILLION, BLUE, YELLOW)
 
-# By the name of the CSS variable: light, dark.
+# (light, dark) by the name of the CSS variable.
 COLORS = {
     "ink": ("#1B1F24", "#E8EAED"),
     "muted": ("#5B6470", "#A3ABB6"),
@@ -32,7 +32,7 @@ THINNEST = 0.6
 
 
 def light(name: str) -> str:
-    """The colour for viewers that know no CSS variables."""
+    """Return the colour for viewers without support for CSS variables."""
     return COLORS[name][0]
 
 
@@ -41,19 +41,24 @@ def variables(dark: bool) -> str:
 
 
 def opacity(probability: float, set_apart: bool = False, shared: bool = False) -> float:
-    """Opacity of a part, rising with its probability; never invisible. set_apart: it is to be found
-    at once, however improbable. shared: all such are alike."""
+    """Return the opacity of a part, which grows with its probability and is never 0.
+
+    Args:
+        probability: Probability of the part.
+        set_apart: True for a part that must stand out, however improbable it is.
+        shared: True for a part that other drawings have, too. All such parts have the same opacity.
+    """
     least = STANDS_OUT if set_apart or shared else 0.0
     return FAINTEST + (1 - FAINTEST) * (least if shared else max(least, _clipped(probability)))
 
 
 def shade(probability: float) -> float:
-    """Opacity of an area: unlike a line, it may be very light."""
+    """Return the opacity of an area, which may be lighter than a line."""
     return 0.08 + 0.92 * _clipped(probability)
 
 
 def width(probability: float, widest: float) -> float:
-    """Width of a line, rising with its probability."""
+    """Return the width of a line, which grows with its probability."""
     return THINNEST + (widest - THINNEST) * _clipped(probability)
 
 
@@ -63,7 +68,7 @@ def _clipped(probability: float) -> float:
 
 
 def tinted(color: str, alpha: float) -> str:
-    """A colour ``#RRGGBB`` that lets the ground shine through; other notations as they are."""
+    """Return a colour ``#RRGGBB`` with transparency; other notations are returned unchanged."""
     if len(color) != 7 or not color.startswith("#"):
         return color
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))

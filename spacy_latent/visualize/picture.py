@@ -1,4 +1,4 @@
-"""A finished drawing, and how several are laid out as one SVG."""
+"""Finished drawings, and the layout of several drawings as one SVG."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ CAPTION = 30
 MARGIN = 16
 GAP = 24
 ROW_WIDTH = 1400
-# Words of a text that one would lose the way in, if it were all in one row.
+# Texts with more words than this are hard to read in one row.
 LONG = 60
-# Words of 15 pixels are as high as 10 then.
+# At this scale, words of 15 pixels are 10 pixels high.
 LEAST_SCALE = 0.67
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One drawing of one structure.
+    """Drawing of one structure.
 
-    content: what stands inside of ``<svg>``, or HTML if ``size`` is None.
-    size: width and height in pixels.
-    title, description: for those who do not see it; plain text.
-    caption: short plain text above it. weight: of the structure among its alternatives.
-    baseline: height at which the words stand, if those of pictures side by side are to be level.
-    signs: names in :data:`spacy_latent.visualize.legend.SIGNS` of what needs to be explained.
+    Attributes:
+        content: Content of ``<svg>``, or HTML if ``size`` is None.
+        title, description: Plain text for screen readers.
+        size: Width and height in pixels.
+        caption: Short plain text above the drawing.
+        weight: Weight of the structure among its alternatives.
+        baseline: Height of the words, used to align the words of pictures side by side.
+        signs: Names in :data:`spacy_latent.visualize.legend.SIGNS` of the signs to explain.
     """
 
     content: str
@@ -48,8 +50,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Figure:
-    """The pictures of one structure, to be seen side by side. look: of the doc that it is of.
-    seen: a sentence for those who see such a drawing for the first time."""
+    """Pictures of one structure, shown side by side.
+
+    Attributes:
+        look: Options of the drawings, with the language of the doc.
+        seen: Sentence that explains the drawing to new readers.
+    """
 
     pictures: tuple[Picture, ...]
     caption: str
@@ -57,15 +63,20 @@ class Figure:
     seen: str = ""
 
     def drop(self, picture: Picture) -> float:
-        """How far down to move a picture, for its words to be level with those of the others."""
+        """Return how much to lower a picture, to align its words with the other pictures."""
         return max(other.baseline for other in self.pictures) - picture.baseline
 
 
 def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
-    """A drawing over one row of words in rows of at most the option ``fold``, for texts of more
-    than :data:`LONG` words. What crosses the end of a row runs on at the same height in the next.
+    """Return a drawing over one row of words, folded into rows of at most the option ``fold``.
 
-    ends: of each word, from the left, or from the right where writing begins there.
+    Only texts of more than :data:`LONG` words are folded. Parts that cross the end of a row
+    continue at the same height in the next row.
+
+    Args:
+        picture: The drawing.
+        ends: End of each word, from the left; from the right for text that runs from right to left.
+        look: Options of the drawing.
     """
     assert picture.size is not None
     across, down = picture.size
@@ -97,8 +108,11 @@ def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
 
 
 def stylesheet() -> str:
-    """Rules for all drawings: colours by the reader's scheme, or by that of the notebook or site
-    that they are shown in, and how HTML ones are laid out."""
+    """Return the CSS rules of all drawings.
+
+    The rules set the colours by the reader's scheme, or by the scheme of the notebook or site
+    around the drawing. They also set the layout of drawings in HTML.
+    """
     light_there, dark_there = (
         ",".join(f"{host} .spacy-latent" for host in hosts) for hosts in zip(*HOSTS)
     )
@@ -112,9 +126,9 @@ def stylesheet() -> str:
 """
 
 
-# Before any of the hosts' rules.
+# Takes precedence over all rules of the hosts.
 PRINTED = ".spacy-latent" * 3
-# How pages around a drawing say that they are light or dark, whatever the browser prefers:
+# Selectors by which a host page declares that it is light or dark, against the browser's setting:
 # JupyterLab and Jupyter Notebook 7, Visual Studio Code, Colab, sites of Material for MkDocs.
 HOSTS = (
     ("[data-jp-theme-light=true]", "[data-jp-theme-light=false]"),
@@ -133,7 +147,13 @@ svg.displacy text{{unicode-bidi:isolate}}"""
 
 
 def svg(picture: Picture, look: Look, standalone: bool) -> str:
-    """An ``<svg>`` element. standalone: with its own style, to be a file of its own."""
+    """Return an ``<svg>`` element.
+
+    Args:
+        picture: The drawing.
+        look: Options of the drawing.
+        standalone: True for a file of its own, with its own style.
+    """
     assert picture.size is not None
     across, down = picture.size
     told = picture.title + picture.description + picture.content
@@ -170,23 +190,29 @@ def svg(picture: Picture, look: Look, standalone: bool) -> str:
 
 
 def _size(across: float, down: float, standalone: bool) -> str:
-    """A drawing on a page becomes as narrow as the page, as far as it can still be read; then it
-    scrolls. An image keeps its size, whatever the page around it says of images."""
+    """Return the CSS declarations for the size of a drawing.
+
+    A drawing on a page shrinks with the page as long as it stays readable, and scrolls beyond that.
+    A standalone image keeps its size, whatever the page around it declares for images.
+    """
     if standalone:
         return f"max-width:none;height:{down:.0f}px;"
     return f"max-width:100%;min-width:{LEAST_SCALE * across:.0f}px;height:auto;"
 
 
 def overrides(look: Look) -> str:
-    """Declarations for the colours that the options set."""
+    """Return the CSS declarations of the colours that the options set."""
     given = {"ink": look.color, "accent": look.color, "ground": look.bg}
     return "".join(f"--sl-{name}:{color};" for name, color in given.items() if color)
 
 
 def beside(figures: Sequence[Figure]) -> Picture:
-    """All pictures as one: those of a figure side by side while they fit, figures in rows. Rows
-    begin where writing does."""
-    # Distance from where rows begin, top, width, markup, look.
+    """Combine all pictures into one, with figures in rows.
+
+    The pictures of a figure are side by side as long as they fit. Rows begin on the side where
+    writing begins.
+    """
+    # Distance from the beginning of the row, top, width, markup, look.
     placed: list[tuple[float, float, float, str, Look]] = []
     below = 0.0
     for figure in figures:
@@ -242,12 +268,14 @@ def _rows(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:
 
 
 def weight_text(weight: float) -> str:
-    """With two digits after the point, or the first that is not 0: long sentences have many trees,
-    and the best of them may have a weight far below 0.01."""
+    """Return the weight with two decimals, or with its first non-zero digit if it is below 0.005.
+
+    Long sentences have many trees, so that the weight of the best one may be much less than 0.01.
+    """
     return f"{weight:.2f}" if weight >= 0.005 or not weight else f"{weight:.1g}"
 
 
 def picture_caption(picture: Picture) -> str:
-    """What stands above a picture: its weight and its caption."""
+    """Return the text above a picture: its weight and its caption."""
     shown = [] if picture.weight is None else [f"weight {weight_text(picture.weight)}"]
     return " · ".join([*shown, *([picture.caption] if picture.caption else [])])

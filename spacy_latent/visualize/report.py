@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a pipeline's structures: no file beside it, no network."""
+"""Self-contained HTML page about a pipeline's structures: no other files, no network."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from spacy_latent.visualize.gallery import GALLERY_BYTES, render_gallery
 from spacy_latent.visualize.page import packaged
 
 MOST_RELATIONS = 60
-# Nobody decides otherwise for a confidence that is off by so much.
+# A smaller calibration error does not change any decision.
 SMALL_ERROR = 0.03
 
 
@@ -56,12 +56,15 @@ def render_report(
     training: Sequence[Evaluation] = (),
     gallery_bytes: int = GALLERY_BYTES,
 ) -> str:
-    """The page.
+    """Return the HTML page of the report.
 
-    model, corpus: their names, for the title.
-    training: rows of :func:`spacy_latent.analysis.training_log.read_training_log`.
-    gallery_bytes: bound on the size of the gallery; of a larger corpus it holds docs at equal
-        distances.
+    Args:
+        assessment: The assessment of the pipeline.
+        model: Name of the pipeline, for the title.
+        corpus: Name of the corpus, for the title.
+        training: Rows of :func:`spacy_latent.analysis.training_log.read_training_log`.
+        gallery_bytes: Greatest size of the gallery. The gallery of a larger corpus holds docs at
+            equal distances.
     """
     figures = assessment.figures
     sections = [
@@ -74,7 +77,7 @@ def render_report(
         _foot({part.kind for part in figures.components.values()}),
     ]
     style = packaged("report.css")
-    # It draws the gallery.
+    # The script draws the gallery.
     script = packaged("report.js") if figures.components else ""
     page = tag(
         "html",
@@ -130,7 +133,7 @@ def _subject(figures: Figures) -> str:
 
 
 def _seen(figures: Figures) -> str:
-    """What is seen on the page, for those who see one for the first time."""
+    """Return a description of the page for new readers."""
     if not figures.components:
         return "How far the confidence of each entity that the pipeline finds can be trusted."
     plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))
@@ -141,7 +144,7 @@ def _seen(figures: Figures) -> str:
 
 
 def _places(figures: Figures) -> list[tuple[str, str]]:
-    """Sections by their identifiers."""
+    """Return the identifiers and the titles of the sections."""
     found = [("task", "Scores"), ("gallery", "Gallery"), ("about", "About")]
     if not figures.components:
         found.remove(("gallery", "Gallery"))
@@ -149,7 +152,10 @@ def _places(figures: Figures) -> list[tuple[str, str]]:
 
 
 def _answer(assessment: Assessment) -> Markup:
-    """Do the structures help? What trained controls say, or the command that trains one."""
+    """Return the answer to the question whether the structures help.
+
+    The answer comes from trained controls. Without them it is the command that trains a control.
+    """
     name, part = next(iter(assessment.figures.components.items()))
     plural, found = part.plural, assessment.verdicts[name]
     said = answer(found)
@@ -492,7 +498,7 @@ def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
 
 
 def _confidence(name: str, found: EntityFigures) -> Markup:
-    """How far probabilities of entities can be trusted."""
+    """Return the section on the reliability of the probabilities of entities."""
     if not found.found:
         heading = tag("h2", "Confidence of the entities of ", tag("code", name))
         said = f"No entities found, {found.gold:,} in the references."
@@ -550,7 +556,7 @@ def _judged(found: EntityFigures) -> list[Any]:
 
 
 def _exact(share: float) -> str:
-    """With a digit that shares of texts do not need."""
+    """Return a share in percent with one decimal, which shares of texts do not need."""
     return f"{100 * share:.1f} %"
 
 
@@ -586,7 +592,7 @@ def _training(rows: Sequence[Evaluation]) -> Markup | None:
     for values, title in ((scores, "Scores on the development set"), (losses, "Losses")):
         names = list(dict.fromkeys(name for row in values for name in row))
         if values is scores and len(names) > 1:
-            # The weighted one is a share where the others are percentages.
+            # The weighted score is a share of 1; the other scores are percentages.
             names = [name for name in names if name not in ("score", "speed")]
         lines = {name: [row.get(name, math.nan) for row in values] for name in names}
         if values is losses:
@@ -617,7 +623,11 @@ ABOUT_ALIGNMENTS = (
 
 
 def _foot(kinds: set[str]) -> Markup:
-    """kinds: of the structures on the page."""
+    """Return the explanations at the end of the page.
+
+    Args:
+        kinds: Kinds of the structures on the page.
+    """
     told = [ABOUT] if kinds else []
     told += [ABOUT_TREES] if any(find_kind(kind).trees for kind in kinds) else []
     told += [ABOUT_ALIGNMENTS] if "cells" in kinds else []

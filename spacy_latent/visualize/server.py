@@ -1,9 +1,11 @@
-"""The application behind ``spacy latent serve``: one page, and what it asks for.
+"""ASGI application of ``spacy latent serve``: one page and its requests.
 
-Everything that the page needs is in this package. It answers to names that it was told to answer
-to, so that no page of elsewhere can speak to it under a name of its own (DNS rebinding); what is
-posted must be JSON of this page, so that none can make a browser post to it; and what comes back
-may neither run script nor ask for anything but this server's own files.
+All files of the page are in this package. The server applies three rules against other web pages:
+
+- It answers only to host names that it was started with. No other page can then reach it under its
+  own name (DNS rebinding).
+- Posted requests must be JSON from this page, so that no other page can make a browser post to it.
+- Responses may neither run scripts nor load anything except for this server's own files.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from spacy_latent.visualize.explorer import Busy, Explorer, TooMuch
 from spacy_latent.visualize.page import packaged, rules
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-# Of a request, in bytes: the longest text in escapes, and edits.
+# Greatest size of a request in bytes: the longest text with all characters escaped, and edits.
 LARGEST = 1 << 17
-# For all of it to arrive.
+# Seconds until a whole request must have arrived.
 ARRIVAL = 10.0
-# Requests that may wait for each other.
+# Number of requests that may wait at the same time.
 WAITING = 16
 MOST_PLACES = 8
 POLICY = {
@@ -47,7 +49,7 @@ POLICY = {
 
 
 class _Refused(Exception):
-    """With the status, a title, and what to do."""
+    """Error with an HTTP status, a title and advice for the user."""
 
     def __init__(self, status: int, title: str, advice: str) -> None:
         super().__init__(title)
@@ -61,9 +63,14 @@ def make_application(
     hosts: Iterable[str] = LOCAL,
     example: Sequence[str] = (),
 ) -> ASGIApp:
-    """steps: pipelines in the order of training; the page begins with the last. beside: one to
-    compare with. hosts: names, without a port, that it answers to. example: a text, or a pair, that
-    the page begins with."""
+    """Return the ASGI application.
+
+    Args:
+        steps: Pipelines in the order of training. The page begins with the last one.
+        beside: Pipeline to compare with.
+        hosts: Host names, without a port, that the server answers to.
+        example: Text, or pair of texts, that the page begins with.
+    """
     explorers = [*steps, *([beside] if beside else [])]
     waiting = 0
 
@@ -82,10 +89,11 @@ def make_application(
             nonlocal waiting
             waiting -= 1
             if not done.cancelled():
-                # Asked for, so that it counts as seen where nobody waits any more.
+                # Read the exception, so that asyncio does not report it as never retrieved if the
+                # request was abandoned.
                 done.exception()
 
-        # A thread cannot be stopped: it goes on, holds its turn, and is counted.
+        # A thread cannot be stopped. It continues, keeps the lock and counts as waiting.
         found = asyncio.ensure_future(run_in_threadpool(work))
         found.add_done_callback(ended)
         try:
@@ -126,7 +134,7 @@ def make_application(
     routes += [
         Route("/models", models),
         Route("/read", read, methods=["POST"]),
-        # Browsers ask for it whatever the page says.
+        # Browsers request the icon whether or not the page has one.
         Route("/favicon.ico", nothing),
     ]
     application = Starlette(routes=routes, exception_handlers=_HANDLERS)
@@ -134,7 +142,7 @@ def make_application(
 
 
 class _Guard:
-    """Before and after the application: whom it answers, and under which policy."""
+    """ASGI middleware that checks the origin of requests and adds the security policy."""
 
     def __init__(self, application: ASGIApp, hosts: frozenset[str]) -> None:
         self.application = application
@@ -145,7 +153,7 @@ class _Guard:
             await self.application(scope, receive, send)
             return
         if scope["type"] != "http":
-            # A socket gets no answer but its end.
+            # A websocket is closed without an answer.
             await send({"type": "websocket.close", "code": 1008})
             return
 
@@ -188,7 +196,7 @@ def _without_port(host: str) -> str:
 async def _body(request: Request) -> Any:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        # Others a page of elsewhere may post without asking first.
+        # Pages of other sites may post other content types without a preflight request.
         raise _Refused(415, f"The content type is {kind[:60]!r}", "Post application/json.")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > LARGEST:
@@ -234,7 +242,7 @@ def _understood(
     )
     assert isinstance(texts, list)
     for one in texts:
-        # Half of a character, which no text can hold.
+        # A lone surrogate, which is invalid in a text.
         check(not any("\ud800" <= c <= "\udfff" for c in one), "texts", "text in Unicode")
     temperature = asked.get("temperature", 1.0)
     check(
@@ -307,7 +315,7 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    # Why is on the terminal, where the one who runs it looks.
+    # The reason is printed on the terminal for the person who runs the server.
     return _said(500, "The pipeline failed", f"{type(error).__name__}: see the terminal for more.")
 
 

@@ -1,5 +1,8 @@
-"""The styles: how structures of this package's kinds are drawn. A kind of one's own brings its
-drawings with it, see :mod:`spacy_latent.kinds`, or takes them from here by being like another."""
+"""Styles: the drawings of structures of this package's kinds.
+
+A custom kind has its own drawings, see :mod:`spacy_latent.kinds`. It may also reuse the drawings
+here by being like another kind.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,12 @@ from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from spacy_latent.visualize.terminal import BELOW, UNCALIBRATED, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
 
-# Words on each side of what differs between alternatives.
+# Number of words shown on each side of a difference between alternatives.
 AROUND = 5
-# Those of this package, in the order in which they are told.
+# The styles of this package, in the order in which messages list them.
 STYLES = ("tree", "alignment", "heatmap", "tags", "entities", "rationale", "brackets", "parts")
 
-# Pictures side by side, and what the caption says of them.
+# Pictures side by side, and the caption of all of them.
 Drawn = tuple[list[Picture], str]
 _Marked = DrawnArc | DrawnBracket | DrawnCell
 
@@ -46,7 +49,7 @@ def _tree(subject: Subject) -> Drawn:
     pictures = []
     for alternative, weight in subject.choices:
         parts = subject.arcs(alternative, PARTS_PER_WORD * len(subject.words))
-        # Beside a gold tree each is compared with that, otherwise with the first.
+        # Each alternative is compared with the gold tree if there is one, else with the first.
         first = None if gold else subject.first(alternative)
         arcs = []
         for (h, m), name, p, chosen in parts:
@@ -73,12 +76,12 @@ def _gold_arcs(doc: Doc, span: SpanStructure) -> list[DrawnArc]:
     arcs = []
     for token in doc[span.start : span.end]:
         head = None if token.head.i == token.i else token.head.i - span.start
-        # A head outside of the span has no place in this picture.
+        # A head outside of the span cannot be drawn.
         if head is None or 0 <= head < len(span):
             label = "" if head is None else token.dep_
             arcs.append(DrawnArc(head, token.i - span.start, 1.0, label))
     labels = [arc.label for arc in arcs if arc.head is not None]
-    # A label that all have says nothing of any.
+    # A label that all parts have carries no information.
     alike = len(labels) > 1 and len(set(labels)) == 1
     return [replace(arc, label="") for arc in arcs] if alike else arcs
 
@@ -95,7 +98,7 @@ def _brackets(subject: Subject) -> Drawn:
                 name = f"{subject.tag_name(label[0])} {subject.label(p)}".strip()
                 brackets.append(DrawnBracket(first, last, p, name, label[0], *how))
             elif last > first:
-                # Trees have a span over every word: these would say nothing.
+                # Trees have a span over every word, and its bracket would carry no information.
                 brackets.append(DrawnBracket(first, last + 1, p, subject.label(p), None, *how))
         told = _count(brackets, before, "span")
         drawn = draw_brackets(
@@ -106,12 +109,12 @@ def _brackets(subject: Subject) -> Drawn:
 
 
 def _compared(part: Part, first: set[Part] | None) -> tuple[bool, bool]:
-    """Whether to set a part of an alternative apart, and whether the first one has it, too."""
+    """Return whether a part of an alternative is set apart, and whether the first one has it."""
     return (False, False) if first is None else (part not in first, part in first)
 
 
 def _count(parts: Sequence[_Marked], first: set[Part] | None, name: str) -> str:
-    """How much an alternative differs from the first, in words."""
+    """Return in words by how many parts an alternative differs from the first one."""
     if first is None:
         return ""
     count = sum(part.set_apart for part in parts)
@@ -127,7 +130,7 @@ def _map_of_cells(subject: Subject) -> Drawn:
 
 
 def _pairs(subject: Subject, draw: Callable[..., Picture], per_word: int | None) -> Drawn:
-    # Asks for the other text, and says so where it is not known.
+    # Raises an error if the other text is not known.
     subject.annotation.cells()
     other = subject.doc[subject.span.other_start : subject.span.other_end]
     columns = [token.text for token in other]
@@ -219,7 +222,7 @@ def _entities(subject: Subject) -> Drawn:
             continue
         least = subject.look.threshold if alternative is None else None
         if least is not None:
-            # Says so where no probabilities are stored.
+            # Raises an error if no probabilities are stored.
             subject.parts(None)
         found = [
             entity
@@ -235,20 +238,23 @@ def _entities(subject: Subject) -> Drawn:
 
 
 def _uncalibrated(subject: Subject, weight: float | None) -> str:
-    """What is said of an alternative whose entities are calibrated, and whose weight is not."""
+    """Return the note on a weight that is not calibrated while the entities are."""
     told = weight is not None and subject.span.entities_calibrated and subject.look.probabilities
     return UNCALIBRATED if told else ""
 
 
 def _other_entities(subject: Subject, alternative: int, weight: float | None) -> Picture:
-    """What differs from the first alternative, with a few words around; what that one has instead
-    is faint where there is room for it, and told above."""
+    """Draw the differences from the first alternative, with a few words of context.
+
+    Entities that only the first alternative has are faint, if they do not overlap with the others.
+    The caption lists all of them.
+    """
     gone, new = subject.annotation.differences(alternative)
     taken = {i for entity in new for i in range(entity.start, entity.end)}
     apart = [e for e in gone if taken.isdisjoint(range(e.start, e.end))]
     marks = _marks(subject, new) + _marks(subject, apart, faint=True)
     marks.sort(key=lambda mark: mark.start)
-    # Of those that overlap with marks as well.
+    # Entities without a mark, which overlap with other marks, are included.
     places = [(e.start - subject.span.start, e.end - subject.span.start) for e in [*gone, *new]]
     words, begin = subject.spaced_words, 0
     if places:
@@ -298,7 +304,7 @@ def _rationale(subject: Subject) -> Drawn:
     for alternative, weight in subject.choices:
         first = subject.first(alternative)
         marks = [
-            # Of further alternatives only what the first has not stands out.
+            # In further alternatives, only the differences from the first one stand out.
             Highlight(i, i + 1, p, "", subject.label(p), not chosen or (i,) in (first or ()))
             for (i,), p, chosen in sorted(subject.parts(alternative))
         ]
@@ -312,7 +318,7 @@ def _rationale(subject: Subject) -> Drawn:
 
 
 def _list_of_parts(subject: Subject) -> Drawn:
-    """A row for each part, which needs nothing to be known of the kind."""
+    """Draw a row for each part, which works for every kind."""
     most = PARTS_PER_WORD * len(subject.words)
     found = {alternative: subject.parts(alternative, most) for alternative, _ in subject.choices}
     numbers = sorted({part for parts in found.values() for part, _, _ in parts})
@@ -336,7 +342,7 @@ def _makes_entities(span: SpanStructure) -> bool:
 
 
 def _is_of_tokens(span: SpanStructure) -> bool:
-    """Whether each part is one token, as far as can be seen."""
+    """Return whether each part of the decoded structure is one token."""
     parts = find_kind(span.kind).parts(span.decoded)
     return all(len(part) == 1 and part[0] < len(span) for part in parts)
 
@@ -408,21 +414,22 @@ complete_kind("segments", drawings=_OF_BRACKETS)
 
 
 def known_styles() -> list[str]:
-    """:data:`STYLES`, and those of kinds of one's own."""
+    """Return :data:`STYLES` and the styles of custom kinds."""
     others = (name for kind in known_kinds() for name in kind.drawings)
     return list(dict.fromkeys([*STYLES, *others]))
 
 
 def default_style(span: SpanStructure) -> str | None:
-    """The style that fits best; None where there is none."""
+    """Return the first style that matches the structure, or None."""
     drawings = find_kind(span.kind).drawings.items()
     return next((name for name, drawing in drawings if drawing.fits(span)), None)
 
 
 def draw_figure(subject: Subject, style: str | None) -> Figure:
-    """Draw a structure in a style of :func:`known_styles`, or in that which fits best.
+    """Draw a structure in a style of :func:`known_styles`, or in its default style.
 
-    Raises LatentError where the style does not fit, with those that do.
+    Raises:
+        LatentError: If the style does not match; the message lists the styles that do.
     """
     kind = find_kind(subject.span.kind)
     style = style or default_style(subject.span)
@@ -447,7 +454,7 @@ def _not_drawn(subject: Subject, style: str | None) -> LatentError:
 
 
 def _way_out(kind: Kind, style: str | None, drawn: bool) -> str:
-    """What to do where a kind is not drawn in a style, or in none."""
+    """Return advice for a kind that is not drawn in a style, or in any style."""
     leave = "Leave style out, or name a component"
     if kind.name in BUILT_IN and kind.name != PARTS:
         return f"{leave}."

@@ -1,4 +1,4 @@
-"""One structure that is to be drawn, and what drawings of all kinds ask of it."""
+"""Structure to draw, with the queries that drawings of all kinds need."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import shortened
 
 TITLE_WORDS = 12
-# More than this many arcs, lines or brackets a word hide each other.
+# More than this many arcs, lines or brackets per word would hide each other.
 PARTS_PER_WORD = 3
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A structure with its doc. gold: the doc with the tree to draw beside, or None."""
+    """Structure with its doc.
+
+    Attributes:
+        gold: Doc with the gold tree to draw below the words, or None.
+    """
 
     doc: Doc
     component: str
@@ -29,7 +33,10 @@ class Subject:
 
     @property
     def category(self) -> str:
-        """The most probable category of the doc: that which a rationale or an alignment is for."""
+        """Most probable category of the doc, or "".
+
+        It is the category that a rationale or an alignment belongs to.
+        """
         if not self.doc.cats:
             return ""
         best = max(self.doc.cats, key=lambda name: self.doc.cats[name])
@@ -57,7 +64,11 @@ class Subject:
 
     @property
     def counters(self) -> np.ndarray | None:
-        """Those to draw, if any are to be. Raises LatentError where none are stored."""
+        """Counters to draw, or None if the options ask for no counters.
+
+        Raises:
+            LatentError: If no counters are stored.
+        """
         if not self.look.counters:
             return None
         if self.span.counters is None:
@@ -75,17 +86,23 @@ class Subject:
 
     @property
     def choices(self) -> list[tuple[int | None, float | None]]:
-        """The alternatives to draw, with their weights, or only the best structure."""
+        """Alternatives to draw, with their weights, or only the best structure."""
         asked = self.span.alternatives[: self.look.alternatives]
         return [(i, weight) for i, (_, weight) in enumerate(asked)] or [(None, None)]
 
     def parts(
         self, alternative: int | None, most: int | None = None
     ) -> list[tuple[tuple[int, ...], float, bool]]:
-        """Index within the span, probability, and whether it is of the structure itself: the parts
-        of the structure, or with a threshold all that are as probable.
+        """Return the parts of the structure, or with a threshold all parts that reach it.
 
-        most: leave out all further ones; those of the structure go first, then the most probable.
+        Args:
+            alternative: Number of an alternative; None for the best structure.
+            most: Greatest number of parts. Parts of the structure come first, then the most
+                probable ones.
+
+        Returns:
+            For each part its indices within the span, its probability, and whether it belongs to
+            the structure.
         """
         chosen = self.structure(alternative)
         if self.look.threshold is None or alternative is not None:
@@ -98,9 +115,11 @@ class Subject:
     def arcs(
         self, alternative: int | None, most: int
     ) -> list[tuple[tuple[int, int], str, float, bool]]:
-        """Head and modifier of each arc, its label, "" where arcs have none, and the rest as of
-        :meth:`parts`. The probability is that of the arc with its label; with a threshold each arc
-        stands once, with the most probable of its labels."""
+        """Return head and modifier of each arc, its label, and the rest as in :meth:`parts`.
+
+        The label is "" if arcs have no labels. The probability is the probability of the arc with
+        its label. With a threshold, each arc occurs once, with its most probable label.
+        """
         if self.span.arc_labels is None:
             found = self.parts(alternative, most)
             return [((h, m), "", p, chosen) for (h, m), p, chosen in found]
@@ -119,23 +138,31 @@ class Subject:
         return list(once.values())[:most]
 
     def arc_name(self, head: int, label: int) -> str:
-        """Of the root's there is but one label, and drawings say "root" of themselves."""
+        """Return the name of the label, or "" for the root's arc.
+
+        The root's arc has only one label, and drawings write "root" anyway.
+        """
         return self.tag_name(label) if head else ""
 
     def structure(self, alternative: int | None) -> list[tuple[tuple[int, ...], float]]:
-        """The parts of the structure, whatever the threshold; as strong as those that are certain
-        where no probabilities are stored."""
+        """Return the parts of the structure, whatever the threshold.
+
+        The probabilities are 1 if none are stored.
+        """
         found = self.annotation._chosen(self.span, None, alternative)
         return [(part, 1.0 if p is None else p) for part, p in found]
 
     def probable(self, threshold: float) -> list[tuple[tuple[int, ...], float]]:
-        """All parts that are at least as probable. Raises LatentError where no probabilities are
-        stored."""
+        """Return all parts with at least this probability.
+
+        Raises:
+            LatentError: If no probabilities are stored.
+        """
         found = self.annotation._chosen(self.span, threshold, None)
         return [(part, p) for part, p in found if p is not None]
 
     def first(self, alternative: int | None) -> set[tuple[int, ...]] | None:
-        """Parts of the first alternative, where another one is drawn beside it."""
+        """Return the parts of the first alternative, if another alternative is drawn."""
         if not alternative:
             return None
         return {part for part, _ in self.structure(0)}

@@ -1,4 +1,4 @@
-"""Tag sequences as rows below their words, with alternatives: in HTML, and in SVG."""
+"""Tag sequences as rows below their words, with alternatives, in HTML and SVG."""
 
 from __future__ import annotations
 
@@ -33,8 +33,15 @@ font-size:12px;line-height:1.5}
 
 @dataclass(frozen=True)
 class DrawnTag:
-    """The tag of one word. number: of the tag; name: its name or its number as text.
-    other: not that of the best sequence, drawn dashed. shown: with its probability."""
+    """Tag of one word.
+
+    Attributes:
+        number: Number of the tag.
+        name: Name of the tag, or its number as text.
+        probability: Probability of the tag.
+        other: True if the tag is not in the best sequence; drawn dashed.
+        shown: True if the probability is shown.
+    """
 
     number: int
     name: str
@@ -45,15 +52,21 @@ class DrawnTag:
 
 @dataclass(frozen=True)
 class TagRow:
-    """The tags of each word, mostly one. label: at the beginning of the row."""
+    """Tags of each word, usually one per word.
+
+    Attributes:
+        label: Text at the beginning of the row.
+    """
 
     tags: Sequence[Sequence[DrawnTag]]
     label: str = ""
 
 
 def draw_tags(words: Sequence[str], rows: Sequence[TagRow], look: Look, title: str) -> Picture:
-    """Words, and rows of tags below them. Where that would grow wider than the option ``fold``, it
-    goes on below. HTML tables, or SVG if the look says so."""
+    """Draw words with rows of tags below them, as HTML tables, or as SVG if the look asks for it.
+
+    A sequence that is wider than the option ``fold`` continues below.
+    """
     folds = list(_folds(words, rows, look))
     pairs = "; ".join(
         f"{shortened(word)}: {' '.join(tag.name for tag in tags)}"

@@ -1,4 +1,4 @@
-"""Latent structures as text."""
+"""Latent structures as text for the terminal."""
 
 from __future__ import annotations
 
@@ -21,22 +21,27 @@ from spacy_latent.visualize.picture import weight_text
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
-# Beside entities that a component found and left out of doc.ents.
+# Note on entities that a component found and left out of doc.ents.
 BELOW = "below min_confidence"
-# Beside the weight of an alternative, where probabilities of entities are calibrated.
+# Note on the weight of an alternative if the probabilities of entities are calibrated.
 UNCALIBRATED = "not calibrated; its entities are"
 ASCII = ("|- ", "`- ", "|  ", "   ")
 
 
 def format_annotation(annotation: LatentAnnotation, threshold: float | None = None) -> str:
-    """A drawing of each span's structure and of its alternatives, as far as there are any.
+    """Return a text drawing of each span's structure and of its stored alternatives.
 
-    Trees: one line per token, with its index, its place in the tree, the label of its arc where
-    arcs have labels, and the probability of the arc, with that label. Items and entities: the text,
-    with what is chosen in square brackets; of further alternatives only the entities that differ
-    from those of the first. Tags: below their words. Spans: the text with round brackets, but for
-    spans of one word. Others, such as segments and pairs of words: a line for each part.
-    threshold: list below each structure the parts outside of it that are at least this probable.
+    - Trees: one line per token with its index, its position in the tree, the label of its arc if
+      arcs have labels, and the probability of the arc with that label.
+    - Items and entities: the text, with the chosen words in square brackets. Further alternatives
+      show only the entities that differ from the first one.
+    - Tags: rows of tags below their words.
+    - Spans: the text with round brackets, except for spans of one word.
+    - Other kinds, such as segments and pairs of words: a line for each part.
+
+    Args:
+        annotation: The structures.
+        threshold: Also list the parts outside of each structure with at least this probability.
     """
     blocks = []
     for span in annotation.spans:
@@ -105,8 +110,10 @@ def _brackets(
 
 
 def _tags(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
-    """Rows of words, of tags below them, and of their probabilities where they are known; entities
-    where the tags make some."""
+    """Return rows of words, of their tags, and of the probabilities if they are known.
+
+    Tags that form entities are shown as entities.
+    """
     if names_entities(span.labels):
         return _entities(annotation, span, alternative)
     cells_of_words = []
@@ -140,8 +147,10 @@ def _entities(
 
 
 def _differences(annotation: LatentAnnotation, span: SpanStructure, alternative: int) -> list[str]:
-    """A line for each entity that the first alternative has and this one has not, with − before it,
-    and the other way round, with +."""
+    """Return a line for each entity that differs between an alternative and the first one.
+
+    The sign − marks entities that only the first one has; + marks entities that only the other has.
+    """
     gone, new = annotation.differences(alternative)
     return [
         f"{sign} {entity_text(annotation.doc, entity)}"
@@ -151,8 +160,11 @@ def _differences(annotation: LatentAnnotation, span: SpanStructure, alternative:
 
 
 def entity_text(doc: Doc, entity: Entity, probability: bool = True) -> str:
-    """Its words, its label, its probability where that is known and asked for, and its place where
-    a text has these words twice."""
+    """Return an entity as text.
+
+    The text has the words, the label, and the probability if it is known and asked for. It also has
+    the position if these words occur more than once in the doc.
+    """
     words = [token.text for token in doc]
     own, size = words[entity.start : entity.end], entity.end - entity.start
     twice = sum(words[i : i + size] == own for i in range(len(words))) > 1
@@ -172,7 +184,7 @@ def _lines(annotation: LatentAnnotation, span: SpanStructure, alternative: int |
 
 
 def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float) -> list[str]:
-    # Another label of an arc of the tree is another part.
+    # An arc of the tree with another label is another part.
     read = annotation._chosen if span.arc_labels is None else annotation._labelled
     drawn = {part for part, _ in read(span, None, None)}
     others = [(part, p) for part, p in read(span, threshold, None) if part not in drawn]
@@ -183,7 +195,7 @@ def _others(annotation: LatentAnnotation, span: SpanStructure, threshold: float)
 def _part(
     annotation: LatentAnnotation, span: SpanStructure, part: Part, probability: float | None
 ) -> str:
-    """One part on a line, in words where it is known of which."""
+    """Return one part as a line, in words if the meaning of the part is known."""
     text = find_kind(span.kind).part_text(annotation, span, part)
     return text if probability is None else f"{text}  {probability:.2f}"
 
@@ -221,7 +233,10 @@ def _bracket_text(annotation: LatentAnnotation, span: SpanStructure, part: Part)
 
 
 def _numbers(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> str:
-    """What a part of one number is, is not known; it may be beyond the text."""
+    """Return a part as its numbers, for parts without a known meaning.
+
+    A single number that is a valid token index is shown with the word.
+    """
     if len(part) == 1 and part[0] < len(span):
         return f"{part[0]} {_item_text(annotation, span, part)}"
     return " ".join(map(str, part))

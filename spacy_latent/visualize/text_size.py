@@ -1,8 +1,9 @@
-"""How wide a text is, without knowing the font that a browser will take.
+"""Widths of texts, without knowledge of the font that a browser selects.
 
-Words that get too little room run into each other, so each character counts as in the widest of
-the fonts that browsers take for our stack: DejaVu Sans (nearly as wide as Verdana), Noto Sans with
-its fonts of other scripts, Loma and Waree for Thai, and Liberation Sans, which is as wide as Arial.
+Words that get too little space run into each other. Each character therefore counts with its width
+in the widest of the fonts that browsers select for our font stack. These are DejaVu Sans (nearly as
+wide as Verdana), Noto Sans with its fonts of other scripts, Loma and Waree for Thai, and Liberation
+Sans, which is as wide as Arial.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-# All widths are parts of the font size. Where no font has a character, a browser draws a box of
-# this width instead, and for a mark above or below a letter one more. As wide is every character
-# of a font of typewriters.
+# All widths are fractions of the font size. For a character that no font has, a browser draws a
+# box of this width, and another box for a mark above or below a letter. Every character of a
+# monospaced font has the same width.
 BOX = 0.61
-# Hundredths, from the space to the tilde.
+# In hundredths of the font size, from the space to the tilde.
 ASCII = [
     int(width)
     for width in (
@@ -33,8 +34,8 @@ BROAD: Mapping[float, str] = {
     1.0: "æœӕњжљшщҥҗӂӝҧՠտփապխļ©®¼½¾…—™ÆŴĦҴҼԽ",
     1.1: "ЊШЖЮЉЩҤҖӁӜҦŒ№→←ლسشصضআ",
 }
-# Letters of scripts that have no capitals, most of them; marks that stand beside their letters;
-# digits. Wide letters are met less often than narrow ones.
+# Width of most letters of scripts without capitals, of marks next to their letters, and of
+# digits. Wide letters are less frequent than narrow ones.
 SCRIPTS: Mapping[str, float] = {
     "ARABIC": 0.75,
     "BENGALI": 0.85,
@@ -57,35 +58,45 @@ SCRIPTS: Mapping[str, float] = {
 UNKNOWN = 1.1
 WIDE = 1.05
 EMOJI = 1.4
-# Between DejaVu Sans and Arial, either of which has to give way by a fourteenth.
+# Between the widths of DejaVu Sans and Arial, each of which differs from it by a fourteenth.
 USUAL = 0.93
 
 
 def text_width(text: str, size: float) -> float:
-    """Width in pixels that is enough for the text in a sans-serif font of this size in pixels."""
+    """Return a width in pixels that is enough for the text in any sans-serif font.
+
+    Args:
+        text: The text.
+        size: Font size in pixels.
+    """
     return size * max(sum(map(_width, text)), BOX * sum(map(_is_drawn, text)))
 
 
 def usual_width(text: str, size: float) -> float:
-    """Width in pixels in a font that is neither narrow nor wide: what running text is fitted into,
-    where the room for the widest font would leave gaps."""
-    # Characters that are joined to the one before are drawn with it: families of emoji.
+    """Return the width in pixels in a font of average width.
+
+    Running text is fitted into this width, because the width of the widest font would leave gaps.
+    """
+    # Characters that are joined to the previous one are drawn as one, such as emoji of families.
     alone = [one for before, one in zip(f" {text}", text) if before != "\u200d"]
     return size * (USUAL * sum(map(_width, alone)) or BOX)
 
 
 def fitted(width: float) -> dict[str, object]:
-    """Attributes of a text that is made narrower or wider until it is as wide as that."""
+    """Return the attributes that stretch or compress a text to this width."""
     return {"textLength": width, "lengthAdjust": "spacingAndGlyphs"}
 
 
 def widest(texts: Iterable[str], size: float) -> float:
-    """Width of the widest of them; 0 for none."""
+    """Return the width of the widest text, or 0 for no texts."""
     return max((text_width(text, size) for text in texts), default=0.0)
 
 
 def _is_drawn(character: str) -> bool:
-    """Marks of Latin, Greek and Cyrillic are in every font, and need no box."""
+    """Return whether the character may need a box.
+
+    Format characters, and marks of Latin, Greek and Cyrillic, which every font has, need no box.
+    """
     category = unicodedata.category(character)
     return category != "Cf" and not (category in ("Mn", "Me") and ord(character) < 0x590)
 

@@ -1,4 +1,4 @@
-"""Trees, and arcs of any other kind, over a row of words."""
+"""Trees and other arcs over a row of words."""
 
 from __future__ import annotations
 
@@ -23,29 +23,37 @@ from spacy_latent.visualize.text_size import text_width
 WORD = 15
 LABEL = 10
 LINE = 22
-# Deep trees grow to the first height, then their levels move together as far as can still be
-# seen; nothing grows beyond the second.
+# Deep trees grow to the first height. Beyond it, the levels become as close as can still be
+# distinguished. No tree is higher than the second height.
 HEIGHT = 330
 HIGHEST = 4000
 STEP = (4.0, 22.0)
-# Below this there is no room for labels between the levels.
+# Below this distance, there is no space for labels between the levels.
 STEP_WITH_LABELS = 13
 CORNER = 8
-# Between the ends of words, and between the ends of arcs at a word that has many.
+# Distance between words, and between the ends of arcs at a word that has many arcs.
 GAP = {False: 10.0, True: 6.0}
 LEAST_SPACING = (6.0, 4.0)
-# From a label to the line below it, and to lines at its sides.
+# Distance from a label to the line below it, and to lines at its sides.
 CLEAR = 3.0
 DESCRIBED = 40
-# As displaCy's words over which arcs are.
+# The classes that displaCy gives to words below arcs.
 TOKEN = "displacy-token displacy-word sl-ink"
 
 
 @dataclass(frozen=True)
 class DrawnArc:
-    """head, modifier: positions of words; the head of a root is None. label: written above the arc.
-    set_apart: drawn dashed and in the colour of contrast. faint: drawn dashed. shared: drawn thin
-    and grey, without its label, since another drawing beside this one has it, too."""
+    """Arc to draw.
+
+    Attributes:
+        head, modifier: Positions of words. The head of a root is None.
+        probability: Probability of the arc.
+        label: Text above the arc.
+        set_apart: Draw the arc dashed and in the contrast colour.
+        faint: Draw the arc dashed.
+        shared: Draw the arc thin and grey and without its label, because a drawing next to it has
+            the same arc.
+    """
 
     head: int | None
     modifier: int
@@ -66,11 +74,21 @@ def draw_tree(
     weight: float | None = None,
     counters: np.ndarray | None = None,
 ) -> Picture:
-    """Arcs from heads to modifiers above the words, as wide and dark as they are probable.
+    """Draw arcs from heads to modifiers above the words.
 
-    An arc is higher than those below it, and crossing arcs are not level, so that they stay apart.
-    below: other arcs of the same words, hanging from them; such as those of a gold tree.
-    counters: see :func:`spacy_latent.visualize.curves_svg.draw_curves`; they stand below all that.
+    The width and the darkness of an arc grow with its probability. An arc is higher than the arcs
+    below it, and crossing arcs have different heights.
+
+    Args:
+        words: The words.
+        arcs: The arcs above the words.
+        look: Options of the drawing.
+        title: Title of the drawing.
+        below: Arcs below the words, such as the arcs of a gold tree.
+        caption: Caption of the picture.
+        weight: Weight of the structure among its alternatives.
+        counters: Counters to draw below the tree; see
+            :func:`spacy_latent.visualize.curves_svg.draw_curves`.
     """
     above_words, below_words = _Side(arcs), _Side(below)
     columns = _Columns(words, [above_words, below_words], look)
@@ -79,7 +97,7 @@ def draw_tree(
     content = [
         *above_words.draw(columns, look, top - 3, -1, words),
         *below_words.draw(columns, look, top + LINE, 1, words),
-        # Over all lines.
+        # Labels are drawn after all lines, so that they are on top.
         *above_words.labels(columns, look, top - 3, -1),
         *below_words.labels(columns, look, top + LINE, 1),
     ]
@@ -119,8 +137,8 @@ class _Side:
         least, most = STEP
         count = max(self.highest, 1)
         self.step = min(most, max(min(least, HIGHEST / count), HEIGHT / count))
-        # At each word from left to right: arcs to the left, the lowest first; those from the root;
-        # arcs to the right, the highest first. So none crosses another near the word.
+        # The order at each word from left to right: arcs to the left, the lowest first; arcs from
+        # the root; arcs to the right, the highest first. No arcs then cross near the word.
         ports: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
         for i, (arc, level) in enumerate(zip(self.arcs, self.levels)):
             start, end = _ends(arc)
@@ -130,12 +148,12 @@ class _Side:
             ports[arc.modifier].append(((1, 0), len(self.arcs) + i))
         self.ports = {word: [i for _, i in sorted(found)] for word, found in ports.items()}
         self.labelled = self.step >= STEP_WITH_LABELS
-        # By the word at which they end, later than they begin: arcs that need room for a label.
+        # Arcs that need space for a label, by the word at their right end in reading order.
         self.ending: dict[int, list[int]] = defaultdict(list)
         for i, arc in enumerate(self.arcs if self.labelled else ()):
             if _shown(arc):
                 self.ending[_ends(arc)[1]].append(i)
-        # Labels of several roots stand at one height: by the word, the arc and the label's width.
+        # Labels of several roots have the same height. By word: the arc and the width of its label.
         beside = self.roots if len(self.roots) > 1 else ()
         self.root_labels = {
             arc.modifier: (i, text_width(_root_label(arc), LABEL))
@@ -147,16 +165,20 @@ class _Side:
         return self.highest * self.step + (LABEL if self.roots or self.labelled else 0)
 
     def turn(self, arc: int, base: float, up: int, look: Look) -> float:
-        """Height at which an arc runs level, or at which the line to a root begins."""
+        """Return the height of the horizontal line of an arc, or of the start of a root's line."""
         level = self.levels[arc] if arc < len(self.arcs) else self.highest
         return base + up * (level * self.step + look.word_spacing - 14)
 
     def draw(
         self, columns: _Columns, look: Look, base: float, up: int, words: Sequence[str]
     ) -> list[str]:
-        """up: −1 for arcs above ``base``, 1 for arcs below it."""
+        """Draw the arcs.
+
+        Args:
+            up: −1 for arcs above ``base``, 1 for arcs below it.
+        """
         drawn = []
-        # What is drawn last lies on top.
+        # The arcs that are drawn last are on top.
         order = sorted(
             range(len(self.arcs)), key=lambda i: (not self.arcs[i].faint, self.arcs[i].probability)
         )
@@ -175,9 +197,11 @@ class _Side:
         return drawn
 
     def labels(self, columns: _Columns, look: Look, base: float, up: int) -> list[str]:
-        """Each on the far side of its line, where no other line runs through it, if there is such
-        a place."""
-        # Lines up and down, with the height at which they turn.
+        """Draw the labels, each on the outer side of its line.
+
+        A label is at a place that no other line crosses, if there is such a place.
+        """
+        # Vertical lines, with the height at which they turn.
         lines = [
             (x, self.turn(i, base, up, look))
             for i in range(len(self.arcs))
@@ -203,7 +227,7 @@ class _Side:
         return drawn
 
     def _sides(self, columns: _Columns, arc: int) -> list[float]:
-        """Where an arc comes down, from left to right."""
+        """Return the x coordinates of the ends of an arc, from left to right."""
         return sorted(columns.port(self, word, arc) for word in _ends(self.arcs[arc]))
 
     def _arc(
@@ -243,7 +267,7 @@ class _Side:
         }
         point = {"class": f"displacy-arrowhead sl-{color}", "d": head, "fill": plain}
         name = "displacy-arrow sl-crossing" if crosses else "displacy-arrow"
-        # The halo lets the eye follow each of two arcs where they cross.
+        # The halo makes both arcs easy to follow at a crossing.
         return element("path", halo) + element(
             "g",
             {
@@ -257,7 +281,7 @@ class _Side:
 
 
 class _Columns:
-    """Where words stand, and where arcs meet them."""
+    """Positions of the words, and of the ends of arcs at each word."""
 
     def __init__(self, words: Sequence[str], sides: Sequence[_Side], look: Look) -> None:
         gap = GAP[look.compact]
@@ -292,7 +316,7 @@ class _Columns:
         return (found.index(arc) - (len(found) - 1) / 2) * self.spacing[word]
 
     def _clear_of_labels(self, sides: Sequence[_Side], word: int) -> Iterator[float]:
-        """Where the word has to stand at least, for labels to fit on the arcs that end there."""
+        """Yield the least positions of a word that leave space for the labels of arcs there."""
         for side in sides:
             for i in side.ending[word]:
                 arc = side.arcs[i]
@@ -302,8 +326,10 @@ class _Columns:
                 yield begin + room - self._shift(side, word, i)
 
     def _root_label(self, sides: Sequence[_Side], word: int) -> tuple[float, float]:
-        """Where that of the word begins and ends, from the word's middle; it stands over the line
-        to the root, which other arcs at the word push aside."""
+        """Return the start and the end of the word's root label, relative to the word's middle.
+
+        The label is above the line to the root, which other arcs at the word may push aside.
+        """
         begin = end = 0.0
         for side in sides:
             if word in side.root_labels:
@@ -322,7 +348,7 @@ def _ends(arc: DrawnArc) -> tuple[int, int]:
 
 
 def _words(arc: DrawnArc) -> tuple[int, ...]:
-    """Its head, where that is a word, and its modifier."""
+    """Return the modifier of an arc and its head, if the head is a word."""
     return (arc.modifier,) if arc.head is None else (arc.head, arc.modifier)
 
 
@@ -342,8 +368,16 @@ def _shown(arc: DrawnArc) -> bool:
 
 
 def _clear(left: float, right: float, half: float, lines: Sequence[float]) -> float:
-    """The middle of a label that is twice ``half`` wide: the place nearest to the middle of its
-    line at which none of these lines runs through it, or the middle where there is none."""
+    """Return the position of the middle of a label.
+
+    It is the position nearest to the middle of the label's line at which no other line crosses the
+    label. It is the middle of the line if there is no such position.
+
+    Args:
+        left, right: Ends of the line of the label.
+        half: Half the width of the label.
+        lines: Positions of the other lines.
+    """
     middle, room = (left + right) / 2, half + CLEAR
     places = [middle, *(x + side * room for x in lines for side in (-1, 1))]
     fits = [
@@ -356,7 +390,12 @@ def _clear(left: float, right: float, half: float, lines: Sequence[float]) -> fl
 
 
 def _label(label: str, x: float, turn: float, up: int, soft: bool) -> str:
-    """turn: height of its line, which it stands on, or hangs from where ``up`` is 1."""
+    """Return the markup of a label.
+
+    Args:
+        turn: Height of the line of the label.
+        up: −1 if the label is above the line, 1 if it is below.
+    """
     if not label:
         return ""
     attributes = {

@@ -1,6 +1,9 @@
-"""What a pipeline says of a text, and what it would say without each part of its structure: in a
-notebook, or as a page. All is computed before, so that it can be kept and sent; nothing is fetched,
-and without scripts only pointing at words has no effect."""
+"""Predictions for a text, and counterfactual predictions for each part of its structure.
+
+The result is shown in a notebook or as a page. Everything is computed in advance, so that the page
+can be stored and sent. The page loads nothing. Without scripts, everything works except for
+pointing at words.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from spacy_latent.visualize.explorer import Explorer, Limits, Seen, SeenPart, Se
 from spacy_latent.visualize.look import settings_of
 from spacy_latent.visualize.page import packaged, rules
 
-# Of a frame in a notebook, in pixels; beyond it, it scrolls.
+# Greatest height of a frame in a notebook in pixels. Longer content scrolls.
 HIGHEST = 900
 ROW = 34
 MEANING = (
@@ -53,16 +56,18 @@ b.changed{color:var(--sl-contrast)}
 
 @dataclass(frozen=True)
 class Widget:
-    """Shows itself in a notebook, in a frame that is apart from the notebook's own page.
+    """Page that a notebook shows in a frame, isolated from the notebook's own page.
 
-    page: the whole HTML page. height: of the frame, in pixels.
+    Attributes:
+        page: The whole HTML page.
+        height: Height of the frame in pixels.
     """
 
     page: str
     height: int
 
     def _repr_html_(self) -> str:
-        # In a frame without rights beyond its own script: neither reaches the other.
+        # The frame may only run its own script. Frame and notebook cannot access each other.
         return tag(
             "iframe",
             srcdoc=self.page,
@@ -74,7 +79,7 @@ class Widget:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the page to a file. RETURNS: its path."""
+        """Write the page to a file and return its path."""
         path = Path(path)
         path.write_text(self.page, encoding="utf8")
         return path
@@ -88,16 +93,23 @@ def explore(
     most: int = 60,
     limits: Limits | None = None,
 ) -> Widget:
-    """What a pipeline says of a text, its structures, and for each part what it would say if a part
-    of the best structure were forbidden, or another one forced. Words can be pointed at.
+    """Return the predictions of a pipeline for a text, and counterfactual predictions.
 
-    text: or two texts, for a pipeline that reads pairs.
-    component: name that the structures are stored under; all if None.
-    most: parts to try, each of which takes a prediction; those of the best structures go first.
+    Each counterfactual prediction forbids a part of the best structure, or forces another part.
+    Pointing at a word highlights its parts.
 
-    Raises LatentError for a text that is too long, see
-    :class:`~spacy_latent.visualize.explorer.Limits`, for two where the pipeline reads one or the
-    other way round, and for a component without structures.
+    Args:
+        nlp: The pipeline.
+        text: A text, or two texts for a pipeline that reads pairs.
+        component: Name that the structures are stored under; None for all structures.
+        most: Greatest number of parts to try. Each part needs one prediction. Parts of the best
+            structures come first.
+        limits: Limits of a request.
+
+    Raises:
+        LatentError: If the text is too long, see :class:`~spacy_latent.visualize.explorer.Limits`;
+            if the number of texts does not match the pipeline; or if the component has no
+            structures.
     """
     texts = [text] if isinstance(text, str) else list(text)
     explorer = Explorer(nlp, pairs=reads_pairs(nlp), alternatives=0, limits=limits)
@@ -154,13 +166,13 @@ def _counterfactual(seen: Seen, one: SeenStructure, texts: Sequence[str], part: 
 
 
 def _best(seen: Seen) -> object:
-    """What is predicted, without how sure that is."""
+    """Return the prediction without its confidence."""
     best = seen.cats[0][0] if seen.cats else None
     return best, [(words, label) for words, label, _ in seen.entities]
 
 
 def _said(seen: Seen, before: Seen | None = None) -> str:
-    """The prediction in words, and how much surer it is of it than before."""
+    """Return the prediction in words, with the change of its score from another prediction."""
     told = []
     if seen.cats:
         label, p = seen.cats[0]

@@ -15,7 +15,6 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recipes import path_of
 from tests.device.pretended_cupy import Array, pretended_cupy
 from tests.device.pretended_gpu import CudaTensor, Kind, Log, pretended_gpu
 
@@ -96,6 +95,8 @@ def main(directory: Path, *only: str) -> None:
         from spacy.tokens import DocBin
         from thinc.api import CupyOps, get_current_ops, require_cpu, require_gpu
 
+        from benchmarks.recipes import path_of
+
         found = {}
         for name in only or RECIPES:
             settings, texts = RECIPES[name]
@@ -128,6 +129,8 @@ def count_step(log: Log, name: str, changes: dict[str, Any], step: int) -> dict[
     from spacy.training import Example
     from spacy.util import load_config, load_model_from_config
     from thinc.api import Adam, fix_random_seed
+
+    from benchmarks.recipes import path_of
 
     config = load_config(path_of(name))
     for path, value in changes.items():

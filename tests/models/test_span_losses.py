@@ -62,11 +62,11 @@ def packed(scores: Tensor) -> Tensor:
     return torch.stack([cells.of_chart(part) for part in scores])
 
 
-def agrees(tree: Labelled, observed: list[Observed]) -> bool:
-    """Holds each observed span with one of its classes, and no other labelled span."""
+def agrees(tree: Labelled, observed: list[Observed], others: tuple[int, ...] = (0,)) -> bool:
+    """Holds each observed span with one of its classes, and other spans with one of ``others``."""
     known = {(start, end - 1): classes for start, end, classes in observed}
     return all(tree.get(place, -1) in classes for place, classes in known.items()) and all(
-        c == 0 for place, c in tree.items() if place not in known
+        c in others for place, c in tree.items() if place not in known
     )
 
 
@@ -98,6 +98,32 @@ def test_the_loss_and_its_gradient_are_those_of_all_trees(
     torch.testing.assert_close(gradient[:, 0, :n, :n], wanted)
     assert losses[1].item() == pytest.approx(np.log(CLASSES))
     assert not gradient[:, 0, :, n:].any() and not gradient[:, 1, :, 1:].any()
+
+
+@pytest.mark.parametrize("others", [(0,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("observed", OBSERVED)
+def test_spans_that_are_not_observed_may_have_classes_of_their_own(
+    observed: list[Observed], others: tuple[int, ...]
+) -> None:
+    """In one piece of a batch; in another one they have none."""
+    torch.manual_seed(1)
+    n, trees = 4, labelled_trees(4)
+    batch = torch.randn(CLASSES, 2, n, n, dtype=torch.float64)
+    cells = span_cells(n)
+    unlabelled = torch.zeros(CLASSES, 2, dtype=torch.bool)
+    unlabelled[list(others), 0] = unlabelled[0, 1] = True
+    gold = Gold.of([observed, observed], cells, CLASSES)
+    losses, found = losses_and_gradient(
+        packed(batch), torch.tensor([n, n]), gold, cells, unlabelled
+    )
+    for b, allowed in enumerate([others, (0,)]):
+        scores = batch[:, b].clone().requires_grad_()
+        agreeing = [tree for tree in trees if agrees(tree, observed, allowed)]
+        expected = total(scores, trees) - total(scores, agreeing)
+        (wanted,) = torch.autograd.grad(expected, scores)
+        torch.testing.assert_close(losses[b], expected.detach())
+        gradient = torch.stack([cells.chart(part) for part in found])
+        torch.testing.assert_close(gradient[:, b], wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

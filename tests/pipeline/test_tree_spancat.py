@@ -16,6 +16,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
+from spacy_latent.analysis.label_sets import build_label_set_scorer_v1
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.span_losses import crosses
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline, step, stock
@@ -548,3 +549,38 @@ def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
     assert ">PP" in render(doc, "tree_spancat") and "PP" in render(doc, "tree_spancat", "span")
     shown = to_json(doc, ["tree_spancat"])["tree_spancat"]
     assert [(a, b, label) for a, b, _, label in shown["brackets"]] == NESTED_FIRST
+
+
+def annotated_for(nlp: Language, *labels: str) -> list[Example]:
+    """The texts with spans of these labels alone, and word of it."""
+    made = []
+    for text, spans in NESTED:
+        own = example(nlp, text, [span for span in spans if span[2] in labels])
+        own.reference._.annotated_labels = list(labels)
+        made.append(own)
+    return made
+
+
+def test_each_text_teaches_the_labels_that_it_was_annotated_for() -> None:
+    nlp = pipeline()
+    complete = examples(nlp)
+    optimizer = initialized(nlp, sample=complete)
+    batch = [*annotated_for(nlp, "NP"), *annotated_for(nlp, "PP")]
+    for _ in range(60):
+        nlp.update(batch, sgd=optimizer)
+    assert nlp.evaluate(complete)["spans_sc_f"] == 1.0
+    # A span of a label that its text was not annotated for is neither right nor wrong.
+    score = build_label_set_scorer_v1(KEY)
+    predicted = [
+        Example(nlp(one.predicted.copy()), one.reference) for one in annotated_for(nlp, "PP")
+    ]
+    scores = score(predicted)
+    assert scores["spans_sc_p"] == scores["spans_sc_r"] == 1.0
+    assert nlp.get_pipe("tree_spancat").score(predicted)["spans_sc_p"] < 1.0  # type: ignore[attr-defined]
+
+
+def test_a_label_that_is_not_there_is_no_label_of_a_text() -> None:
+    nlp = pipeline()
+    optimizer = initialized(nlp, sample=examples(nlp))
+    with pytest.raises(LatentError, match="'NX'"):
+        nlp.update(annotated_for(nlp, "NX"), sgd=optimizer)

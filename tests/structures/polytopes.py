@@ -1,8 +1,9 @@
-"""SparseMAP on listed structures by plain linear algebra: the solution, the face that it lies in,
-and the Jacobian there."""
+"""SparseMAP on listed structures, and on averages of them that satisfy constraints, by plain linear
+algebra: the solution, the face that it lies in, and the Jacobian there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,28 +45,89 @@ class Solution:
 def solve(structures: np.ndarray, scores: np.ndarray) -> Solution:
     """``scores`` ``(P,)``, finite where a structure has a part."""
     given = np.where(structures.any(0), scores, 0.0)
-    mean = nearest(structures, given)
+
+    def best_of_all(direction: np.ndarray) -> np.ndarray:
+        found: np.ndarray = structures[(structures @ direction).argmax()]
+        return found
+
+    mean = nearest(best_of_all, given)
     totals = structures @ (given - mean)
     best = structures[totals >= totals.max() - ROUNDING]
     return Solution(mean, _directions(best), _directions(best[_with_weight(best, mean)]))
 
 
-def nearest(vertices: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """The nearest point to ``point`` of the convex hull of the rows of ``vertices`` (Wolfe 1976).
-    Non-negative least squares of scipy are wrong at some ties."""
-    rows = vertices - point
-    chosen = [int((rows**2).sum(1).argmin())]
+def solve_constrained(
+    structures: np.ndarray, scores: np.ndarray, lines: np.ndarray, limits: np.ndarray
+) -> Solution:
+    """As :func:`solve`, among the averages μ of structures with lines·μ ≤ limits: where neither the
+    structures nor the constraints alone have the solution's face. lines: ``(C, P)``."""
+    given = np.where(structures.any(0), scores, 0.0)
+    count = len(structures)
+
+    def best(direction: np.ndarray) -> np.ndarray:
+        found = linprog(
+            -(structures @ direction),
+            A_ub=lines @ structures.T,
+            b_ub=limits,
+            A_eq=np.ones((1, count)),
+            b_eq=[1.0],
+            method="highs-ds",
+        )
+        assert found.status == 0, found.message
+        return np.asarray(found.x @ structures)
+
+    mean = nearest(best, given)
+    held = lines[lines @ mean >= limits - LEAST * LEAST]
+    residual = (given - mean) / max(np.linalg.norm(given - mean), 1.0)
+    weighted = _with_weight(structures, mean)
+    inside = _across(_directions(np.vstack([mean, structures[weighted]])), held)
+    # Directions v·(structures − mean) of the polytope along which the residual says nothing: which
+    # v ≥ 0 and which slacks of constraints can be 1 there, as many as possible.
+    steps = structures - mean
+    of_steps, of_lines = np.eye(count)[~weighted], np.eye(len(held))
+    rest, number = np.zeros((1, count + len(held))), len(of_steps)
+    against = steps @ residual
+    less = np.vstack(
+        [
+            np.hstack([-of_steps, of_steps, np.zeros((number, len(held)))]),
+            np.hstack([held @ steps.T, np.zeros((len(held), count)), of_lines]),
+            np.hstack([against[None], rest]),
+            np.hstack([-against[None], rest]),
+        ]
+    )
+    most = np.concatenate([np.zeros(number + len(held)), [ROUNDING / LEAST] * 2])
+    found = linprog(
+        np.concatenate([np.zeros(count), -np.ones(count + len(held))]),
+        A_ub=less,
+        b_ub=most,
+        bounds=[(-1 / LEAST if own else 0, 1 / LEAST) for own in weighted]
+        + [(0, 0 if own else 1) for own in weighted]
+        + [(0, 1)] * len(held),
+    )
+    assert found.status == 0, found.message
+    reached = found.x[count:] > 0.5
+    entered, left = reached[:count] | weighted, reached[count:]
+    tying = _directions(np.vstack([mean, structures[entered]]))
+    return Solution(mean, _across(_across(tying, held[~left]), residual[None]), inside)
+
+
+def nearest(best: Callable[[np.ndarray], np.ndarray], point: np.ndarray) -> np.ndarray:
+    """The nearest point to ``point`` of the polytope whose best vertex along a direction is known
+    (Wolfe 1976). Non-negative least squares of scipy are wrong at some ties."""
+    chosen = [best(point)]
     weights = np.ones(1)
     while True:
-        reached = weights @ rows[chosen]
-        best = int((rows @ reached).argmin())
-        if rows[best] @ reached > reached @ reached - 1e-13:
-            return weights @ vertices[chosen]
-        chosen, weights = [*chosen, best], np.append(weights, 0.0)
+        rows = np.stack(chosen) - point
+        reached = weights @ rows
+        new = best(-reached)
+        if (new - point) @ reached > reached @ reached - 1e-13:
+            return np.asarray(weights @ np.stack(chosen))
+        chosen, weights = [*chosen, new], np.append(weights, 0.0)
         while True:
             # The least of the affine hull.
-            directions = (rows[chosen[1:]] - rows[chosen[0]]).T
-            others = np.linalg.lstsq(directions, -rows[chosen[0]], rcond=1e-12)[0]
+            rows = np.stack(chosen) - point
+            directions = (rows[1:] - rows[0]).T
+            others = np.linalg.lstsq(directions, -rows[0], rcond=1e-12)[0]
             goal = np.append(1.0 - others.sum(), others)
             falling = goal < 1e-14
             if not falling.any():
@@ -76,12 +138,20 @@ def nearest(vertices: np.ndarray, point: np.ndarray) -> np.ndarray:
             weights = weights + step * change
             kept = weights > 1e-14
             kept[falling & (weights <= weights[falling].min())] = False
-            chosen, weights = [i for i, own in zip(chosen, kept) if own], weights[kept]
+            chosen, weights = [own for own, k in zip(chosen, kept) if k], weights[kept]
 
 
 def _directions(structures: np.ndarray) -> np.ndarray:
     _, values, rows = np.linalg.svd(structures - structures[:1], full_matrices=False)
     return rows[values > ROUNDING]
+
+
+def _across(directions: np.ndarray, lines: np.ndarray) -> np.ndarray:
+    """Those of the span of orthonormal rows that change no line."""
+    if not lines.size or not directions.size:
+        return directions
+    _, values, rows = np.linalg.svd(lines @ directions.T)
+    return np.asarray(rows[(values > ROUNDING).sum() :] @ directions)
 
 
 def _with_weight(structures: np.ndarray, mean: np.ndarray) -> np.ndarray:

@@ -177,6 +177,26 @@ class Doubled(Marginals):
         return Draw(GradientOf.apply(2 * draw.z, draw.z), draw.weights)
 
 
+class OfTheSupport(SparseMAP):
+    """Where structures tie, its gradient is that of the weights that there are."""
+
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        found = structure.sparsemap(scores, lengths)
+        weights = found.weights.view(*found.weights.shape, *[1] * structure.part_axes)
+        return Draw.single((weights * found.atoms).sum(0))
+
+
+class UnsureAtTies(Own):
+    def __call__(
+        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
+    ) -> Draw:
+        draw = super().__call__(structure, scores, lengths, is_train)
+        tied = scores.flatten(1).amax() == scores.flatten(1)[0, 0]
+        return Draw(torch.where(tied, 0.5 * draw.z, draw.z), draw.weights)
+
+
 class Biased(ScoreFunction):
     def objective(
         self,
@@ -251,6 +271,8 @@ WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("copies", "the state of a copy of one in use", Counting(), {}),
     ("copies", "for_width: given .* expected another Itself", Itself(), {}),
     ("errors", "scores: KOfN, NaN in item 2: given no error", Swallows(), {}),
+    ("ties", "KOfN, equal scores: given no structure of the set", UnsureAtTies(), {}),
+    ("ties", "finite differences: KOfN, equal scores", OfTheSupport(), {"gradient": "exact"}),
     ("the_gradient", "of the objective by finite differences", Doubled(), {"gradient": "exact"}),
     ("the_gradient", "of 10000 draws the mean is", Biased(), {"gradient": "unbiased"}),
 ]
