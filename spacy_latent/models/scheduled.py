@@ -9,8 +9,8 @@ from spacy_latent.errors import LatentError
 class Scheduled:
     """Value at each training update of a number or a Thinc schedule.
 
-    Thinc's schedules are generators, which can be neither copied nor pickled. The values drawn so
-    far are kept, so copies share them. A pickled copy stays at the last value drawn.
+    Thinc's schedules are generators, which can be neither copied nor pickled. The drawn values are
+    kept, so copies share them. A pickled copy stays at the last value drawn.
 
     Args:
         values: a number or a schedule.
