@@ -48,8 +48,8 @@ def head_words(sentences: Sequence[Sequence[str]], trees: Sequence[Heads]) -> fr
 def nearest_head_word(words: Sequence[str], heading: frozenset[str]) -> list[int]:
     """Attach every token to the nearest earlier token whose word is in ``heading``.
 
-    A token without an earlier one is attached to the first such token of the text, which is then
-    the root. A text without such a token attaches these to its first token.
+    If there is no earlier one, the head is the first such token of the text, which is then the
+    root. If the text has no such token, all tokens are attached to its first one.
     """
     first = next((i for i, word in enumerate(words) if word in heading), 0)
     heads, last = [], first

@@ -244,10 +244,10 @@ def edge_precision(
 ) -> float:
     """Return the mean over texts of the share of predicted arcs that the reference has.
 
-    The literature on latent arborescences defines it so (Paulus et al. 2020). Arcs are between
-    tokens: roots have none. An arc counts if both of its tokens count. The value equals the recall
-    if every tree has a single root. A text scores 1 if neither tree has an arc. It scores 0 if only
-    the reference has arcs.
+    The literature on latent arborescences defines it so (Paulus et al. 2020). Arcs connect two
+    tokens, and a root has no arc. An arc counts if both of its tokens count. The value equals the
+    recall if every tree has a single root. A text scores 1 if neither tree has an arc. It scores 0
+    if only the reference has arcs.
 
     Args:
         predicted: heads of each tree; a root is its own head, −1 if a token has no head.

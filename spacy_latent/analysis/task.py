@@ -245,7 +245,7 @@ def _score(
 ) -> tuple[float, float, float]:
     """Return a score and its interval, widened to what unseen texts could add.
 
-    An interval of width 0, as if all texts are right, would suggest certainty.
+    An interval of width 0, for example if all texts are right, would suggest certainty.
     """
     own = value(counts[counts.any(-1)])
     room = _room(own)
@@ -338,8 +338,8 @@ class Drop:
 def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int = 0) -> Drop:
     """Return the difference of two scores of the same texts.
 
-    If nearly all texts are alike, and none is better or none is worse, the interval is at least as
-    wide as by the rule of three.
+    If nearly all texts are alike, and no text is better or no text is worse, the rule of three
+    widens the interval.
 
     Args:
         value: function that returns scores of summed counts.

@@ -597,7 +597,7 @@ def _of_mixtures(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_references(figures: LayerFigures) -> list[Verdict]:
-    """Return verdicts from the agreement with references, compared to that of controls."""
+    """Return verdicts from the agreement with references, in comparison to the controls'."""
     reference = figures.reference
     if not reference:
         return []

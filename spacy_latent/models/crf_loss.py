@@ -41,8 +41,8 @@ class Loss:
         left_out: docs whose annotation no sequence agrees with. It does not count for them.
         posteriors: ``(T, K)``, probability of each tag given the evidence. It is 0 for docs without
             evidence and for those left out. The gradient for potentials is its negative.
-        contradictory: docs with tags that some sequence agrees with, and counts that none of these
-            has.
+        contradictory: docs whose tags agree with some sequence, although no such sequence has their
+            counts.
     """
 
     losses: np.ndarray

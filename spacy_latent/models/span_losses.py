@@ -210,7 +210,10 @@ def most_compatible(observed: Sequence[tuple[int, int]]) -> list[bool]:
 
 
 def _leave_out(observed: Sequence[tuple[int, int]], cluster: list[int], kept: list[bool]) -> None:
-    """Choose among overlapping spans, on a chart with one token for each stretch between their ends."""
+    """Choose among overlapping spans, on a chart of the stretches between their ends.
+
+    Each stretch is one token of the chart.
+    """
     ends = sorted({end for i in cluster for end in observed[i]})
     number = {end: place for place, end in enumerate(ends)}
     n = len(ends) - 1

@@ -167,7 +167,7 @@ def supervise(
     noise = supervision.draw(scores)
 
     def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
-        # The value of all structures and that of the agreeing ones have the same noise.
+        # The values of all structures and of the agreeing ones have the same noise.
         drawn = None if noise is None else noise[:, rows]
         settings = supervision.loss, supervision.margin, drawn
         return structured_loss(structure, scores, z[rows], lengths[rows], *settings)

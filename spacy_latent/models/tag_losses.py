@@ -346,7 +346,7 @@ def ranked(
         walk = smoothed_expectation(
             LinearChain(), chain.chain_scores(scores, lengths).double(), lengths, "quadratic"
         )
-        # Each pair given its first tag: the logarithms of these add up to that of a sequence.
+        # Conditional probability of each pair given its first tag. Their product is that of the sequence.
         before = walk.sum(2)[:, :-1, :, None]
         steps = torch.cat([walk[:, :1], walk[:, 1:] / before.where(before > 0, 1.0)], 1)
         tags, totals = LinearChain().top_k_tags(steps.log(), lengths, count)

@@ -60,8 +60,11 @@ def build_tree_span_classifier_v1(
     """Build the model of ``tree_spancat``: docs to scores of all spans.
 
     Each span has a score for each label and for none. It is scored from its first and last token,
-    the mean of all its tokens, and their number, by one hidden layer: s[i, j] = W relu(F vᵢ + L vⱼ
-    + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b. Spans that begin or end with white space have no label.
+    the mean of all its tokens, and their number, by one hidden layer:
+
+    s[i, j] = W relu(F vᵢ + L vⱼ + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b.
+
+    Spans that begin or end with white space have no label.
 
     Args:
         tok2vec: embedder, or a listener.
