@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 ROUNDS = 1000
-# How many resamples are drawn at a time: bounds the memory.
+# Number of resamples drawn at a time, to bound the memory.
 CHUNK = 50
 # A property of none of n texts may hold for up to UNSEEN / n of all texts, 19 times of 20 (the
 # rule of three, Hanley and Lippman-Hand 1983). Resamples of the texts do not show it either. If at

@@ -127,8 +127,8 @@ class CategoryConstraints:
         """Return the sums over allowed sets of these labels.
 
         Raises:
-            LatentError: if a label is not among them, if no set is allowed, or if the constraints
-                connect so many labels that there would be more than 65,536 states to sum over.
+            LatentError: if a label of the constraints is not among ``labels``, if no set is
+                allowed, or if connected labels have more than 65,536 states to sum over.
         """
         missing = sorted(self.labels - set(labels))
         if missing:

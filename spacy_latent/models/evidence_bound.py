@@ -280,7 +280,10 @@ def objective(
 
 
 def begin(decoder: WordDecoder, docs: Iterable[Doc]) -> None:
-    """Pass the words of docs to a decoder before training, for first values of its weights."""
+    """Pass the words of docs to a decoder before training, for first values of its weights.
+
+    Docs are read only if the decoder reads them.
+    """
     decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
 
 

@@ -40,10 +40,11 @@ def learn_mask(
     The result is the mean over the last half of the steps, as the multiplier oscillates.
 
     The algorithm needs only scores of the model, no gradient. Each step draws one mask and tries
-    words in it. The gradient is the decrease of the score when the word goes from 1 to 0, with the
-    others as drawn, times the gradient of the mean of its z. It is exact for a score that is linear
-    in each z. So it works for models without a derivative, and changes no weight or state of the
-    model. A step reads the text about ``2 · min(count, 48)`` times.
+    words in it. It computes the decrease of the score when the word goes from 1 to 0, with the
+    others as drawn. The gradient for the word is this decrease times the gradient of the mean of
+    its z. It is exact for a score that is linear in each z. So it works for models without a
+    derivative, and changes no weight or state of the model. A step reads the text about ``2 ·
+    min(count, 48)`` times.
 
     Args:
         scores: function that returns the score of each mask.

@@ -41,7 +41,7 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
     if spaces[0] and not spaces.all():
         likely[: int(np.argmin(spaces)) + 1] = -np.inf
     starts = np.where(free, likely > 0, known[:, 0] == 1)
-    # Tokens annotated as no start, or without a score, are the last choice for a split.
+    # Annotated tokens and white space are the last choice for a split.
     return bounds(starts, np.where(free, likely, -np.inf), max_length)
 
 

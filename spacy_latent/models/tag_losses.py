@@ -294,8 +294,8 @@ def probabilities(
 ) -> Probabilities:
     """Return the probabilities under the learned distribution.
 
-    It is the CRF, also for the perceptron, the walk that quadratic smoothing induces, or the
-    mixture of SparseMAP.
+    The distribution is the CRF for "crf" and "perceptron", the walk that quadratic smoothing
+    induces for "quadratic", and the mixture of SparseMAP for "sparsemap".
 
     Args:
         kind: name of the loss.
@@ -339,14 +339,15 @@ def ranked(
 ) -> list[list[tuple[np.ndarray, float]]]:
     """Return up to ``count`` sequences ``(n,)`` int32 with weights for each doc, heaviest first.
 
-    They are the support of SparseMAP if that was learned, the most probable ones of the walk that
-    quadratic smoothing induces, or else the best ones with their probabilities.
+    If SparseMAP was learned, they are its support. With quadratic smoothing, they are the most
+    probable ones of the walk that it induces. Otherwise they are the best ones with their
+    probabilities.
     """
     if kind == "quadratic":
         walk = smoothed_expectation(
             LinearChain(), chain.chain_scores(scores, lengths).double(), lengths, "quadratic"
         )
-        # Conditional probability of each pair given its first tag. Their product is that of the sequence.
+        # Each pair given its first tag. The product of these is the probability of a sequence.
         before = walk.sum(2)[:, :-1, :, None]
         steps = torch.cat([walk[:, :1], walk[:, 1:] / before.where(before > 0, 1.0)], 1)
         tags, totals = LinearChain().top_k_tags(steps.log(), lengths, count)

@@ -47,8 +47,9 @@ class TextModule(nn.Module):
     Args:
         latent: the latent layer.
         pooling: reductions of the vectors of tokens, which are concatenated: some of "first",
-            "last", "max", "mean" and "root". The last is the sum of the vectors of tokens, weighted
-            by the degree to which each is a root, and its mean over the spans of a text.
+            "last", "max", "mean" and "root". For "root", the vectors of tokens are summed, weighted
+            by the degree to which each is a root. The result is the mean of these sums over the
+            spans of a text.
         texts: number of texts of a doc, whose vectors are concatenated.
         entropy_weight: see ``build_latent_text_classifier_v2``.
         evidence: settings of a bound on the evidence of the words. The layer must then tell which

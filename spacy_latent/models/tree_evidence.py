@@ -32,7 +32,7 @@ class CrfAutoencoder(Evidence):
     """Log-probability of words in the mean over trees as an objective.
 
     A sentence without heads has the loss −log Σ_T q(T) p(words | T) · unlabelled_weight. A sentence
-    with heads has the loss of these − log p(words | heads) · labelled_weight.
+    with heads has the loss of its heads − log p(words | heads) · labelled_weight.
     """
 
     name = "CrfAutoencoder"

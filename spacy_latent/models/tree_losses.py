@@ -1,9 +1,9 @@
 """Losses of sentences, trees and labels: −log p of their annotation.
 
-A partly known tree has the sum over all trees that agree with it as its p: the loss is the
-log-partition of all trees minus that of these trees. Each token has its own −log p of starting a
-sentence. So has the label of each known arc. If the model has an objective of words, it is added,
-see :mod:`spacy_latent.models.tree_evidence`.
+If a tree is only partly known, its p is the sum over all trees that agree. The loss is then the
+log-partition of all trees minus the log-partition of these trees. The start of a sentence at each
+token has its own −log p. So has the label of each known arc. If the model has an objective of
+words, it is added, see :mod:`spacy_latent.models.tree_evidence`.
 """
 
 from __future__ import annotations
