@@ -103,7 +103,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     paths = []
     for d in plain:
         if free[d]:
-            # Counts contradict a doc without evidence on tags only if it is empty.
+            # A doc that has a single sequence and no evidence about its tags is empty.
             if losses[d] == np.inf:
                 contradictory.append(d)
             continue

@@ -394,7 +394,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         if edits is not None:
             known = [known[0] if known else None, None, edits]
         result, _, outputs = shim.predict((rows, groups, *known))
-        # The sum is checked first: a finite sum has finite vectors.
+        # The sum is cheaper to check: if it is finite, so are all vectors.
         if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
             refuse_not_finite()
     # torch may need its result for the backward pass, so callers get a copy.

@@ -190,7 +190,7 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
     missing = any(found is None and len(doc) for doc, found in zip(docs, vectors))
     if is_train and missing:
         model.refuse_unknown_upstream()
-        # If nothing has that name, the mistake is another one.
+        # The hint on rehearsal applies only if a component has that name.
         rehearsal = (
             f"For nlp.rehearse, run it first: list(nlp.get_pipe({model.upstream_name!r})"
             ".pipe(docs)) with the docs of the examples. "
