@@ -140,8 +140,8 @@ class _CountingChain:
         most = np.array([least for _, least in counted])
         strides = np.array([prod(most[j + 1 :] + 1) for j in range(len(most))], dtype=np.int64)
         ended = np.stack([np.isin(self.open, ends) for ends, _ in counted], 1)
-        # For each layer and tag, the counts after a token with that tag, (L, K, labels), and the layer
-        # of these counts, (L, K).
+        # For each layer and tag, the counts after a token with that tag, (L, K, labels), and the
+        # layer of these counts, (L, K).
         self.after = np.minimum(counts[:, None] + ended, most)
         target = self.after @ strides
         origin = np.arange(self.layers)[:, None] * self.tags + np.arange(self.tags)
