@@ -1,5 +1,7 @@
-"""Statistics of structures, their agreement with references and with each other, and what these say
-in words. Nothing here knows what a model is made of."""
+"""Statistics of structures, their agreement with references and each other, and verdicts in words.
+
+Nothing here depends on the parts of a model.
+"""
 
 from spacy_latent.analysis.attachment import (
     PUNCTUATION,

@@ -1,5 +1,4 @@
-"""Agreement of structures with controls, with brackets of reference heads, and with those of other
-models."""
+"""Agreement of structures with controls, with reference brackets and with those of other models."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from spacy_latent.annotations import SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind, rows_of
 
-# By how they are called beside a learned tree. Nearest: see nearest_head_word.
+# Controls by their name in a report. NEAREST is made by nearest_head_word.
 TREE_CONTROLS = {
     "left-branching": next_token,
     "right-branching": previous_token,
@@ -35,7 +34,7 @@ RANDOM = "random"
 
 
 def head_words(sentences: Sequence[Sequence[str]], trees: Sequence[Heads]) -> frozenset[str]:
-    """The words that have a modifier in at least half of the places where they stand."""
+    """Return the words that have a modifier in at least half of their occurrences."""
     there: Counter[str] = Counter()
     heading: Counter[str] = Counter()
     for words, heads in zip(sentences, trees):
@@ -47,8 +46,11 @@ def head_words(sentences: Sequence[Sequence[str]], trees: Sequence[Heads]) -> fr
 
 
 def nearest_head_word(words: Sequence[str], heading: frozenset[str]) -> list[int]:
-    """Every token on the nearest token before it whose word is in ``heading``; where there is none,
-    on the first such after it, which is then the root, or on the first token."""
+    """Attach every token to the nearest earlier token whose word is in ``heading``.
+
+    If there is no earlier one, the head is the first such token of the text, which is then the
+    root. If the text has no such token, all tokens are attached to its first one.
+    """
     first = next((i for i, word in enumerate(words) if word in heading), 0)
     heads, last = [], first
     for i, word in enumerate(words):
@@ -93,9 +95,14 @@ def _control_links(
 
 
 def common_parts(kind: str, ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """How much two structures of one span share: (twice the common parts, all parts of both), so
-    that the quotient is an F1, and for heads the share of tokens with the same head. Brackets of
-    single tokens do not count."""
+    """Count the parts that two structures of one span have in common.
+
+    Brackets of single tokens do not count.
+
+    Returns:
+        Twice the number of common parts, and the number of parts of both structures. The quotient
+        is an F1; for heads it is the share of tokens with the same head.
+    """
     return find_kind(kind).common(ours, theirs)
 
 
@@ -125,8 +132,11 @@ def _comparable(decoded: np.ndarray) -> np.ndarray:
 
 
 def tag_information(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """Agreement of two taggings whose tags have no names in common: their mutual information over
-    the mean of their entropies, 0 to 1; 1 where both have one tag only."""
+    """Return the agreement of two taggings whose tags have no names in common.
+
+    It is their mutual information divided by the mean of their entropies, from 0 to 1. It is 1 if
+    both taggings have only one tag.
+    """
     if not ours:
         return float("nan")
     a = np.unique(np.concatenate([np.ravel(tags) for tags in ours]), return_inverse=True)[1]
@@ -148,8 +158,13 @@ def _nats(shares: np.ndarray) -> float:
 
 
 def reference_brackets(heads: Heads) -> set[tuple[int, int]]:
-    """First and last token of the subtrees of a tree, as far as they are gapless and of two tokens
-    and more. Raises LatentError for a cycle."""
+    """Return the first and last token of each subtree of a tree.
+
+    Subtrees with gaps and subtrees of a single token are left out.
+
+    Raises:
+        LatentError: if the heads contain a cycle.
+    """
     own = np.asarray(heads, dtype="int64")
     n = len(own)
     low, high, size = np.arange(n), np.arange(n), np.ones(n, dtype="int64")
@@ -168,11 +183,18 @@ def reference_brackets(heads: Heads) -> set[tuple[int, int]]:
 def agreement(
     ours: Mapping[int, Sequence[SpanStructure]], theirs: Mapping[int, Sequence[SpanStructure]]
 ) -> tuple[float, int]:
-    """Share of parts that two sets of structures have in common, see :func:`common_parts`; of tags
-    their :func:`tag_information`, and of kinds of one's own what they say. Keys are docs. Spans
-    with other bounds or of another kind are left out.
+    """Return the share of parts that two sets of structures have in common.
 
-    RETURNS: the agreement, NaN where nothing can be compared, and the number of spans compared.
+    Parts are counted by :func:`common_parts`. Tags are compared by :func:`tag_information`, and
+    custom kinds by the ``agreement`` function of the kind. Spans with different bounds or kinds are
+    left out.
+
+    Args:
+        ours: structures of each doc.
+        theirs: the same of the other set.
+
+    Returns:
+        The agreement, NaN if nothing can be compared, and the number of spans compared.
     """
     shared, parts, compared = 0.0, 0.0, 0
     together: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}

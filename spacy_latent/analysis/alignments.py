@@ -1,5 +1,4 @@
-"""How much of reference alignments a component's alignments hold, and controls that see only the
-words."""
+"""Scores of alignments against reference alignments, and controls that read only the words."""
 
 from __future__ import annotations
 
@@ -28,9 +27,11 @@ Links = Iterable[tuple[int, int]]
 class AlignmentScores:
     """Shares, 0 to 1 (Och and Ney 2003, section 4), over the links of all pairs of texts together.
 
-    precision: of the predicted links that are possible. recall: of the sure links that are
-    predicted. f1: their harmonic mean. error_rate: 1 − (sure + possible links predicted) /
-    (predicted + sure links).
+    Attributes:
+        precision: share of the predicted links that are possible.
+        recall: share of the sure links that are predicted.
+        f1: harmonic mean of precision and recall.
+        error_rate: 1 − (sure + possible links predicted) / (predicted + sure links).
     """
 
     precision: float
@@ -42,14 +43,22 @@ class AlignmentScores:
 def alignment_scores(
     predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Links] | None = None
 ) -> AlignmentScores:
-    """predicted, sure, possible: the links of each pair of texts. Sure links are possible, too;
-    without ``possible`` no others are. Where nothing is predicted the precision is 0, and where
-    nothing is sure the recall; where there is neither, the error rate is 0."""
+    """Return the scores of predicted links against sure and possible ones.
+
+    The precision is 0 if no link is predicted. The recall is 0 if no link is sure. The error rate
+    is 0 if there are neither predicted nor sure links.
+
+    Args:
+        predicted: links of each pair of texts.
+        sure: sure links of each pair. They are also possible.
+        possible: further possible links of each pair; without them only the sure links are
+            possible.
+    """
     rows = _counts(predicted, list(sure), possible)
     return _scores(tuple(map(sum, zip(*rows))) if rows else (0, 0, 0, 0))
 
 
-# Of one pair of texts or of several together: predicted links, sure links, predicted links that are
+# Counts over one or more pairs of texts: predicted links, sure links, predicted links that are
 # sure, and predicted links that are possible.
 _Counts = tuple[int, ...]
 
@@ -87,10 +96,13 @@ def f1_difference(
     resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """95 % interval of the F1 of ``first`` less that of ``second`` on the same pairs of texts, by
-    drawing as many pairs with replacement (the bootstrap; Efron 1979)."""
+    """Return the 95 % interval of the F1 of ``first`` minus the F1 of ``second``.
+
+    Both are scored on the same pairs of texts. The interval comes from drawing as many pairs with
+    replacement (the bootstrap; Efron 1979).
+    """
     rng = random.Random(seed)
-    # Both beside each other: what is drawn is added in one go.
+    # Counts of both side by side, so that one sum serves both.
     counts = [_counts(part, sure, possible) for part in (first, second)]
     rows = np.hstack([np.reshape(each, (-1, 4)) for each in counts])
     found = []
@@ -106,7 +118,7 @@ Control = Callable[[Words, Words], list[tuple[int, int]]]
 
 
 def same_word(first: Words, second: Words) -> list[tuple[int, int]]:
-    """Every two copies of a word, whatever their case."""
+    """Link every two copies of a word, ignoring case."""
     return [
         (i, j)
         for i, word in enumerate(first)
@@ -116,7 +128,7 @@ def same_word(first: Words, second: Words) -> list[tuple[int, int]]:
 
 
 def nearest_same_word(first: Words, second: Words) -> list[tuple[int, int]]:
-    """Copies of a word, each in one link at most: those nearest to the diagonal first."""
+    """Link copies of a word, each at most once, starting with the pairs nearest to the diagonal."""
     chosen: list[tuple[int, int]] = []
     rows, columns = set(), set()
     for i, j in sorted(same_word(first, second), key=lambda link: _off(link, first, second)):
@@ -128,7 +140,7 @@ def nearest_same_word(first: Words, second: Words) -> list[tuple[int, int]]:
 
 
 def diagonal(first: Words, second: Words) -> list[tuple[int, int]]:
-    """Each word of the first text with the one that is as far along the second."""
+    """Link each word of the first text to the word at the same relative position in the second."""
     if not second:
         return []
     steps = max(len(first) - 1, 1)
@@ -148,7 +160,7 @@ ALIGNMENT_CONTROLS: dict[str, Control] = {
 
 
 def links_of(doc: Doc, component: str) -> list[tuple[int, int]] | None:
-    """The best alignment that ``component`` annotated, as token indices; None without one."""
+    """Return the best alignment that ``component`` annotated, as token indices; None if absent."""
     annotation = doc._.latent.get(component)
     if annotation is None:
         return None
@@ -162,10 +174,16 @@ def score_alignment(
     possible: str = POSSIBLE,
     **options: object,
 ) -> dict[str, float]:
-    """What ``component`` aligned beside the annotations ``sure`` and ``possible`` of references.
+    """Score the alignments of ``component`` against the reference annotations.
 
-    RETURNS: ``latent_align_p``, ``latent_align_r``, ``latent_align_f``, ``latent_align_error``, see
-    :class:`AlignmentScores`. Nothing where no reference has an alignment.
+    Args:
+        component: its name in the pipeline.
+        sure: name of the reference annotation of sure links.
+        possible: name of the reference annotation of possible links.
+
+    Returns:
+        ``latent_align_p``, ``latent_align_r``, ``latent_align_f`` and ``latent_align_error``, see
+        :class:`AlignmentScores`. The dict is empty if no reference has an alignment.
     """
     rows = []
     for example in examples:
@@ -190,12 +208,16 @@ def build_alignment_scorer_v1(
     possible: str = POSSIBLE,
     multi_label: bool = False,
 ) -> ExampleScorer:
-    """A scorer of spaCy's ``scorers`` registry: the scores of ``textcat``, or with ``multi_label``
-    of ``textcat_multilabel``, and those of :func:`score_alignment`. The tokens of the reference
-    must be those of the prediction.
+    """Build a scorer of categories and alignments for spaCy's ``scorers`` registry.
 
-    component: by its name in the pipeline.
-    sure, possible: under which names references keep their links in ``doc._.latent``.
+    It returns the scores of ``textcat``, or of ``textcat_multilabel`` with ``multi_label``, and the
+    scores of :func:`score_alignment`. Reference and prediction must have the same tokens.
+
+    Args:
+        component: its name in the pipeline.
+        sure: name of the references' sure links in ``doc._.latent``.
+        possible: name of the references' possible links in ``doc._.latent``.
+        multi_label: whether a text may have several categories.
     """
     align = partial(score_alignment, component=component, sure=sure, possible=possible)
     return partial(_score_pairs, align=align, multi_label=multi_label)

@@ -1,4 +1,4 @@
-"""How many heads of reference trees other trees have: for scorers, commands and reports alike.
+"""Attachment of trees to reference heads, for scorers, commands and reports.
 
 Trees are arrays of heads, see :mod:`spacy_latent.analysis.trees`.
 """
@@ -22,7 +22,7 @@ from spacy_latent.errors import LatentError, number_of
 if TYPE_CHECKING:
     from spacy.training import Example
 
-# What spaCy's scorer of dependencies leaves out.
+# Labels that spaCy's scorer of dependencies leaves out.
 PUNCTUATION = ("p", "punct")
 
 
@@ -30,10 +30,14 @@ PUNCTUATION = ("p", "punct")
 class Attachments:
     """Counts for each of D texts.
 
-    directed: ``(D, 2)``, tokens with the head of the reference, tokens. undirected: ``(D, 2)``,
-    arcs of the reference that are there in one direction or the other, arcs.
-    relations: for each relation of the reference the counts over all texts: tokens, directed,
-    arcs, undirected. A root has no arc.
+    A root has no arc.
+
+    Attributes:
+        directed: ``(D, 2)``, number of tokens with the reference head, and number of tokens.
+        undirected: ``(D, 2)``, number of reference arcs that are present in either direction, and
+            number of reference arcs.
+        relations: for each relation of the reference the counts over all texts: tokens, directed,
+            arcs, undirected.
     """
 
     directed: np.ndarray
@@ -47,9 +51,16 @@ def attachments(
     counted: Iterable[Sequence[bool] | np.ndarray] | None = None,
     relations: Iterable[Sequence[str]] | None = None,
 ) -> Attachments:
-    """Compare trees with those of the reference, both as heads, a root being its own.
+    """Compare trees with reference trees.
 
-    counted: for each tree which tokens count; all by default. relations: names for each token.
+    Args:
+        predicted: heads of each tree; a root is its own head.
+        reference: heads of each reference tree.
+        counted: mask of the tokens that count, for each tree; all by default.
+        relations: names of the relations, for each token.
+
+    Raises:
+        LatentError: if a tree and its reference differ in size.
     """
     directed, undirected, rows = [], [], []
     place: dict[str, int] = {}
@@ -67,7 +78,7 @@ def attachments(
         known = np.ones(len(ours), bool) if mask is None else np.asarray(mask, bool)
         same = (ours == theirs) & known
         is_arc = (theirs != token) & known
-        # theirs may lie outside where a token does not count.
+        # theirs may be out of range for a token that does not count.
         inside = np.where(is_arc, theirs, 0)
         either = is_arc & ((ours == theirs) | (ours[inside] == token)) if len(ours) else same
         directed.append((same.sum(), known.sum()))
@@ -93,9 +104,15 @@ def attachment(
     reference: Iterable[Heads],
     counted: Iterable[Sequence[bool] | np.ndarray] | None = None,
 ) -> float:
-    """Unlabelled attachment: share of tokens with the head of the reference, 0 to 1.
+    """Return the unlabelled attachment: the share of tokens with the reference head, 0 to 1.
 
-    counted: for each tree, which tokens count; all by default. NaN where none does.
+    Args:
+        predicted: heads of each tree.
+        reference: heads of each reference tree.
+        counted: mask of the tokens that count, for each tree; all by default.
+
+    Returns:
+        The share, NaN if no token counts.
     """
     right, total = attachments(predicted, reference, counted).directed.sum(0)
     return float(right / total) if total else float("nan")
@@ -106,11 +123,15 @@ def attachment(
 
 @dataclass(frozen=True)
 class ReferenceTree:
-    """The reference of an example with n tokens, and the way to them from those of the prediction.
+    """Reference of an example with n tokens, and its alignment with the tokens of the prediction.
 
-    heads: ``(n,)``, −1 where the reference has none. labels, words: of each token.
-    own: ``(n,)``, the predicted token that is this one, −1 where none or several are. back: for
-        each predicted token the token of the reference that it is, or −1.
+    Attributes:
+        heads: ``(n,)``, −1 if the reference has no head for the token.
+        labels: label of each token.
+        words: text of each token.
+        own: ``(n,)``, the predicted token that is identical to this one, −1 if there is not exactly
+            one.
+        back: for each predicted token the identical token of the reference, or −1.
     """
 
     heads: np.ndarray
@@ -124,8 +145,15 @@ class ReferenceTree:
         return self.heads >= 0
 
     def moved(self, heads: Heads) -> np.ndarray:
-        """Heads of the predicted tokens, −1 for none, at the tokens of the reference: −1 where an
-        end of an arc is not one token of both."""
+        """Map heads of the predicted tokens to the tokens of the reference.
+
+        Args:
+            heads: heads of the predicted tokens, −1 if a token has no head.
+
+        Returns:
+            Heads of the reference tokens. They are −1 if an end of the arc is not a single token in
+            both tokenizations.
+        """
         given = np.asarray(heads, dtype="int64")
         moved = np.full(len(self.own), -1, dtype="int64")
         there = np.flatnonzero(self.own >= 0)
@@ -135,7 +163,7 @@ class ReferenceTree:
 
 
 def reference_tree(example: Example) -> ReferenceTree | None:
-    """None where the reference has no heads, or no tokens."""
+    """Return the reference tree of an example, None if the reference has no heads or no tokens."""
     doc = example.reference
     if not len(doc) or not doc.has_annotation("DEP"):
         return None
@@ -153,7 +181,7 @@ def reference_tree(example: Example) -> ReferenceTree | None:
 
 
 def _only(aligned: Any) -> np.ndarray:
-    """For each token the one that it is aligned with, −1 where that is not one."""
+    """Return the single token that each token is aligned with, −1 if there is not exactly one."""
     lengths = np.asarray(aligned.lengths, dtype="int64")
     found = np.full(len(lengths), -1, dtype="int64")
     one = lengths == 1
@@ -162,7 +190,7 @@ def _only(aligned: Any) -> np.ndarray:
 
 
 def without_labels(references: Sequence[ReferenceTree], labels: Iterable[str]) -> list[np.ndarray]:
-    """Which tokens count: those with a head whose label, in lower case, is none of these."""
+    """Return masks of the tokens with a head whose label, in lower case, is not in ``labels``."""
     left_out = {label.lower() for label in labels}
     return [
         tree.known & [label.lower() not in left_out for label in tree.labels] for tree in references
@@ -170,7 +198,7 @@ def without_labels(references: Sequence[ReferenceTree], labels: Iterable[str]) -
 
 
 def without_words(references: Sequence[ReferenceTree], words: Iterable[str]) -> list[np.ndarray]:
-    """Which tokens count: those with a head that are none of these words."""
+    """Return masks of the tokens with a head whose text is not in ``words``."""
     left_out = set(words)
     return [tree.known & [word not in left_out for word in tree.words] for tree in references]
 
@@ -184,10 +212,17 @@ def attachment_table(
     counted: Mapping[str, Sequence[np.ndarray]],
     seed: int = 0,
 ) -> dict[str, dict[str, Share]]:
-    """Unlabelled attachment of several sets of trees, each in several ways to count: the share, 0
-    to 1, with the ends of its 95 % interval by the bootstrap over texts, NaN where nothing counts.
+    """Return the unlabelled attachment of several sets of trees under several masks.
 
-    trees: by name, heads of the predicted tokens. counted: by name, which tokens of the references.
+    Args:
+        references: the reference trees.
+        trees: by name, heads of the predicted tokens.
+        counted: by name, masks of the tokens of the references that count.
+        seed: seed of the bootstrap.
+
+    Returns:
+        By name of the trees and of the mask, the share, 0 to 1, and the ends of its 95 % interval
+        by the bootstrap over texts. They are NaN if no token counts.
     """
     gold = [tree.heads for tree in references]
     table: dict[str, dict[str, Share]] = {name: {} for name in trees}
@@ -207,13 +242,17 @@ def edge_precision(
     reference: Iterable[Heads],
     counted: Iterable[Sequence[bool] | np.ndarray],
 ) -> float:
-    """The share of the arcs between tokens that the reference has, 0 to 1, as a mean over texts, as
-    the literature of latent arborescences has it (Paulus et al. 2020). Roots have no arc, and an
-    arc counts where both of its tokens do. Of trees with a single root it is the recall as well. A
-    text without an arc of either counts as 1, and one without a predicted arc as 0.
+    """Return the mean over texts of the share of predicted arcs that the reference has.
 
-    predicted, reference: trees as heads, a root being its own, −1 where there is none. counted:
-        which tokens count.
+    The literature on latent arborescences defines it so (Paulus et al. 2020). Arcs connect two
+    tokens, and a root has no arc. An arc counts if both of its tokens count. The value equals the
+    recall if every tree has a single root. A text scores 1 if neither tree has an arc. It scores 0
+    if only the reference has arcs.
+
+    Args:
+        predicted: heads of each tree; a root is its own head, −1 if a token has no head.
+        reference: heads of each reference tree.
+        counted: masks of the tokens that count.
     """
     shares = []
     for own, gold, mask in zip(predicted, reference, counted, strict=True):
@@ -234,12 +273,16 @@ def edge_precision(
 def score_attachment(
     examples: Iterable[Example], component: str, ignore: Sequence[str] = (), **options: object
 ) -> dict[str, float]:
-    """Attachment of what ``component`` annotated to the heads of the reference.
+    """Score the attachment of the annotation of ``component`` to the heads of the reference.
 
-    component: by its name in the pipeline.
-    ignore: texts of tokens that ``latent_uas_part`` leaves out; it is there if there are any.
-    RETURNS: ``latent_uas`` and ``latent_uas_part``, 0 to 1. Nothing where no example has reference
-        heads and a latent tree.
+    Args:
+        component: its name in the pipeline.
+        ignore: texts of tokens that ``latent_uas_part`` leaves out. Without any, that score is
+            absent.
+
+    Returns:
+        ``latent_uas`` and ``latent_uas_part``, 0 to 1. The dict is empty if no example has
+        reference heads and a latent tree.
     """
     predicted, reference, counted = [], [], []
     for example in examples:
@@ -260,8 +303,11 @@ def score_attachment(
 def build_attachment_scorer_v1(
     component: str = "latent_encoder", ignore: Sequence[str] = ()
 ) -> Callable[..., dict[str, float]]:
-    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_attachment`. The
-    tokens of the reference must be those of the prediction."""
+    """Build a scorer of attachment for spaCy's ``scorers`` registry.
+
+    The arguments are those of :func:`score_attachment`. Reference and prediction must have the same
+    tokens.
+    """
     return partial(score_attachment, component=component, ignore=tuple(ignore))
 
 
@@ -271,11 +317,15 @@ def score_trees(
     ignore_labels: Sequence[str] = PUNCTUATION,
     **options: object,
 ) -> dict[str, float]:
-    """Unlabelled attachment of what ``component`` annotated to the heads of the references.
+    """Score the unlabelled attachment of ``component`` to the heads of the references.
 
-    component: by its name in the pipeline.
-    ignore_labels: tokens of these labels in the reference do not count, as in spaCy's ``dep_uas``.
-    RETURNS: ``latent_uas``, 0 to 1. Nothing where no example has reference heads and a latent tree.
+    Args:
+        component: its name in the pipeline.
+        ignore_labels: labels of reference tokens that do not count, as in spaCy's ``dep_uas``.
+
+    Returns:
+        ``latent_uas``, 0 to 1. The dict is empty if no example has reference heads and a latent
+        tree.
     """
     references, predicted = [], []
     for example in examples:
@@ -292,6 +342,9 @@ def score_trees(
 def build_attachment_scorer_v2(
     component: str = "latent_encoder", ignore_labels: Sequence[str] = PUNCTUATION
 ) -> Callable[..., dict[str, float]]:
-    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_trees`. The tokens of
-    the reference may be others than those of the prediction."""
+    """Build a scorer of attachment for spaCy's ``scorers`` registry.
+
+    The arguments are those of :func:`score_trees`. Reference and prediction may have different
+    tokens.
+    """
     return partial(score_trees, component=component, ignore_labels=tuple(ignore_labels))

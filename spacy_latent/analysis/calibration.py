@@ -1,4 +1,4 @@
-"""How far the probabilities of entities can be trusted."""
+"""Calibration of the probabilities of entities."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from spacy_latent.errors import LatentError, LatentWarning, number_of
 if TYPE_CHECKING:
     from spacy.training import Example
 
-# Outcomes that are drawn to see what chance alone does.
+# Number of draws of outcomes for the calibration error by chance.
 DRAWS = 1000
-# Of the entities found, the share on tokens without annotation above which figures of the others
+# Share of found entities on tokens without annotation. Above it the figures of the other entities
 # may be too good.
 LEFT_OUT = 0.05
-# The token.ent_iob of what has no annotation.
+# token.ent_iob of tokens without annotation.
 MISSING = 0
 
 
 def expected_calibration_error(
     probabilities: Sequence[float], correct: Sequence[bool], bins: int = 10
 ) -> float:
-    """The mean distance, in [0, 1], between how probable predictions are said to be and how many
-    are right, over equal ranges of probability weighted by their predictions (Guo et al. 2017,
-    eq. 3). NaN without predictions."""
+    """Return the expected calibration error, in [0, 1] (Guo et al. 2017, eq. 3).
+
+    Predictions are sorted into ranges of probability of equal size. The error is the mean over
+    these ranges of the distance between the mean probability and the share of correct predictions.
+    Each range is weighted by its number of predictions. The error is NaN without predictions.
+    """
     if len(probabilities) != len(correct) or bins < 1:
         raise LatentError(
             f"expected_calibration_error: {len(probabilities)} probabilities, {len(correct)} "
@@ -46,7 +49,7 @@ def expected_calibration_error(
 
 
 def _ranges(said: np.ndarray, bins: int) -> np.ndarray:
-    """The number of the range that each prediction is in."""
+    """Return the number of the range that each prediction is in."""
     return np.minimum((said * bins).astype("int64"), bins - 1)
 
 
@@ -56,9 +59,19 @@ def _mean_distance(place: np.ndarray, said: np.ndarray, right: np.ndarray) -> fl
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions that are said to be about as probable. low, high: ends of the range. count: how
-    many there are. said: how probable they are on average. right: the share that is right, with the
-    ends of its 95 % interval (Wilson 1927). NaN without any."""
+    """Predictions with probabilities in one range.
+
+    Means and shares are NaN if the range has no predictions.
+
+    Attributes:
+        low: lower end of the range.
+        high: upper end of the range.
+        count: number of predictions.
+        said: mean probability.
+        right: share of correct predictions.
+        right_low: lower end of the 95 % interval of ``right`` (Wilson 1927).
+        right_high: upper end of that interval.
+    """
 
     low: float
     high: float
@@ -72,7 +85,7 @@ class Bin:
 def reliability(
     probabilities: Sequence[float], correct: Sequence[bool], bins: int = 10
 ) -> list[Bin]:
-    """The ranges over which :func:`expected_calibration_error` sums."""
+    """Return the ranges over which :func:`expected_calibration_error` sums."""
     said, right = np.asarray(probabilities, dtype="float64"), np.asarray(correct, dtype="float64")
     place = _ranges(said, bins)
     found = []
@@ -86,9 +99,14 @@ def reliability(
 
 
 def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[float, float]:
-    """The calibration error that as many predictions have whose probabilities are right, as which
-    of them come true is chance: its mean, and what it stays below 19 times of 20. An error is only
-    to be told from none where it is above. NaN without predictions."""
+    """Return the calibration error that chance alone causes if all probabilities are right.
+
+    Outcomes are drawn from the probabilities. An observed error differs from 0 only if it is above
+    the second of the returned numbers.
+
+    Returns:
+        The mean of the drawn errors, and their 95 % quantile. Both are NaN without predictions.
+    """
     if not len(probabilities):
         return math.nan, math.nan
     generator, said = np.random.default_rng(0), np.asarray(probabilities, dtype="float64")
@@ -100,12 +118,17 @@ def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[flo
 
 @dataclass
 class JudgedEntities:
-    """Entities that a component found where the annotation says whether they are right.
+    """Entities of a component that the annotation says to be correct or wrong.
 
-    probabilities, correct, labels: of each. gold: how many there are to be found.
-    unannotated: how many more were found, on tokens whose annotation is missing.
-    outside_known: False where some annotation is missing and no token is said to be outside of
-        entities. Then nothing is known to be wrong but what is beside a gold entity.
+    Attributes:
+        probabilities: probability of each entity.
+        correct: whether each entity is correct.
+        labels: label of each entity.
+        gold: number of entities in the annotation.
+        unannotated: number of further entities that were found on tokens whose annotation is
+            missing.
+        outside_known: False if some annotation is missing and no token is annotated as outside of
+            entities. Then an entity is known to be wrong only if it overlaps a gold entity.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -119,10 +142,16 @@ class JudgedEntities:
 def judged_entities(
     examples: Iterable[Example], component: str = "crf_ner"
 ) -> JudgedEntities | None:
-    """What ``component`` found, right where a gold entity has its tokens and its label; None where
-    it stored no probabilities. Neither entities that were on the doc before count, which have no
-    probability of the component's, nor those on tokens whose annotation is missing, or of labels
-    that a text was not annotated for, which are counted apart."""
+    """Return the entities of ``component`` that the annotation says to be correct or wrong.
+
+    An entity is correct if a gold entity has the same tokens and the same label. Entities that were
+    on the doc before are left out, since the component gives them no probability. Entities on
+    tokens whose annotation is missing, or of labels that a text was not annotated for, are counted
+    in ``unannotated``.
+
+    Returns:
+        The entities, None if the component stored no probabilities.
+    """
     found, missing, outside = JudgedEntities(), False, False
     for example in examples:
         annotation = example.predicted._.latent.get(component)
@@ -132,7 +161,7 @@ def judged_entities(
         missing |= bool((tags[:, 0] == MISSING).any())
         outside |= bool(((tags[:, 0] != MISSING) & (tags[:, 1] == 0)).any())
         if any(span.entity_probabilities is None for span in annotation.spans):
-            # Of texts without annotation nothing is asked.
+            # Texts without annotation need no probabilities.
             if (tags[:, 0] != MISSING).any():
                 return None
             continue
@@ -168,7 +197,7 @@ NOTHING_OUTSIDE = (
 
 
 def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
-    """What is to be said of partly annotated texts; empty where there is nothing."""
+    """Return the remark on partly annotated texts, empty if there is none."""
     judged = found.found if isinstance(found, EntityFigures) else len(found.probabilities)
     every, missing = judged + found.unannotated, found.unannotated
     are = "is" if missing == 1 else "are"
@@ -192,8 +221,13 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
 def entity_calibration_error(
     examples: Iterable[Example], component: str = "crf_ner", bins: int = 10
 ) -> float | None:
-    """That of the entities that ``component`` found, see :func:`judged_entities`; None where it
-    stored no probabilities or found none."""
+    """Return the expected calibration error of the entities of ``component``.
+
+    See :func:`judged_entities`.
+
+    Returns:
+        The error, None if the component stored no probabilities or found no entities.
+    """
     found = judged_entities(examples, component)
     if found is None or not found.probabilities:
         return None
@@ -205,11 +239,15 @@ def entity_calibration_error(
 
 @dataclass(frozen=True)
 class Cut:
-    """What is left when entities less probable than ``threshold`` are dropped.
+    """Result of dropping the entities less probable than ``threshold``.
 
-    kept: how many. precision: the share of them that is right, NaN of none, with the ends of its
-        95 % interval. recall: the share of gold entities that is among them, NaN
-        without gold ones.
+    Attributes:
+        threshold: the least probability of a kept entity.
+        kept: number of entities kept.
+        precision: share of these that is correct, NaN if there are none.
+        low: lower end of the 95 % interval of the precision.
+        high: upper end of that interval.
+        recall: share of the gold entities that is kept, NaN without gold entities.
     """
 
     threshold: float
@@ -229,20 +267,22 @@ def cut(found: JudgedEntities, threshold: float) -> Cut:
     return Cut(threshold, kept, precision, *_interval(right, kept), recall)
 
 
-# Of fewer entities a precision is hardly known: that of 19 right ones is 83 to 100 %.
+# Fewer entities hardly determine a precision: 19 of 19 right gives an interval of 83 to 100 %.
 FEW, SMALL_SHARE = 20, 0.1
-# To fewer no calibration should be fitted: of 50 the share that is right is known to 14 points.
+# Least number of entities to fit a calibration: 50 determine the share right to 14 points.
 ENOUGH = 50
 
 
 def keeps_few(one: Cut, found: JudgedEntities) -> bool:
-    """Whether what is left is too few to tell its precision by, or a small share of ``found``."""
+    """Return whether the entities kept are few, in number or as a share of ``found``."""
     return one.kept < FEW or one.kept < SMALL_SHARE * len(found.probabilities)
 
 
 def in_digits(probability: float) -> str:
-    """With three significant digits of the probability and of its distance to 1, as 0.9999634:
-    what is less than 1 is not printed as 1."""
+    """Format a probability with three significant digits of it and of its distance to 1.
+
+    An example is 0.9999634. A probability less than 1 is never printed as 1.
+    """
     if not 0.5 < probability < 1:
         return f"{probability:.3g}"
     places = 2 - math.floor(math.log10(1 - probability))
@@ -250,7 +290,13 @@ def in_digits(probability: float) -> str:
 
 
 def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
-    """What is left of ``found``, the entities of these texts, which are named in words."""
+    """Describe a :class:`Cut` of ``found`` in words.
+
+    Args:
+        one: the cut.
+        found: all entities.
+        texts: description of the texts.
+    """
     said = f"{one.kept} of {number_of(len(found.probabilities), 'entity')} of {texts}"
     if not one.kept:
         return said
@@ -260,22 +306,31 @@ def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
 
 
 def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
-    """The lowest threshold whose entities have this precision: 0 where all of them together have
-    it, else midway between the least confident entity that is kept and the next below; None where
-    none has it."""
+    """Return the lowest threshold whose entities have this precision.
+
+    The threshold is 0 if all entities together have the precision. Otherwise it is midway between
+    the least probable entity that is kept and the next lower one.
+
+    Returns:
+        The result of the threshold, None if no threshold reaches the precision.
+    """
     thresholds, reached = precisions(found)
     enough = np.flatnonzero(reached >= precision)
     if not len(enough):
         return None
     least = int(enough[0])
-    # Not at the lowest that was seen: a tagger that is sure of itself puts that so near to 1 that
-    # entities of other text, right ones too, stay below.
+    # Not the lowest probability itself: a confident tagger has it so near to 1 that entities of
+    # other texts, correct ones too, stay below.
     return cut(found, float(thresholds[least - 1 : least + 1].mean()) if least else 0.0)
 
 
 def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
-    """Every confidence that entities have, rising, ``(T,)``, and the precision of those that reach
-    it, ``(T,)``."""
+    """Return the precision at every threshold.
+
+    Returns:
+        The different probabilities of entities, ascending, ``(T,)``, and the precision of the
+        entities that reach each of them, ``(T,)``.
+    """
     said = np.asarray(found.probabilities, dtype="float64")
     order = np.argsort(said)
     thresholds, first = np.unique(said[order], return_index=True)
@@ -285,7 +340,7 @@ def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
 
 
 def most_precise(found: JudgedEntities) -> Cut | None:
-    """The highest precision of thresholds that do not keep few; None where all do."""
+    """Return the most precise of the thresholds that keep enough entities, None if all keep few."""
     thresholds, reached = precisions(found)
     for place in np.argsort(-reached, kind="stable"):
         one = cut(found, float(thresholds[place]))
@@ -294,18 +349,24 @@ def most_precise(found: JudgedEntities) -> Cut | None:
     return None
 
 
-# Of the table of precision and recall.
+# Thresholds of the table of precision and recall.
 THRESHOLDS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
 @dataclass
 class EntityFigures:
-    """How far the probabilities of a component's entities can be trusted.
+    """Calibration of the entities of a component.
 
-    found, gold: how many entities there are, and how many there are to be found. error: the
-        expected calibration error. chance, chance_high: of :func:`error_by_chance`. bins: of the
-        reliability diagram. cuts: what is left when less probable entities are dropped.
-        unannotated, outside_known: as of :class:`JudgedEntities`.
+    Attributes:
+        found: number of entities found.
+        gold: number of entities in the annotation.
+        error: expected calibration error.
+        chance: mean error by chance, see :func:`error_by_chance`.
+        chance_high: 95 % quantile of the error by chance.
+        bins: ranges of the reliability diagram.
+        cuts: results of dropping the less probable entities.
+        unannotated: see :class:`JudgedEntities`.
+        outside_known: see :class:`JudgedEntities`.
     """
 
     found: int
@@ -338,10 +399,12 @@ def _interval(right: int, count: int) -> tuple[float, float]:
 
 
 def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
-    """The threshold that the score of a further item reaches with probability ``coverage``, where
-    it is one of a kind with these (Vovk et al. 2005; split conformal prediction).
+    """Return the threshold that the score of a further item reaches with probability ``coverage``.
 
-    Raises LatentError where there are too few: 1 − coverage has to be at least 1 / (n + 1).
+    The further item must be exchangeable with these (Vovk et al. 2005; split conformal prediction).
+
+    Raises:
+        LatentError: if there are too few scores. 1 − coverage must be at least 1 / (n + 1).
     """
     if not 0 < coverage < 1:
         raise LatentError(f"The coverage is {coverage}; expected a number between 0 and 1.")
@@ -357,13 +420,16 @@ def conformal_threshold(scores: Sequence[float], coverage: float) -> float:
 
 
 def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> ExampleScorer:
-    """spaCy's scores of entities and ``ents_ece``, the expected calibration error of those that
-    ``component`` found with ``annotate = "probabilities"``. Entities of a label that a text was not
-    annotated for, by ``doc._.annotated_labels``, count in neither.
+    """Build a scorer of spaCy's scores of entities and of ``ents_ece``.
 
-    component: name of the ``crf_ner`` in the pipeline, which spaCy does not tell a scorer. Where no
-        doc has anything of it, a warning says so.
-    bins: into how many equal ranges probabilities are sorted.
+    ``ents_ece`` is the expected calibration error of the entities that ``component`` found with
+    ``annotate = "probabilities"``. Entities of a label that a text was not annotated for, by
+    ``doc._.annotated_labels``, count in neither.
+
+    Args:
+        component: name of the ``crf_ner`` in the pipeline, which spaCy does not tell a scorer. A
+            warning is given if no doc has an annotation of it.
+        bins: number of equal ranges of probability.
     """
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:

@@ -1,4 +1,4 @@
-"""How much codes of docs have to do with their categories."""
+"""Agreement of binary codes of docs with their categories."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from spacy_latent.errors import LatentError
 
 
 def neighbour_agreement(codes: np.ndarray, labels: Sequence[str], neighbours: int = 10) -> float:
-    """The share of the nearest docs by Hamming distance that have a doc's own label, in the mean
-    over docs. Of docs that are equally far, where not all are among the nearest, each counts in
-    part. For codes that tell nothing it is the share of pairs of docs with one label.
+    """Return the share of the nearest docs by Hamming distance that have the label of the doc.
 
-    codes: ``(D, size)``, 0 and 1. neighbours: how many are nearest.
+    The value is a mean over docs. If only some of several docs at the same distance can be among
+    the nearest, each counts in part. Codes without information give the share of pairs of docs with
+    the same label.
+
+    Args:
+        codes: ``(D, size)``, 0 and 1.
+        labels: label of each doc.
+        neighbours: number of nearest docs.
     """
     if len(codes) != len(labels) or not 1 <= neighbours < len(labels):
         raise LatentError(

@@ -1,4 +1,4 @@
-"""When texts are too few, or too easy, to tell anything by, and how that is said."""
+"""Limits on the number and difficulty of texts for a conclusion, and their wording."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from collections.abc import Iterable
 from spacy_latent.analysis.task import UNSEEN
 from spacy_latent.errors import number_of
 
-# From fewer texts than this no absence of a difference is concluded, such as that structures do not
-# help: what is so in 6 % of all texts may be in none of them.
+# Fewer texts than this do not prove the absence of a difference, such as that structures do not
+# help: a property of 6 % of all texts may occur in none of them.
 FEW = 50
-# From fewer, nothing is: what is so in 3 of 10 texts may be in none of them.
+# Fewer texts than this prove nothing: a property of 3 of 10 texts may occur in none of them.
 FEWEST = 10
 
 
 def too_few(docs: int) -> str:
-    """Of fewer than :data:`FEW`, in words."""
+    """Say in words that a number of texts is less than :data:`FEW`."""
     return f"{number_of(docs, 'text')} {'is' if docs == 1 else 'are'} too few"
 
 
 def why_undecided(ours: float, theirs: float, docs: int, differ: int | None) -> str:
-    """Why texts do not tell that there is no difference of two scores, in words; empty where they
-    may.
+    """Say why texts do not prove that two scores are equal, empty if they may prove it.
 
-    docs: texts that count. differ: those whose own score differs, None where that is not known.
+    Args:
+        ours: the first score.
+        theirs: the second score.
+        docs: number of texts that count.
+        differ: number of texts whose own score differs, None if that is not known.
     """
     if min(ours, theirs) >= 1:
         everywhere = f"in all {docs} texts" if docs > 1 else "in the one text"
@@ -40,9 +43,11 @@ def why_undecided(ours: float, theirs: float, docs: int, differ: int | None) -> 
 
 
 def size_in_words(every: int, judged: Iterable[int]) -> str:
-    """What is to be said of the number of texts; empty where they are not few.
+    """Return the remark on the number of texts, empty if they are not few.
 
-    every: texts with structures. judged: for each comparison the texts that count in it.
+    Args:
+        every: number of texts with structures.
+        judged: for each comparison, the number of texts that count in it.
     """
     least = min([every, *(docs for docs in judged if docs)])
     if least >= FEW:

@@ -1,8 +1,8 @@
-"""What a report is made of: the figures of a pipeline's structures on a corpus, in one record each.
+"""Figures of a report, in one record each: numbers on a pipeline's structures on a corpus.
 
-:func:`spacy_latent.pipeline.assessment.assess` fills them in; verdicts, the page, ``spacy latent
-stats`` and ``spacy latent compare`` read them. NaN stands for what is not known. :func:`plain`
-makes the JSON of them, in which a field that is None by default has no key.
+:func:`spacy_latent.pipeline.assessment.assess` fills them in. Verdicts, the page, ``spacy latent
+stats`` and ``spacy latent compare`` read them. NaN stands for an unknown number. :func:`plain`
+converts them to JSON, in which a field that is None by default has no key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Interval = tuple[float, float, float]
 
 @dataclass
 class Chance:
-    """The commonest label of the references, and what always answering it gives."""
+    """Most frequent label of the references, and the score of always answering it."""
 
     label: str
     share: float
@@ -33,7 +33,7 @@ class Chance:
 
 @dataclass
 class Score:
-    """A measure of the task, with its 95 % interval over texts."""
+    """Value of a measure of the task, with its 95 % interval over texts."""
 
     value: float
     low: float
@@ -43,9 +43,14 @@ class Score:
 
 @dataclass
 class TaskFigures:
-    """measures: those with intervals. scores: all of ``nlp.evaluate`` that are numbers.
-    unknown_labels: of the references, those that the pipeline does not know, by what they are the
-    labels of."""
+    """Scores of the task.
+
+    Attributes:
+        measures: the measures with intervals.
+        scores: all scores of ``nlp.evaluate`` that are numbers.
+        unknown_labels: labels of the references that the pipeline does not know, by the name of the
+            annotation that they belong to.
+    """
 
     measures: dict[str, Score] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
@@ -60,8 +65,14 @@ class TaskFigures:
 
 @dataclass
 class OtherScore:
-    """A measure of another pipeline. drop: what is lost when its predictions take the place of the
-    first one's."""
+    """Value of a measure of another pipeline.
+
+    Attributes:
+        value: the score.
+        low: lower end of its 95 % interval.
+        high: upper end of that interval.
+        drop: loss from replacing the first pipeline's predictions with those of this one.
+    """
 
     value: float
     low: float
@@ -71,13 +82,21 @@ class OtherScore:
 
 @dataclass
 class RandomStructures:
-    """A measure with random structures in the place of the pipeline's own, at prediction only.
+    """Value of a measure if random structures replace the pipeline's own, at prediction only.
 
-    before, after, drop: with single best structures, with random ones, and the difference, whose
-    interval is from low to high. before_low: the lower end of the interval of ``before``. docs:
-    texts that count. draws: how often structures were drawn for each. mixture, mixture_low: of the
-    predictions as they are, and the lower end of the interval of that, where these are composed of
-    several structures. differ: texts whose score is another one with random structures.
+    Attributes:
+        before: score with single best structures.
+        after: score with random structures.
+        drop: the difference of both.
+        low: lower end of the 95 % interval of ``drop``.
+        high: upper end of that interval.
+        before_low: lower end of the interval of ``before``.
+        docs: number of texts that count.
+        draws: number of random structures drawn for each text.
+        mixture: score of the unchanged predictions, if they are composed of several structures.
+        chance: most frequent label and its score.
+        differ: number of texts whose score changes with random structures.
+        mixture_low: lower end of the interval of ``mixture``.
     """
 
     before: float
@@ -103,9 +122,14 @@ class RandomStructures:
 
 @dataclass
 class TrainedControl:
-    """A control that was trained. trees: with which, in words, None for another pipeline. what:
-    the control in words. unlike: settings that differ beside the trees; unfair: those of training
-    among them."""
+    """A control that was trained.
+
+    Attributes:
+        trees: description of its trees, None for another pipeline.
+        what: description of the control.
+        unlike: settings that differ, apart from the trees.
+        unfair: those settings of ``unlike`` that concern training.
+    """
 
     trees: str | None
     what: str
@@ -115,10 +139,19 @@ class TrainedControl:
 
 @dataclass
 class ControlScore:
-    """A measure of a control's trainings: their mean with its interval over texts, that of each,
-    how far the pipeline is ahead, and two standard deviations of that between trainings, NaN where
-    there is one of each. docs: texts that count. differ: those whose score is another one than the
-    pipeline's."""
+    """Values of a measure over the trainings of a control.
+
+    Attributes:
+        value: mean over trainings.
+        low: lower end of its interval over texts.
+        high: upper end of that interval.
+        seeds: score of each training.
+        difference: lead of the pipeline over the control, with its interval.
+        spread: two standard deviations of the difference between trainings, NaN if each has only
+            one training.
+        docs: number of texts that count.
+        differ: number of these texts on which the score differs from the pipeline's.
+    """
 
     value: float
     low: float
@@ -132,7 +165,7 @@ class ControlScore:
 
 @dataclass
 class TrainedScore:
-    """A measure of the pipeline's own trainings, beside those of controls by name."""
+    """Values of a measure over the pipeline's own trainings, and over controls by name."""
 
     value: float
     low: float
@@ -143,7 +176,7 @@ class TrainedScore:
 
 @dataclass
 class Trained:
-    """Controls and measures by name; empty where no control was given."""
+    """Controls and measures by name; empty if no control was given."""
 
     controls: dict[str, TrainedControl] = field(default_factory=dict)
     measures: dict[str, TrainedScore] = field(default_factory=dict)
@@ -154,7 +187,16 @@ class Trained:
 
 @dataclass
 class Statistic:
-    """One number of many structures. histogram: counts in equal bins from low to high."""
+    """Distribution of one number over many structures.
+
+    Attributes:
+        mean: arithmetic mean.
+        quartiles: the three quartiles.
+        low: start of the histogram.
+        high: end of the histogram.
+        histogram: counts in equal bins from ``low`` to ``high``.
+        count: number of structures.
+    """
 
     mean: float
     quartiles: list[float]
@@ -166,8 +208,17 @@ class Statistic:
 
 @dataclass
 class Relation:
-    """Agreement with the heads of references at the tokens of one relation. control: that with the
-    most of the same heads."""
+    """Agreement with reference heads at the tokens of one relation.
+
+    Attributes:
+        relation: name of the relation.
+        tokens: number of tokens.
+        directed: share of tokens with the reference head.
+        arcs: number of arcs.
+        undirected: share of arcs that are present in either direction.
+        control: name of the control that agrees on most heads.
+        control_directed: ``directed`` of that control.
+    """
 
     relation: str
     tokens: int
@@ -185,9 +236,17 @@ class Relation:
 
 @dataclass
 class ReferenceFigures:
-    """Agreement with references. key: the measure that counts. of: what references have that is
-    compared with. rows: by name of the layer, of controls and of random structures, by measure.
-    ahead: by name of the others how far the layer is ahead of them."""
+    """Agreement with references.
+
+    Attributes:
+        key: the measure that counts.
+        of: description of the compared annotation of the references.
+        docs: number of texts.
+        tokens: number of tokens.
+        rows: values by measure, by name of the layer, of controls and of random structures.
+        ahead: lead of the layer over each of the others, by name.
+        relations: agreement by relation.
+    """
 
     key: str
     of: str
@@ -200,8 +259,15 @@ class ReferenceFigures:
 
 @dataclass
 class OtherModels:
-    """Agreement of every two of this pipeline and others. chance: that of random structures. alike:
-    whether all of them are further trainings of the same model."""
+    """Agreement of every two of several pipelines, this one among them.
+
+    Attributes:
+        names: names of the other pipelines.
+        matrix: agreement of every two.
+        mean: mean agreement.
+        chance: agreement of random structures.
+        alike: whether all are further trainings of the same model.
+    """
 
     names: list[str]
     matrix: list[list[float]]
@@ -212,10 +278,14 @@ class OtherModels:
 
 @dataclass
 class LoneStructures:
-    """share: of the spans with several structures to choose from those whose mixture has come down
-    to one. temperature: that of the model, NaN where it has another in each step. higher: the
-    lowest of those tried at which the mixtures of half of the spans have several structures;
-    infinite where none is enough."""
+    """Spans whose SparseMAP mixture holds a single structure.
+
+    Attributes:
+        share: share of such spans among the spans with several possible structures.
+        temperature: temperature of the model, NaN if it changes from step to step.
+        higher: lowest of the tried temperatures at which the mixtures of half of the spans have
+            several structures. It is infinite if none is high enough.
+    """
 
     share: float
     temperature: float
@@ -224,15 +294,30 @@ class LoneStructures:
 
 @dataclass
 class LayerFigures:
-    """Of one latent layer.
+    """Figures of one latent layer.
 
-    component: the name that its structures are stored under. structure, estimator, scorer,
-    composer: what it is made of. kind: see :mod:`spacy_latent.kinds`. constraint: what keeps the
-    set small, in words. spans: how many structures there are. flat_share: of heads the share of
-    tokens that are roots or hang on one. controls: shares of parts in common with structures that
-    look at no model. tag_shares: by number of the tag. by_length: share of tokens whose part the
-    text's length alone tells, and how many were looked at. reference: None without any. alone: of
-    SparseMAP's mixtures, None for other estimators. docs: texts that have structures.
+    Attributes:
+        component: name under which its structures are stored.
+        structure: name of the structure.
+        estimator: name of the estimator.
+        scorer: name of the scorer.
+        composer: name of the composer.
+        kind: see :mod:`spacy_latent.kinds`.
+        plural: name of the structures in sentences.
+        constraint: the constraint on the set of structures, in words.
+        spans: number of structures.
+        statistics: distributions by name.
+        random: measures with random structures, by name of the measure.
+        flat_share: for heads, the share of tokens that are roots or modifiers of one.
+        controls: share of parts in common with structures that depend on no model, by name.
+        tag_shares: share of tokens by number of the tag.
+        by_length: share of tokens whose part the length of the text determines, and number of
+            tokens examined.
+        reference: agreement with references, None without any.
+        others: agreement with other models.
+        trained: comparison with trained controls.
+        alone: single structures of SparseMAP's mixtures, None for other estimators.
+        docs: number of texts that have structures.
     """
 
     component: str
@@ -257,17 +342,27 @@ class LayerFigures:
     docs: int | None = None
 
     def mean(self, statistic: str) -> float:
-        """NaN where no structure has it."""
+        """Return the mean of a statistic, NaN if no structure has it."""
         found = self.statistics.get(statistic)
         return math.nan if found is None else found.mean
 
 
 @dataclass
 class Figures:
-    """Of a pipeline on a corpus. components: by the name that the structures of each latent layer
-    are stored under. others: by name of a further pipeline its measures. entities: by name of each
-    component that finds entities and knows how sure it is; only where references have some, or it
-    finds some. left_out: texts without tokens, which whoever read the corpus has left out."""
+    """Figures of a pipeline on a corpus.
+
+    Attributes:
+        docs: number of texts.
+        tokens: number of tokens.
+        pipeline: names of the components.
+        task: scores of the task.
+        components: figures of each latent layer, by the name under which its structures are stored.
+        others: measures of further pipelines, by name.
+        trained: comparison with trained controls.
+        entities: calibration by name of each component that finds entities with probabilities. A
+            component is left out if neither the references nor its predictions have entities.
+        left_out: number of texts without tokens, which the reader of the corpus left out.
+    """
 
     docs: int
     tokens: int
@@ -288,7 +383,7 @@ class Figures:
 
 
 def fields_of(record: DataclassInstance) -> dict[str, object]:
-    """By name; without those that are None where that is the default."""
+    """Return the fields of a record by name, without those that are None and None by default."""
     given = {each.name: getattr(record, each.name) for each in fields(record)}
     absent = {each.name for each in fields(record) if each.default is None}
     return {name: value for name, value in given.items() if name not in absent or value is not None}
@@ -303,7 +398,7 @@ def plain(value: object) -> object: ...
 
 
 def plain(value: object) -> object:
-    """Figures for JSON: NaN and infinity, which it has not, as null."""
+    """Convert figures for JSON; NaN and infinity, which JSON lacks, become null."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(value.plain() if hasattr(value, "plain") else fields_of(value))
     if isinstance(value, Mapping):

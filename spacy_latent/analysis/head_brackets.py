@@ -1,4 +1,4 @@
-"""Dependency trees as binary ones, so that both can be judged by the same spans."""
+"""Conversion of dependency trees to binary trees, so that both can be scored by the same spans."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from spacy_latent.analysis.trees import Heads
 
 
 def brackets_of_heads(heads: Heads) -> list[tuple[int, int]]:
-    """Spans (start, end) of two tokens and more of the binary tree in which every head takes its
-    modifiers one by one: those behind it from left to right, then those before it from right to
-    left. Of the gold heads of ListOps these are the brackets of the published files.
+    """Return the spans (start, end) of two or more tokens of the binary form of a tree.
 
-    heads: a root is its own head or has -1. What a head has put together is left out where it has
-        gaps, as in trees with crossing arcs, and so is what hangs on a cycle.
+    Every head takes its modifiers one by one: first those after it from left to right, then those
+    before it from right to left. From the gold heads of ListOps this gives the brackets of the
+    published files. A span with gaps is left out, as in trees with crossing arcs. Tokens whose path
+    of heads ends in a cycle are left out too.
+
+    Args:
+        heads: head of each token. A root is its own head or has −1.
     """
     own = np.asarray(heads, dtype="int64").tolist()
     modifiers: list[list[int]] = [[] for _ in own]

@@ -1,4 +1,4 @@
-"""Scores of entities on texts that were annotated for some labels alone."""
+"""Scores of entities and spans on texts that were annotated for only some labels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 
 def asked_alone(example: Example) -> Example:
-    """The example without entities of labels that ``doc._.annotated_labels`` of its reference does
-    not have, found and gold: they are neither right nor wrong. The same one where that is None."""
+    """Return the example without entities of labels that its reference was not annotated for.
+
+    Such entities are neither right nor wrong. They are removed from prediction and reference. The
+    labels are those of ``doc._.annotated_labels`` of the reference. If that is None, the same
+    example is returned.
+    """
     from spacy.training import Example
 
     asked = annotated_labels(example.reference)
@@ -34,7 +38,7 @@ def spans_asked_alone(example: Example, key: str) -> Example:
     """Return the example without spans of labels that the reference was not annotated for.
 
     Args:
-        key: name of the group of spans, found and gold.
+        key: name of the group of spans, in prediction and reference.
     """
     from spacy.training import Example
 
@@ -51,12 +55,14 @@ def spans_asked_alone(example: Example, key: str) -> Example:
 
 
 def build_label_set_scorer_v1(spans_key: str | None = None) -> ExampleScorer:
-    """spaCy's scores of entities or spans of the labels that texts were annotated for.
+    """Build a scorer of entities or spans that ignores labels a text was not annotated for.
 
-    An entity of a label that is not in ``doc._.annotated_labels`` is neither right nor wrong.
-    ``entity_scorer`` does so, too.
+    It returns spaCy's scores. An entity or span of a label that is not in
+    ``doc._.annotated_labels`` of its text is neither right nor wrong. ``entity_scorer`` does the
+    same for entities.
 
-    spans_key: the group of spans that is scored, as of ``tree_spancat``; None for entities.
+    Args:
+        spans_key: group of spans to score, such as that of ``tree_spancat``; None for entities.
     """
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:

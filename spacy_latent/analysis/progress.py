@@ -1,4 +1,4 @@
-"""How far something is that takes long, for those who wait for it."""
+"""Interface to report the progress of long computations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ Each = TypeVar("Each")
 
 
 class Progress(Protocol):
-    """Of an iterable, what is done with it, and how many there are, gives the same iterable."""
+    """Function that returns an iterable unchanged and reports its progress.
+
+    It receives the iterable, a description of the stage and the number of items.
+    """
 
     def __call__(self, each: Iterable[Each], stage: str, total: int, /) -> Iterable[Each]: ...
 
 
 def silent(each: Iterable[Each], stage: str, total: int) -> Iterable[Each]:
-    """A :class:`Progress` that shows nothing."""
+    """Return the iterable and report nothing, as the default :class:`Progress`."""
     return each

@@ -1,4 +1,4 @@
-"""How good a rationale is: against words that people marked, and for the classifier itself.
+"""Scores of rationales: agreement with words that people marked, and effect on the classifier.
 
 A rationale is a set of tokens of a doc, here an array ``(len(doc),)`` bool.
 """
@@ -32,7 +32,7 @@ MATCH = 0.5
 
 
 def rationale_words(doc: Doc, spans_key: str = KEY) -> np.ndarray:
-    """The tokens that are in ``doc.spans[spans_key]``, ``(len(doc),)`` bool."""
+    """Return a mask of the tokens in ``doc.spans[spans_key]``, ``(len(doc),)`` bool."""
     words = np.zeros(len(doc), dtype=bool)
     if spans_key in doc.spans:
         for span in doc.spans[spans_key]:
@@ -45,8 +45,15 @@ def rationale_words(doc: Doc, spans_key: str = KEY) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Means over docs, 0 to 1. precision, recall, token_f: of tokens. iou_f: F1 of spans, those
-    being right whose intersection with one of the others is at least half of their union."""
+    """Means over docs, 0 to 1.
+
+    Attributes:
+        precision: precision of tokens.
+        recall: recall of tokens.
+        token_f: F1 of tokens.
+        iou_f: F1 of spans. A span is right if its intersection with a span of the other rationale
+            is at least half of their union.
+    """
 
     precision: float
     recall: float
@@ -55,8 +62,12 @@ class Agreement:
 
 
 def agreement(predicted: Iterable[np.ndarray], reference: Iterable[np.ndarray]) -> Agreement | None:
-    """Token F1 and IOU F1 (DeYoung et al. 2020, section 4.1), of each doc and then averaged over
-    the docs with a word in the reference. Runs of words are the spans. None where no doc has one.
+    """Return token F1 and IOU F1 (DeYoung et al. 2020, section 4.1), as means over docs.
+
+    Only docs with a word in the reference count. Runs of words are the spans.
+
+    Returns:
+        The scores, None if no doc counts.
     """
     rows = []
     for own, gold in zip(predicted, reference, strict=True):
@@ -98,11 +109,16 @@ def _f1(precision: float, recall: float) -> float:
 
 @dataclass(frozen=True)
 class Erasure:
-    """Means over docs. comprehensiveness: how far the probability of the predicted label falls
-    where the rationale is erased, the more the better; NaN where the rationale is all of every doc.
-    sufficiency: how far it falls where the rest is, the less the better (DeYoung et al. 2020,
-    section 4.2). accuracy, alone: share of docs whose text, and whose rationale as a text, gets the
-    label of the reference; None without references."""
+    """Means over docs (DeYoung et al. 2020, section 4.2).
+
+    Attributes:
+        comprehensiveness: decrease of the probability of the predicted label if the rationale is
+            erased. More is better. NaN if the rationale is all of every doc.
+        sufficiency: the same decrease if everything except the rationale is erased. Less is better.
+        accuracy: share of docs whose text gets the label of the reference, None without references.
+        alone: share of docs whose rationale, read as a text, gets that label, None without
+            references.
+    """
 
     comprehensiveness: float
     sufficiency: float
@@ -116,13 +132,22 @@ def erasure(
     rationales: Sequence[np.ndarray],
     labels: Sequence[str | None] | None = None,
 ) -> Erasure:
-    """Words are taken out of the text, and the pipeline reads what is left as a text of its own: a
-    pipeline that chooses words chooses anew. Any pipeline that writes ``doc.cats`` will do.
+    """Measure the effect of erasing rationales on the predictions of a pipeline.
 
-    docs: their tokens are taken as they are. Empty ones do not count. Where nothing is left of a
-        doc, the pipeline is not asked: it does not count for comprehensiveness, and for sufficiency
-        the probability is that of a guess, 1 / labels.
-    labels: of the reference, for each doc one or None.
+    Words are removed from a text, and the pipeline reads the rest as a new text. A pipeline that
+    chooses words chooses them anew. Any pipeline that sets ``doc.cats`` can be used.
+
+    If no word of a doc is left, the pipeline is not run. The doc then does not count for
+    comprehensiveness. For sufficiency its probability is that of a guess, 1 / labels.
+
+    Args:
+        nlp: the pipeline.
+        docs: docs whose tokens are used unchanged. Empty docs do not count.
+        rationales: mask of each doc.
+        labels: label of the reference for each doc, or None.
+
+    Raises:
+        LatentError: if no doc has words, or the pipeline sets no ``doc.cats``.
     """
     references = [None] * len(docs) if labels is None else labels
     given = [one for one in zip(docs, rationales, references, strict=True) if len(one[0])]
@@ -152,7 +177,7 @@ def erasure(
 
 
 def _cats(nlp: Language, parts: Sequence[tuple[Doc, np.ndarray]]) -> list[dict[str, float] | None]:
-    """What the pipeline says of these words of each doc, None where there are none."""
+    """Return the predictions for these words of each doc, None if there are no words."""
     made = [doc_of_words(doc, words) if words.any() else None for doc, words in parts]
     said = iter(nlp.pipe([doc for doc in made if doc is not None]))
     return [None if doc is None else dict(next(said).cats) for doc in made]
@@ -163,7 +188,12 @@ def _best(cats: dict[str, float]) -> str:
 
 
 def doc_of_words(doc: Doc, words: np.ndarray) -> Doc:
-    """These words of a doc as a text of their own. words: ``(len(doc),)`` bool."""
+    """Return a new doc of the chosen words.
+
+    Args:
+        doc: the original.
+        words: mask of the words, ``(len(doc),)`` bool.
+    """
     kept = [token for token in doc if words[token.i]]
     spaces = [bool(token.whitespace_) for token in kept]
     return Doc(doc.vocab, words=[token.text for token in kept], spaces=spaces)
@@ -171,27 +201,27 @@ def doc_of_words(doc: Doc, words: np.ndarray) -> Doc:
 
 # ---------------------------------------------------------------- controls
 
-# From a doc and the number of words of its rationale, a rationale to compare with.
+# Makes a control rationale from a doc and the number of words of its rationale.
 Control = Callable[[Doc, int, random.Random], np.ndarray]
 
 
 def random_words(doc: Doc, count: int, rng: random.Random) -> np.ndarray:
-    """As many words, all sets equally likely."""
+    """Choose ``count`` words, all sets equally likely."""
     return mask_of(len(doc), rng.sample(range(len(doc)), count))
 
 
 def first_words(doc: Doc, count: int, rng: random.Random) -> np.ndarray:
-    """As many words from the start."""
+    """Choose the first ``count`` words."""
     return mask_of(len(doc), range(count))
 
 
 def listed_words(doc: Doc, count: int, rng: random.Random, words: Collection[str]) -> np.ndarray:
-    """The words that are in a list, in lower case, however many."""
+    """Choose the words whose lower-case form is in a list, regardless of ``count``."""
     return mask_of(len(doc), [token.i for token in doc if token.lower_ in words])
 
 
 def mask_of(count: int, words: Iterable[int]) -> np.ndarray:
-    """Which of so many words these are, ``(count,)`` bool."""
+    """Return a mask of the positions in ``words``, ``(count,)`` bool."""
     mask = np.zeros(count, dtype=bool)
     mask[list(words)] = True
     return mask
@@ -202,9 +232,18 @@ CONTROLS: dict[str, Control] = {"random words": random_words, "first words": fir
 
 @dataclass(frozen=True)
 class RationaleReport:
-    """Of the rationales of many docs. rate: share of the words that are chosen. spans: runs of
-    words for each doc. The others as in :class:`Agreement`, None without a reference, and in
-    :class:`Erasure`."""
+    """Scores of the rationales of many docs.
+
+    Attributes:
+        rate: share of the words that are chosen.
+        spans: runs of words for each doc.
+        token_f: see :class:`Agreement`; None without a reference.
+        iou_f: see :class:`Agreement`; None without a reference.
+        comprehensiveness: see :class:`Erasure`.
+        sufficiency: see :class:`Erasure`.
+        accuracy: see :class:`Erasure`.
+        alone: see :class:`Erasure`.
+    """
 
     rate: float
     spans: float
@@ -224,13 +263,20 @@ def report(
     seed: int = 0,
     progress: Progress = silent,
 ) -> dict[str, RationaleReport]:
-    """The pipeline's rationales, and the controls at the same rate.
+    """Score the pipeline's rationales, and controls at the same rate.
 
-    references: docs with ``cats`` and, where people marked words, ``spans[spans_key]``. As in
-        ``spacy train``, their texts go through the pipeline's tokenizer, unless they were made of
-        words without spaces.
-    words: a list of words to compare with, such as an opinion lexicon.
-    progress: see :class:`spacy_latent.analysis.progress.Progress`.
+    Args:
+        nlp: the pipeline.
+        references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. As in
+            ``spacy train``, their texts go through the pipeline's tokenizer, unless they were made
+            of words without spaces.
+        spans_key: key of the rationales.
+        words: a list of words to compare with, such as an opinion lexicon.
+        seed: seed of the random control.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`.
+
+    Raises:
+        LatentError: if the pipeline writes no ``doc.spans[spans_key]``.
     """
     from spacy.training import Example
 
@@ -289,9 +335,12 @@ def score_rationales(
     rationale_key: str = KEY,
     **options: object,
 ) -> Scores:
-    """Scores of the labels by ``cats_scorer``, and of the rationales: ``rationale_rate``, the share
-    of words chosen, and, where references have ``spans[rationale_key]``, ``rationale_p``,
-    ``rationale_r``, ``rationale_f`` and ``rationale_iou_f`` as in :class:`Agreement`, else None."""
+    """Return scores of labels and rationales.
+
+    Labels are scored by ``cats_scorer``. ``rationale_rate`` is the share of words chosen. If
+    references have ``spans[rationale_key]``, ``rationale_p``, ``rationale_r``, ``rationale_f`` and
+    ``rationale_iou_f`` are the scores of :class:`Agreement`. Otherwise they are None.
+    """
     examples = list(examples)
     scores = cats_scorer(examples, **options) if cats_scorer else {}
     own = [rationale_words(example.predicted, rationale_key) for example in examples]
@@ -308,7 +357,7 @@ def score_rationales(
 
 
 def _aligned(example: Example, key: str) -> np.ndarray:
-    """The reference's rationale, in the tokens of the prediction."""
+    """Return the reference's rationale in the tokens of the prediction."""
     words = np.zeros(len(example.predicted), dtype=bool)
     if key in example.reference.spans:
         spans: list[Span] = list(example.reference.spans[key])
@@ -320,10 +369,12 @@ def _aligned(example: Example, key: str) -> np.ndarray:
 def build_rationale_scorer_v1(
     spans_key: str = KEY, cats_scorer: ExampleScorer | None = None
 ) -> ExampleScorer:
-    """A scorer of spaCy's ``scorers`` registry, see :func:`score_rationales`.
+    """Build a scorer of rationales for spaCy's ``scorers`` registry, see :func:`score_rationales`.
 
-    spans_key: where the rationales are, the component's spans_key.
-    cats_scorer: of the labels; None for none. For ``latent_textcat`` give
-        ``spacy.textcat_scorer.v2``, for its multilabel twin ``spacy.textcat_multilabel_scorer.v2``.
+    Args:
+        spans_key: key of the rationales, the component's ``spans_key``.
+        cats_scorer: scorer of the labels; None for no such scores. For ``latent_textcat`` give
+            ``spacy.textcat_scorer.v2``, for its multilabel twin
+            ``spacy.textcat_multilabel_scorer.v2``.
     """
     return partial(score_rationales, rationale_key=spans_key, cats_scorer=cats_scorer)

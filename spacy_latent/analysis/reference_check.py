@@ -1,5 +1,7 @@
-"""What references have of that which a pipeline predicts: whether anything, and labels that the
-pipeline does not know. Without a look at both, zeros are read as results."""
+"""Checks of references: missing annotation, and labels that the pipeline does not know.
+
+Without these checks, scores of 0 could be read as results.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,21 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.training import Example
 
-# Of unknown labels so many are named.
+# Largest number of unknown labels that a remark names.
 NAMED = 10
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a reference keeps of one attribute. name: what that is, in words. there: whether it has
-    any. labels: those it has. Both get the key of a group of spans, or None."""
+    """Access to the annotation of one attribute in a reference.
+
+    Both functions receive a doc and the key of a group of spans, or None.
+
+    Attributes:
+        name: name of the annotation in sentences.
+        there: function that tells whether a doc has the annotation.
+        labels: function that returns the labels of a doc.
+    """
 
     name: str
     there: Callable[[Doc, str | None], bool]
@@ -35,7 +44,7 @@ def _spans(doc: Doc, key: str | None) -> set[str]:
     return set() if key is None or key not in doc.spans else {s.label_ for s in doc.spans[key]}
 
 
-# By what spaCy calls the attribute in ``assigns`` of a component.
+# By the name of the attribute in ``assigns`` of a component.
 KEPT = {
     "doc.cats": _Kept(
         "categories",
@@ -59,16 +68,19 @@ KEPT = {
     "token.lemma": _Kept("lemmas", _annotated("LEMMA")),
     "token.is_sent_start": _Kept("starts of sentences", _annotated("SENT_START")),
 }
-# What a parser sets beside that which it is for.
+# Attributes that a parser sets in addition to its main one, which is the value.
 BESIDE = {"token.is_sent_start": "token.dep"}
 
 
 def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict[str, str], bool]:
-    """Components that are learned and scored, and predict what no reference has: by name, in words,
-    what that is. Also whether that leaves nothing at all that scores could be of.
+    """Return the trainable components that are scored although no reference has their annotation.
 
-    A component whose attributes are not among :data:`KEPT`, as with a scorer of its own, counts as
-    one that there may be something for, and so does a pipeline that nothing is scored of.
+    A component whose attributes are not among :data:`KEPT`, such as one with a custom scorer,
+    counts as having references. So does a pipeline without any scored component.
+
+    Returns:
+        A description of the missing annotation by name of the component, and whether no scored
+        component at all has references.
     """
     scored = [(name, pipe) for name, pipe in nlp.pipeline if getattr(pipe, "scorer", None)]
     lacking, there = {}, not scored
@@ -88,11 +100,18 @@ def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict
 def unknown_labels(
     nlp: Language, examples: Sequence[Example], learned: Iterable[Example] = ()
 ) -> dict[str, list[str]]:
-    """Labels of the references that no component knows which predicts such, sorted, by what they
-    are the labels of. Nothing where some component does not tell its labels.
+    """Return labels of the references that no component with such labels knows.
 
-    learned: examples whose labels count as known, too. They are read as far as there are labels
-        to look for.
+    If a component does not tell its labels, no label of its annotation counts as unknown.
+
+    Args:
+        nlp: the pipeline.
+        examples: examples with references.
+        learned: examples whose labels also count as known. They are read only until all labels are
+            found.
+
+    Returns:
+        Sorted labels, by name of the annotation that they belong to.
     """
     known: dict[tuple[str, str | None], set[str] | None] = {}
     for name, pipe in nlp.pipeline:
@@ -127,7 +146,7 @@ def _labels(example: Example, attribute: str, key: str | None) -> Iterable[str]:
 
 
 def in_words(unknown: dict[str, list[str]]) -> list[str]:
-    """A sentence for each entry of :func:`unknown_labels`."""
+    """Write a sentence for each entry of :func:`unknown_labels`."""
     return [
         f"The {name} of the references have {a_label(labels)} that the pipeline does not know: "
         f"{listed(labels)}. What has one of these counts as missed or wrong. Train it with them, "

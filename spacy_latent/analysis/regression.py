@@ -1,4 +1,4 @@
-"""How far scores in ``doc.cats`` are from those of the reference, where they are no shares."""
+"""Errors of scores in ``doc.cats`` that are numbers rather than probabilities."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 def score_regression(
     examples: Iterable[Example], *, labels: Iterable[str] | None = None, **options: object
 ) -> Scores:
-    """``cats_mse``, the squared error, and ``cats_r2``, 1 less its share of the variance of the
-    reference, each the mean over the labels; ``cats_mse_per_type`` and ``cats_r2_per_type``, by
-    label. None, and no entry, where no reference has the label; R² also where all of them have the
-    same score.
+    """Return the squared error and R² of scores in ``doc.cats``.
 
-    labels: of the component; None for all that references have. What a reference lacks is left out.
+    ``cats_mse`` is the squared error. ``cats_r2`` is 1 minus the quotient of the error and the
+    variance of the reference. Both are means over labels. ``cats_mse_per_type`` and
+    ``cats_r2_per_type`` have the values by label.
+
+    A mean is None if no reference has a label, and a label without references has no entry. R² also
+    has no entry if all references have the same score.
+
+    Args:
+        labels: labels of the component; None for all labels of the references. Docs whose reference
+            lacks a label are left out for it.
     """
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for example in examples:
@@ -33,7 +39,7 @@ def score_regression(
     for label in sorted(pairs if labels is None else set(labels) & set(pairs)):
         truths, scores = np.array(pairs[label], dtype=np.float64).T
         errors[label] = float(np.mean((scores - truths) ** 2))
-        # Not those that differ by rounding alone.
+        # Scores that differ only by rounding count as equal.
         if np.ptp(truths) > 1e-9 * max(1.0, float(np.abs(truths).max())):
             explained[label] = 1.0 - errors[label] / float(np.var(truths))
     return {
@@ -45,6 +51,8 @@ def score_regression(
 
 
 def build_regression_scorer_v1() -> ExampleScorer:
-    """A scorer of spaCy's ``scorers`` registry, see :func:`score_regression`, for
-    ``latent_textcat_multilabel`` with a ``score_range``."""
+    """Build a scorer of regression for spaCy's ``scorers`` registry, see :func:`score_regression`.
+
+    It is for ``latent_textcat_multilabel`` with a ``score_range``.
+    """
     return score_regression

@@ -1,5 +1,4 @@
-"""What is to be said of a report's corpus and of components that find nothing, before any figure is
-read."""
+"""Remarks at the head of a report, on its corpus and on components that find nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ LONGER = (
     "Train it longer, with a higher training.max_steps and training.patience, or on more annotated "
     "text; 'spacy latent debug' names mistakes of a config."
 )
-# That of the task, see spacy_latent.analysis.task.
+# Name of the measure in spacy_latent.analysis.task.
 F1 = "F1 of the entities"
 
 
 def remarks(figures: Figures) -> list[str]:
-    """Sentences; empty where there is nothing to be said."""
+    """Return the remarks as sentences, empty if there are none."""
     said = []
     if figures.left_out:
         were = "was" if figures.left_out == 1 else "were"
@@ -39,7 +38,7 @@ def remarks(figures: Figures) -> list[str]:
 
 
 def _of_entities(name: str, found: EntityFigures, f1: float) -> str:
-    """Of a component that finds none, or none that is right."""
+    """Return the remark on a component without entities, or without right ones."""
     if not found.gold:
         return ""
     wanted = number_of(found.gold, "entity", ",")

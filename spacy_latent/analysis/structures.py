@@ -1,4 +1,4 @@
-"""Numbers that describe one structure; which ones, its kind tells."""
+"""Numbers that describe one structure, as its kind defines them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spacy_latent.analysis.yields import without_cycles
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
-# What each number is, in words; "%" at the end of a name's entry marks shares.
+# Description of each number.
 MEANINGS: dict[str, str] = {
     "tokens": "tokens that share a structure",
     "depth": "arcs, brackets or phrases, from the root to the deepest token",
@@ -51,18 +51,20 @@ SHARES = frozenset(
         *("switches", "commonest tag", "coverage", "monotonicity", "diagonal", "relative entropy"),
     }
 )
-# A few texts make their means say nothing.
+# Numbers whose mean a few texts dominate.
 SKEWED = frozenset({"effective number"})
-# Of an entropy of more nats the effective number is too large for a float.
+# For a larger entropy the effective number would overflow a float.
 MOST_NATS = 700.0
 # Numbers from here on are written as powers of ten.
 LARGE = 1e7
 
 
 def structure_statistics(span: SpanStructure) -> dict[str, float]:
-    """Names of :data:`MEANINGS`, or of those of the kind, with values; which ones, the kind tells.
-    Numbers that a structure does not have, such as the arc length of a single token, are left
-    out."""
+    """Return the numbers that describe a structure, by name.
+
+    The names are those of :data:`MEANINGS` or of the kind, which selects them. Numbers that a
+    structure does not have are left out, such as the arc length of a single token.
+    """
     found: dict[str, Any] = {"tokens": len(span)}
     kind = find_kind(span.kind)
     numbers = kind.statistics(np.asarray(span.decoded), len(span))
@@ -71,7 +73,7 @@ def structure_statistics(span: SpanStructure) -> dict[str, float]:
 
 
 def meaning(name: str, kind: str) -> str:
-    """What a number of structures of this kind is, in words; empty where nobody says."""
+    """Describe a number of structures of this kind in words; empty if it has no description."""
     return find_kind(kind).meanings.get(name) or MEANINGS.get(name, "")
 
 
@@ -80,19 +82,21 @@ def is_share(name: str, kind: str = PARTS) -> bool:
 
 
 def effective_number(nats: float) -> float:
-    """exp of an entropy; of one above :data:`MOST_NATS`, exp of that."""
+    """Return exp of an entropy, or of :data:`MOST_NATS` if the entropy is larger."""
     return math.exp(min(nats, MOST_NATS))
 
 
 def power_of_ten(value: float) -> str:
-    """A number of at least :data:`LARGE` by its size alone: "10^250"."""
+    """Write a number of at least :data:`LARGE` by its magnitude alone, as "10^250"."""
     over = "over " if value >= math.exp(MOST_NATS) else ""
     return f"{over}10^{math.floor(math.log10(value)) if over else round(math.log10(value))}"
 
 
 def own_heads(decoded: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Heads as ``SpanStructure.decoded`` has them, 0 the root and i the i-th token, to the index of
-    each token's head, a root being its own."""
+    """Convert heads of ``SpanStructure.decoded`` to the index of each token's head.
+
+    In ``decoded`` 0 is the root and i the i-th token. In the result a root is its own head.
+    """
     heads = np.asarray(decoded, dtype="int64")
     return np.where(heads == 0, np.arange(len(heads)), heads - 1)
 
@@ -100,7 +104,7 @@ def own_heads(decoded: Sequence[int] | np.ndarray) -> np.ndarray:
 def _heads(decoded: np.ndarray, n: int) -> dict[str, Any]:
     heads = own_heads(decoded)
     own = np.arange(n)
-    # Of independent heads, the words of a cycle count as roots.
+    # If heads are independent, the words of a cycle count as roots.
     heads = np.where(without_cycles(heads) < 0, own, heads)
     tree = tree_statistics(heads)
     is_root = heads == own
@@ -115,7 +119,7 @@ def _heads(decoded: np.ndarray, n: int) -> dict[str, Any]:
 
 
 def _spans(decoded: np.ndarray, n: int) -> dict[str, Any]:
-    """Of a binary tree; brackets are first and last token."""
+    """Return the numbers of a binary tree, whose brackets are first and last token."""
     brackets = sorted(
         ((int(a), int(b)) for a, b in decoded.reshape(-1, 2) if b > a),
         key=lambda bracket: (bracket[0], -bracket[1]),
@@ -186,7 +190,7 @@ def _phrases(decoded: np.ndarray, n: int) -> dict[str, Any]:
 
 
 def _cells(decoded: np.ndarray, n: int) -> dict[str, Any]:
-    """Of an alignment [token of the first side, token of the second]."""
+    """Return the numbers of an alignment, whose cells are [first-side token, second-side token]."""
     cells = decoded.reshape(-1, 2)
     cells = cells[np.lexsort((cells[:, 1], cells[:, 0]))]
     steps = np.diff(cells[:, 1])
@@ -244,8 +248,17 @@ complete_kind("cells", statistics=_cells)
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of one number over many structures. histogram: counts in equal bins from ``low`` to
-    ``high``."""
+    """Distribution of one number over many structures.
+
+    Attributes:
+        name: name of the number.
+        count: number of values.
+        mean: arithmetic mean.
+        quartiles: the three quartiles.
+        low: start of the histogram.
+        high: end of the histogram.
+        histogram: counts in equal bins from ``low`` to ``high``.
+    """
 
     name: str
     count: int
@@ -262,7 +275,13 @@ BINS = 16
 def distribution(
     name: str, values: Sequence[float] | np.ndarray, kind: str = PARTS
 ) -> Distribution | None:
-    """None where no value is finite. kind: of the structures that the number is of."""
+    """Return the distribution of a number, None if no value is finite.
+
+    Args:
+        name: name of the number.
+        values: its values.
+        kind: kind of the structures.
+    """
     array = np.asarray(values, dtype="float64")
     array = array[np.isfinite(array)]
     if not len(array):
@@ -287,7 +306,12 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
-    """A histogram in one line of text; of "." and "#" where blocks cannot be printed."""
+    """Draw a histogram in one line of text.
+
+    Args:
+        histogram: counts.
+        unicode: whether blocks can be printed; otherwise ".", ":" and "#" are used.
+    """
     top = max(histogram, default=0)
     if not top:
         return ""
@@ -301,12 +325,19 @@ def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
 def position_share(
     sentences: Sequence[Sequence[str]], structures: Sequence[np.ndarray], least: int = 5
 ) -> tuple[float, int]:
-    """How far a text's length alone tells its structure.
+    """Measure to what degree the length of a text alone determines its structure.
 
-    sentences: words of each text. structures: one number for each token, such as its head.
-    RETURNS: the share of tokens whose number is the commonest one at their place among the *other*
-        texts of their length; and the number of tokens looked at, which are those of at least
-        ``least`` different texts of one length of four tokens and more.
+    Only texts of four or more tokens are examined, and only lengths with at least ``least``
+    different texts.
+
+    Args:
+        sentences: words of each text.
+        structures: one number for each token, such as its head.
+        least: least number of different texts of a length.
+
+    Returns:
+        The share of tokens whose number is the most frequent one at their position among the
+        *other* texts of their length, and the number of tokens examined.
     """
     groups: dict[int, dict[tuple[str, ...], np.ndarray]] = {}
     for words, numbers in zip(sentences, structures):
@@ -321,7 +352,7 @@ def position_share(
         for column in table.T:
             _, counts = np.unique(column, return_counts=True)
             ranked = np.sort(counts)[::-1]
-            # Of the others: one's own value has one less.
+            # Largest count among the other texts; the own value counts one less.
             others = np.where(counts == ranked[0], ranked[1] if len(ranked) > 1 else 0, ranked[0])
             alone = counts - 1
             same += int(counts[(alone >= others) & (alone > 0)].sum())

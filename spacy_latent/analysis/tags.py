@@ -1,5 +1,4 @@
-"""How right the tags of a tagger are, beside their share: by tag, by doc, and up to the first wrong
-one."""
+"""Scores of a tagger: accuracy, F1 by tag, whole docs, and length of the right prefix."""
 
 from __future__ import annotations
 
@@ -14,14 +13,15 @@ if TYPE_CHECKING:
 
 
 def score_tags(examples: Iterable[Example], **options: object) -> Scores:
-    """``tag_acc``, as spaCy has it; ``tag_macro_f``, the mean over the reference's tags of their
-    F1; ``tag_whole``, the share of docs with no wrong tag; ``tag_prefix``, the mean share of a
-    doc's tags that come before its first wrong one (Kim et al. 2017, section 4.1: "average length
-    to failure"). None where no reference has a tag.
+    """Return four scores of tags.
 
-    Tokens of the reference without a tag are left out. Both docs have to have the same tokens for
-    a token to count; where they have not, spaCy's alignment decides, and what it cannot align is
-    left out too.
+    ``tag_acc`` is the accuracy, as in spaCy. ``tag_macro_f`` is the mean F1 over the tags of the
+    reference. ``tag_whole`` is the share of docs without a wrong tag. ``tag_prefix`` is the mean
+    share of a doc's tags before its first wrong one (Kim et al. 2017, section 4.1: "average length
+    to failure"). All are None if no reference has a tag.
+
+    Tokens whose reference has no tag are left out. If the tokens of both docs differ, spaCy aligns
+    them. Tokens that it cannot align are left out too.
     """
     right, gold, found = Counter[str](), Counter[str](), Counter[str]()
     shares: list[float] = []
@@ -47,5 +47,5 @@ def score_tags(examples: Iterable[Example], **options: object) -> Scores:
 
 
 def build_tag_scorer_v1() -> ExampleScorer:
-    """A scorer of spaCy's ``scorers`` registry for ``tagger``, see :func:`score_tags`."""
+    """Build a scorer of ``tagger`` for spaCy's ``scorers`` registry, see :func:`score_tags`."""
     return score_tags

@@ -1,4 +1,4 @@
-"""How well a pipeline does its task, text by text, so that two ways to run it can be compared."""
+"""Scores of a pipeline's task, text by text, so that two ways to run it can be compared."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 ROUNDS = 1000
-# How many resamples are drawn at a time: bounds the memory.
+# Number of resamples drawn at a time, to bound the memory.
 CHUNK = 50
-# What none of n texts shows is so in up to UNSEEN / n of all, 19 times of 20 (the rule of three,
-# Hanley and Lippman-Hand 1983). Resamples of the texts do not show it either. Where at least as
-# many of them are unlike the others, resamples say as much.
+# A property of none of n texts may hold for up to UNSEEN / n of all texts, 19 times of 20 (the
+# rule of three, Hanley and Lippman-Hand 1983). Resamples of the texts do not show it either. If at
+# least UNSEEN texts differ from the others, resamples are enough.
 UNSEEN = 3
 # Scores of one text that differ by less are the same.
 SAME = 1e-9
@@ -26,22 +26,25 @@ Value = Callable[[np.ndarray], np.ndarray]
 
 
 def accuracy(totals: np.ndarray) -> np.ndarray:
-    """right / all of totals ``(..., 2)``; NaN without any."""
+    """Return right / all of sums ``(..., 2)``; NaN without any."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return totals[..., 0] / totals[..., 1]
 
 
 def f_score(totals: np.ndarray) -> np.ndarray:
-    """F1 of totals ``(..., 3)``: right, predicted, in the reference; NaN without any."""
+    """Return the F1 of sums ``(..., 3)``: right, predicted, in the reference; NaN without any."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return 2 * totals[..., 0] / (totals[..., 1] + totals[..., 2])
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A score, higher being better, whose parts add up over texts.
+    """A score whose counts add up over texts; higher is better.
 
-    count: of one text, as many numbers as ``value`` takes.
+    Attributes:
+        name: name of the measure.
+        count: function that returns the counts of one text, as many as ``value`` takes.
+        value: function that returns the scores of summed counts.
     """
 
     name: str
@@ -49,13 +52,13 @@ class Measure:
     value: Value
 
     def counts(self, examples: Iterable[Example]) -> np.ndarray:
-        """``(D, c)`` float64."""
+        """Return the counts of each example, ``(D, c)`` float64."""
         rows = np.array([self.count(example) for example in examples], dtype="float64")
         return rows if rows.ndim == 2 else np.zeros((0, 2))
 
 
 def find_measures(nlp: Language, examples: Sequence[Example]) -> list[Measure]:
-    """What the pipeline predicts and the references hold, in the order of the pipeline."""
+    """Return the measures that the pipeline predicts and the references annotate, in its order."""
     found: dict[str, Measure] = {}
     for name, pipe in nlp.pipeline:
         for assigned in nlp.get_pipe_meta(name).assigns:
@@ -94,7 +97,7 @@ def _cats(name: str, pipe: Any, examples: Sequence[Example]) -> list[Measure]:
     def labels(example: Example) -> Sequence[float]:
         predicted = {label for label, value in example.predicted.cats.items() if value >= threshold}
         theirs = {label for label, value in example.reference.cats.items() if value == 1.0}
-        # What the reference does not know counts for nothing.
+        # Labels that the reference does not have do not count.
         predicted &= set(example.reference.cats)
         return len(predicted & theirs), len(predicted), len(theirs)
 
@@ -109,13 +112,18 @@ def _right_category(example: Example) -> Sequence[float]:
 
 
 def best_category(cats: dict[str, float]) -> str:
-    """The label with the highest score, the first of these in the alphabet; "" for none."""
+    """Return the label with the highest score, "" without labels.
+
+    If several labels have it, the first in the alphabet is returned.
+    """
     return min(cats, key=lambda label: (-cats[label], label), default="")
 
 
 def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
-    """The commonest label of the references and its share, as someone would score who always
-    answers it."""
+    """Return the most frequent label of the references and its share.
+
+    The share is the score of always answering this label.
+    """
     labels = [best_category(e.reference.cats) for e in examples if e.reference.cats]
     if not labels:
         return "", float("nan")
@@ -193,17 +201,24 @@ _MEASURES: dict[str, Callable[[str, Any, Sequence[Example]], list[Measure]]] = {
 def resampled(
     values: Callable[[np.ndarray], np.ndarray], counts: np.ndarray, seed: int
 ) -> np.ndarray:
-    """``values`` of the summed counts of :data:`ROUNDS` resamples of the D texts, with
-    replacement (Efron 1979). counts: ``(D, c)``."""
+    """Return ``values`` of the summed counts of :data:`ROUNDS` resamples of the D texts.
+
+    Texts are drawn with replacement (Efron 1979).
+
+    Args:
+        values: function of summed counts ``(R, c)``.
+        counts: ``(D, c)``.
+        seed: seed of the resamples.
+    """
     weights = _weights(len(counts), seed)
     parts = [values(weights[i : i + CHUNK] @ counts) for i in range(0, ROUNDS, CHUNK)]
     return np.concatenate(parts)
 
 
-# Every interval of a report is of the same texts.
+# Every interval of a report is over the same texts.
 @lru_cache(maxsize=1)
 def _weights(size: int, seed: int) -> np.ndarray:
-    """How often each text is drawn in each resample, ``(ROUNDS, size)``; on average once."""
+    """Return how often each text is drawn in each resample, ``(ROUNDS, size)``; on average once."""
     rng = np.random.default_rng(seed)
     weights = np.empty((ROUNDS, size), dtype="uint8")
     for start in range(0, ROUNDS, CHUNK):
@@ -214,8 +229,11 @@ def _weights(size: int, seed: int) -> np.ndarray:
 
 
 def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """A score with its 95 % interval by the bootstrap over texts, and where nearly all texts are
-    alike by the rule of three: (score, low, high)."""
+    """Return a score and the ends of its 95 % interval: (score, low, high).
+
+    The interval comes from the bootstrap over texts. If nearly all texts are alike, the rule of
+    three widens it.
+    """
     if not len(counts):
         return float("nan"), float("nan"), float("nan")
     ends = _percentiles(resampled(value, counts, seed))
@@ -225,8 +243,10 @@ def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, fl
 def _score(
     value: Value, counts: np.ndarray, score: float, low: float, high: float
 ) -> tuple[float, float, float]:
-    """The interval of a score is not narrower for what no text shows. One of no width, as where all
-    texts are right, would read as certainty."""
+    """Return a score and its interval, widened to what unseen texts could add.
+
+    An interval of width 0, for example if all texts are right, would suggest certainty.
+    """
     own = value(counts[counts.any(-1)])
     room = _room(own)
     if not (own > score + SAME).any():
@@ -237,8 +257,13 @@ def _score(
 
 
 def _room(own: np.ndarray) -> float:
-    """How far texts that were not seen may move a mean over such texts, 0 where those that were
-    seen tell. own: a number of each text, ``(D,)``."""
+    """Return the largest change of a mean by texts that were not seen.
+
+    It is 0 if at least :data:`UNSEEN` of the seen texts differ from the median.
+
+    Args:
+        own: a number of each text, ``(D,)``.
+    """
     if not len(own) or (np.abs(own - np.median(own)) > SAME).sum() >= UNSEEN:
         return 0.0
     return UNSEEN / len(own)
@@ -247,8 +272,13 @@ def _room(own: np.ndarray) -> float:
 def intervals(
     counts: Sequence[np.ndarray], seed: int = 0, value: Value = accuracy
 ) -> list[tuple[float, float, float]]:
-    """Scores with their 95 % intervals, as :func:`interval`, from counts ``(D, c)`` of the same
-    texts; all by the same resamples."""
+    """Return scores with their 95 % intervals, as :func:`interval`, all from the same resamples.
+
+    Args:
+        counts: several counts ``(D, c)`` of the same texts.
+        seed: seed of the resamples.
+        value: function that returns scores of summed counts.
+    """
     both = np.stack(counts, 1)
     if not len(both):
         return [(float("nan"), float("nan"), float("nan")) for _ in counts]
@@ -266,7 +296,12 @@ def intervals(
 
 
 def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
-    """95 % interval of a proportion (Wilson 1927). successes may be a proportion times trials."""
+    """Return the 95 % interval of a proportion (Wilson 1927).
+
+    Args:
+        successes: number of successes, or a proportion times ``trials``.
+        trials: number of trials.
+    """
     if not trials:
         return 0.0, 1.0
     z = 1.959964
@@ -279,9 +314,16 @@ def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Drop:
-    """before − after, with its 95 % interval by the paired bootstrap over texts.
+    """Difference before − after, with its 95 % interval by the paired bootstrap over texts.
 
-    docs: texts that count. differ: those of them whose own score is another one.
+    Attributes:
+        before: first score.
+        after: second score.
+        drop: their difference.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        docs: number of texts that count.
+        differ: number of these texts whose own score changes.
     """
 
     before: float
@@ -294,8 +336,17 @@ class Drop:
 
 
 def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int = 0) -> Drop:
-    """Both ``(D, c)``, of the same texts. Where nearly all texts are alike, and none is better, or
-    none is worse, the interval is not narrower than the rule of three has it."""
+    """Return the difference of two scores of the same texts.
+
+    If nearly all texts are alike, and no text is better or no text is worse, the rule of three
+    widens the interval.
+
+    Args:
+        value: function that returns scores of summed counts.
+        before: counts ``(D, c)``.
+        after: counts ``(D, c)``.
+        seed: seed of the resamples.
+    """
     if not len(before):
         nothing = float("nan")
         return Drop(nothing, nothing, nothing, nothing, nothing, docs=0, differ=0)
@@ -308,12 +359,12 @@ def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int =
     low, high = _percentiles(resampled(differences, both, seed))
     first, second = float(value(before.sum(0))), float(value(after.sum(0)))
     counted = both.any(-1)
-    # Nothing to find and nothing found is as it should be.
+    # A text without anything to find, and without predictions, is right.
     ours, theirs = (np.nan_to_num(value(rows[counted]), nan=1.0) for rows in (before, after))
     each, drop = ours - theirs, first - second
     differ = np.abs(each) > SAME
-    # A text that was not seen differs by no more than the one that differs most; where none does,
-    # by all that a text can.
+    # A text that was not seen differs by at most the largest difference seen; if no text differs,
+    # by the largest possible one, 1.
     room = _room(each) * float(np.abs(each).max() if differ.any() else 1.0)
     if not (each > max(drop, 0.0) + SAME).any():
         high = max(high, min(drop + room, 1.0))

@@ -1,4 +1,4 @@
-"""Learning curves from what ``spacy train`` wrote."""
+"""Learning curves from the output of ``spacy train``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = r"-?\d+(?:\.\d+)?"
 
 
 class Evaluation(TypedDict):
-    """One evaluation of a training. losses, scores: by name, as printed."""
+    """One evaluation of a training, with losses and scores by name, as printed."""
 
     step: int
     losses: dict[str, float]
@@ -23,10 +23,14 @@ class Evaluation(TypedDict):
 
 
 def read_training_log(path: Path) -> list[Evaluation]:
-    """One row per evaluation: ``step``, and ``losses`` and ``scores`` by name, as printed.
+    """Read the evaluations of a training, in order.
 
-    path: the JSON lines of ``spacy.ConsoleLogger.v3`` (``output_file``), or the table that
-        ``spacy train`` prints, in a file. Names in the table may be cut short.
+    Args:
+        path: JSON lines of ``spacy.ConsoleLogger.v3`` (``output_file``), or a file with the table
+            that ``spacy train`` prints. Names in the table may be truncated.
+
+    Raises:
+        LatentError: if the file does not exist or has no evaluations.
     """
     if not path.is_file():
         raise LatentError(

@@ -1,14 +1,14 @@
-"""How right trees are, by several measures beside each other: some follow the convention of the
-reference, some do not.
+"""Several measures of trees, some of which depend on the convention of the reference.
 
-attachment: share of the counted tokens with the head of the reference.
-whole trees: share of the texts in which every counted token has it.
-undirected: share of the arcs of the reference that are there in one direction or the other.
-yields: F1 of the sets of the words under each head. one arc: share of those of the reference that
-hang together by one arc; for both see :mod:`spacy_latent.analysis.yields`.
+- attachment: share of the counted tokens with the head of the reference.
+- whole trees: share of the texts in which every counted token has it.
+- undirected: share of the arcs of the reference that are present in either direction.
+- yields: F1 of the sets of the words under each head.
+- one arc: share of the reference's sets that are connected by one arc.
 
-The first two tell a wrong tree from another convention as little as the last three tell the
-convention that was meant: read them together.
+For the last two see :mod:`spacy_latent.analysis.yields`. The first two do not distinguish a wrong
+tree from another convention. The last three do not show which convention was meant. Read them
+together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spacy_latent.analysis.yields import compare_yields, without_cycles
 if TYPE_CHECKING:
     from spacy.training import Example
 
-# How the counts of each are summed up.
+# Function that returns the score of summed counts.
 TREE_MEASURES: dict[str, Value] = {
     "attachment": accuracy,
     "whole trees": accuracy,
@@ -48,11 +48,17 @@ def tree_counts(
     reference: Iterable[Heads],
     counted: Iterable[Sequence[bool] | np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """For each of :data:`TREE_MEASURES` the counts of every text, ``(D, c)`` float64.
+    """Return the counts of every text for each of :data:`TREE_MEASURES`, ``(D, c)`` float64.
 
-    predicted, reference: heads, a root being its own, −1 for none. The words of a cycle of a
-        prediction count as hanging on nothing in yields; a cycle of the reference is an error.
-    counted: for each tree which tokens count; all by default.
+    In yields, words of a cycle of a prediction count as having no head.
+
+    Args:
+        predicted: heads of each tree; a root is its own head, −1 if a token has no head.
+        reference: heads of each reference tree.
+        counted: mask of the tokens that count, for each tree; all by default.
+
+    Raises:
+        LatentError: if a tree of the reference has a cycle.
     """
     ours, theirs = list(predicted), list(reference)
     masks = None if counted is None else list(counted)
@@ -68,8 +74,14 @@ def tree_counts(
 
 
 def whole(counts: np.ndarray) -> np.ndarray:
-    """Of counts ``(D, 2)``, right and all, those of the texts: 1 where all is right, 1 where there
-    is anything to be right."""
+    """Convert counts of tokens to counts of texts.
+
+    Args:
+        counts: ``(D, 2)``, tokens that are right, and all tokens.
+
+    Returns:
+        ``(D, 2)``, 1 if all tokens are right, and 1 if there are any tokens.
+    """
     right, total = counts.T
     return np.stack([(right == total) & (total > 0), total > 0], 1).astype("float64")
 
@@ -80,10 +92,17 @@ def tree_table(
     counted: Sequence[np.ndarray],
     seed: int = 0,
 ) -> dict[str, dict[str, Share]]:
-    """Several sets of trees by each of :data:`TREE_MEASURES`: the share, 0 to 1, with the ends of
-    its 95 % interval by the bootstrap over texts, NaN where nothing counts.
+    """Return the scores of several sets of trees by each of :data:`TREE_MEASURES`.
 
-    trees: by name, heads of the predicted tokens. counted: which tokens of the references.
+    Args:
+        references: the reference trees.
+        trees: by name, heads of the predicted tokens.
+        counted: masks of the tokens of the references that count.
+        seed: seed of the bootstrap.
+
+    Returns:
+        By name and measure, the share, 0 to 1, and the ends of its 95 % interval by the bootstrap
+        over texts. They are NaN if no token counts.
     """
     gold = [tree.heads for tree in references]
     counts = {
@@ -103,10 +122,21 @@ def bracket_counts(
     lists: Iterable[Brackets],
     counted: Iterable[Sequence[bool] | np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Counts ``(D, c)`` float64 of binary trees as spans (start, end), single tokens left out:
-    "spans", right, predicted and of the reference; "whole trees", 1 where all spans of the
-    reference are there; and "lists", free of the reference's way to make a list binary: those
-    spans of ``lists`` whose counted tokens are the counted tokens of a predicted span, and all.
+    """Return counts ``(D, c)`` float64 of binary trees as spans (start, end).
+
+    Single tokens are left out. "lists" does not depend on the reference's way to make a list
+    binary.
+
+    Args:
+        predicted: spans of each tree.
+        reference: spans of each reference tree.
+        lists: spans of the lists of each text.
+        counted: masks of the tokens that count in "lists".
+
+    Returns:
+        "spans": right, predicted and reference spans. "whole trees": 1 if all spans of the
+        reference are present, and 1 if it has any. "lists": those spans of ``lists`` whose counted
+        tokens are the counted tokens of a predicted span, and all of them.
     """
     spans, found = [], []
     for own, gold, wanted, mask in zip(predicted, reference, lists, counted, strict=True):
@@ -131,8 +161,15 @@ Key = TypeVar("Key", bound=Hashable)
 def shares(
     counts: Mapping[Key, Mapping[str, np.ndarray]], measures: Mapping[str, Value], seed: int = 0
 ) -> dict[Key, dict[str, Share]]:
-    """Counts ``(D, c)`` by name and measure, of the same texts, as shares with their intervals, all
-    by the same resamples."""
+    """Return scores with their intervals from counts of the same texts.
+
+    All intervals come from the same resamples.
+
+    Args:
+        counts: ``(D, c)`` by name and measure.
+        measures: function of summed counts for each measure.
+        seed: seed of the resamples.
+    """
     table: dict[Key, dict[str, Share]] = {name: {} for name in counts}
     for measure, value in measures.items():
         there = [name for name, found in counts.items() if measure in found]
@@ -146,7 +183,7 @@ def shares(
 
 # ---------------------------------------------------------------- spaCy's scorers
 
-# What scorers call them.
+# Names of the measures in scorers.
 SCORES = {
     "attachment": "latent_uas",
     "whole trees": "latent_whole_trees",
@@ -163,12 +200,17 @@ def score_tree_measures(
     ignore: Sequence[str] = (),
     **options: object,
 ) -> dict[str, float]:
-    """What ``component`` annotated, beside the heads of the references, by every measure.
+    """Score the annotation of ``component`` against the heads of the references by every measure.
 
-    ignore_labels, ignore: tokens of these labels, and those with these texts, do not count.
-    RETURNS: ``latent_uas``, ``latent_whole_trees``, ``latent_undirected``, ``latent_yield_f`` and
-        ``latent_one_arc``, 0 to 1; without those of which nothing counts, and nothing where no
-        example has reference heads and a latent tree.
+    Args:
+        component: its name in the pipeline.
+        ignore_labels: labels of reference tokens that do not count.
+        ignore: texts of reference tokens that do not count.
+
+    Returns:
+        ``latent_uas``, ``latent_whole_trees``, ``latent_undirected``, ``latent_yield_f`` and
+        ``latent_one_arc``, 0 to 1. A measure is absent if nothing counts in it. The dict is empty
+        if no example has reference heads and a latent tree.
     """
     labels, words = {label.lower() for label in ignore_labels}, set(ignore)
     predicted, reference, counted = [], [], []
@@ -193,8 +235,11 @@ def build_tree_scorer_v1(
     ignore_labels: Sequence[str] = PUNCTUATION,
     ignore: Sequence[str] = (),
 ) -> Callable[..., dict[str, float]]:
-    """A scorer of spaCy's ``scorers`` registry; arguments as for :func:`score_tree_measures`. The
-    tokens of the reference may be others than those of the prediction."""
+    """Build a scorer of trees for spaCy's ``scorers`` registry.
+
+    The arguments are those of :func:`score_tree_measures`. Reference and prediction may have
+    different tokens.
+    """
     return partial(
         score_tree_measures,
         component=component,

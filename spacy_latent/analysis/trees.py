@@ -1,7 +1,7 @@
-"""What a tree looks like, and trees that look at no model, as controls.
+"""Statistics of trees, and control trees that depend on no model.
 
-Trees are arrays of heads as ``LatentAnnotation.heads`` and ``token.head`` have them: the index of
-each token's head, a root being its own head.
+Trees are arrays of heads, as in ``LatentAnnotation.heads`` and ``token.head``: the index of each
+token's head. A root is its own head.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ Heads = Sequence[int] | np.ndarray
 
 @dataclass(frozen=True)
 class TreeStatistics:
-    """depth: arcs from a root to the deepest token. left_branching: share of arcs whose head comes
-    later. root_share: share of tokens that are roots. arc_length: mean |head − modifier|, 0 without
-    arcs."""
+    """Statistics of one tree.
+
+    Attributes:
+        depth: number of arcs from a root to the deepest token.
+        left_branching: share of arcs whose head comes later in the text.
+        root_share: share of tokens that are roots.
+        arc_length: mean |head − modifier|, 0 without arcs.
+    """
 
     depth: int
     left_branching: float
@@ -55,22 +60,22 @@ def tree_statistics(heads: Heads) -> TreeStatistics:
 
 
 def previous_token(words: Sequence[str], rng: random.Random) -> list[int]:
-    """Every token on the one before it: a chain."""
+    """Attach every token to the one before it: a chain."""
     return [max(0, i - 1) for i in range(len(words))]
 
 
 def next_token(words: Sequence[str], rng: random.Random) -> list[int]:
-    """Every token on the one after it: the chain the other way."""
+    """Attach every token to the one after it: a chain in the other direction."""
     return [min(len(words) - 1, i + 1) for i in range(len(words))]
 
 
 def flat(words: Sequence[str], rng: random.Random) -> list[int]:
-    """Every token on the first."""
+    """Attach every token to the first."""
     return [0] * len(words)
 
 
 def balanced(words: Sequence[str], rng: random.Random) -> list[int]:
-    """The middle token over the middles of both halves, and so on."""
+    """Attach the middle tokens of both halves to the middle token, and so on."""
     heads = list(range(len(words)))
 
     def attach(start: int, end: int, head: int | None) -> None:
@@ -85,12 +90,12 @@ def balanced(words: Sequence[str], rng: random.Random) -> list[int]:
 
 
 def random_earlier(words: Sequence[str], rng: random.Random) -> list[int]:
-    """Every token on some earlier one, all equally likely."""
+    """Attach every token to an earlier one, all equally likely."""
     return [rng.randrange(i) if i else 0 for i in range(len(words))]
 
 
 def random_tree(words: Sequence[str], rng: random.Random) -> list[int]:
-    """Tokens attached in random order, each to one of those before it in that order."""
+    """Attach tokens in random order, each to one of its predecessors in that order."""
     order = list(range(len(words)))
     rng.shuffle(order)
     heads = list(order)
@@ -100,8 +105,11 @@ def random_tree(words: Sequence[str], rng: random.Random) -> list[int]:
 
 
 def nearest_longer_word(words: Sequence[str], rng: random.Random) -> list[int]:
-    """Every token on the nearest one of more characters, the left one of two; the longest on the
-    first of them. Long words carry content, and those heads are often right."""
+    """Attach every token to the nearest one with more characters.
+
+    If two are at the same distance, the left one is the head. The longest tokens are attached to
+    the first of them. Long words carry content, so these heads are often right.
+    """
     lengths = [len(word) for word in words]
     longest = lengths.index(max(lengths)) if words else 0
     heads = []
@@ -112,7 +120,7 @@ def nearest_longer_word(words: Sequence[str], rng: random.Random) -> list[int]:
 
 
 def nearest_operator(words: Sequence[str], rng: random.Random) -> list[int]:
-    """ListOps: every token on the nearest operator to its left."""
+    """Attach every token of a ListOps expression to the nearest operator on its left."""
     heads, last = [], 0
     for i, word in enumerate(words):
         heads.append(last)
@@ -122,8 +130,10 @@ def nearest_operator(words: Sequence[str], rng: random.Random) -> list[int]:
 
 
 def random_earlier_operator(words: Sequence[str], rng: random.Random) -> list[int]:
-    """ListOps: every token on some operator before it, all equally likely; the first token where
-    there is none."""
+    """Attach every token of a ListOps expression to an earlier operator, all equally likely.
+
+    A token without an earlier operator is attached to the first token.
+    """
     heads: list[int] = []
     operators: list[int] = []
     for i, word in enumerate(words):
@@ -148,7 +158,7 @@ CONTROLS: dict[str, Control] = {
 def control_trees(
     sentences: Iterable[Sequence[str]], controls: Mapping[str, Control] = CONTROLS, seed: int = 0
 ) -> dict[str, list[list[int]]]:
-    """Those of every text by each control, by the name of it."""
+    """Return the trees of every text by each control, by name of the control."""
     words = list(sentences)
     found = {}
     for name, control in controls.items():
@@ -161,8 +171,11 @@ Brackets = Iterable[tuple[int, int]]
 
 
 def bracketing_f1(predicted: Sequence[Brackets], gold: Sequence[Brackets]) -> float:
-    """Unlabelled F1, 0 to 1, of the spans (start, end) of two and more tokens of all sentences, the
-    whole sentence among them; 0 where there are none."""
+    """Return the unlabelled F1, 0 to 1, of spans (start, end) over all sentences.
+
+    Spans of two or more tokens count, the whole sentence included. The F1 is 0 if there are no such
+    spans.
+    """
     found = [{span for span in spans if span[1] - span[0] > 1} for spans in predicted]
     wanted = [{span for span in spans if span[1] - span[0] > 1} for spans in gold]
     right = sum(len(ours & theirs) for ours, theirs in zip(found, wanted, strict=True))
@@ -171,22 +184,22 @@ def bracketing_f1(predicted: Sequence[Brackets], gold: Sequence[Brackets]) -> fl
 
 
 def left_branching(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
-    """All spans from the first word."""
+    """Return all spans that start at the first word."""
     return [(0, end) for end in range(2, len(words) + 1)]
 
 
 def right_branching(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
-    """All spans up to the last word."""
+    """Return all spans that end at the last word."""
     return [(start, len(words)) for start in range(len(words) - 1)]
 
 
 def halved(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
-    """The sentence, its halves, their halves, and so on."""
+    """Return the sentence, its halves, their halves, and so on."""
     return _split(0, len(words), lambda start, end: (start + end) // 2)
 
 
 def random_merges(words: Sequence[str], rng: random.Random) -> list[tuple[int, int]]:
-    """Neighbours merged at random, all pairs equally likely at each step."""
+    """Merge neighbours at random, all pairs equally likely at each step."""
     row, made = [(i, i + 1) for i in range(len(words))], []
     while len(row) > 1:
         place = rng.randrange(len(row) - 1)

@@ -1,9 +1,9 @@
-"""Whether a structure is trivial, and whether it helps, in words.
+"""Verdicts in words: whether a structure is trivial, and whether it helps.
 
-Only a control that was trained tells whether a structure helps: the same model with structures that
-are not learned. Only a reference tells whether it is right. All is read from the figures of one
-layer, as :func:`spacy_latent.pipeline.assessment.assess` fills them in, so that every sentence can
-be traced to a number of the report.
+Only a trained control tells whether a structure helps: the same model with structures that are not
+learned. Only a reference tells whether it is right. All sentences come from the figures of one
+layer, as :func:`spacy_latent.pipeline.assessment.assess` fills them in. Every sentence can be
+traced to a number of the report.
 """
 
 from __future__ import annotations
@@ -26,30 +26,36 @@ from spacy_latent.kinds import PARTS, complete_kind, find_kind
 
 Level = Literal["warning", "note", "good"]
 
-# Shares from which on a structure counts as nearly the same as something that needs no learning.
+# Least share of parts in common with a pattern that needs no learning, to count as the same.
 NEARLY = 0.9
-# Of tokens whose head is told by the text's length alone.
+# Least share of tokens whose head the text's length determines, for a warning.
 BY_LENGTH = 0.95
-# From here on it is said beside the other findings.
+# Least such share for a note.
 LARGELY_BY_LENGTH = 0.8
-# Of SparseMAP's mixtures that have one structure.
+# Least share of SparseMAP's mixtures with one structure, for a note.
 NEARLY_ALL = 0.9
-# Of the entropy of a uniform choice.
+# Least share of the entropy of a uniform choice, for a warning.
 UNDECIDED = 0.9
-# A drop of less than one point of a hundred is as good as none.
+# A drop of less than one point of a hundred counts as none.
 SMALL = 0.01
-# With an interval that holds 0 and ends below this, there is no sign of a use.
+# An interval that contains 0 and ends below this shows no sign of a use.
 NO_SIGN = 0.03
-# Share of what the best control gets wrong that is right in structures far better than it.
+# Least share of the best control's errors that structures correct, to be called far better.
 FAR = 0.5
-# Of the way from the agreement of random structures to that of the same ones.
+# Agreement of trainings, on a scale from 0 for random structures to 1, below which is a warning.
 NEAR_RANDOM = 0.1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """level: "warning" of a trivial structure, "note" of what limits the report, "good" otherwise.
-    code: a name for scripts. text: a sentence."""
+    """One statement about the structures of a layer.
+
+    Attributes:
+        level: "warning" for a trivial structure, "note" for a limit of the report, otherwise
+            "good".
+        code: name for scripts.
+        text: a sentence.
+    """
 
     level: Level
     code: str
@@ -57,8 +63,11 @@ class Verdict:
 
 
 def verdicts(figures: LayerFigures) -> list[Verdict]:
-    """All that is to be said of one component, warnings first; the first one is what the headline
-    is about. Never empty: without any warning there is a sentence that says what is known."""
+    """Return all verdicts on one layer, warnings first.
+
+    The headline is made from the first verdict. The list is never empty: without warnings, one
+    sentence says what is known.
+    """
     found: list[Verdict] = []
     for judge in (
         _of_training,
@@ -87,7 +96,7 @@ def verdicts(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_too_few(figures: LayerFigures, found: list[Verdict]) -> list[Verdict]:
-    """What would be said of more texts is a note, after that they are too few."""
+    """Turn the verdicts on too few texts into notes, after the note that they are too few."""
     tested = any(verdict.code in TRAINED for verdict in found)
     found = sorted(found, key=lambda verdict: verdict.code != "few")
     notes = [Verdict("note", verdict.code, verdict.text) for verdict in found]
@@ -131,9 +140,9 @@ def _untested(figures: LayerFigures) -> Verdict:
     return Verdict("note", "untested", text)
 
 
-# Codes that tell what a control model said.
+# Codes of verdicts from a control model.
 TRAINED = ("helps", "helps-little", "no-better-than-trained", "trained-undecided", "trained-unlike")
-# What a headline says first where there are several warnings.
+# Order of warnings in a headline.
 FIRST = (
     "no-better-than-trained",
     "no-better-than-random",
@@ -157,7 +166,7 @@ HEADLINES = {
 }
 
 
-# What controls say, the first that one of them says.
+# Answers by code of a verdict; the first that applies is given.
 ANSWERS = {
     "no-better-than-trained": "No",
     "trained-undecided": "That cannot be told",
@@ -168,7 +177,7 @@ ANSWERS = {
 
 
 def answer(found: list[Verdict]) -> str:
-    """Whether the structures help, in a word or two."""
+    """Say in a word or two whether the structures help."""
     codes = {verdict.code for verdict in found}
     return next((said for code, said in ANSWERS.items() if code in codes), "Not tested")
 
@@ -178,7 +187,7 @@ def _rank(code: str) -> int:
 
 
 def headline(found: list[Verdict], figures: LayerFigures) -> str:
-    """What the first of :func:`verdicts` says, in a few words."""
+    """Summarize the first of :func:`verdicts` in a few words."""
     plural, first = figures.plural, found[0]
     codes = {verdict.code for verdict in found}
     if first.code == "not-trivial":
@@ -196,7 +205,10 @@ def trivial(found: list[Verdict]) -> bool:
 
 
 def percent(share: float) -> str:
-    """0.937 is "94 %", 0.003 is "0.3 %"; never 0 or 100 for what is neither."""
+    """Format a share in percent: 0.937 is "94 %", 0.003 is "0.3 %".
+
+    The result is 0 or 100 only if the share is exactly 0 or 1.
+    """
     points = 100 * share
     if 0 < points < 0.05:
         return "under 0.1 %"
@@ -207,7 +219,7 @@ def percent(share: float) -> str:
 
 
 def points(share: float) -> str:
-    """A difference of scores in points of a hundred, with a real minus."""
+    """Format a difference of scores in points of a hundred, with a proper minus sign."""
     return f"{100 * share:.1f}".replace("-", "−").replace("−0.0", "0.0")
 
 
@@ -320,7 +332,7 @@ def _of_controls(figures: LayerFigures) -> list[Verdict]:
         words = find_kind(figures.kind).control_words.get(name)
         if words is None or not share >= NEARLY:
             continue
-        # Said by the shape, or, where every word is a head, by the chain that the nearest make.
+        # Already said by the shape, or, if every word is a head, by the chain of nearest heads.
         if (name == "flat" and is_flat) or (name == "nearest" and (found or is_flat)):
             continue
         found.append(Verdict("warning", f"like-{name}", words.format(share=percent(share))))
@@ -351,7 +363,7 @@ def _of_length(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_training(figures: LayerFigures) -> list[Verdict]:
-    """From models that were trained with structures that are not learned."""
+    """Return verdicts from models that were trained with structures that are not learned."""
     found = []
     controls = figures.trained.controls
     for number, (measure, row) in enumerate(figures.trained.measures.items()):
@@ -366,7 +378,7 @@ def _of_training(figures: LayerFigures) -> list[Verdict]:
                 Verdict("note", "helps-more", verdict.text) if verdict.code == "helps" else verdict
                 for verdict in made
             ]
-        # Of several tasks the first is what the model is for.
+        # The first of several tasks is the main one.
         if number:
             made = [
                 Verdict("note", verdict.code, verdict.text)
@@ -404,7 +416,7 @@ def _beside(
     name: str,
     control: TrainedControl,
 ) -> Verdict:
-    """What one control says."""
+    """Return the verdict from one control."""
     plural, theirs = figures.plural, row.controls[name]
     difference, low, high = theirs.difference
     texts = number_of(theirs.docs, "text")
@@ -462,7 +474,7 @@ def _of_task(figures: LayerFigures) -> list[Verdict]:
             continue
         told = f"its {measure} of {percent(own)} is"
         always = f"always answering “{chance.label}” ({percent(chance.share)})"
-        # Of few texts only what is far below.
+        # With few texts, only a score that is far below counts.
         below = 2 * own - low < chance.share and row.docs >= FEWEST
         if chance.share < 1 and (row.docs >= FEW or below):
             text = f"The pipeline has not learned the task: {told} no better than {always}."
@@ -477,7 +489,7 @@ def _of_task(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_size(figures: LayerFigures) -> list[Verdict]:
-    """How many texts there are, where that is few: all of them, or those with references."""
+    """Return a note if the texts, or those with references, are few."""
     every = figures.spans if figures.docs is None else figures.docs
     judged = [row.docs for row in figures.random.values()]
     for measure in figures.trained.measures.values():
@@ -487,9 +499,11 @@ def _of_size(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
-    """From the runs with random structures in the place of the pipeline's. They tell whether
-    predictions depend on the structures, and no more: a composer that was trained with random ones
-    is used to these."""
+    """Return verdicts from runs with random structures in place of the pipeline's.
+
+    They only tell whether predictions depend on the structures. A composer that was trained with
+    random structures is adapted to these.
+    """
     found = []
     plural = figures.plural
     for measure, row in figures.random.items():
@@ -510,7 +524,7 @@ def _of_random_ones(figures: LayerFigures) -> list[Verdict]:
 
 
 def _dependence(plural: str, measure: str, row: RandomStructures) -> Verdict:
-    """What one measure says of how far the task looks at the structures."""
+    """Return the verdict from one measure on the dependence of the task on the structures."""
     place = "their place" if row.mixture is None else "the place of the single best ones"
     begin = f"Random {plural} in {place}, at prediction only,"
     lost = (
@@ -528,7 +542,7 @@ def _dependence(plural: str, measure: str, row: RandomStructures) -> Verdict:
     if row.docs < FEWEST or (reason and row.low <= 0):
         return Verdict("note", "dependence-undecided", f"{undecided}: {reason}.")
     if row.high < SMALL:
-        # What does surely better is not the same.
+        # A score that is certainly better is not equal.
         worse = row.high < 0
         why = f"nothing is lost without the {plural}" if worse else f"the task ignores the {plural}"
         return Verdict("warning", "ignored", f"{little}: {why}.")
@@ -583,7 +597,7 @@ def _of_mixtures(figures: LayerFigures) -> list[Verdict]:
 
 
 def _of_references(figures: LayerFigures) -> list[Verdict]:
-    """From the agreement with the references, beside that of controls and random structures."""
+    """Return verdicts from the agreement with references, in comparison to the controls'."""
     reference = figures.reference
     if not reference:
         return []
@@ -637,8 +651,11 @@ def _of_references(figures: LayerFigures) -> list[Verdict]:
 
 
 def _is_behind(difference: Interval, docs: int) -> bool:
-    """Of a difference with its interval. Of many texts what is not surely ahead is behind; of few
-    what is surely not ahead."""
+    """Return whether a difference with its interval counts as no lead.
+
+    With many texts it does if the lead is not certain. With few texts it does only if the absence
+    of a lead is certain.
+    """
     _, low, high = difference
     return low <= 0 and (docs >= FEW or high < NO_SIGN)
 
@@ -658,7 +675,7 @@ def _of_seeds(figures: LayerFigures) -> list[Verdict]:
         f"Models of {len(seeds.names) + 1} trainings agree on {percent(mean)} of "
         f"the {figures.plural}' parts; random ones on {percent(chance)}"
     )
-    # Of the way from random ones to the same.
+    # On a scale from 0 for random structures to 1 for equal ones.
     way = (mean - chance) / (1 - chance) if chance < 1 else 1.0
     if way < NEAR_RANDOM and seeds.alike:
         return [Verdict("warning", "seeds-random", f"{text}: what is learned is left to chance.")]

@@ -1,17 +1,17 @@
-"""Which words hang together in a tree, whichever of them heads the others.
+"""Comparison of the sets of words that trees join, whichever word is their head.
 
-Attachment to a reference follows a convention: in ListOps an operator heads its list. A tree in
-which ``]`` heads the list in its place says the same of what belongs together, and has hardly a
-head of the reference. What is counted here does not tell the two apart:
+Attachment to a reference follows a convention: in ListOps an operator is the head of its list. A
+tree in which ``]`` is the head instead joins the same words, and has hardly any head of the
+reference. The counts of this module do not distinguish the two:
 
-- the *yield* of a word is the set of the words under it, itself among them: of a head of the
-  reference what it puts together, of an operator its list;
-- a yield of the reference hangs together by *one arc* if cutting a single arc of the other tree
-  divides its words from all others (a split of the tree without its direction, as in Robinson and
+- The *yield* of a word is the set of the word and all words under it. A head of the reference has
+  the words that it joins as its yield, and an operator has its list.
+- A yield of the reference is connected by *one arc* if removing a single arc of the other tree
+  separates its words from all others (a split of the tree without its direction, as in Robinson and
   Foulds 1981).
 
-Only counted words are in these sets. A set counts if it has two words and more and is not that of a
-root of the reference: every tree of the sentence has that one.
+These sets consist of counted words only. A set counts if it has two or more words and is not the
+yield of a root of the reference, which every tree of the sentence has.
 
 Trees are arrays of heads, see :mod:`spacy_latent.analysis.trees`.
 """
@@ -31,9 +31,11 @@ from spacy_latent.errors import LatentError, number_of
 class Yields:
     """Counts for each of D texts, float64.
 
-    sets: ``(D, 3)``, yields that the tree and its reference both have, of the tree, of the
-        reference: what :func:`spacy_latent.analysis.task.f_score` takes. one_arc: ``(D, 2)``,
-        yields of the reference that hang together by one arc of the tree, all of the reference.
+    Attributes:
+        sets: ``(D, 3)``, yields that the tree and its reference share, yields of the tree, and
+            yields of the reference. :func:`spacy_latent.analysis.task.f_score` takes these.
+        one_arc: ``(D, 2)``, yields of the reference that are connected by one arc of the tree, and
+            all yields of the reference.
     """
 
     sets: np.ndarray
@@ -45,15 +47,19 @@ def compare_yields(
     reference: Iterable[Heads],
     counted: Iterable[Sequence[bool] | np.ndarray] | None = None,
 ) -> Yields:
-    """Compare trees with those of the reference, both as heads, a root being its own.
+    """Compare trees with reference trees.
 
-    counted: for each tree which words are in the sets; all by default. Others may still be heads.
+    A text whose reference has a head of −1 has counts of 0, since its yields are not known.
 
-    A word of the tree whose head is −1 hangs on nothing. A text whose reference has a head of −1
-    has counts of 0, since its yields are not known.
+    Args:
+        predicted: heads of each tree. A root is its own head. A word with −1 has no head.
+        reference: heads of each reference tree.
+        counted: mask of the words in the sets, for each tree; all by default. Other words may still
+            be heads.
 
-    Raises LatentError where a tree and its reference differ in size, for a head outside of the
-    text, and for a cycle; :func:`without_cycles` opens those of a prediction.
+    Raises:
+        LatentError: if a tree and its reference differ in size, a head is outside of the text, or a
+            tree has a cycle. :func:`without_cycles` removes the cycles of a prediction.
     """
     theirs = list(reference)
     masks = [np.ones(len(tree), bool) for tree in theirs] if counted is None else counted
@@ -93,14 +99,16 @@ def compare_yields(
 
 
 class _Forest:
-    """The trees of several texts over their N words together.
+    """Trees of several texts over their N words together.
 
-    text: of each word, its place among the texts. roots: the word that it is under, after the last
-    arc; itself where it hangs on nothing. prints: a number for the set of the counted words under
-    it, uint64; sizes: how many these are.
+    Every word has a random number. The number of a set is the sum of those of its words. Two
+    different sets have the same number with a probability of 2⁻⁶⁴ (after Zobrist 1970).
 
-    Every word has a random number, and a set the sum of those of its words: two different sets have
-    the same with a probability of 2⁻⁶⁴ (after Zobrist 1970).
+    Attributes:
+        text: place of the text of each word.
+        roots: root above each word; a word without a head is its own root.
+        prints: number of the set of counted words under each word, uint64.
+        sizes: size of that set.
     """
 
     def __init__(
@@ -130,7 +138,7 @@ class _Forest:
         order = np.argsort(-level, kind="stable")
         ends = np.searchsorted(-level[order], np.arange(-int(level.max(initial=0)), 1), "right")
         start = 0
-        # From the deepest words up, so that each has all that is under it before it is added.
+        # From the deepest words up, so that each sum is complete before it is added to its head.
         for end in ends[:-1].tolist():
             deep = order[start:end]
             np.add.at(self.prints, parent[deep], self.prints[deep])
@@ -138,19 +146,25 @@ class _Forest:
             start = end
 
     def sets(self, but: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The different sets of two words and more other than those in ``but``, which is sorted;
-        sorted, too, and for each a word that has it under it."""
+        """Return the different sets of two or more words, without those in ``but``.
+
+        Args:
+            but: sorted numbers of sets.
+
+        Returns:
+            Sorted numbers of the sets, and for each a word that has the set under it.
+        """
         words = np.flatnonzero(self.sizes > 1)
         words = words[~_among(self.prints[words], but)]
         words = words[np.argsort(self.prints[words])]
         prints = self.prints[words]
-        # A head that does not count, over one word that does, has the set of that word.
+        # A head that does not count, over one word that does, has the same set as that word.
         new = np.diff(prints, prepend=~prints[:1]) != 0
         return prints[new], words[new]
 
 
 def _among(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """Which of the values are in a sorted array: faster than np.isin, which makes a table."""
+    """Return which of the values are in a sorted array, without the table that np.isin builds."""
     if not len(ordered):
         return np.zeros(len(values), bool)
     place = np.searchsorted(ordered, values)
@@ -160,10 +174,14 @@ def _among(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
 def _levels(
     parent: np.ndarray, text: np.ndarray, lengths: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each word the number of arcs above it, and the word that these lead to."""
+    """Return for each word the number of arcs above it, and the root that they lead to.
+
+    Raises:
+        LatentError: if the heads contain a cycle.
+    """
     top = parent
     level = (parent != np.arange(len(parent))).astype("int64")
-    # Each time twice as far up.
+    # Each step doubles the number of arcs climbed.
     for _ in range(int(lengths.max(initial=0)).bit_length()):
         level += level[top]
         top = top[top]
@@ -176,12 +194,15 @@ def _levels(
 
 
 def without_cycles(heads: Heads) -> np.ndarray:
-    """Heads ``(n,)`` int64 in which the words of a cycle have none, −1: what is left of a
-    prediction that need not be a tree, such as the best head of each word alone."""
+    """Return heads ``(n,)`` int64 in which the words of a cycle have no head, −1.
+
+    It makes a forest of a prediction that need not be a tree, such as the best head of each word
+    alone.
+    """
     own = np.array(heads, dtype="int64")
     word = np.arange(len(own))
     jump = np.where(own < 0, word, own)
-    # After so many steps a word is at a root or on a cycle, and every word of a cycle is reached.
+    # After these steps a word is at a root or on a cycle, and every word of a cycle is reached.
     for _ in range(max(1, len(own)).bit_length()):
         jump = jump[jump]
     reached = np.unique(jump)

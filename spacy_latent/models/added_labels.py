@@ -1,20 +1,20 @@
-"""Labels that are added to a trained model: they begin so that its predictions stay as they were.
+"""Start values for labels that are added to a trained model.
 
-What is new scores as "no label" does, less ``BEHIND``, so that it is the better choice nowhere
-before something was learned of it. Until the model is trained again predictions leave it out
-altogether, and with it the little probability that it would take from the rest.
+The predictions of the model stay the same. A new label scores as "no label" does, minus ``BEHIND``.
+So it is never the better choice before it is trained. Until the next training, predictions exclude
+new labels, which would take a little probability from the others.
 """
 
 from __future__ import annotations
 
 from thinc.api import Model
 
-# In scores, of which a few steps of training make up for so many.
+# Difference of scores; a few steps of training compensate for it.
 BEHIND = 4.0
-# What predictions have in the place of the scores of what is new. Not infinite: it may be all that
-# a doc allows, and gradients and interventions take differences.
+# Score of new labels in predictions. It is finite: they may be all that a doc allows, and
+# gradients and interventions take differences.
 IMPOSSIBLE = -1e3
-# Name of the attribute that has how many of the last classes were added since the last training.
+# Name of the attribute with the number of classes added since the last training.
 UNTRAINED = "untrained"
 
 

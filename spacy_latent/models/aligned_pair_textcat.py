@@ -1,5 +1,7 @@
-"""A classifier of pairs of texts over K alignments of their words: align, compare, aggregate
-(Parikh et al. 2016; with structured alignments, Niculae et al. 2018a)."""
+"""Classifier of pairs of texts over K alignments of their words: align, compare, aggregate.
+
+See Parikh et al. 2016, and Niculae et al. 2018a for structured alignments.
+"""
 
 from __future__ import annotations
 
@@ -38,26 +40,27 @@ def build_aligned_pair_textcat_v1(
     mixed_precision: bool = False,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
-    """Model from docs of two texts each to scores of labels, for ``latent_textcat`` and its
-    multilabel twin.
+    """Build a model from docs of two texts each to scores of labels.
 
-    The words of the texts under ``doc.spans["a"]`` and ``doc.spans["b"]`` are aligned, each is
-    compared with those that it is aligned with, and what came of the two texts is pooled apart and
-    put together. Where one of the texts is empty there is no alignment, and the scores are those
-    that the model gives to no words at all.
+    It is for ``latent_textcat`` and its multilabel twin. The words of the texts under
+    ``doc.spans["a"]`` and ``doc.spans["b"]`` are aligned. Each word is compared with the words
+    aligned with it. The results are pooled for each text and concatenated. If one of the texts is
+    empty, there is no alignment, and the scores are those of no words.
 
-    tok2vec: the embedder, of any width. It reads the doc as one text: with context of its own, the
-        words where the texts meet see some of the other.
-    structure: None for OneToOneAlignment.
-    scorer: None for CellScorer.
-    estimator: None for SparseMAP. Any that fits the structure will do.
-    composer: None for AlignedComparison.
-    span_getter: which two texts each doc has; None for PairSpans, those under "a" and "b".
-    use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
-        words of a text make one, of each text on its own.
-    exclusive_classes, scorer_learn_rate, entropy_weight, temperature, dropout: as in
-        ``spacy-latent.LatentTextClassifier.v1``.
-    mixed_precision, nO: as there.
+    Args:
+        tok2vec: embedder, of any width. It reads the doc as one text. An embedder with context lets
+            words at the boundary of the texts see some of the other text.
+        exclusive_classes, scorer_learn_rate, entropy_weight, temperature, dropout: as in
+            ``spacy-latent.LatentTextClassifier.v1``.
+        structure: None for OneToOneAlignment.
+        scorer: None for CellScorer.
+        estimator: None for SparseMAP. Any estimator for the structure can be used.
+        composer: None for AlignedComparison.
+        span_getter: function that returns the two texts of each doc; None for PairSpans, those
+            under "a" and "b".
+        use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
+            vectors of the words of each text to one vector.
+        mixed_precision, nO: as in ``spacy-latent.LatentTextClassifier.v1``.
     """
     from spacy_latent.estimators.sparsemap import SparseMAP
     from spacy_latent.layers.aligned_comparison import build_aligned_comparison_v1

@@ -1,8 +1,8 @@
-"""How much of a batch this process has, where several processes train on one batch together.
+"""Share of a batch that this process has, if several processes train on one batch together.
 
-Losses are sums over docs, and gradients of several processes are added up. A term that is a mean
-over the tokens of a batch would then count once for each process; with the share of the tokens that
-a process has, the sum over processes is the mean over all of them.
+Losses are sums over docs, and gradients of several processes are added up. A mean over the tokens
+of a batch would then count once for each process. Multiplied by the share of tokens of each
+process, it becomes the mean over all tokens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _share: ContextVar[float] = ContextVar("share_of_batch", default=1.0)
 
 
 def share_of_batch() -> float:
-    """The part of the tokens of the batch that is here, 1 if all of them are."""
+    """Return the share of the tokens of the batch in this process, 1 if all of them are."""
     return _share.get()
 
 
 @contextlib.contextmanager
 def only_a_share(share: float) -> Iterator[None]:
-    """Updates inside have this part of the tokens of a batch, in (0, 1]."""
+    """Set the share of the tokens of a batch for updates in this context, in (0, 1]."""
     token = _share.set(share)
     try:
         yield

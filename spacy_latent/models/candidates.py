@@ -1,4 +1,4 @@
-"""Which words may be part of a rationale."""
+"""Sets of words that may be part of a rationale."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 from spacy.attrs import IS_PUNCT, IS_SPACE, IS_STOP
 from spacy.tokens import Doc
 
-# For each doc whether each of its tokens may be chosen, (len(doc),) bool.
+# Returns for each doc a mask of the tokens that may be chosen, (len(doc),) bool.
 Candidates = Callable[[Sequence[Doc]], list[np.ndarray]]
 
 
@@ -17,8 +17,7 @@ class AllWords:
         return "AllWords()"
 
     def covers(self, other: Candidates) -> bool | None:
-        """Whether every word that ``other`` lets be chosen may be chosen here; None where that is
-        not known but from docs."""
+        """Return whether every candidate of ``other`` is one here; None if only docs can tell."""
         return True
 
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
@@ -28,7 +27,9 @@ class AllWords:
 class ContentWords:
     """Tokens that are not white space.
 
-    punctuation, stop_words: whether these may be chosen, too.
+    Args:
+        punctuation: whether punctuation may be chosen.
+        stop_words: whether stop words may be chosen.
     """
 
     def __init__(self, punctuation: bool = False, stop_words: bool = False) -> None:
@@ -40,7 +41,7 @@ class ContentWords:
         return f"ContentWords({self.settings})"
 
     def covers(self, other: Candidates) -> bool | None:
-        """As of :class:`AllWords`."""
+        """Return whether every candidate of ``other`` is one here; None if only docs can tell."""
         if isinstance(other, AllWords):
             return False
         if isinstance(other, ContentWords):
@@ -58,5 +59,10 @@ class ContentWords:
 
 
 def build_content_words_v1(punctuation: bool = False, stop_words: bool = True) -> Candidates:
-    """punctuation, stop_words: whether these may be chosen. White space never is."""
+    """Build candidates that exclude white space.
+
+    Args:
+        punctuation: whether punctuation may be chosen.
+        stop_words: whether stop words may be chosen.
+    """
     return ContentWords(punctuation, stop_words)

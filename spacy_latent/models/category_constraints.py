@@ -1,11 +1,11 @@
-"""What the labels of a text say about each other: some exclude each other, some imply others.
+"""Constraints between the labels of a text: some exclude each other, some imply others.
 
-Which sets of labels are allowed is a random field over one bit for each label (Deng et al. 2014,
-"Large-Scale Object Classification Using Label Relation Graphs"): the probability of an allowed set
-is proportional to exp(the sum of its labels' logits), and 0 of all others. Sums over the sets are
-exact, by elimination of one label after another; a table holds the allowed states of the labels
-that are left in it and nothing else, so that a group of labels that exclude each other costs as
-many states as labels.
+The allowed sets of labels form a random field over one bit for each label (Deng et al. 2014,
+"Large-Scale Object Classification Using Label Relation Graphs"). The probability of an allowed set
+is proportional to exp(the sum of the logits of its labels). All other sets have probability 0. Sums
+over the sets are exact. They eliminate one label after another. A table holds only the allowed
+states of the labels that remain in it. A group of exclusive labels therefore has only as many
+states as labels.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from torch import Tensor
 from spacy_latent.errors import LatentError
 from spacy_latent.structures.derivatives import recordable, recording
 
-# What is as good as impossible, and has a gradient.
+# Score of an impossible label. It is finite, so that gradients exist.
 NEVER = -1e30
-# States of a table. Labels that are tied together in all directions have twice as many with each.
+# Largest number of states of a table. Each label without constraints to the others doubles it.
 MOST_STATES = 2**16
 
 
 @dataclass(frozen=True)
 class Table:
-    """Allowed states of some labels. labels: their numbers, ascending. states: 0 or 1 of each."""
+    """Allowed states of some labels.
+
+    Attributes:
+        labels: their numbers, ascending.
+        states: 0 or 1 for each label.
+    """
 
     labels: tuple[int, ...]
     states: tuple[tuple[int, ...], ...]
@@ -35,11 +40,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Elimination:
-    """Labels summed out of the tables they stand in.
+    """Labels that are summed out of the tables that contain them.
 
-    labels: their numbers. sources: for each table that goes in, its number and the row of each
-    joint state, ``(S,)``. values: of the labels in each joint state, ``(S, labels)``, 0 or 1.
-    target: the row of the table that comes out, ``(S,)``. rows: how many that has.
+    Attributes:
+        labels: their numbers.
+        sources: for each input table, its number and its row in each joint state, ``(S,)``.
+        values: values of the labels in each joint state, ``(S, labels)``, 0 or 1.
+        target: row of the output table for each joint state, ``(S,)``.
+        rows: number of rows of the output table.
     """
 
     labels: list[int]
@@ -50,21 +58,24 @@ class Elimination:
 
 
 class _Contradiction(LatentError):
-    """Tables allow no set of labels."""
+    """Error of tables that allow no set of labels."""
 
 
 class CategoryConstraints:
-    """Labels of a text that exclude or imply each other, for ``latent_textcat_multilabel``.
+    """Constraints on labels that exclude or imply each other, for ``latent_textcat_multilabel``.
 
-    exclusive: groups of labels of which a text has at most one.
-    one_of: groups of labels of which a text has exactly one.
-    implied: lists of a label and all those that every text with it has as well.
+    ``doc.cats`` then holds the probability of each label over the allowed sets. The probabilities
+    of a group of exclusive labels sum to at most 1, and no label is more probable than one it
+    implies. So the labels above a threshold of 0.5 or more satisfy these constraints. The loss is
+    −log of the probability of the known labels of a text.
 
-    ``doc.cats`` then holds the probability of each label over the allowed sets. So those of a group
-    of exclusive labels sum to at most 1, and no label is more probable than what it implies: with a
-    threshold of 0.5 or more, what is above it excludes and implies as it should. The loss is −log
-    of the probability of what is known of a text's labels. Raises LatentError where a group has
-    fewer than two labels, or a label twice.
+    Args:
+        exclusive: groups of labels of which a text has at most one.
+        one_of: groups of labels of which a text has exactly one.
+        implied: lists of a label and the labels that every text with it has as well.
+
+    Raises:
+        LatentError: if a group has fewer than two labels, or a label twice.
     """
 
     def __init__(
@@ -86,15 +97,18 @@ class CategoryConstraints:
 
     @property
     def labels(self) -> set[str]:
-        """All that are named."""
+        """All labels in the constraints."""
         return {label for group in self._groups() for label in group}
 
     def _groups(self) -> list[list[str]]:
         return [*self.exclusive, *self.one_of, *self.implied]
 
     def broken_by(self, cats: dict[str, float]) -> str | None:
-        """Which constraint the labels of a text break, if any, for people to read. cats: as
-        ``doc.cats`` of a reference; labels that are not there are not known."""
+        """Describe a constraint that the labels of a text violate, None if there is none.
+
+        Args:
+            cats: as ``doc.cats`` of a reference; absent labels are not known.
+        """
         for group in self.exclusive:
             both = [label for label in group if cats.get(label) == 1.0]
             if len(both) > 1:
@@ -110,9 +124,12 @@ class CategoryConstraints:
         return None
 
     def over(self, labels: Sequence[str]) -> LabelField:
-        """The sums over allowed sets of these labels. Raises LatentError for a label that is not
-        among them, where nothing is allowed, or where labels are tied together so much that there
-        would be more than 65,536 states to sum over."""
+        """Return the sums over allowed sets of these labels.
+
+        Raises:
+            LatentError: if a label of the constraints is not among ``labels``, if no set is
+                allowed, or if connected labels have more than 65,536 states to sum over.
+        """
         missing = sorted(self.labels - set(labels))
         if missing:
             raise LatentError(
@@ -120,7 +137,7 @@ class CategoryConstraints:
                 "all labels when the component is initialized, or mend the names."
             )
         number = {label: place for place, label in enumerate(labels)}
-        # By what a config says.
+        # By the setting in a config.
         said: dict[str, list[Table]] = {}
         for name, groups, least in (("exclusive", self.exclusive, 0), ("one_of", self.one_of, 1)):
             for group in groups:
@@ -149,11 +166,16 @@ class CategoryConstraints:
 
 
 class LabelField:
-    """Sums over the sets of labels that all tables allow. size: how many labels there are."""
+    """Sums over the sets of labels that all tables allow.
+
+    Args:
+        size: number of labels.
+        tables: allowed states.
+    """
 
     def __init__(self, size: int, tables: Sequence[Table]) -> None:
         self.size = size
-        # Where tables stand in the list of all that are ever made.
+        # By place in the list of all tables ever made.
         present = dict(enumerate(tables))
         self.rows = [len(table.states) for table in tables]
         self.steps: list[Elimination] = []
@@ -184,15 +206,19 @@ class LabelField:
             present[len(self.rows)] = Table(rest, tuple(rows))
             self.rows.append(len(rows))
             left -= set(gone)
-        # Of no labels: one row each.
+        # Tables without labels, of one row each.
         self.last = sorted(present)
 
     def log_partition(self, present: Tensor, absent: Tensor) -> Tensor:
-        """The log of the sum over allowed sets of exp(the sum of what their labels are worth).
+        """Return the log of the sum over allowed sets of exp(the sum of the scores of the labels).
 
-        present, absent: what it is worth that a label is there, and that it is not, both
-            ``(..., labels)``, of any floating dtype; NEVER for what must not be.
-        RETURNS: ``(...)``, of the same dtype.
+        Args:
+            present: score of each label in a set, ``(..., labels)``, of any floating dtype; NEVER
+                to exclude it.
+            absent: score of each label that is not in a set, of the same shape and dtype.
+
+        Returns:
+            ``(...)``, of the same dtype.
         """
         result = torch.logaddexp(present[..., self.free], absent[..., self.free]).sum(-1)
         found: dict[int, Tensor] = {}
@@ -208,8 +234,14 @@ class LabelField:
         return result
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Of each label, over all allowed sets. logits: ``(..., labels)``; so is the result, which
-        has no gradient."""
+        """Return the probability of each label over all allowed sets.
+
+        Args:
+            logits: ``(..., labels)``.
+
+        Returns:
+            ``(..., labels)``, without a gradient.
+        """
         with recording():
             present = recordable(logits).detach().double().requires_grad_()
             total = self.log_partition(present, torch.zeros_like(present))
@@ -217,9 +249,14 @@ class LabelField:
         return marginals.to(logits.dtype)
 
     def loss(self, logits: Tensor, truths: Tensor, known: Tensor) -> Tensor:
-        """−log of the probability of what is known, in nats, ``(K, D)``; without constraints the
-        multi-label loss of models.text_losses, whose arguments it has. Raises LatentError where no
-        allowed set has what is known of a text."""
+        """Return −log of the probability of the known labels, in nats, ``(K, D)``.
+
+        Without constraints it is the multi-label loss of models.text_losses, which has the same
+        arguments.
+
+        Raises:
+            LatentError: if no allowed set has the known labels of a text.
+        """
         present = logits.double()
         absent = torch.zeros_like(present)
         impossible = torch.full_like(present, NEVER)
@@ -239,8 +276,10 @@ class LabelField:
 
 
 def _contradicting(size: int, said: dict[str, list[Table]]) -> list[str]:
-    """Of constraints that allow no set of labels, as few that allow none as are left when one after
-    another is left out."""
+    """Reduce contradicting constraints to those that still contradict.
+
+    Constraints are removed one after another, as long as the others allow no set of labels.
+    """
     kept = dict(said)
     for one in said:
         others = {name: tables for name, tables in kept.items() if name != one}
@@ -249,18 +288,18 @@ def _contradicting(size: int, said: dict[str, list[Table]]) -> list[str]:
         except _Contradiction:
             kept = others
         except LatentError:
-            # Too many states to tell.
+            # Too many states to sum.
             continue
     return list(kept)
 
 
 def _width(label: int, tables: dict[int, Table]) -> int:
-    """How many labels are tied together where this one is summed out."""
+    """Return the number of labels in the joint table that sums out this label."""
     return len({other for t in tables.values() if label in t.labels for other in t.labels})
 
 
 def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], ...]]:
-    """The states that all of the tables allow, and the row of each of them in each state."""
+    """Return the states that all tables allow, and the row of each table in each state."""
     labels: tuple[int, ...] = ()
     # A state of ``labels``, with the row of each table so far.
     states: list[tuple[dict[int, int], tuple[int, ...]]] = [({}, ())]
@@ -294,9 +333,9 @@ def _joined(tables: dict[int, Table]) -> tuple[Table, tuple[tuple[int, Tensor], 
 
 
 def _log_sums(values: Tensor, target: Tensor, rows: int) -> Tensor:
-    """log Σ exp of the values ``(..., S)`` that have the same target, ``(..., rows)``."""
-    # What two tables forbid is no less possible than what one does. Below the floor of ``largest``
-    # a sum would be 0, and the gradient of its logarithm NaN.
+    """Return log Σ exp of the values ``(..., S)`` that have the same target, ``(..., rows)``."""
+    # States that two tables forbid count like those that one does. Values less than NEVER would
+    # make a sum 0, and the gradient of its logarithm NaN.
     values = values.clamp_min(NEVER)
     places = target.expand_as(values)
     shape = (*values.shape[:-1], rows)

@@ -1,11 +1,13 @@
-"""−log p of evidence under a chain of tags, and its gradient in one pass, without a graph.
+"""Negative log-likelihood of evidence under a chain of tags, and its gradient, without a graph.
 
-All terms are differences of log-partitions: of all sequences less the same with the evidence as a
-weight (Lafferty et al. 2001; Tsuboi et al. 2008 where some tags are not known). What is known of a
-run of tags may also be that it is wrong: then the sequences that agree are those without it, which
-are a disjoint union over the first position at which they leave the run. A sum over these, in the
-place of 1 − P(run), loses no digit where P(run) is close to 0 or to 1. Nor does the sum over tags
-and numbers of entities of :mod:`spacy_latent.models.entity_counts`, in the place of 1 − P(none).
+All terms are differences of log-partitions: of all sequences, minus the same with the evidence as a
+weight (Lafferty et al. 2001; Tsuboi et al. 2008 if some tags are not known).
+
+A run of tags may also be known to be wrong. The sequences that agree are then those without the
+run. They are a disjoint union over the first position at which they leave the run. A sum over
+these, in place of 1 − P(run), loses no digits if P(run) is close to 0 or 1. The same holds for the
+sum over tags and numbers of entities of :mod:`spacy_latent.models.entity_counts`, in place of 1 −
+P(none).
 """
 
 from __future__ import annotations
@@ -30,13 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Loss:
-    """In nats, of each doc, ``(D,)``; the gradient of their sum for emissions ``(T, K)`` and for
-    what is bound, ``(K + 2, K)``; and the docs whose annotation no sequence agrees with, for which
-    that does not count. All float64.
+    """Losses of D docs and their gradient, float64.
 
-    posteriors: ``(T, K)``, the probability of each tag given the evidence, 0 for docs of which
-        nothing is known and for those left out; the gradient for potentials is their negative.
-    contradictory: docs whose tags some sequence agrees with, but none that has their counts.
+    Attributes:
+        losses: ``(D,)``, in nats.
+        emissions: gradient of the sum of losses, ``(T, K)``.
+        transitions: gradient for the bound transitions, ``(K + 2, K)``.
+        left_out: docs whose annotation no sequence agrees with. It does not count for them.
+        posteriors: ``(T, K)``, probability of each tag given the evidence. It is 0 for docs without
+            evidence and for those left out. The gradient for potentials is its negative.
+        contradictory: docs whose tags agree with some sequence, although no such sequence has their
+            counts.
     """
 
     losses: np.ndarray
@@ -47,16 +53,22 @@ class Loss:
     contradictory: list[int]
 
 
-# Of sums that are kept at once, the rows: what is without a wrong run is a copy of its doc. With 25
-# tags they take some 30 MB.
+# Largest number of rows of sums kept at once: each departure from a run is a copy of its doc. With
+# 25 tags they take some 30 MB.
 ROWS = 30_000
 
 
 def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEvidence]) -> Loss:
-    """chain: bound, float64, on the CPU. emissions: ``(T, K)``, of the docs one after the other.
-    evidence: of each doc. Time for a wrong run of k tags is that of k docs like its own; memory
-        does not grow with their number. Time for counts is that of as many docs as there are
-        combinations of numbers of entities to tell apart, two for one "at least one".
+    """Return the losses of all docs and their gradient.
+
+    A rejected run of k tags takes the time of k docs of the same length. Memory does not depend on
+    the number of runs. Counts take the time of one doc for each combination of numbers of entities,
+    two for one "at least one".
+
+    Args:
+        chain: tag sequences with bound transitions, float64, on the CPU.
+        emissions: ``(T, K)``, the docs one after the other.
+        evidence: evidence about each doc.
     """
     emissions = emissions.astype(np.float64, copy=False)
     sizes = np.array([len(part.potentials) for part in evidence], dtype=np.int64)
@@ -66,7 +78,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     potentials = np.concatenate([none, *(part.potentials for part in evidence)])
     open_to = potentials != -np.inf
     choices = open_to.sum(1)
-    # What is free adds 0, and of one sequence there is nothing to sum.
+    # Docs without evidence add 0, and a single sequence needs no sum.
     free = [not potentials[own].any() for own in rows]
     single = [bool((choices[own] == 1).all()) for own in rows]
     tags, losses = open_to.argmax(1), np.zeros(count)
@@ -75,13 +87,13 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     counted: dict[int, list[tuple[EntityCount, ...]]] = {}
     for d, part in enumerate(evidence):
         if part.counts and single[d]:
-            # Of one sequence it is known how many entities it has.
+            # A single sequence has a known number of entities.
             own = tags[rows[d]]
             for one in part.counts:
                 losses[d] -= float(one.log_weights(np.isin(own, one.ends).sum()))
         elif part.counts:
             counted[d] = jointly_counted(part.counts)
-    # With counts that are all summed together, what the tags alone allow is not asked for.
+    # With counts that are all summed together, the sum over tags alone is not needed.
     plain = [d for d in range(count) if len(counted.get(d, ())) != 1]
     known = [d for d in plain if not free[d] and not single[d]]
     gold = {d: count + place for place, d in enumerate(known)}
@@ -91,7 +103,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     paths = []
     for d in plain:
         if free[d]:
-            # With counts that nothing agrees with only where it is empty.
+            # A doc that has a single sequence and no evidence about its tags is empty.
             if losses[d] == np.inf:
                 contradictory.append(d)
             continue
@@ -116,7 +128,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     complements = _Complements(chain, emissions, rows)
     for d, run in ((d, run) for d, part in enumerate(evidence) for run in part.rejected):
         if not complements.add(d, run):
-            # Nothing but the run is possible.
+            # No sequence except the run is possible.
             left_out.append(d)
     for d, value in complements.finish():
         losses[d] += whole[d] - value
@@ -133,7 +145,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
             some = allowed.log_partition[0] != -np.inf
             (contradictory if some else left_out).append(d)
             continue
-        # Where counts are not all summed together, each group is given the tags that are known.
+        # If counts are not all summed together, each group is conditioned on the known tags.
         given = d if free[d] or len(counted[d]) == 1 else gold[d]
         losses[d] += whole[given] - value
         scale[given] += 1.0
@@ -142,7 +154,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     d_emissions, begin = d_items[: len(emissions)], len(emissions)
     posteriors = np.zeros_like(emissions)
     for d in known:
-        # Its scale is −1, but for what counts that are given the tags add.
+        # Its scale is −1, plus the share of counts that are conditioned on the tags.
         posteriors[rows[d]] -= d_items[begin : begin + sizes[d]]
         begin += sizes[d]
     from_counts, shared = with_counts.uses(weights)
@@ -157,7 +169,7 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
         d_transitions[-1, own[-1]] -= 1.0
     d_emissions -= posteriors + complements.emissions
     d_transitions -= complements.transitions
-    # Of a sure gold sequence the difference may come out below zero.
+    # Rounding may make the difference of a nearly certain gold sequence negative.
     losses[contradictory] = 0.0
     return Loss(
         np.maximum(losses, 0.0), d_emissions, d_transitions, left_out, posteriors, contradictory
@@ -165,10 +177,12 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
 
 
 class _Complements:
-    """The logarithms of how much all sequences without a run add up to, and the gradient of the sum
-    of these: for ``emissions`` ``(T, K)`` and for ``transitions`` ``(K + 2, K)``.
+    """Log-partitions of all sequences without a run, and the gradient of their sum.
 
-    rows: of each doc, in the emissions.
+    Attributes:
+        rows: rows of each doc in the emissions.
+        emissions: gradient, ``(T, K)``.
+        transitions: gradient, ``(K + 2, K)``.
     """
 
     def __init__(self, chain: TagSequence, scores: np.ndarray, rows: Sequence[np.ndarray]) -> None:
@@ -181,7 +195,7 @@ class _Complements:
         self.waiting_rows = 0
 
     def add(self, doc: int, run: Run) -> bool:
-        """RETURNS: whether there is any sequence without the run."""
+        """Add a rejected run; return whether any sequence is without it."""
         found = _departures(self.chain, run, len(self.rows[doc]))
         if found:
             size = len(found) * len(self.rows[doc])
@@ -192,13 +206,13 @@ class _Complements:
         return bool(found)
 
     def finish(self) -> list[tuple[int, float]]:
-        """RETURNS: of each run its doc and the logarithm."""
+        """Return the doc and the log-partition of each run."""
         if self.waiting:
             self._sum_up()
         return self.values
 
     def _sum_up(self) -> None:
-        # More than one part only of one run alone: these are summed again when their shares are
+        # There are several parts only for a single run. They are summed again when their shares are
         # known.
         parts: list[list[tuple[int, Run, _Departure]]] = [[]]
         size = 0
@@ -246,15 +260,22 @@ def _score(chain: TagSequence, emissions: np.ndarray, tags: np.ndarray) -> float
 
 @dataclass(frozen=True)
 class _Departure:
-    """A sequence that follows a run for ``followed`` tags, and then has one of ``others``, ``(K,)``
-    bool."""
+    """Sequences that follow a run for some tags and then leave it.
+
+    Attributes:
+        followed: number of tags of the run that they have.
+        others: ``(K,)`` bool, the possible next tags.
+    """
 
     followed: int
     others: np.ndarray
 
 
 def _departures(chain: TagSequence, run: Run, size: int) -> list[_Departure]:
-    """All ways to leave a run in a doc of so many tokens, of which no sequence has two."""
+    """Return all ways to leave a run in a doc of this size.
+
+    Each sequence leaves the run in at most one of these ways.
+    """
     assert chain.bound is not None
     transitions, _, end = (part.numpy() for part in chain.bound)
     found = []
@@ -270,7 +291,7 @@ def _departures(chain: TagSequence, run: Run, size: int) -> list[_Departure]:
 
 
 def _departing(scores: np.ndarray, run: Run, departure: _Departure) -> np.ndarray:
-    """Scores ``(n, K)`` of a doc, −inf for all sequences but those that leave the run there."""
+    """Return the scores ``(n, K)`` of a doc, −inf for sequences that do not leave the run there."""
     found, followed = scores.copy(), departure.followed
     for i, tag in enumerate(run.tags[:followed], run.start):
         found[i] = -np.inf

@@ -1,4 +1,4 @@
-"""A linear chain over tags: scores of the tags of each token, and of neighbours."""
+"""Linear chain over tags: scores of the tags of each token, and of neighbouring tags."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ NAME = "crf_tagger"
 
 @dataclass
 class TagScores:
-    """What the model gives, and what its backprop takes.
+    """Output of the model, and input of its backprop.
 
-    emissions: ``(N, K)``, of the tokens of all docs, one doc after the other.
-    transitions: ``(K + 2, K)``: [previous tag, tag], then those of the first and of the last tag.
+    Attributes:
+        emissions: ``(N, K)``, for the tokens of all docs, one doc after the other.
+        transitions: ``(K + 2, K)``: [previous tag, tag], then scores of the first and of the last
+            tag.
     """
 
     emissions: Floats2d
@@ -47,13 +49,16 @@ def build_crf_tagger_v1(
     maxout_pieces: int = 2,
     nO: int | None = None,
 ) -> Model[list[Doc], TagScores]:
-    """Model of ``crf_ner``: docs to scores of a chain of tags (Lafferty et al. 2001).
+    """Build the model of ``crf_ner``: docs to scores of a chain of tags (Lafferty et al. 2001).
 
-    tok2vec: the embedder, or a listener.
-    hidden_width: of a maxout layer between the embedder and the tags; None for a linear map.
-    window_size: how many neighbours on each side that layer reads besides the token.
-    maxout_pieces: of that layer.
-    nO: number of tags; set by the component.
+    Args:
+        tok2vec: embedder, or a listener.
+        hidden_width: width of a maxout layer between the embedder and the tags; None for a linear
+            map.
+        window_size: number of neighbours on each side that the layer reads in addition to the
+            token.
+        maxout_pieces: number of pieces of the maxout layer.
+        nO: number of tags; set by the component.
     """
     if hidden_width is not None and hidden_width < 1:
         raise LatentError(
@@ -86,20 +91,24 @@ def build_crf_tagger_v2(
     learn_transitions: bool = True,
     nO: int | None = None,
 ) -> Model[list[Doc], TagScores]:
-    """As the first version, with scores that are a multiple of what the weights give.
+    """Build the model of ``crf_ner``, with scores that are a multiple of the weights' output.
 
-    Adam moves a weight by no more than about the learning rate at a step, so the scores of tags and
-    of neighbours need the fewer steps the larger that multiple is. The first version is slow where
-    it has a hidden layer, whose vectors are normalised, and smaller than those of an embedder.
+    Adam changes a weight by at most about the learning rate in each step. So the scores of tags and
+    of neighbours need fewer steps if the multiple is larger. The first version learns slowly with a
+    hidden layer, whose vectors are normalized and smaller than those of an embedder.
 
-    tok2vec: the embedder, or a listener.
-    hidden_width: of a maxout layer between the embedder and the tags; None for a linear map.
-    window_size: how many neighbours on each side that layer reads besides the token.
-    maxout_pieces: of that layer.
-    gain: the multiple.
-    learn_transitions: whether to learn scores of neighbouring tags. If not, they stay at 0 and only
-        the rules of BILUO tie neighbours together: a control that tells what the chain brings.
-    nO: number of tags; set by the component.
+    Args:
+        tok2vec: embedder, or a listener.
+        hidden_width: width of a maxout layer between the embedder and the tags; None for a linear
+            map.
+        window_size: number of neighbours on each side that the layer reads in addition to the
+            token.
+        maxout_pieces: number of pieces of the maxout layer.
+        gain: the multiple.
+        learn_transitions: whether to learn scores of neighbouring tags. If not, they stay at 0, and
+            only the rules of BILUO connect neighbours. This is a control that shows the effect of
+            the chain.
+        nO: number of tags; set by the component.
     """
     check_flags("CrfTagger", learn_transitions=learn_transitions)
     if not (math.isfinite(gain) and gain > 0):
@@ -111,7 +120,7 @@ def build_crf_tagger_v2(
 
 
 def build_table() -> Model:
-    """A node of its own, because a model that has weights cannot change its dimensions."""
+    """Build a separate node, because a model that has weights cannot change its dimensions."""
     return Model("transitions", no_forward, params={"transitions": None})
 
 
@@ -120,7 +129,7 @@ def no_forward(model: Model, X: Any, is_train: bool) -> Any:
 
 
 def set_refs(model: Model) -> Model:
-    """Name the parts."""
+    """Set the refs of the model to its parts."""
     model.set_ref("tok2vec", model.layers[0])
     model.set_ref("output_layer", model.layers[-2])
     model.set_ref("transitions", model.layers[-1])
@@ -153,8 +162,11 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def set_tags(model: Model, tags: int) -> None:
-    """Make room for as many tags. What is known of the first ones stays, and where that was
-    learned, so do predictions; see :mod:`spacy_latent.models.added_labels`."""
+    """Set the number of tags and keep the weights of the first ones.
+
+    Predictions stay the same if these weights were trained; see
+    :mod:`spacy_latent.models.added_labels`.
+    """
     known = model.maybe_get_dim("nO")
     if known == tags:
         return
@@ -168,7 +180,7 @@ def set_tags(model: Model, tags: int) -> None:
         wider.set_param("transitions", new)
         model.layers[-2:] = [resize_linear_weighted(output, tags), wider]
         set_refs(model)
-        # Before training all scores are 0, and none is to be told from the others.
+        # Before training all scores are 0, and all tags are alike.
         if old.any() or output.get_param("W").any():
             _begin_as_outside(model, known)
             model.attrs[UNTRAINED] += tags - known
@@ -176,9 +188,11 @@ def set_tags(model: Model, tags: int) -> None:
 
 
 def _begin_as_outside(model: Model, known: int) -> None:
-    """Let tags from ``known`` on, with what may stand beside them, score as the first tag, "O",
-    does, less ``BEHIND``: any sequence with them is worse than the one with "O" in their place,
-    which is valid wherever they are, since they are all the tags of their labels."""
+    """Let tags from ``known`` on score as the first tag, "O", minus ``BEHIND``.
+
+    A sequence with such tags is then worse than the one with "O" in their place. That sequence is
+    always valid, since these tags are all tags of their labels.
+    """
     output, table = model.layers[-2:]
     weight: Any = output.get_param("W")
     bias: Any = output.get_param("b")

@@ -1,7 +1,7 @@
-"""A text classifier that sees a code of the text: a latent category, or a vector of bits.
+"""Text classifier that reads only a code of the text: a latent category or a vector of bits.
 
-With a bound on the evidence of words it is a semi-supervised variational autoencoder of bags of
-words (compare Kingma et al. 2014; Miao et al. 2016, section 3), whose latent variable is discrete.
+With a bound on the evidence of words, it is a semi-supervised variational autoencoder of bags of
+words with a discrete latent variable (compare Kingma et al. 2014; Miao et al. 2016, section 3).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
 NAME = "DocumentCode"
-# No doc is longer, so that each has one code.
+# Larger than any doc, so that each has one code.
 WHOLE = 10**9
 
 
@@ -52,25 +52,29 @@ def build_document_code_v1(
     evidence: EvidenceBound | None = None,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
-    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, by way
-    of one code for each doc. The scores depend on the code alone. It needs ``annotate = "none"``,
-    as there are no structures of words; ``models.document_code.codes`` gives the codes.
+    """Build a model from docs to scores of labels that depend only on one code for each doc.
 
-    tok2vec: the embedder, of any kind, listeners too.
-    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-    structure: which codes there are: None for OneOfN, a category; Bits for any vector of bits, KOfN
-        for those with k bits on.
-    estimator: None for DenseMarginalization, which sums up to 64 codes. Any that fits the
-        structure.
-    size: number of categories, or of bits.
-    code_width: of the vector that stands for a code: the sum of those of the bits that are on.
-    hidden_width: of a hidden layer between the mean and maximum of the token vectors and the scores
-        of the code's parts; None for none.
-    scorer_learn_rate, temperature, dropout, mixed_precision: as in
-        ``spacy-latent.LatentTok2Vec.v1``.
-    evidence: to learn from the words of texts, also of those without labels: a prior over codes,
-        and a decoder of the words from the code; None to learn from labels alone.
-    nO: number of labels; set by the component.
+    It is for ``latent_textcat`` and its multilabel twin. It needs ``annotate = "none"``, as there
+    are no structures of words. ``models.document_code.codes`` returns the codes.
+
+    Args:
+        tok2vec: embedder, of any kind, including listeners.
+        exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+        structure: set of codes: None for OneOfN, a category; Bits for any vector of bits, KOfN for
+            those with k bits on.
+        estimator: None for DenseMarginalization, which sums up to 64 codes. Any estimator for the
+            structure can be used.
+        size: number of categories, or of bits.
+        code_width: width of the vector of a code, which is the sum of the vectors of the bits that
+            are on.
+        hidden_width: width of a hidden layer between the mean and maximum of the token vectors and
+            the scores of the parts of the code; None for no such layer.
+        scorer_learn_rate, temperature, dropout, mixed_precision: as in
+            ``spacy-latent.LatentTok2Vec.v1``.
+        evidence: objective to learn from the words of texts, including those without labels: a
+            prior over codes, and a decoder of the words from the code; None to learn from labels
+            alone.
+        nO: number of labels; set by the component.
     """
     from spacy_latent.structures.one_of_n import OneOfN
 
@@ -144,7 +148,7 @@ def refuse_given(structure: Structure, estimator: Estimator) -> None:
 
 
 def refuse_many(structure: Structure, estimator: Estimator, size: int) -> None:
-    """Every doc has as many codes, so that it is known here where there are too many to sum."""
+    """Raise LatentError if there are too many codes to sum, which is the same for every doc."""
     for first, _ in periods(structure, estimator):
         stage = estimator.at(first)
         if isinstance(stage, DenseMarginalization):
@@ -182,10 +186,14 @@ def build_code_module(
 
 
 def codes(model: Model, docs: Sequence[Doc]) -> np.ndarray:
-    """The code that predicts the labels of each doc, ``(D, size)`` float32: 0/1 where the estimator
-    predicts one code, else the mean of those it predicts. NaN for an empty doc.
+    """Return the code from which the labels of each doc are predicted, ``(D, size)`` float32.
 
-    model: of a component ``latent_textcat`` with a DocumentCode.
+    The code is 0/1 if the estimator predicts one code, otherwise the mean of the codes it predicts.
+    It is NaN for an empty doc.
+
+    Args:
+        model: model of a component ``latent_textcat`` with a DocumentCode.
+        docs: any docs.
     """
     if not model.attrs.get("code"):
         raise LatentError(

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # Largest number of combinations of counts in one chain: four labels with at least one entity each.
 # More labels are summed in several groups.
 MOST = 16
-# The key of a chain: for each label its last tags and the number that is counted; and a mask of the
-# tags that the item allows anywhere, as bytes of ``(K,)`` bool.
+# Key of a chain: for each label its last tags and the number up to which it is counted, and a mask
+# of the tags that the item allows anywhere, as bytes of ``(K,)`` bool.
 Signature = tuple[tuple[tuple[tuple[int, ...], int], ...], bytes]
 
 
@@ -107,7 +107,7 @@ def log_sums_with_counts(
     by_signature: dict[Signature, list[int]] = {}
     for j, own in enumerate(counts):
         counted = tuple((one.ends, one.least) for one in own)
-        # Tags of labels that an item does not have, by another flag, take no time.
+        # Tags that the item never allows are left out, to save time.
         is_open = (scores[j] != -np.inf).any(0)
         is_open |= not is_open.any()
         by_signature.setdefault((counted, is_open.tobytes()), []).append(j)
@@ -140,7 +140,8 @@ class _CountingChain:
         most = np.array([least for _, least in counted])
         strides = np.array([prod(most[j + 1 :] + 1) for j in range(len(most))], dtype=np.int64)
         ended = np.stack([np.isin(self.open, ends) for ends, _ in counted], 1)
-        # Of each layer and tag, those after the token, (L, K, labels) and (L, K).
+        # For each layer and tag, the counts after a token with that tag, (L, K, labels), and the
+        # layer of these counts, (L, K).
         self.after = np.minimum(counts[:, None] + ended, most)
         target = self.after @ strides
         origin = np.arange(self.layers)[:, None] * self.tags + np.arange(self.tags)

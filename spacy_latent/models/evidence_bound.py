@@ -1,8 +1,8 @@
-"""A lower bound on the logarithm of the probability of a text's words, as an objective beside the
-task's or in its place (Kingma et al. 2014, section 3; with marginalization, Correia et al. 2020).
+"""Lower bound on the log-probability of a text's words, as an additional or only objective.
 
-The scorer and the estimator are the approximate posterior q(z), the prior p(z) and the decoder p(x
-| z) are trained with it: log p(x) ≥ E_q[log p(x | z)] − KL(q ‖ p). It needs no label.
+The scorer and the estimator are the approximate posterior q(z). The prior p(z) and the decoder p(x
+| z) are trained with it: log p(x) ≥ E_q[log p(x | z)] − KL(q ‖ p). It needs no label. See Kingma et
+al. 2014, section 3, and with marginalization Correia et al. 2020.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ NAME = "EvidenceBound"
 
 
 class Evidence:
-    """What a model is given to learn from the words of texts, with labels and without.
+    """Settings to learn from the words of texts, with labels and without.
 
-    decoder: of the words. unlabelled_weight, labelled_weight: of what is learned from the words of
-    texts without and with labels, each a number or a schedule. learn_rate: of the weights that only
-    this has, a multiple of the optimizer's.
+    Args:
+        decoder: decoder of the words.
+        unlabelled_weight: weight of this objective for texts without labels, a number or a
+            schedule.
+        labelled_weight: weight of this objective for texts with labels, a number or a schedule.
+        learn_rate: learning rate of its own weights, as a multiple of the optimizer's.
 
-    name: what messages call it. loss: what its sum is called among the losses, after the
-    component's name.
+    Attributes:
+        name: name in messages.
+        loss: name of its sum among the losses, after the name of the component.
     """
 
     name: ClassVar[str] = ""
@@ -66,12 +70,11 @@ class Evidence:
         self.learn_rate = learn_rate
 
     def check_trees(self, structure: Structure) -> None:
-        """Refuse decoders that do not tell words along arcs, and what does not fit the set of
-        trees."""
+        """Raise an error if the decoder has no words along arcs, or does not suit the trees."""
         self._check_decoder(self.decoder, ArcDecoder, "spacy-latent.WordsByHeads.v1")
 
     def _check_decoder(self, decoder: Any, kind: type[WordDecoder], instead: str = "") -> Any:
-        # Weights that come after are drawn as if nothing had been tried.
+        # The trial must not change the weights that are drawn later.
         with torch.random.fork_rng(devices=[]):
             made: Any = decoder(1)
         check_kind("decoder", made, kind, instead)
@@ -79,11 +82,15 @@ class Evidence:
 
 
 class EvidenceBound(Evidence):
-    """A text without labels has the loss −bound · unlabelled_weight, one with labels the task's
-    loss − bound · labelled_weight.
+    """Lower bound on the log-probability of words as an objective.
 
-    prior: of the structures.
-    kl_weight: of the KL in the bound; at other values than 1 it is no bound, as in warming up.
+    A text without labels has the loss −bound · unlabelled_weight. A text with labels has the loss
+    of the task − bound · labelled_weight.
+
+    Args:
+        prior: prior of the structures.
+        kl_weight: weight of the KL in the bound. With values other than 1, as in warming up, it is
+            no bound.
     """
 
     name = NAME
@@ -103,7 +110,7 @@ class EvidenceBound(Evidence):
         self.kl_weight = Scheduled(kl_weight, "kl_weight")
 
     def check(self, structure: Structure, estimator: Estimator) -> None:
-        """Refuse structures and estimators, in any stage of training, that have no bound."""
+        """Raise an error if a structure or estimator, in any stage of training, has no bound."""
         self._check_decoder(self.decoder, Decoder, "spacy-latent.BagOfWords.v1")
         for first, _ in periods(structure, estimator):
             check_bound(structure.at(first), estimator.at(first))
@@ -117,7 +124,7 @@ class EvidenceBound(Evidence):
         try:
             made: Any = self.prior(structure)
         except TypeError:
-            # Made of something else than a structure.
+            # A prior that is not built from a structure.
             made = self.prior
         check_kind("prior", made, Prior)
 
@@ -130,16 +137,20 @@ def build_evidence_bound_v1(
     kl_weight: float | Iterable[float] = 1.0,
     learn_rate: float = 1.0,
 ) -> EvidenceBound:
-    """The bound is in nats for a whole text, tens of times what a label's loss is: weights of 0.01
-    make them alike.
+    """Build the bound as an objective.
 
-    decoder: of the words where the structure is known; None for BagOfWords. Of a parser it has to
-        tell words by their heads, as WordsByHeads does.
-    prior: of structures; None for UniformPrior.
-    unlabelled_weight, labelled_weight: of the bound for texts without and with labels, in ``cats``;
-        of a parser for sentences without and with heads.
-    kl_weight: of the KL in the bound. It is a bound with 1; a schedule from 0 warms it up.
-    learn_rate: of decoder and prior, as a multiple of the optimizer's.
+    The bound is in nats for a whole text, tens of times the loss of a label. Weights of 0.01 make
+    them similar.
+
+    Args:
+        decoder: decoder of the words given the structure; None for BagOfWords. The decoder of a
+            parser must predict words from their heads, as WordsByHeads does.
+        prior: prior of structures; None for UniformPrior.
+        unlabelled_weight, labelled_weight: weights of the bound for texts without and with labels
+            in ``cats``, and in a parser for sentences without and with heads.
+        kl_weight: weight of the KL in the bound. It is a bound with 1; a schedule from 0 warms it
+            up.
+        learn_rate: learning rate of decoder and prior, as a multiple of the optimizer's.
     """
     from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
     from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
@@ -185,23 +196,30 @@ def check_bound(structure: Structure, estimator: Estimator) -> None:
 
 
 def is_exact(structure: Structure, estimator: Estimator) -> bool:
-    """Whether the KL is summed, and not estimated from the structures that were drawn."""
+    """Return whether the KL is a sum rather than an estimate from drawn structures."""
     return estimator.posterior == "weights" or "marginals" in structure.tractable
 
 
 @dataclass
 class EvidenceTerms:
-    """Of D texts with K structures each, in nats.
+    """Terms of the bound for D texts with K structures each, in nats.
 
-    fit: ``(K, D)``, log p(x | z). divergence: KL(q ‖ p), ``(1, D)``; or where that is not summed
-    log q(z) − log p(z) of each structure, ``(K, D)``, of which q has no gradient.
+    Attributes:
+        fit: ``(K, D)``, log p(x | z).
+        divergence: KL(q ‖ p), ``(1, D)``. If the KL is not summed, log q(z) − log p(z) of each
+            structure, ``(K, D)``, without a gradient for q.
     """
 
     fit: Tensor
     divergence: Tensor
 
     def bound(self, weights: Tensor, kl_weight: float = 1.0) -> Tensor:
-        """``(D,)``. weights: ``(K, D)``."""
+        """Return the bound of each text, ``(D,)``.
+
+        Args:
+            weights: ``(K, D)``.
+            kl_weight: weight of the KL.
+        """
         divergence = self.divergence[0]
         if len(self.divergence) > 1:
             divergence = (weights * self.divergence).sum(0)
@@ -209,7 +227,7 @@ class EvidenceTerms:
 
 
 class EvidenceModule(nn.Module):
-    """The weights of an :class:`EvidenceBound`."""
+    """Weights of an :class:`EvidenceBound`."""
 
     def __init__(self, settings: EvidenceBound, structure: Structure, width: int) -> None:
         super().__init__()
@@ -221,7 +239,7 @@ class EvidenceModule(nn.Module):
         return masked_prior(self.prior, scores, lengths)
 
     def of_weights(self, weights: Tensor, log_priors: Tensor) -> Tensor:
-        """KL ``(1, D)`` of q that gives its structures these weights, ``(K, D)``."""
+        """Return the KL ``(1, D)`` of q with these weights of its structures, ``(K, D)``."""
         used = weights > 0
         safe = torch.where(used, weights, 1.0)
         each = torch.where(used, weights * (safe.log() - log_priors), 0.0)
@@ -229,7 +247,7 @@ class EvidenceModule(nn.Module):
 
 
 def masked_prior(prior: Prior, scores: Tensor, lengths: Tensor) -> Tensor:
-    """The scores of a prior, with −inf where those of the posterior are."""
+    """Return the scores of a prior, with −inf at the −inf of the posterior."""
     own = prior(scores.detach(), lengths)
     return own.masked_fill(scores.detach().isneginf(), -torch.inf)
 
@@ -243,10 +261,16 @@ def objective(
     kl_weight: float,
     *others: Tensor,
 ) -> Tensor:
-    """What to minimise for each text, ``(D,)``.
+    """Return the objective to minimise for each text, ``(D,)``.
 
-    losses: of the task, ``(K, D)``. exact: see :func:`is_exact`. share: of the bound in each text's
-    loss, ``(D,)``. others: what :meth:`Estimator.objective` gets beside the losses.
+    Args:
+        estimator: the estimator.
+        losses: losses of the task, ``(K, D)``.
+        terms: terms of the bound.
+        exact: see :func:`is_exact`.
+        share: weight of the bound in the loss of each text, ``(D,)``.
+        kl_weight: weight of the KL in the bound.
+        others: further arguments of :meth:`Estimator.objective`, after the losses.
     """
     each = losses - share * terms.fit
     if not exact:
@@ -256,13 +280,19 @@ def objective(
 
 
 def begin(decoder: WordDecoder, docs: Iterable[Doc]) -> None:
-    """Show a decoder the words of docs before training, of which no more are read otherwise."""
+    """Pass the words of docs to a decoder before training, for first values of its weights.
+
+    Docs are read only if the decoder reads them.
+    """
     decoder.begin(torch.as_tensor(words_of([doc], decoder.attr)) for doc in docs)
 
 
 def words_of(docs: Sequence[Doc], attr: str) -> np.ndarray:
-    """Hashes of the attribute of all tokens, ``(N,)`` int64. Raises LatentError where none of them
-    has it: all would be one word."""
+    """Return hashes of the attribute of all tokens, ``(N,)`` int64.
+
+    Raises:
+        LatentError: if no token has the attribute, since all would be the same word.
+    """
     arrays: list[Any] = [doc.to_array([attr]).reshape(-1) for doc in docs]
     words = np.concatenate([*arrays, np.zeros(0, "uint64")]).view("int64")
     if len(words) and not words.any():

@@ -1,4 +1,4 @@
-"""How well a trained model that learns from the words of texts tells those of docs."""
+"""Evidence of the words of docs under a trained model that learns from words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from spacy_latent.models.tree_losses import learn
 
 
 def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
-    """The bound on log p(words) of each doc, in nats, ``(D,)`` float32, 0 for an empty one, by the
-    structures of training without dropout; a sample's where the estimator draws. Of a parser it is
-    of all trees of the sentences that are set on the doc, or of the whole doc where none are, and
-    with CrfAutoencoder what that is trained by, which is no bound.
+    """Return the bound on log p(words) of each doc, in nats, ``(D,)`` float32.
 
-    model: with a bound on evidence, and an embedder of its own, not a listener.
+    It is computed with the structures of training, without dropout. An estimator that draws gives
+    the value of a sample. An empty doc has 0. With a parser, the bound is over all trees of the
+    sentences that are set on the doc, or of the whole doc without sentences. With CrfAutoencoder it
+    is the training objective, which is no bound.
+
+    Args:
+        model: model with a bound on evidence, and with its own embedder rather than a listener.
+        docs: any docs.
     """
     parses = model.name == labelled_parser.NAME
     known = labelled_parser.evidence_of(model) if parses else evidence_of(model)

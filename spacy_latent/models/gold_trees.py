@@ -1,4 +1,4 @@
-"""What the references of examples say of sentences, heads and labels of the predicted tokens."""
+"""Sentences, heads and labels of the predicted tokens from the references of examples."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.models.sentences import Bounds, bounds, set_sentences
 
-# The label of roots, as its hash: spaCy's parser writes it, and predictions have it of roots alone.
+# Hash of the label of roots, which spaCy's parser writes. Predictions have it only for roots.
 ROOT = get_string_id("ROOT")
 
 
 @dataclass
 class GoldTrees:
-    """Of the n tokens of one prediction.
+    """Annotation of the n tokens of one prediction.
 
-    spans: its sentences.
-    heads: ``(n,)`` int64, place of the head in the doc, its own for a root, −1 where it is not
-        known.
-    labels: ``(n,)`` int64, of the arc to the head; −1 where it is not known, and for roots.
-    starts: ``(n,)`` int64, 1 where a sentence starts, 0 where none does, −1 where that is not
-        known.
+    Attributes:
+        spans: its sentences.
+        heads: ``(n,)`` int64, position of the head in the doc. A root is its own head. −1 if not
+            known.
+        labels: ``(n,)`` int64, label of the arc to the head. −1 if not known, and for roots.
+        starts: ``(n,)`` int64, 1 at the start of a sentence, 0 at other tokens, −1 if not known.
     """
 
     spans: Bounds
@@ -42,24 +42,32 @@ class GoldTrees:
 def read_gold(
     example: Example, labels: Mapping[int, int], component: str, max_length: int
 ) -> GoldTrees:
-    """What a reference says of the tokens of its prediction.
+    """Return the annotation of a reference at the tokens of its prediction.
 
-    A head is known where the token and its head have one token each in the reference, and where the
-    reference has it: partial trees have words without. Sentences are those of a reference with all
-    heads, or with sentence starts and no heads. A partial tree does not tell where sentences start,
-    though spaCy derives starts from it: they are then those that are set on the prediction, the
-    whole doc where none are.
+    A head is known if the token and its head each have one token in the reference, and the
+    reference has the head. Partial trees have words without heads.
 
-    labels: places of labels by their hashes.
-    Raises LatentError for a label that is not among them. "ROOT" at a word that has a head
-    counts as not known, with a warning.
+    Sentences come from a reference with all heads, or with sentence starts and no heads. A partial
+    tree does not determine sentence starts, though spaCy derives some from it. The sentences are
+    then those set on the prediction, or the whole doc if none are set.
+
+    "ROOT" at a word that has a head counts as not known, with a warning.
+
+    Args:
+        example: prediction and reference.
+        labels: numbers of labels by their hashes.
+        component: name in messages.
+        max_length: bound on the tokens of a sentence.
+
+    Raises:
+        LatentError: if a label is not among ``labels``.
     """
     reference, predicted = example.reference, example.predicted
     own_heads, hashes = known_heads(reference)
     known: Any = reference.to_array([DEP, SENT_START, IS_SPACE])
     has_head, spaces_of_reference = own_heads >= 0, known[:, 2] != 0
     worded = has_head[~spaces_of_reference]
-    # Starts that spaCy derived from heads that are none.
+    # Starts that spaCy derived from tokens that have no head.
     derived = bool((~has_head & (known[:, 0] != 0)).any())
     to_gold, to_own = counterparts(example)
     heads, found = np.full(len(predicted), -1), np.full(len(predicted), -1)
@@ -79,27 +87,32 @@ def read_gold(
         spans = set_sentences(predicted, max_length)
         _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
-    # Where white space hangs is not learned.
+    # Heads of white space are not learned.
     heads[spaces | ((heads >= 0) & spaces[heads])] = -1
     starts[spaces] = -1
     return GoldTrees(spans, heads, found, starts)
 
 
 def nothing_known(doc: Doc, max_length: int) -> GoldTrees:
-    """Of a doc with tokens, whose sentences are those that are set on it."""
+    """Return no annotation of a doc with tokens; its sentences are those that are set on it."""
     unknown = np.full(len(doc), -1)
     return GoldTrees(set_sentences(doc, max_length), unknown, unknown, unknown)
 
 
 def same_tokens(example: Example) -> bool:
-    """Whether reference and prediction are cut into the same words, one for one."""
+    """Return whether reference and prediction have the same tokens."""
     ours, theirs = (doc.to_array("ORTH") for doc in (example.predicted, example.reference))
     return np.array_equal(ours, theirs)
 
 
 def counterparts(example: Example) -> tuple[np.ndarray, np.ndarray]:
-    """For each token of the prediction the place of the reference's that is the same, ``(n,)``, and
-    for each of the reference's that of the prediction's which it lies in, ``(m,)``; −1 for none."""
+    """Return the tokens of prediction and reference that correspond.
+
+    Returns:
+        For each token of the prediction, the position of the identical token of the reference,
+        ``(n,)``. For each token of the reference, the position of the token of the prediction that
+        contains it, ``(m,)``. Both are −1 without such a token.
+    """
     reference, predicted = example.reference, example.predicted
     if same_tokens(example):
         place = np.arange(len(predicted))
@@ -116,20 +129,25 @@ def _only(aligned: np.ndarray) -> int:
 
 
 def _at_words(starts: np.ndarray, spaces: np.ndarray) -> np.ndarray:
-    """Sentence starts ``(n,)`` of which none but the first is at white space: one there is that of
-    the word after it, as in predictions."""
+    """Move sentence starts ``(n,)`` from white space to the next word, except the first start.
+
+    Predictions have their starts there, too.
+    """
     words, given = np.flatnonzero(~spaces), np.flatnonzero(starts)
     following = np.searchsorted(words, given)
     moved = np.zeros_like(starts)
     moved[:1] = True
-    # Before the first word there is a start already.
+    # The first token is a start already.
     moved[words[following[(following > 0) & (following < len(words))]]] = True
     return moved
 
 
 def _forget_roots(heads: np.ndarray, spans: Bounds) -> None:
-    """Several roots in one span are those of sentences of which it is not known where they start,
-    and no tree over the span has them all: each may then hang on any word."""
+    """Set heads of roots to unknown in spans with several roots.
+
+    Such roots belong to sentences with unknown starts, and no tree over the span has all of them.
+    Each may then have any head.
+    """
     own = heads == np.arange(len(heads))
     for start, end in spans:
         if own[start:end].sum() > 1:
@@ -143,7 +161,7 @@ def _starts(example: Example, of_reference: np.ndarray) -> np.ndarray:
         return starts
     to_own = example.alignment.y2x
     for j in np.flatnonzero(of_reference).tolist():
-        # Of a token that the prediction does not have, no start is known.
+        # A token that the prediction does not have gives no start.
         starts[to_own[j][:1]] = 1
     return starts
 
@@ -152,7 +170,7 @@ def _place(example: Example, label: int, labels: Mapping[int, int], component: s
     if not label:
         return -1
     if label == ROOT:
-        # Without the text, so that Python says it once for a corpus.
+        # Without the text, so that Python warns once for a corpus.
         warnings.warn(
             f"{component}: words of the references have a head and the label 'ROOT', which is that "
             "of roots alone. Their heads are learned, their labels are not.",

@@ -1,9 +1,9 @@
-"""Words of a doc hidden from a trained model, in whole or in part, while its weights stay.
+"""Words of a doc hidden from a trained model, fully or partly, with unchanged weights.
 
-Where a model reads words one by one, the mask of a word says how much it reads of it: of the
-vectors of an embedder of single words (De Cao et al. 2020 mask such vectors), where the vector of
-no word in particular takes the place, and of the n-grams that a linear bag of words counts.
-Whatever gives words context comes after, and gets no more.
+In nodes that read words one by one, the mask of a word says how much of it the model reads. In an
+embedder of single words, the vector is mixed with the mean vector of known words (De Cao et al.
+2020 mask such vectors). In a linear bag of words, the mask weights the counts of n-grams. Layers
+that give words context come later and read only the masked input.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from thinc.types import Ragged
 
 Forward = Callable[[Model, Sequence[Doc], bool], Any]
 NGRAMS = extract_ngrams(1).name
-# Two sums of the same numbers in another order differ by less.
+# Sums of the same numbers in another order differ by less.
 CLOSE = 1e-4
-# Words whose mean vector is that of no word in particular.
+# Number of words whose mean vector stands for a hidden word.
 KNOWN_WORDS = 256
 
 
 @contextmanager
 def replaced(forwards: Mapping[Model, Forward]) -> Iterator[None]:
-    """Other forward functions for these nodes, and afterwards their own, whatever happened."""
+    """Replace the forward functions of these nodes, and restore their own at the end."""
     own = {node: node._func for node in forwards}
     try:
         for node, forward in forwards.items():
@@ -44,13 +44,16 @@ def replaced(forwards: Mapping[Model, Forward]) -> Iterator[None]:
 
 
 class WordReaders:
-    """The nodes of a component's model that read words one by one.
+    """Nodes of a component's model that read words one by one.
 
-    listeners: nodes that hand out what the model of another component gives, each with that model.
-    embedders: give each word a vector that is the same in any text. Each with the vector that
-        stands for a hidden word: the mean of those of words that the pipeline knows. Zeros, which
-        no text has, a model may take for anything.
-    ngrams: give n-grams of words with their counts.
+    Attributes:
+        embedders: nodes that give each word a vector that is the same in any text. Each has the
+            vector of a hidden word: the mean vector of words that the pipeline knows. No text has
+            vectors of zeros, which a model could take for anything.
+        ngrams: nodes that give n-grams of words with their counts.
+
+    Args:
+        listeners: nodes that pass on the output of another component's model, each with that model.
     """
 
     def __init__(self, listeners: dict[Model, Model]) -> None:
@@ -60,10 +63,11 @@ class WordReaders:
 
     @contextmanager
     def hiding(self, masks: np.ndarray) -> Iterator[None]:
-        """While this lasts, the model reads a batch of the same doc, once for each mask.
+        """Let the model read a batch of copies of the same doc, one for each mask.
 
-        masks: ``(M, len(doc))`` in [0, 1]. 1 for all that there is of a word; 0 for a vector that
-            says that there is a word and nothing else.
+        Args:
+            masks: ``(M, len(doc))`` in [0, 1]. 1 keeps a word. 0 replaces its vector by one that
+                only says that there is a word.
         """
         forwards: dict[Model, Forward] = {
             node: _upstream(model) for node, model in self._listeners.items()
@@ -78,11 +82,16 @@ class WordReaders:
 def find_word_readers(
     model: Model, upstream: Mapping[Model, Model], doc: Doc, run: Callable[[Sequence[Doc]], Any]
 ) -> WordReaders | None:
-    """All that a model reads of words, None where some of it reads more than one word at a time,
-    as a transformer does.
+    """Return the nodes of a model that read words.
 
-    upstream: the models that listeners listen to.
-    doc: with words, to try on. run: the model's prediction for docs.
+    Args:
+        model: model of a component.
+        upstream: models that listeners listen to.
+        doc: doc with words, for a trial.
+        run: function that returns the model's prediction for docs.
+
+    Returns:
+        The nodes, None if some node reads more than one word at a time, as a transformer does.
     """
     nodes = _nodes(model, upstream)
     listeners = {node: upstream[node] for node in nodes if node in upstream}
@@ -104,8 +113,11 @@ def find_word_readers(
 
 
 def known_words(vocab: Vocab) -> list[str]:
-    """Up to 256 words that the vocabulary has with all that embedders read of them, so that none of
-    its strings is new: those of the texts that the pipeline was trained on, and read since."""
+    """Return up to 256 words of the vocabulary whose features that embedders read are all known.
+
+    They are words of the texts that the pipeline was trained on or has read since. No string is
+    added to the vocabulary.
+    """
     getters: Any = vocab.lex_attr_getters  # type: ignore[attr-defined]
     features = [getters[attr] for attr in (LOWER, NORM, PREFIX, SHAPE, SUFFIX)]
     strings = sorted(vocab.strings)
@@ -120,7 +132,7 @@ def known_words(vocab: Vocab) -> list[str]:
 
 
 def _nodes(model: Model, upstream: Mapping[Model, Model]) -> list[Model]:
-    """Those of the model and of the models that it listens to."""
+    """Return the nodes of the model and of the models that it listens to."""
     found = list(model.walk())
     for node in found:
         if node in upstream:
@@ -136,7 +148,7 @@ def _collect(
     words: list[str],
     into: WordReaders,
 ) -> bool:
-    """Adds the topmost nodes that will do. RETURNS: whether they read all that is read of docs."""
+    """Add the topmost suitable nodes, and return whether they read all input from docs."""
     if node.name == NGRAMS:
         into.ngrams.append(node)
         return True
@@ -151,8 +163,10 @@ def _collect(
 
 
 def _reads_single_words(node: Model, vocab: Vocab, words: list[str]) -> bool:
-    """Whether it gives a word one vector, the same in any place of any text, whatever is annotated
-    there, and other words another one: a listener that hears nothing gives zeros."""
+    """Return whether a node gives each word one vector, in any text and with any annotation.
+
+    Other words must have other vectors: a listener without input gives zeros.
+    """
     twice = words[::-1] * 2
     other = Doc(vocab, words=twice, tags=twice, lemmas=twice, pos=["X"] * len(twice))
     try:
@@ -171,7 +185,7 @@ def _reads_single_words(node: Model, vocab: Vocab, words: list[str]) -> bool:
 
 
 def _rows(found: Any) -> list[Any] | None:
-    """What a node gives for the tokens of each doc, if it gives that."""
+    """Return the vectors of the tokens of each doc, None if the node gives something else."""
     if isinstance(found, Ragged):
         data: Any = found.dataXd
         ends = [0, *np.cumsum([int(length) for length in found.lengths]).tolist()]
@@ -196,7 +210,7 @@ def _spy(node: Model, own: Forward, reading: set[Model]) -> Forward:
 def _upstream(source: Model) -> Forward:
     def forward(listener: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         found, backprop = source(docs, is_train)
-        # A transformer gives a batch, of which its listeners are handed what is of each doc.
+        # A transformer returns a batch, and its listeners receive the data of each doc.
         return getattr(found, "doc_data", found), backprop
 
     return forward
@@ -220,7 +234,7 @@ def _masked_vectors(own: Forward, masks: np.ndarray, hidden: Any) -> Forward:
 
 
 def _masked_ngrams(masks: np.ndarray) -> Forward:
-    """An n-gram is there as far as all of its words are."""
+    """Return a forward function that weights an n-gram by the product of the masks of its words."""
 
     def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
         _check(docs, masks)

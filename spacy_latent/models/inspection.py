@@ -1,4 +1,4 @@
-"""The latent layers inside a model of any component, their structures and how sure they are."""
+"""Latent layers inside a model of any component, their structures and uncertainty."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,15 +25,16 @@ from spacy_latent.structures.base import Structure
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Of the structure of one span.
+    """Uncertainty of the structure of one span.
 
-    nats: entropy of p(z), NaN where it is not tractable.
-    log_count: log of the number of structures there are to choose from, NaN where not tractable.
-    support: number of structures that the prediction is composed of; 0 where it is a point inside
-        the marginal polytope that all structures have a part in.
-    warmth: of an estimator whose structures are SparseMAP's mixture, by how much the temperature
-        has to be multiplied for the mixture to have several structures: 1 where it has, infinite
-        where none of :data:`WARMER` is enough. NaN for other estimators.
+    Attributes:
+        nats: entropy of p(z), NaN if it is not tractable.
+        log_count: log of the number of possible structures, NaN if it is not tractable.
+        support: number of structures in the prediction; 0 if it is a point inside the marginal
+            polytope in which all structures have a part.
+        warmth: for estimators with SparseMAP's mixture, the factor of the temperature that makes it
+            have several structures. It is 1 if it already has several, and infinite if no factor of
+            :data:`WARMER` is enough. NaN for other estimators.
     """
 
     nats: float
@@ -46,8 +47,10 @@ WARMER = tuple(2.0**i for i in range(1, 11))
 
 
 def latent_models(model: Model) -> list[Model]:
-    """The models from docs with a latent layer, wherever they stand in a component's model: that of
-    an encoder, inline ones, and those that own the loss."""
+    """Return the models from docs with a latent layer, anywhere in a component's model.
+
+    They are the model of an encoder, inline ones, and those that own the loss.
+    """
     return [node for node in model.walk() if _shims(node)]
 
 
@@ -57,26 +60,37 @@ def _shims(node: Model) -> list[LatentShim]:
 
 
 def latent_shim(model: Model) -> LatentShim:
-    """What holds the latent layer of one of :func:`latent_models`."""
+    """Return the shim of the latent layer of one of :func:`latent_models`."""
     return _shims(model)[0]
 
 
 def latent_module(model: Model) -> SpanModule | TextModule:
-    """The torch module around the latent layer of one of :func:`latent_models`; its ``latent`` is
-    the layer."""
+    """Return the torch module around the latent layer of one of :func:`latent_models`.
+
+    Its ``latent`` is the layer.
+    """
     return latent_shim(model).module
 
 
 class KeptVectors:
-    """What embedders gave, for further runs over the same docs. What there is no room for is not
-    kept. room: in bytes."""
+    """Vectors of embedders, kept for further runs over the same docs.
+
+    Vectors beyond the memory limit are not kept.
+
+    Args:
+        room: memory limit in bytes.
+    """
 
     def __init__(self, room: float = 256e6) -> None:
         self.room = room
         self._kept: dict[tuple[int, int], list[Any]] = {}
 
     def get(self, key: tuple[int, int]) -> list[Any] | None:
-        """key: number of the batch, place of the model in its component."""
+        """Return the kept vectors, None without any.
+
+        Args:
+            key: number of the batch, and place of the model in its component.
+        """
         return self._kept.get(key)
 
     def put(self, key: tuple[int, int], vectors: list[Any]) -> None:
@@ -90,13 +104,15 @@ class KeptVectors:
 def embedding_once(
     models: Iterable[Model], docs: Sequence[Doc], kept: KeptVectors, batch: int
 ) -> Iterator[None]:
-    """While it lasts, the embedder of each of these :func:`latent_models` reads each doc once,
-    however often it is asked, and not at all if its vectors are kept for a batch of this number.
-    The docs must not be changed meanwhile."""
+    """Let the embedder of each of these :func:`latent_models` read each doc only once.
+
+    Vectors that are kept for a batch of this number are not computed again. The docs must not be
+    changed in this context.
+    """
     embedders = [model.layers[0] for model in models]
     own = [embedder._func for embedder in embedders]
     for i, (embedder, function) in enumerate(zip(embedders, own)):
-        # Below a latent layer others may be put in for its structures, from run to run.
+        # The structures of a latent layer below may be replaced from run to run.
         store = KeptVectors() if latent_models(embedder) else kept
         embedder._func = _remembering(function, list(docs), store, (batch, i))
     try:
@@ -132,7 +148,7 @@ def _no_backprop(gradient: Any) -> Any:
 
 
 def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
-    """What one of :func:`latent_models` predicts for docs, with its structures."""
+    """Return the prediction of one of :func:`latent_models` for docs, with its structures."""
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
     if not any(len(doc) for doc in docs):
@@ -144,7 +160,12 @@ def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
 
 
 def read_uncertainty(batch: LatentBatch, layer: LatentModule) -> list[list[Uncertainty]]:
-    """For each doc of the batch that of each span. layer: whose output the batch is."""
+    """Return the uncertainty of each span, for each doc of the batch.
+
+    Args:
+        batch: output of the layer.
+        layer: the layer.
+    """
     unknown = Uncertainty(math.nan, math.nan, 0)
     result = [[unknown] * len(spans) for spans in batch.spans]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""From an intervention on a model to the edits of the layer inside of it."""
+"""Conversion of an intervention on a model to the edits of its latent layer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[Edits] | None:
-    """What is asked of the spans of each group, where there is an intervention on the node of a
-    latent layer.
+    """Return the edits of each group of spans, None without an intervention on the node.
 
-    Raises LatentError for a layer without scores that could be others, and for parts of spans that
-    no structure has.
+    Raises:
+        LatentError: if the layer has no scores that can be edited, or a part of an edit is in no
+            structure of a span.
     """
     found = intervention_on(model)
     if found is None:
@@ -41,7 +41,7 @@ def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[
 
 
 def why_not_editable(layer: Any) -> str:
-    """Why structures of a layer do not come from scores of parts alone; "" where they do."""
+    """Return why structures of a layer do not come from scores of parts alone; "" if they do."""
     if not isinstance(layer, LatentLayer) or layer.scorer.decides or not layer.structure.linear:
         return "decisions are scored while they are taken, and no parts before"
     if not layer.estimator.uses_scores:
@@ -56,8 +56,15 @@ def edits_of(
     structure: Structure,
     kind: str,
 ) -> list[Edits]:
-    """The edits of each group of spans whose structures are in this set. groups: for each span its
-    doc and its place among the doc's spans."""
+    """Return the edits of each group of spans with structures of this set.
+
+    Args:
+        found: the intervention.
+        groups: for each span its doc and its place among the doc's spans.
+        spans: spans of each doc.
+        structure: the set of structures.
+        kind: name of the kind of structure.
+    """
     starts = {span[0] for doc_spans in spans for span in doc_spans}
     for start, part in (*found.forbidden, *found.forced):
         if start not in starts:

@@ -1,4 +1,4 @@
-"""The model of ``latent_parser``: sentences, trees and labels over any embedder."""
+"""Model of ``latent_parser``: sentences, trees and labels over any embedder."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 NAME = "labelled_parser"
 NEEDED = frozenset({"log_partition", "marginals"})
 
-# From the module and the rows of a batch to what is wanted of them.
+# Computes a result from the module and the rows of a batch.
 Work = Callable[[LabelledTrees, Any], Any]
 
 
@@ -47,22 +47,23 @@ def build_labelled_parser_v1(
     evidence: Evidence | None = None,
     nO: int | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Model of ``latent_parser``: docs to sentences with labelled trees.
+    """Build the model of ``latent_parser``: docs to sentences with labelled trees.
 
-    tok2vec: the embedder, or a listener. Sentences are found from its vectors.
-    structure: the set of trees of a sentence, with one root, the same all along; None for
-        SpanningTree, whose arcs may cross.
-    scorer: of arcs; None for RelativeBiaffineScorer of 128 over a BiLSTM of 64 each way. Labels are
-        read from what it encodes.
-    label_hidden_width: of the two hidden layers of the biaffine map to labels.
-    max_length: bound on the tokens of a sentence; longer ones are parted.
-    scorer_learn_rate: multiplier of the learning rate for all weights above the embedder.
-    dropout: of what arcs and labels are read from, and of every ``torch.nn.Dropout`` inside the
-        scorer; None to follow ``training.dropout``.
-    evidence: to learn from the words of sentences, also of those without heads: EvidenceBound or
-        CrfAutoencoder, with a decoder that tells words from their heads; None to learn from heads
-        alone. Predictions do not read it.
-    nO: number of labels; set by the component.
+    Args:
+        tok2vec: embedder, or a listener. Sentences are found from its vectors.
+        structure: set of trees of a sentence, with one root, the same in all of training; None for
+            SpanningTree, whose arcs may cross.
+        scorer: scorer of arcs; None for RelativeBiaffineScorer of 128 over a BiLSTM of 64 in each
+            direction. Labels are scored from its encoded vectors.
+        label_hidden_width: width of the two hidden layers of the biaffine map to labels.
+        max_length: largest number of tokens of a sentence; longer ones are split.
+        scorer_learn_rate: multiplier of the learning rate for all weights above the embedder.
+        dropout: rate for the input of the scores of arcs and labels, and for every
+            ``torch.nn.Dropout`` inside the scorer; None to follow ``training.dropout``.
+        evidence: objective to learn from the words of sentences, including those without heads:
+            EvidenceBound or CrfAutoencoder, with a decoder that predicts words from their heads;
+            None to learn from heads alone. Predictions do not use it.
+        nO: number of labels; set by the component.
     """
     trees_of = check_structure(structure or SpanningTree(single_root=True))
     if max_length < 1:
@@ -90,7 +91,7 @@ def build_labelled_parser_v1(
     own_rates = {} if evidence is None else {"evidence.": evidence.learn_rate}
     shim = LatentShim(
         build,
-        # The first that fits a name counts.
+        # The first prefix of a name counts.
         learn_rates={**own_rates, "": scorer_learn_rate},
         temperature=Temperature(1.0),
         has_layer=False,
@@ -110,8 +111,10 @@ def build_labelled_parser_v1(
 
 
 def check_structure(structure: Structure) -> DependencyTree:
-    """The same; refuse sets that are no trees of sentences, that have no sums, or that others come
-    before in training."""
+    """Return the structure, or raise an error if the parser cannot use it.
+
+    It must be a set of trees of sentences, have sums, and be the same in all of training.
+    """
     instead = "SpanningTree or ProjectiveTree with single_root = true"
     if not isinstance(structure, DependencyTree) or not structure.acyclic:
         raise IncompatiblePair(
@@ -149,27 +152,37 @@ def build_module(
     label_width: int,
     evidence: Evidence | None = None,
 ) -> LabelledTrees:
-    """sizes: the embedder's width and the number of labels."""
+    """Build the torch module.
+
+    Args:
+        sizes: width of the embedder and number of labels.
+        structure: set of trees.
+        scorer: builder of the scorer of arcs.
+        label_width: width of the hidden layers of labels.
+        evidence: objective of the words.
+    """
     width, labels = sizes
     told = None if evidence is None else partial(TreeEvidence, evidence)
     return LabelledTrees(width, labels, structure, scorer, label_width, told)
 
 
 def module_of(model: Model) -> LabelledTrees:
-    """The torch module of a model built by this module."""
+    """Return the torch module of a model built by this module."""
     shim: Any = model.layers[1].shims[0]
     return shim.module
 
 
 def evidence_of(model: Model) -> TreeEvidence | None:
-    """What the model learns from words alone by, if it does."""
+    """Return the objective of the words, None if the model has none."""
     evidence: Any = module_of(model).evidence
     return evidence
 
 
 def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
-    """Show the decoder, if the model has one and knows its widths, the words of docs, of which no
-    more are read otherwise."""
+    """Pass the words of docs to the decoder, if the model has one and knows its widths.
+
+    No words of docs are read if it has none.
+    """
     shim: Any = model.layers[1].shims[0]
     evidence = shim.module.evidence if shim.is_built else None
     if evidence is not None:
@@ -177,7 +190,7 @@ def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
 
 
 def shares_of(model: Model) -> Shares | None:
-    """The weights of what words tell in the next update, if the model learns from them."""
+    """Return the weights of the words in the next update, None without such an objective."""
     evidence = evidence_of(model)
     shim: Any = model.layers[1].shims[0]
     return None if evidence is None else Shares.at(shim.updates, evidence.settings)
@@ -196,8 +209,11 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def set_labels(model: Model, labels: int) -> None:
-    """Make room for as many labels. What is known of the first ones stays, and where that was
-    learned, so do predictions; see :mod:`spacy_latent.models.added_labels`."""
+    """Set the number of labels and keep the weights of the first ones.
+
+    Predictions stay the same if these weights were trained; see
+    :mod:`spacy_latent.models.added_labels`.
+    """
     known = model.maybe_get_dim("nO")
     if known == labels:
         return
@@ -211,23 +227,25 @@ def set_labels(model: Model, labels: int) -> None:
         if learned and known is not None:
             model.attrs[UNTRAINED] += labels - known
         shim.cfg["width"] = [shim.cfg["width"][0], labels]
-        # An optimizer's moments are of the shapes before, and it finds them by this number.
+        # An optimizer's moments have the earlier shapes, and it finds them by this id.
         shim.take_new_id()
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
-    """Its own output are the vectors that sentences, arcs and labels are read from: what is made of
-    them is asked for by :func:`run`."""
+    """Return the vectors from which sentences, arcs and labels are scored.
+
+    :func:`run` computes the rest.
+    """
     return token_vectors(model.layers[0], docs, is_train)
 
 
 def run(
     model: Model, docs: Sequence[Doc], work: Work, is_train: bool
 ) -> tuple[Any, Callable[[], Any]]:
-    """What ``work`` makes of the embedder's rows of all docs, one doc after the other.
+    """Return the result of ``work`` on the embedder's rows of all docs, one doc after the other.
 
-    In training it gives a loss ``(1,)``, None and what else is to be told, and the callback carries
-    the gradient of the loss to all weights.
+    In training ``work`` returns a loss ``(1,)``, None and further results. The callback passes the
+    gradient of the loss to all weights.
     """
     tok2vec, trees = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)

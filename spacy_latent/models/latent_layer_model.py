@@ -1,4 +1,4 @@
-"""The latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
+"""Latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -45,11 +45,13 @@ INITIAL_GAIN = 0.25
 
 @dataclass
 class LatentBatch:
-    """What the latent layer makes of a batch of docs.
+    """Output of the latent layer for a batch of docs.
 
-    vectors: for each doc ``(len(doc), width)``.
-    spans: for each doc its spans.
-    outputs: for each group of spans its structures and scores, without gradient.
+    Attributes:
+        vectors: for each doc ``(len(doc), width)``.
+        spans: for each doc its spans.
+        groups: groups of spans.
+        outputs: for each group of spans its structures and scores, without gradient.
     """
 
     vectors: list[Floats2d]
@@ -59,13 +61,17 @@ class LatentBatch:
 
 
 class SpanModule(nn.Module):
-    """Rows ``(N, d)`` to rows ``(N, output_width)`` through the latent layer, span by span.
+    """Module from rows ``(N, d)`` to rows ``(N, output_width)`` through the latent layer.
 
-    projection: linear map of the composer's output, or None.
-    residual: whether the input is added to the result. The result then has a learned gain that
-        starts small, so that training starts near the embedder alone (as in ReZero, Bachlechner et
-        al. 2020, but not at zero, where the structure would get no gradient).
-    entropy_weight: see ``build_latent_tok2vec_v1``.
+    Each span has its own structure.
+
+    Args:
+        latent: the latent layer.
+        projection: linear map of the composer's output, or None.
+        residual: whether the input is added to the result. The result then has a learned gain that
+            starts small, so that training starts near the embedder alone (as in ReZero, Bachlechner
+            et al. 2020, but not at zero, since the structure would then get no gradient).
+        entropy_weight: see ``build_latent_tok2vec_v1``.
     """
 
     def __init__(
@@ -96,8 +102,15 @@ class SpanModule(nn.Module):
         supervision: Supervision | None = None,
         edits: list[Edits] | None = None,
     ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
-        """edits: of each group what is asked of its structures, for prediction; None for
-        nothing."""
+        """Return the rows, the penalty and the structures of each group.
+
+        Args:
+            rows: ``(N, d)``.
+            groups: groups of spans.
+            given: structures that are given for spans.
+            supervision: gold structures, for training.
+            edits: edits of the structures of each group, for prediction; None for no edits.
+        """
         # Supervision leaves out items without a structure, so it must know them.
         later = self.training and supervision is None
         with looked_at_later() if later else nullcontext():
@@ -119,7 +132,7 @@ class SpanModule(nn.Module):
             vectors = padded[places]
             known_here = of_group(given, group)
             if edits is not None:
-                # Others cannot be edited, and models refuse it.
+                # Models raise an error for layers that cannot be edited.
                 assert isinstance(self.latent, LatentLayer)
                 output = self.latent(vectors, lengths, known_here, edits[number])
             elif supervision is None:
@@ -159,9 +172,12 @@ class SpanModule(nn.Module):
 def total_penalty(
     latent: LatentModule, placed: Placed, outputs: list[LatentOutput], entropy_weight: float
 ) -> Tensor | None:
-    """``entropy_weight`` times the entropy of the structures, in nats per token, the scorer's cost
-    per token, and the penalties that the estimator puts on each; or None. Tokens are those of the
-    whole batch, where other processes have a part of it."""
+    """Return the sum of all penalties of a batch, None if there are none.
+
+    It is ``entropy_weight`` times the entropy of the structures in nats per token, the scorer's
+    cost per token, and the penalties of the estimator for each structure. If several processes
+    share a batch, tokens are those of the whole batch.
+    """
     terms = [output.draw.penalty.sum() for output in outputs if output.draw.penalty is not None]
     tokens = max(sum(int(fetch(each).sum()) for each in placed.lengths), 1) / share_of_batch()
     costs = [output.draw.cost for output in outputs if output.draw.cost is not None]
@@ -180,14 +196,22 @@ def build_latent_layer(
     scorer: ScorerBuilder,
     composer: ComposerBuilder,
 ) -> LatentLayer:
-    """input_width: of the vectors, or of two what the composer reads and what the scorer does."""
+    """Build the latent layer.
+
+    Args:
+        input_width: width of the vectors, or the widths for the composer and the scorer.
+        structure: set of structures.
+        estimator: the estimator.
+        scorer: builder of the scorer.
+        composer: builder of the composer.
+    """
     scorer_width = None
     if isinstance(input_width, int):
         composed = scored = input_width
     else:
         composed, scored = input_width
         scorer_width = scored
-    # An estimator with a state of its own starts again with the weights.
+    # An estimator with its own state starts again with the weights.
     own = estimator.each(lambda stage: stage.for_width(total(input_width)))
     return LatentLayer(
         build_part("scorer", scorer, scored),
@@ -199,7 +223,7 @@ def build_latent_layer(
 
 
 def check_entropy_weight(structure: Structure, estimator: Estimator, weight: float) -> None:
-    """Refuse an ``entropy_weight`` that is no number, or where there is no entropy to weigh."""
+    """Raise an error if ``entropy_weight`` is not finite, or there is no entropy to weight."""
     for each in [structure, *(stage for _, stage in structure.stages)]:
         if weight and "entropy" not in each.tractable:
             raise NotTractable(each.name, "entropy", "entropy_weight = 0.0")
@@ -217,7 +241,7 @@ def check_entropy_weight(structure: Structure, estimator: Estimator, weight: flo
 
 
 def check_needs_no_loss(estimator: Estimator) -> None:
-    """Refuse estimators that only a component with a loss of its own can train."""
+    """Raise an error for estimators that only a component with its own loss can train."""
     stages = [*(stage for _, stage in estimator.stages), estimator]
     for number, stage in enumerate(stages):
         if stage.needs_loss:
@@ -254,7 +278,7 @@ def span_module(
     residual: bool,
     entropy_weight: float = 0.0,
 ) -> SpanModule:
-    """The module over rows around a latent layer, or a parser that composes."""
+    """Build the module over rows around a latent layer, or around a parser that composes."""
     output_width = input_width if width is None else width
     if residual and output_width != input_width:
         raise LatentError(
@@ -282,10 +306,10 @@ def build_latent_layer_model(
     dropout: float | None,
     mixed_precision: bool,
 ) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
-    """Model from (rows of each doc, spans of each doc) to a :class:`LatentBatch`.
+    """Build a model from (rows of each doc, spans of each doc) to a :class:`LatentBatch`.
 
-    Its backprop takes the gradients of ``vectors`` and returns those of the rows. For the arguments
-    see ``build_latent_tok2vec_v1``.
+    Its backprop takes the gradients of ``vectors`` and returns the gradients of the rows. For the
+    arguments see ``build_latent_tok2vec_v1``.
     """
     check_parts(structure, estimator, scorer, composer)
     check_needs_no_loss(estimator)
@@ -323,8 +347,10 @@ def layer_model(
     mixed_precision: bool,
     staged: Sequence[Staged] = (),
 ) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
-    """The model around a module that ``build`` makes for the width of the input. staged: as in
-    LatentShim."""
+    """Build the model around a module that ``build`` makes for the width of the input.
+
+    See LatentShim for ``staged``.
+    """
     return shim_model(
         "latent_layer",
         forward,
@@ -341,8 +367,14 @@ def layer_model(
 
 @recorded
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
-    """inputs: rows of each doc, its spans; where there are any, structures that are given for
-    spans, or None; in training a Supervision or None."""
+    """Return the latent batch of docs and its backprop.
+
+    Args:
+        model: model of the layer.
+        inputs: rows of each doc, and its spans. Then optionally structures that are given for spans
+            or None, and in training a Supervision or None.
+        is_train: whether to record gradients.
+    """
     arrays, spans, *known = inputs
     shim: Any = model.shims[0]
     ops: Any = model.ops
@@ -362,10 +394,10 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         if edits is not None:
             known = [known[0] if known else None, None, edits]
         result, _, outputs = shim.predict((rows, groups, *known))
-        # The sum is looked at first: it is finite, or one of the vectors is not or it overflows.
+        # The sum is cheaper to check: if it is finite, so are all vectors.
         if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
             refuse_not_finite()
-    # torch may need its result for the backward pass, so nobody else gets to write to it.
+    # torch may need its result for the backward pass, so callers get a copy.
     vectors = torch2xp(result.detach().clone() if is_train else result)
     batch = LatentBatch(
         ops.unflatten(ops.asarray2f(vectors), lengths),
@@ -385,7 +417,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
 
 
 def prepare(model: Model, is_train: bool) -> None:
-    """Bring the temperature, the stage of training and dropout to the module."""
+    """Set the temperature, the stage of training and the dropout of the module."""
     shim: Any = model.shims[0]
     module = shim.module
     module.latent.temperature = shim.temperature
@@ -394,7 +426,7 @@ def prepare(model: Model, is_train: bool) -> None:
 
 
 def bring_dropout(model: Model, module: nn.Module) -> None:
-    """Let every dropout of the module have the rate of the model."""
+    """Set the rate of every dropout of the module to that of the model."""
     rate = model.attrs["dropout_rate" if "dropout_rate" in model.attrs else "fixed_dropout_rate"]
     for child in module.modules():
         if isinstance(child, nn.Dropout):
@@ -404,8 +436,16 @@ def bring_dropout(model: Model, module: nn.Module) -> None:
 def given_structures(
     model: Model, docs: Sequence[Doc], spans: Spans, is_train: bool
 ) -> Given | None:
-    """What the ``given`` of a latent layer has for these docs, in the present stage of training or
-    for prediction. model: the node with the layer, of either kind."""
+    """Return the structures that ``given`` of a latent layer has for these docs.
+
+    They are those of the present stage of training, or of prediction.
+
+    Args:
+        model: node with the layer, of either kind.
+        docs: any docs.
+        spans: spans of each doc.
+        is_train: whether for training.
+    """
     prepare(model, is_train)
     shim: Any = model.shims[0]
     return shim.module.latent.given(docs, spans)

@@ -1,9 +1,10 @@
-"""Between Thinc and torch: what Thinc's own shim leaves to wish for.
+"""Shim between Thinc and torch, with what Thinc's own shim lacks.
 
-Against ``thinc.shims.PyTorchShim``: a learning rate for each parameter, averaged weights that reach
-the module, autocast only in training and only on a GPU, a module that always rests in evaluation
-mode, copies with an id of their own (a shared id makes two modules share Adam's moments), weights
-stored as plain arrays, and a module that may be built late, when its width becomes known.
+Compared to ``thinc.shims.PyTorchShim`` it has a learning rate for each parameter, and averaged
+weights that reach the module. Autocast is used only in training and only on a GPU. Outside of
+updates the module is always in evaluation mode. Copies have their own id (a shared id makes two
+modules share Adam's moments). Weights are stored as plain arrays. The module may be built late,
+when its width becomes known.
 """
 
 import contextlib
@@ -32,13 +33,13 @@ from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged, unreached
 from spacy_latent.structures.derivatives import recording
 
-# Of the input, or of its parts where a module reads them apart.
+# Width of the input, or widths of its parts if a module reads them separately.
 Width = int | list[int]
 ModuleBuilder = Callable[[Any], nn.Module]
 
 # Up to this many input values the operations are too small to gain from torch's threads.
 SMALL = 1 << 20
-# A saved width up to this is believed where no weight is as wide.
+# Largest saved width that is accepted if all weights are smaller.
 WIDE = 4096
 
 
@@ -48,28 +49,31 @@ def _threads_for(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
 
 
 def why_no_gpu_kernels() -> str | None:
-    """What is in the way of solving structures on a GPU, for people to read; None where nothing
-    is."""
+    """Return why structures cannot be solved on a GPU, as a message; None if they can."""
     from spacy_latent.kernels.gpu import dispatch
 
     return dispatch.why_unusable()
 
 
 def _address(array: Any) -> int:
-    """Where its numbers begin, of NumPy's or CuPy's."""
+    """Return the address of the data of an array of NumPy or CuPy."""
     if isinstance(array, np.ndarray):
         return array.__array_interface__["data"][0]
     return array.data.ptr
 
 
 class LatentShim(PyTorchShim):
-    """build: makes the module for a Width; picklable.
-    learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
-    temperature: stepped once per update of the weights.
-    staged: what may have stages of training, as the module's structure and estimator. They are
-        given beside ``build``, since a training that never comes to their last stage is to be
-        refused before there is a module.
-    has_layer: whether the module has a latent layer, ``latent``, with structure and estimator.
+    """Shim around a torch module that is built for the width of its input.
+
+    Args:
+        build: function that makes the module for a Width; picklable.
+        learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
+        temperature: its schedule advances once per update of the weights.
+        mixed_precision: whether to train in half precision on a GPU.
+        staged: objects that may have stages of training, such as the module's structure and
+            estimator. They are given separately from ``build``: a training that never reaches their
+            last stage must raise an error before there is a module.
+        has_layer: whether the module has a latent layer, ``latent``, with structure and estimator.
     """
 
     def __init__(
@@ -114,7 +118,7 @@ class LatentShim(PyTorchShim):
 
     @property
     def updates(self) -> int:
-        """How often the weights were updated; stored with them."""
+        """Number of updates of the weights; stored with them."""
         return self.cfg["updates"]
 
     @property
@@ -122,9 +126,9 @@ class LatentShim(PyTorchShim):
         return self.cfg["temperature"]
 
     def build(self, width: Width) -> None:
-        """Draw fresh weights for an input of ``width`` features, and start the schedule again."""
+        """Draw new weights for an input of ``width`` features, and restart the schedule."""
         self.cfg = {"width": width, "updates": 0, "temperature": self._temperature.at(0)}
-        # Weights that inference mode has made could not be trained.
+        # Weights made in inference mode could not be trained.
         with recording():
             self._model = self._build(width).to(get_torch_default_device()).eval()
 
@@ -138,13 +142,21 @@ class LatentShim(PyTorchShim):
             return self.module(*inputs)
 
     def begin_update(self, inputs: Any) -> Any:
-        """inputs[0] is the tensor that gets a gradient, made where operations are recorded. The
-        output is ``(rows, penalty, details)``, where penalty is a scalar that is added to the
-        objective, or None.
+        """Run the module in training.
 
-        RETURNS: the output, and a callback from the gradient of rows to that of inputs[0]. Raises
-            LatentError where the output does not depend on inputs[0] by operations that torch has
-            recorded.
+        The output of the module is ``(rows, penalty, details)``. The penalty is a scalar that is
+        added to the objective, or None.
+
+        Args:
+            inputs: arguments of the module. inputs[0] is the tensor that gets a gradient, made
+                while operations are recorded.
+
+        Returns:
+            The output, and a callback from the gradient of rows to the gradient of inputs[0].
+
+        Raises:
+            LatentError: if the output does not depend on inputs[0] by operations that torch has
+                recorded.
         """
         module = self.module
         cast = self._mixed_precision and self.device.type == "cuda"
@@ -185,9 +197,11 @@ class LatentShim(PyTorchShim):
         return (rows, penalty, details), backprop
 
     def accumulate(self, objective: Callable[[Any], Tensor], like: Tensor) -> None:
-        """Add the gradient of ``objective`` of the module, without dropout, to its weights'.
+        """Add the gradient of ``objective`` of the module, without dropout, to that of its weights.
 
-        like: an input of the size that the objective reads.
+        Args:
+            objective: function of the module.
+            like: an input of the size that the objective reads.
         """
         with _threads_for(like), recording():
             objective(self.module).backward()
@@ -211,12 +225,12 @@ class LatentShim(PyTorchShim):
                 weights: Any = torch2xp(torch.atleast_1d(parameter.data))
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
                 made, _ = optimizer((self.id, name), weights, gradient, **options)
-                # Thinc's optimizers write to the weights that they are given, which are the
-                # parameter's own, but on devices of which Thinc makes a copy.
+                # Thinc's optimizers write to the weights that they receive, which are the
+                # parameter's own, except on devices for which Thinc makes a copy.
                 if _address(made) != parameter.data_ptr():
                     moved = xp2torch(made, device=parameter.device)
-                    # As parameter.data it would hold the array, which holds the data of before, and
-                    # so on back to the first step.
+                    # As parameter.data it would keep the array alive, which keeps the earlier data
+                    # alive, and so on back to the first step.
                     parameter.data.copy_(moved.view_as(parameter))
             # None, not zero: without a gradient there must be no step, not one by momentum alone.
             parameter.grad = None
@@ -253,7 +267,7 @@ class LatentShim(PyTorchShim):
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "LatentShim":
-        # spaCy copies a model for rehearsal, in whatever mode of torch it is.
+        # spaCy copies a model for rehearsal, in any mode of torch.
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         with recording():
@@ -261,7 +275,7 @@ class LatentShim(PyTorchShim):
         return copied
 
     def take_new_id(self) -> None:
-        """Leave what an optimizer has kept of the weights to others."""
+        """Take a new id, so that an optimizer's state for the old id no longer applies."""
         with Shim.global_id_lock:
             Shim.global_id += 1
             self.id = Shim.global_id
@@ -300,7 +314,7 @@ class LatentShim(PyTorchShim):
         return self
 
     def _warn_of_unreached_stages(self) -> None:
-        # Not where it is saved, which training does at each evaluation, long before its last stage.
+        # Not when saving, which training does at each evaluation, long before its last stage.
         for staged in self.staged if self.updates else ():
             clause = unreached(staged, self.updates)
             if clause:
@@ -322,8 +336,10 @@ def _refuse_no_gradient(what: str) -> NoReturn:
 
 
 def check_stored_width(width: Any, state: Mapping[str, Any]) -> None:
-    """Refuse what no embedder has, before memory is asked for: nothing else says how large the
-    module is that weights are read into."""
+    """Raise an error for a width that no embedder has, before memory is allocated.
+
+    Nothing else bounds the size of the module that stored weights are loaded into.
+    """
     widths = width if isinstance(width, list) else [] if width is None else [width]
     largest = max((size for array in state.values() for size in array.shape), default=0)
     if any(

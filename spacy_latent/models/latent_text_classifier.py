@@ -1,6 +1,6 @@
-"""A text classifier over K latent structures per text: embedder, structure, composer, linear layer.
+"""Text classifier over K latent structures per text: embedder, structure, composer, linear layer.
 
-The embedder runs once, whatever K is.
+The embedder runs once for any K.
 """
 
 from __future__ import annotations
@@ -39,15 +39,20 @@ from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.structures.base import Structure
 
 NAME = "latent_text_classifier"
-# Attribute of a model: from logits to probabilities, where labels depend on each other.
+# Attribute of a model: function from logits to probabilities, if labels depend on each other.
 PROBABILITIES = "probabilities"
 
 
 @dataclass
 class TextPredictions:
-    """logits: ``(K, D, labels)``, of each structure. scores: ``(D, labels)``, the weighted mean of
-    their probabilities. made: weights, log-probabilities and structures. rewards: ``(K, D)``, of
-    the structures in themselves, where the estimator judges them by that."""
+    """Predictions for D texts with K structures each.
+
+    Attributes:
+        logits: ``(K, D, labels)``, for each structure.
+        scores: ``(D, labels)``, the weighted mean of the probabilities of the structures.
+        made: weights, log-probabilities and structures.
+        rewards: ``(K, D)``, rewards of the structures themselves, if the estimator uses these.
+    """
 
     logits: Tensor
     scores: Floats2d
@@ -75,26 +80,31 @@ def build_latent_text_classifier_v2(
     mixed_precision: bool = False,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
-    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, which
-    train it by the loss of each structure.
+    """Build a model from docs to scores of labels over latent structures.
 
-    tok2vec: the embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
-        the scorer's own.
-    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-    structure: None for SpanningTree.
-    scorer: None for BiaffineScorer.
-    estimator: None for ScoreFunction with SelfCritical. Any estimator will do: with one that needs
-        no loss, the objective is the weighted mean of the losses of its structures.
-    composer: None for GraphConvolution.
-    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
-    use_reduce_root: read the vector of the tree's root, a sum of several weighted by how far each
-        is on the root; only for structures of arcs.
-    use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
-        tokens make one of the doc, as in ``spacy.TextCatReduce.v1``.
-    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
-        ``spacy-latent.LatentTok2Vec.v1``. entropy_weight below 0 is also the weight of
-        KL(p ‖ uniform), which is the entropy's complement to a constant.
-    nO: number of labels; set by the component.
+    It is for ``latent_textcat`` and its multilabel twin, which train it by the loss of each
+    structure.
+
+    Args:
+        tok2vec: embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
+            the scorer's own.
+        exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+        structure: None for SpanningTree.
+        scorer: None for BiaffineScorer.
+        estimator: None for ScoreFunction with SelfCritical. Any estimator can be used: with one
+            that needs no loss, the objective is the weighted mean of the losses of its structures.
+        composer: None for GraphConvolution.
+        span_getter: function that returns the spans of tokens that share a structure; None for
+            DocSpans, the whole doc.
+        use_reduce_root: whether to read the vector of the tree's root. If the tree has several, or
+            is a mixture, it is the sum of the vectors of all tokens, weighted by the degree to
+            which each is a root. Only for structures of arcs.
+        use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
+            vectors of the tokens to one vector of the doc, as in ``spacy.TextCatReduce.v1``.
+        scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+            ``spacy-latent.LatentTok2Vec.v1``. A negative entropy_weight also weights KL(p ‖
+            uniform), which differs from the negative entropy by a constant.
+        nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.control_variates import SelfCritical
     from spacy_latent.estimators.score_function import ScoreFunction
@@ -147,24 +157,28 @@ def build_latent_text_classifier_v1(
     mixed_precision: bool = False,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
-    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin, which
-    train it by the loss of each structure.
+    """Build a model from docs to scores of labels over latent structures.
 
-    tok2vec: the embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
-        the scorer's own.
-    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-    structure: None for SpanningTree.
-    scorer: None for BiaffineScorer.
-    estimator: None for ScoreFunction with SelfCritical. Any estimator will do: with one that needs
-        no loss, the objective is the weighted mean of the losses of its structures.
-    composer: None for GraphConvolution.
-    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
-    use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
-        tokens make one of the doc, as in ``spacy.TextCatReduce.v1``.
-    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
-        ``spacy-latent.LatentTok2Vec.v1``. entropy_weight below 0 is also the weight of
-        KL(p ‖ uniform), which is the entropy's complement to a constant.
-    nO: number of labels; set by the component.
+    It is for ``latent_textcat`` and its multilabel twin, which train it by the loss of each
+    structure.
+
+    Args:
+        tok2vec: embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
+            the scorer's own.
+        exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+        structure: None for SpanningTree.
+        scorer: None for BiaffineScorer.
+        estimator: None for ScoreFunction with SelfCritical. Any estimator can be used: with one
+            that needs no loss, the objective is the weighted mean of the losses of its structures.
+        composer: None for GraphConvolution.
+        span_getter: function that returns the spans of tokens that share a structure; None for
+            DocSpans, the whole doc.
+        use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
+            vectors of the tokens to one vector of the doc, as in ``spacy.TextCatReduce.v1``.
+        scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+            ``spacy-latent.LatentTok2Vec.v1``. A negative entropy_weight also weights KL(p ‖
+            uniform), which differs from the negative entropy by a constant.
+        nO: number of labels; set by the component.
     """
     return build_latent_text_classifier_v2(
         tok2vec,
@@ -198,10 +212,16 @@ def build_text_classifier(
     pooling: dict[str, bool],
     **layer: Any,
 ) -> Model[list[Doc], Floats2d]:
-    """The model of a classifier, whatever its structures are of.
+    """Build the model of a classifier over any kind of spans.
 
-    pooling: which of the poolings of text_layer_model are used.
-    layer: the other arguments of ``build_text_layer_model``.
+    Args:
+        name: name in messages.
+        tok2vec: embedder.
+        exclusive_classes: whether each doc has one label.
+        span_getter: function that returns the spans of docs.
+        nO: number of labels.
+        pooling: whether each pooling of text_layer_model is used.
+        layer: the other arguments of ``build_text_layer_model``.
     """
     known = width_of(tok2vec, [])
     used = used_poolings(name, pooling)
@@ -226,7 +246,7 @@ def classifier(
     span_getter: SpanGetter,
     nO: int | None,
 ) -> Model[list[Doc], Floats2d]:
-    """The model of an embedder, a text layer and a linear layer."""
+    """Build the model of an embedder, a text layer and a linear layer."""
     output: Model = Linear(nO, latent.maybe_get_dim("nO"), init_W=zero_init)
     model: Model = Model(
         name,
@@ -245,7 +265,7 @@ def classifier(
 
 
 def set_refs(model: Model) -> Model:
-    """Name the parts."""
+    """Set the refs of the model to its parts."""
     tok2vec, texts, output = model.layers
     model.set_ref("tok2vec", tok2vec)
     model.set_ref("latent", texts)
@@ -260,7 +280,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def init_output(model: Model, Y: Any = None) -> Model:
-    """Give the linear layer its widths, and zeros."""
+    """Set the widths of the linear layer, and its weights to zeros."""
     _, texts, output = model.layers
     if texts.has_dim("nO"):
         output.set_dim("nI", texts.get_dim("nO"), force=True)
@@ -274,7 +294,7 @@ def init_output(model: Model, Y: Any = None) -> Model:
 
 
 def resize_output(model: Model, labels: int) -> Model:
-    """Make room for more labels; what is known of the others stays."""
+    """Set a larger number of labels and keep the weights of the others."""
     output = model.layers[2]
     model.layers[2] = resize_linear_weighted(output, labels)
     model.set_dim("nO", labels, force=True)
@@ -282,8 +302,10 @@ def resize_output(model: Model, labels: int) -> Model:
 
 
 def begin_as_absent(model: Model, known: int) -> None:
-    """Let labels from ``known`` on be none that a text has, where something was learned of the
-    others, until they are trained; see :mod:`spacy_latent.models.added_labels`."""
+    """Let labels from ``known`` on be predicted for no text until they are trained.
+
+    Nothing changes if the other labels are untrained; see :mod:`spacy_latent.models.added_labels`.
+    """
     output = model.layers[2]
     if not output.has_param("W") or not output.has_param("b"):
         return
@@ -294,16 +316,18 @@ def begin_as_absent(model: Model, known: int) -> None:
         return
     bias[known:] = -BEHIND
     if not model.attrs["multi_label"]:
-        # No better than the mean of the others, the best of which is better.
+        # Worse than the mean of the others, and so worse than the best of them.
         weight[known:] = weight[:known].mean(0)
         bias[known:] += bias[:known].mean()
     model.attrs[UNTRAINED] += len(bias) - known
 
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
-    """Scores ``(D, labels)``. Its backprop takes the gradient of the scores before the softmax or
-    sigmoid, as those of spaCy's text classifiers do, and leaves the weights of the structures
-    alone; :func:`run` is what a component trains with."""
+    """Return scores ``(D, labels)`` and their backprop.
+
+    The backprop takes the gradient of the scores before the softmax or sigmoid, as in spaCy's text
+    classifiers. It ignores the weights of the structures. Components train with :func:`run`.
+    """
     found, backprop = run(model, docs, is_train)
     weights = found.made.weights
 
@@ -316,14 +340,16 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
 
 
 def run(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[TextPredictions, Any]:
-    """The forward pass with the prediction of each structure. Its backprop takes the gradients of
-    logits, weights, log-probabilities and extras."""
+    """Return the prediction of each structure and its backprop.
+
+    The backprop takes the gradients of logits, weights, log-probabilities and extras.
+    """
     found, backprop, _ = run_and_keep(model, docs, is_train, with_evidence=False)
     return found, backprop
 
 
 def _probabilities(model: Model, logits: Tensor) -> Tensor:
-    """Of the labels for each structure, with what the component knows of them."""
+    """Return the probabilities of the labels for each structure, with the constraints on them."""
     read: Callable[[Tensor], Tensor] | None = model.attrs.get(PROBABILITIES)
     if read is not None:
         return read(logits)
@@ -333,9 +359,17 @@ def _probabilities(model: Model, logits: Tensor) -> Tensor:
 def run_and_keep(
     model: Model, docs: Sequence[Doc], is_train: bool, with_evidence: bool = True
 ) -> tuple[TextPredictions, Any, Callable[[], Kept]]:
-    """As :func:`run`, and a function that gives what :func:`inner_step` needs. with_evidence:
-    in training with the terms of a bound on the evidence of words, where the model has one; their
-    gradients are then the last ones."""
+    """Return the results of :func:`run`, and a function for further steps.
+
+    That function returns the structures that :func:`inner_step` needs.
+
+    Args:
+        model: model of a classifier.
+        docs: any docs.
+        is_train: whether to record gradients.
+        with_evidence: whether training includes the terms of a bound on the evidence of words, if
+            the model has one. Their gradients are then the last ones.
+    """
     tok2vec, texts, output = model.layers
     docs = list(docs)
     spans = model.attrs["span_getter"](docs)
@@ -369,19 +403,24 @@ def run_and_keep(
 
 
 def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
-    """See :func:`spacy_latent.models.text_layer_model.inner_step`."""
+    """Take a further step on kept structures.
+
+    See :func:`spacy_latent.models.text_layer_model.inner_step`.
+    """
     inner_step(model.layers[1], kept, advantage, before, clip)
 
 
 def evidence_of(model: Model) -> EvidenceModule | None:
-    """What the model has for a bound on the evidence of words, if it has that."""
+    """Return the module for a bound on the evidence of words, None if the model has none."""
     shim: Any = model.layers[1].shims[0]
     return getattr(shim.module, "evidence", None)
 
 
 def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
-    """Show the decoder, if the model has one and knows its widths, the words of docs, of which no
-    more are read otherwise."""
+    """Pass the words of docs to the decoder, if the model has one and knows its widths.
+
+    No words of docs are read if it has none.
+    """
     shim: Any = model.get_ref("latent").shims[0]
     evidence = evidence_of(model) if shim.is_built else None
     if evidence is not None:
@@ -389,6 +428,6 @@ def begin_evidence(model: Model, docs: Iterable[Doc]) -> None:
 
 
 def latent_layer(model: Model) -> LatentLayer:
-    """The torch module with the structure."""
+    """Return the torch module with the structure."""
     shim: Any = model.layers[1].shims[0]
     return shim.module.latent

@@ -1,4 +1,4 @@
-"""A tok2vec with a latent structure on top: any embedder, then one structure per span."""
+"""Tok2vec with a latent structure on top: any embedder, then one structure per span."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -49,31 +49,33 @@ def build_latent_tok2vec_v1(
     dropout: float | None = None,
     mixed_precision: bool = False,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Model from docs to one vector per token, with the latent structure between them.
+    """Build a model from docs to one vector per token, with a latent structure in between.
 
-    tok2vec: the embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
-        the scorer's own.
-    width: of the result. None: the embedder's, with the embedder's vectors added to the result
-        (``residual``). A number: a linear projection of the composer's output.
-    structure: None for SpanningTree.
-    scorer: None for BiaffineScorer, which like GraphConvolution is for structures of arcs; other
-        structures need a scorer and a composer of their parts, which the error names.
-    estimator: None for Marginals.
-    composer: None for GraphConvolution.
-    span_getter: which tokens share a structure; None for SentenceSpans.
-    residual: whether the embedder's vectors are added to the latent layer's, which then have a
-        learned gain; None for "if width is None".
-    scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
-    entropy_weight: this times the entropy of p(z) ∝ exp(z·s), in nats per token, is added to the
-        objective, which is minimised: above 0 sharpens the structures, below 0 keeps them spread.
-        It needs a structure with a tractable entropy, and is refused for MixedDirichlet, whose
-        distribution is another.
-    temperature: scores are divided by it; a number, or a Thinc schedule that advances with each
-        update of the weights. Its last value is stored with the weights.
-    dropout: of the composer's output and of every ``torch.nn.Dropout`` inside the scorer and
-        composer; None to follow ``training.dropout``.
-    mixed_precision: half precision in training on a GPU for scorer and composer; inference on the
-        structure stays in float32. Without a GPU it has no effect.
+    Args:
+        tok2vec: embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
+            the scorer's own.
+        width: width of the result. None: the embedder's width, with the embedder's vectors added to
+            the result (``residual``). A number: a linear projection of the composer's output.
+        structure: None for SpanningTree.
+        scorer: None for BiaffineScorer, which like GraphConvolution is for structures of arcs.
+            Other structures need a scorer and a composer for their parts, which the error names.
+        estimator: None for Marginals.
+        composer: None for GraphConvolution.
+        span_getter: function that returns the spans of tokens that share a structure; None for
+            SentenceSpans.
+        residual: whether the embedder's vectors are added to those of the latent layer, which then
+            have a learned gain; None for "if width is None".
+        scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
+        entropy_weight: weight of the entropy of p(z) ∝ exp(z·s), in nats per token, in the
+            objective, which is minimised. A positive weight sharpens the structures, a negative one
+            keeps them spread. It needs a structure with a tractable entropy. MixedDirichlet has
+            another distribution and raises an error.
+        temperature: divisor of the scores; a number, or a Thinc schedule that advances with each
+            update of the weights. Its last value is stored with the weights.
+        dropout: rate for the composer's output and for every ``torch.nn.Dropout`` inside the scorer
+            and composer; None to follow ``training.dropout``.
+        mixed_precision: half precision in training on a GPU for scorer and composer. Inference on
+            the structure stays in float32. Without a GPU it has no effect.
     """
     known = check_widths(tok2vec, width)
     latent = build_latent_layer_model(
@@ -94,7 +96,7 @@ def build_latent_tok2vec_v1(
 
 
 def check_widths(tok2vec: Model, width: int | None) -> Width | None:
-    """The embedder's width, None if it is not known yet."""
+    """Return the embedder's width, None if it is not known yet."""
     if width is not None and width < 1:
         raise LatentError(f"width is {width}; expected a number >= 1, or null.")
     return width_of(tok2vec, [])
@@ -103,7 +105,7 @@ def check_widths(tok2vec: Model, width: int | None) -> Width | None:
 def over_embedder(
     tok2vec: Model[list[Doc], list[Floats2d]], latent: Model, span_getter: SpanGetter | None
 ) -> Model[list[Doc], list[Floats2d]]:
-    """The model from docs to vectors, from its two halves."""
+    """Build the model from docs to vectors, from its two halves."""
     model: Model = Model(
         NAME,
         forward,
@@ -116,18 +118,20 @@ def over_embedder(
 
 
 def complete_copy(copied: Model, listener: Model, encoder: Any) -> Model:
-    """Give a copy of an encoder's model, which takes the place of a listener to the encoder, what
-    ``Model.copy`` drops: the names of its parts, and the listeners among them. Called by
-    ``nlp.replace_listeners``."""
+    """Restore what ``Model.copy`` drops: the names of parts, and listeners.
+
+    ``nlp.replace_listeners`` calls this on a copy of an encoder's model, which replaces a listener
+    to the encoder.
+    """
     renew_listeners(encoder.model, copied)
     return set_refs(copied)
 
 
 def set_refs(model: Model) -> Model:
-    """Name the parts."""
+    """Set the refs of the model to its parts."""
     tok2vec, latent = model.layers
     model.set_ref("embedder", tok2vec)
-    # By the name that all other models have for it: of 'spacy pretrain', as pretraining.layer.
+    # The name in all other models, which 'spacy pretrain' uses as pretraining.layer.
     model.set_ref("tok2vec", tok2vec)
     model.set_ref("latent", latent)
     for name in ("embed", "encode"):
@@ -155,9 +159,13 @@ def run(
     is_train: bool,
     supervision: Callable[[Spans], Supervision] | None = None,
 ) -> tuple[LatentBatch, Any]:
-    """The forward pass with the structures, for whoever wants to annotate them.
+    """Return the vectors with their structures, and the backprop.
 
-    supervision: gives what is known of the structures of the spans, for training.
+    Args:
+        model: model with a latent layer.
+        docs: any docs.
+        is_train: whether to record gradients.
+        supervision: function that returns the gold structures of the spans, for training.
     """
     tok2vec, latent = model.layers
     docs = list(docs)
@@ -174,6 +182,6 @@ def run(
 
 
 def latent_layer(model: Model) -> LatentLayer:
-    """The torch module with the structure, of a model built by this module."""
+    """Return the torch module with the structure, of a model built by this module."""
     shim: Any = model.layers[1].shims[0]
     return shim.module.latent

@@ -1,4 +1,4 @@
-"""Which few words do for what a trained model says: a mask over words, learned for one text."""
+"""Mask over words, learned for one text, that keeps few words and the prediction of a model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.hard_concrete import HardConcrete
 from spacy_latent.structures.derivatives import recording
 
-# Of masks ``(M, n)`` in [0, 1] the probability of what is to be explained, ``(M,)``.
+# Function from masks ``(M, n)`` in [0, 1] to the probability of the explained prediction, ``(M,)``.
 Scores = Callable[[np.ndarray], np.ndarray]
 
 LEARN_RATE = 0.3
-# Words that a step tries; all in shorter texts.
+# Number of words that a step tries; all of them in shorter texts.
 TRIED = 48
-# As of StochasticMask: of the multiplier, and of the damping without which it swings.
+# Rate of the multiplier, and damping against its oscillation, as in StochasticMask.
 MULTIPLIER_RATE, DAMPING = 0.1, 1.0
 # All words are kept with a probability of 0.9 when learning begins.
 START = 1.0
@@ -32,20 +32,27 @@ def learn_mask(
     seed: int,
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> np.ndarray:
-    """P(z ≠ 0) of each word, ``(count,)``, of hard concrete masks z (Louizos et al. 2018) that keep
-    few words in expectation, subject to E[fall of the score] ≤ margin: DiffMask's objective (De Cao
-    et al. 2020, section 3.1), whose constraint a Lagrange multiplier keeps. The masks are those of
-    one text, not the output of a model that was trained for all. The mean over the last half of the
-    steps, as the multiplier swings.
+    """Return P(z ≠ 0) of each word, ``(count,)``, of hard concrete masks z (Louizos et al. 2018).
 
-    No gradient of the model is asked for, only scores. In each step one mask is drawn, and words
-    are tried in it: what the score falls by when the word goes from 1 to 0, the others as drawn,
-    times the gradient of the mean of its z. That is exact for a score that is linear in each z. So
-    it works for models without a derivative, and no weight or state of the model is touched. A step
-    reads the text about ``2 · min(count, 48)`` times.
+    The masks keep few words in expectation, subject to E[decrease of the score] ≤ margin. This is
+    DiffMask's objective (De Cao et al. 2020, section 3.1), whose constraint a Lagrange multiplier
+    enforces. The masks are learned for one text. No model is trained to output them for all texts.
+    The result is the mean over the last half of the steps, as the multiplier oscillates.
 
-    margin: of the score, above 0. seed: of the draws, which no other draws disturb. progress: goes
-        through the steps, and may show how far they are.
+    The algorithm needs only scores of the model, no gradient. Each step draws one mask and tries
+    words in it. It computes the decrease of the score when the word goes from 1 to 0, with the
+    others as drawn. The gradient for the word is this decrease times the gradient of the mean of
+    its z. It is exact for a score that is linear in each z. So it works for models without a
+    derivative, and changes no weight or state of the model. A step reads the text about ``2 ·
+    min(count, 48)`` times.
+
+    Args:
+        scores: function that returns the score of each mask.
+        count: number of words.
+        steps: number of steps.
+        margin: largest decrease of the score, above 0.
+        seed: seed of the draws. No other draws affect them.
+        progress: function that iterates over the steps, and may report them.
     """
     if steps < 1:
         raise LatentError(f"steps is {steps}; expected at least 1.")
@@ -67,11 +74,11 @@ def learn_mask(
         found = scores(np.concatenate([drawn[None], _with(drawn, places, 0.0, 1.0)]))
         without, within = found[1 : tried + 1], found[tried + 1 :]
         excess = (whole - float(found[0])) / margin - 1
-        # An inequality: what keeps more than the margin asks for is not pushed back.
+        # The constraint is an inequality: a mask that keeps more than needed is not pushed back.
         force = max(0.0, multiplier + DAMPING * excess)
         multiplier = max(0.0, multiplier + MULTIPLIER_RATE * excess)
         gains = torch.zeros(count, dtype=torch.float64)
-        # As many as were not tried are worth as much on average.
+        # Words that were not tried count like the average of those that were.
         gains[torch.from_numpy(places)] = (
             torch.from_numpy(within - without) / margin * count / tried
         )
@@ -85,7 +92,7 @@ def learn_mask(
 
 
 def _with(drawn: np.ndarray, places: np.ndarray, *values: float) -> np.ndarray:
-    """The mask once for each place and value, with that value in that place."""
+    """Return a copy of the mask for each place and value, with that value in that place."""
     made = np.repeat(drawn[None], len(values) * len(places), axis=0)
     for i, value in enumerate(values):
         rows = np.arange(len(places)) + i * len(places)
@@ -94,15 +101,17 @@ def _with(drawn: np.ndarray, places: np.ndarray, *values: float) -> np.ndarray:
 
 
 def leave_one_out(scores: Scores, count: int) -> np.ndarray:
-    """What the score falls by without each word, ``(count,)``."""
+    """Return the decrease of the score without each word, ``(count,)``."""
     masks = np.concatenate([np.ones((1, count)), 1 - np.eye(count)])
     found = scores(masks)
     return found[0] - found[1:]
 
 
 def shortest_prefix(scores: Scores, order: np.ndarray, margin: float) -> int:
-    """How many words, taken in this order, it takes for the score to fall by at most the margin
-    without all others."""
+    """Return the number of words, in this order, that keep the score within the margin.
+
+    All other words are hidden.
+    """
     count = len(order)
     masks = np.zeros((count + 1, count))
     for k in range(1, count + 1):

@@ -1,4 +1,4 @@
-"""A listener that gets its vectors from a latent encoder without ``doc.tensor``."""
+"""Listener that gets its vectors from a latent encoder without ``doc.tensor``."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ from thinc.util import get_array_module
 
 from spacy_latent.errors import LatentError, LatentWarning
 
-# doc.tensor may belong to another component and is stored with the doc; these vectors live and die
-# with the Doc object and are never stored. With them, where the tokens began that they are of.
+# doc.tensor may belong to another component and is stored with the doc. These vectors exist as
+# long as the Doc object and are never stored. With them are the offsets of their tokens.
 _vectors: "WeakKeyDictionary[Doc, dict[str, tuple[np.ndarray, Floats2d]]]" = WeakKeyDictionary()
 
 
@@ -28,8 +28,10 @@ def remember(doc: Doc, upstream: str, vectors: Floats2d) -> None:
 
 
 def recall(doc: Doc, upstream: str) -> Floats2d | None:
-    """The vectors that were kept, for the tokens that there are now: of several that were merged
-    that of the last, as spaCy has it for doc.tensor, and that of one that was split for each part.
+    """Return the kept vectors for the present tokens of a doc, None without any.
+
+    A merged token has the vector of its last part, as spaCy does for doc.tensor. The parts of a
+    split token have its vector.
     """
     kept = _vectors.get(doc, {}).get(upstream)
     if kept is None:
@@ -44,7 +46,7 @@ def recall(doc: Doc, upstream: str) -> Floats2d | None:
 
 
 def _starts(doc: Doc) -> np.ndarray:
-    """At which character each token begins."""
+    """Return the offset of the first character of each token."""
     return doc.to_array(IDX).astype("int64")
 
 
@@ -56,10 +58,15 @@ def no_such_component(
     listener: str = "spacy-latent.LatentListener.v1",
     expected: str = "a latent encoder",
 ) -> str:
-    """Sentences for a component that listens to a name that no component has.
+    """Write sentences on a component that listens to a name that no component has.
 
-    there: what the pipeline has instead, in words. meant: names that may be. listener, expected:
-        what listens, and to what it can, in words.
+    Args:
+        component: the component.
+        upstream: the unknown name.
+        there: description of the components of the pipeline.
+        meant: names that may be meant.
+        listener: description of the listener.
+        expected: description of the components that it can listen to.
     """
     near = get_close_matches(upstream, list(meant), n=1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
@@ -71,7 +78,7 @@ def no_such_component(
 
 
 class LatentListener(Tok2VecListener):
-    """Passes on the vectors of a ``latent_encoder`` and sends the gradient back to it."""
+    """Layer that returns the vectors of a ``latent_encoder`` and sends the gradient back to it."""
 
     name = "latent-listener"
 
@@ -85,19 +92,22 @@ class LatentListener(Tok2VecListener):
             attrs={"trained": False},
         )
         self.upstream_name = upstream_name
-        # What can be known here of the pipeline, which a listener never sees: the component that it
-        # is in, and names that it may listen to.
+        # A listener has no access to the pipeline. It only knows the component that it is in, and
+        # names that it may listen to.
         self.component = ""
         self.encoders: set[str] = set()
         self.clear()
 
     def meet(self, encoder: str, component: str) -> None:
-        """Called by each latent encoder before the component, at any of its listeners."""
+        """Record an encoder and the component that the listener is in.
+
+        Each latent encoder before the component calls this on its listeners.
+        """
         self.component = component
         self.encoders.add(encoder)
 
     def refuse_unknown_upstream(self) -> None:
-        """Raise LatentError where there are latent encoders and none has the name."""
+        """Raise LatentError if there are latent encoders, and none has the name."""
         if self.encoders and self.upstream_name not in self.encoders:
             names = sorted(self.encoders)
             there = f"the latent encoder{'s' * (len(names) > 1)} {', '.join(names)}"
@@ -109,14 +119,14 @@ class LatentListener(Tok2VecListener):
         self._backprop = None
 
     def backprop_and_clear(self, gradients: list[Floats2d]) -> Any:
-        """Send the gradient upstream once. Holding on to the callback would hold the graph."""
+        """Send the gradient upstream once, and drop the callback, which would hold the graph."""
         backprop = self._backprop
         self.clear()
         return [] if backprop is None else backprop(gradients)
 
 
 def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> LatentListener:
-    """A listener to the component named ``upstream``, which gives vectors of ``width`` features."""
+    """Build a listener to the component named ``upstream``, with vectors of ``width`` features."""
     if upstream == "*":
         raise LatentError(
             "LatentListener: upstream is '*', which a tok2vec component would answer as well. Give "
@@ -126,28 +136,33 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
 
 
 def keeps_batch(node: Model) -> bool:
-    """Whether it is a listener that keeps its batch as spaCy's do: one of spaCy, of
-    spacy-transformers or of this package."""
+    """Return whether a node is a listener that keeps its batch as spaCy's do.
+
+    Such listeners are those of spaCy, of spacy-transformers and of this package.
+    """
     return hasattr(node, "_backprop")
 
 
 def holds_batch(node: Model) -> bool:
-    """Whether it is a listener, of any package, that answers for a whole batch of training."""
-    # Those of curated transformers keep their batch in an object of its own.
+    """Return whether a node is a listener, of any package, that now has a batch of training."""
+    # Listeners of curated transformers keep their batch in a separate object.
     apart = getattr(node.attrs.get("_state"), "batch_id", None)
     return getattr(node, "_batch_id", apart) is not None
 
 
 def renew_listeners(model: Model, copied: Model) -> None:
-    """Put listeners where a copy of a model has what ``Model.copy`` makes of them, which is no
-    listener: it has the function of one, and neither a batch nor the name that it listens to."""
+    """Replace the nodes of a copied model that were listeners by listeners.
+
+    ``Model.copy`` makes a node that has the function of a listener, but neither a batch nor the
+    name that it listens to.
+    """
     for node, other in zip(list(model.walk()), list(copied.walk())):
         if keeps_batch(node):
             replace_model_node(copied, other, _another(node))
 
 
 def _another(listener: Any) -> Model:
-    """A listener to the same component, which has no batch yet."""
+    """Return a listener to the same component, without a batch."""
     width = listener.maybe_get_dim("nO")
     if isinstance(listener, Tok2VecListener):
         made = type(listener)(listener.upstream_name, width)
@@ -160,8 +175,8 @@ def _another(listener: Any) -> Model:
 
 
 def init(model: LatentListener, X: Any = None, Y: Any = None) -> None:
-    # Components that know the pipeline look at all names, and none of these is initialized where
-    # all of them are frozen.
+    # Components that know the pipeline check all names. If all of them are frozen, none of them is
+    # initialized.
     model.refuse_unknown_upstream()
     model.attrs["trained"] = False
 
@@ -175,7 +190,7 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
     missing = any(found is None and len(doc) for doc, found in zip(docs, vectors))
     if is_train and missing:
         model.refuse_unknown_upstream()
-        # It is another mistake where there is nothing of that name.
+        # The hint on rehearsal applies only if a component has that name.
         rehearsal = (
             f"For nlp.rehearse, run it first: list(nlp.get_pipe({model.upstream_name!r})"
             ".pipe(docs)) with the docs of the examples. "

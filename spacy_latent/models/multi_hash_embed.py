@@ -1,4 +1,4 @@
-"""spaCy's MultiHashEmbed, in which each different word of a batch is embedded once."""
+"""Variant of spaCy's MultiHashEmbed that embeds each different word of a batch once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,20 +15,22 @@ def build_multi_hash_embed_v1(
     attrs: list[str | int],
     rows: list[int],
 ) -> Model[list[Doc], list[Floats2d]]:
-    """``spacy.MultiHashEmbed.v2`` without static vectors: the same layers, first weights and, to
-    rounding, results, in less time: what has the same attributes is embedded once for a batch. For
-    embedders of single words, a table and a layer over it, that is nearly all of their time.
+    """Build ``spacy.MultiHashEmbed.v2`` without static vectors, in a faster variant.
 
-    With dropout, and on a GPU, every token is embedded on its own, as there.
+    It has the same layers, first weights and, up to rounding, results. Tokens with the same
+    attributes are embedded once for a batch. For embedders of single words, a table and a layer
+    over it, this saves nearly all of their time. With dropout, and on a GPU, every token is
+    embedded on its own, as in spaCy.
 
-    width, attrs, rows: as there.
+    Args:
+        width, attrs, rows: as in ``spacy.MultiHashEmbed.v2``.
     """
     extract, to_ragged, embed, max_out, to_list = MultiHashEmbed(width, attrs, rows, False).layers
     return chain(extract, to_ragged, once_each(chain(embed, max_out)), to_list)
 
 
 def once_each(layer: Model[Ragged, Ragged]) -> Model[Ragged, Ragged]:
-    """A layer that maps each row of an array alone, run on the rows that differ."""
+    """Wrap a layer that maps each row of an array alone, so that it runs once for equal rows."""
     return Model("once_each", forward, init=init, layers=[layer])
 
 

@@ -1,4 +1,4 @@
-"""A tok2vec with a parser on top that composes while it parses."""
+"""Tok2vec with a parser on top that composes while it parses."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -26,13 +26,17 @@ def build_parser_tok2vec_v1(
     dropout: float | None = None,
     mixed_precision: bool = False,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Model from docs to one vector per token, through a binary tree that is learned without a
-    chart. It stands wherever ``spacy-latent.LatentTok2Vec.v1`` does.
+    """Build a model from docs to one vector per token, through a binary tree.
 
-    parser: scores, decides and composes, one decision after another; None for GumbelTreeLstm.
-    temperature: of the softmax of its decisions; a number or a schedule.
-    tok2vec, width, span_getter, residual, scorer_learn_rate, dropout, mixed_precision: as in
-        ``spacy-latent.LatentTok2Vec.v1``.
+    The tree is learned without a chart. The model can be used in place of
+    ``spacy-latent.LatentTok2Vec.v1``.
+
+    Args:
+        tok2vec, width, span_getter, residual, scorer_learn_rate, dropout, mixed_precision: as in
+            ``spacy-latent.LatentTok2Vec.v1``.
+        parser: module that scores, decides and composes, one decision after another; None for
+            GumbelTreeLstm.
+        temperature: temperature of the softmax of its decisions; a number or a schedule.
     """
     refuse_separate("ParserTok2Vec", tok2vec)
     latent = layer_model(

@@ -1,4 +1,4 @@
-"""From the vectors of a batch of docs to its sentences, trees and labels."""
+"""Sentences, trees and labels of a batch of docs from their vectors."""
 
 from __future__ import annotations
 
@@ -21,18 +21,24 @@ from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space
 from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.dependency import DependencyTree
 
-# Places of labels in the names of a SpanStructure: that of roots, then those that are learned, then
-# that of white space.
+# Order of labels in the names of a SpanStructure: that of roots, the learned ones, and that of
+# white space.
 ROOT = 0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted of docs: see the component ``latent_parser``.
+    """Requested annotation of docs, see the component ``latent_parser``.
 
-    names: of roots, of the labels that the module scores, and of white space.
-    untrained: how many of the last labels it scores were added and not trained on yet.
-    asked: what is asked of the trees beside the scores, or None.
+    Attributes:
+        names: name of the label of roots, the labels that the module scores, and that of white
+            space.
+        level: level of annotation.
+        threshold: least probability of annotated parts.
+        alternatives: number of further trees.
+        max_length: bound on the tokens of a sentence.
+        asked: intervention on the trees, or None.
+        untrained: number of the last labels that were added and not trained yet.
     """
 
     names: tuple[str, ...]
@@ -46,10 +52,12 @@ class Request:
 
 @dataclass
 class Parse:
-    """Of one doc with n tokens.
+    """Parse of one doc with n tokens.
 
-    heads: ``(n,)`` int64, place in the doc, its own for a root. labels: ``(n,)`` int64, places in
-    ``Request.names``. spans: the structure of each sentence, none with the level "none".
+    Attributes:
+        heads: ``(n,)`` int64, position in the doc. A root is its own head.
+        labels: ``(n,)`` int64, places in ``Request.names``.
+        spans: structure of each sentence; empty with the level "none".
     """
 
     heads: np.ndarray
@@ -60,7 +68,14 @@ class Parse:
 def parse(
     module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], request: Request
 ) -> list[Parse]:
-    """The parses of docs, of which some have tokens. rows: ``(N, width)``, of all their tokens."""
+    """Return the parses of docs.
+
+    Args:
+        module: the torch module.
+        rows: ``(N, width)``, for all tokens of the docs.
+        docs: docs, at least one of which has tokens.
+        request: the requested annotation.
+    """
     sizes = [len(doc) for doc in docs]
     scores = _numpy(module.start_scores(rows))
     ends = np.cumsum(sizes).tolist()
@@ -89,8 +104,10 @@ def parse(
 def spaces_of(
     group: Group, sentences: list[Bounds], spaces: list[np.ndarray | None]
 ) -> dict[int, np.ndarray]:
-    """For the sentences of a group that have white space and words, by their place in the group,
-    what each token hangs on, see :func:`hosts_of_space`."""
+    """Return the heads of white space in the sentences of a group, by place in the group.
+
+    Only sentences with white space and words are included; see :func:`hosts_of_space`.
+    """
     hosts = {}
     for b, (d, s) in enumerate(group.members):
         own = spaces[d]
@@ -105,8 +122,11 @@ def spaces_of(
 def without_spaces(
     structure: DependencyTree, scores: Tensor, hosts: dict[int, np.ndarray]
 ) -> Tensor:
-    """Scores ``(B, n+1, n+1)`` by which white space hangs on a word, and nothing on white space."""
-    # Under bounds of arcs there may be no such tree.
+    """Return scores ``(B, n+1, n+1)`` that fix the heads of white space.
+
+    White space cannot be a head in them.
+    """
+    # With bounds on arcs, such a tree may not exist.
     if not hosts or structure.direction != "any" or structure.max_arc_length is not None:
         return scores
     closed = torch.zeros(scores.shape, dtype=torch.bool)
@@ -119,7 +139,7 @@ def without_spaces(
 
 
 class _GroupParse:
-    """The sentences of a group, all of which are found together."""
+    """The sentences of a group, which are parsed together."""
 
     def __init__(
         self,
@@ -186,7 +206,7 @@ class _GroupParse:
             made[d][s] = span
 
     def _label(self, heads: np.ndarray) -> np.ndarray:
-        """Labels ``(K, B, n)`` of the arcs of trees ``(K, B, n)``, 0 at padding."""
+        """Return labels ``(K, B, n)`` of the arcs of trees ``(K, B, n)``, 0 at padding."""
         labels = np.zeros(heads.shape, dtype="int32")
         k, b, m = np.nonzero((heads > 0) & self.inside)
         if len(b):
@@ -206,8 +226,12 @@ class _GroupParse:
         return scores
 
     def _probable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Arcs (item, head, modifier) with their probabilities, and labelled arcs (item, head,
-        modifier, label) with theirs, as far as they are above the threshold."""
+        """Return arcs and labelled arcs that are more probable than the threshold.
+
+        Returns:
+            Arcs (item, head, modifier) and their probabilities, then labelled arcs (item, head,
+            modifier, label) and theirs.
+        """
         least = max(self.request.threshold, 0.0)
         marginals = _numpy(self.module.structure.marginals(self.scores, self.lengths))
         arcs = np.argwhere(marginals > least)
@@ -230,8 +254,10 @@ class _GroupParse:
         return arcs.astype("int32"), p, labelled.astype("int32"), each[arc, label]
 
     def _others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The best trees ``(K, B, n)``, their probabilities ``(K, B)``, 0 where there are fewer,
-        and the labels of their arcs."""
+        """Return the best trees ``(K, B, n)``, their probabilities ``(K, B)`` and their labels.
+
+        The probability is 0 if there are fewer than K trees.
+        """
         structure, exact = self.module.structure, self.scores.double()
         best = structure.top_k(exact, self.lengths, self.request.alternatives)
         weights = (best.scores - structure.log_partition(exact, self.lengths)).exp()

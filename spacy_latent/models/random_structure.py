@@ -1,4 +1,4 @@
-"""What if the structures were random? The layers of a trained pipeline with others put in."""
+"""Replacement of the structures of a trained pipeline, for example by random ones."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from spacy_latent.layers.gumbel_tree_lstm import GumbelTreeLstm
 from spacy_latent.models.inspection import latent_models, latent_module
 from spacy_latent.structures.base import Structure
 
-# Docs to the heads of each, or the brackets; see substitute_structures.
+# Function from docs to the heads or brackets of each; see substitute_structures.
 TreesOfDocs = Callable[[Sequence[Doc]], Sequence["np.ndarray | Sequence[int] | None"]]
 Substitute = Literal["random", "best"] | GivenTrees | TreesOfDocs
 SUBSTITUTES = ("random", "best")
@@ -29,22 +29,36 @@ SUBSTITUTES = ("random", "best")
 def substitute_structures(
     models: Iterable[Model], substitute: Substitute = "random", seed: int = 0
 ) -> Iterator[int]:
-    """While it lasts, the latent layers inside of ``models`` compose with other structures than
-    their estimators give. Only prediction is meant, training inside of it learns nothing of use.
+    """Let the latent layers inside of ``models`` compose with other structures.
 
-    substitute: "random", for each span a structure that does not depend on its words: the best one
-        under independent Gaussian scores; of items and tags, whose number nothing but the scores
-        tells, those of the best structure at random places; "best", the single best structure, for
-        estimators that would compose with a mixture. Or trees of one's own, for layers of trees:
-        a GivenTrees, or a function from docs to one array for each doc, or None for one that keeps
-        its trees. It is asked for some docs at a time, in any order. For dependency trees an array
-        is for each token the place of its head in the doc, its own for a root, and −1 where it is
-        not known (spans with one such keep their trees); for structures of spans ``(m, 2)``, the
-        first and last token of each bracket, of which those inside of a span count, and single
-        tokens and the whole span may be left out. They may be outside of the set that the layer
-        chooses from.
-    seed: of the random ones, which are the same for the same docs in the same batches.
-    YIELDS: how many layers were found.
+    It is meant for prediction only. Training in this context learns nothing useful.
+
+    "random" gives each span a structure that does not depend on its words: the best one under
+    independent Gaussian scores. For items and tags, whose number depends on the scores, it moves
+    those of the best structure to random places. "best" gives the single best structure, for
+    estimators that compose with a mixture.
+
+    Layers of trees also accept given trees: a GivenTrees, or a function from docs to one array for
+    each doc, or None for a doc that keeps its trees. The function receives some of the docs at a
+    time, in any order. The trees may be outside of the set of the layer.
+
+    For dependency trees, an array has the position in the doc of each token's head. A root is its
+    own head, and −1 is an unknown head. Spans with an unknown head keep their trees. For structures
+    of spans, an array ``(m, 2)`` has the first and last token of each bracket. Brackets inside of a
+    span count. Single tokens and the whole span may be omitted.
+
+    Args:
+        models: models of components.
+        substitute: "random", "best", or given trees.
+        seed: seed of the random structures, which are the same for the same docs in the same
+            batches.
+
+    Yields:
+        The number of layers found.
+
+    Raises:
+        LatentError: if ``substitute`` is invalid, or the structures of a layer are already
+            replaced.
     """
     if not callable(substitute) and substitute not in SUBSTITUTES:
         raise LatentError(
@@ -62,7 +76,7 @@ def substitute_structures(
                     "before the next is entered."
                 )
             name, other = _other(layer, substitute, generator)
-            # On the instance, where it hides the method until it is deleted.
+            # On the instance, so that it hides the method until it is deleted.
             object.__setattr__(layer, name, other)
             changed.append((layer, name))
         yield len(layers)
@@ -74,7 +88,7 @@ def substitute_structures(
 def _other(
     layer: Any, substitute: Substitute, generator: torch.Generator
 ) -> tuple[str, Callable[..., Any]]:
-    """The name of a method of the layer, and what takes its place."""
+    """Return the name of a method of the layer, and its replacement."""
     if isinstance(substitute, GivenTrees):
         substitute.check(layer.structure)
         return "given", partial(substitute.given, layer.structure)
@@ -91,8 +105,10 @@ def given_by(
     docs: Sequence[Doc],
     spans: Sequence[Sequence[tuple[int, ...]]],
 ) -> Given:
-    """Trees of docs as those of spans, as ``structure.decode`` has them; None for a span whose tree
-    is not known."""
+    """Convert trees of docs to those of spans, as ``structure.decode`` returns them.
+
+    A span with an unknown tree has None.
+    """
     GivenTrees("left").check(structure)
     found = trees(docs)
     if len(found) != len(docs):
@@ -152,7 +168,7 @@ def _cross(brackets: set[tuple[int, int]]) -> bool:
 
 
 def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable[..., Any]:
-    """In the place of ``LatentLayer.read``."""
+    """Return a replacement of ``LatentLayer.read``."""
     read, structure = layer.read, layer.structure
 
     def read_other(
@@ -164,15 +180,15 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
         draw, scores = read(vectors, lengths, given, *edits)
         if substitute == "random" and _can_shuffle(structure, scores, lengths):
             z = _shuffled(structure, structure.map(scores, lengths), lengths, generator)
-            # Scores whose best structure it is, for whoever asks for that.
+            # Scores with z as their best structure, for callers that need it.
             sure = 2 * z - 1
-            # Not of a set that knows neighbours, such as runs of items.
+            # Fails for sets with constraints on neighbours, such as runs of items.
             if torch.equal(structure.map(sure, lengths), z):
                 return Draw.single(z), sure
         if substitute == "random":
             scores = _noise(structure, scores, lengths, generator)
         elif not structure.linear:
-            # What is best under the decisions of a bound scorer, no scores tell.
+            # With the decisions of a bound scorer, scores do not determine the best structure.
             return draw, scores
         if not structure.has_map:
             return layer.estimator(structure, scores, lengths, False), scores
@@ -183,8 +199,7 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
 
 
 def _can_shuffle(structure: Structure, scores: Tensor, lengths: Tensor) -> bool:
-    """Whether parts may change places: those of kinds that can be moved, such as items and tags,
-    without forbidden ones."""
+    """Return whether parts may be moved, as items and tags without forbidden ones can."""
     if find_kind(structure.kind).moved is None:
         return False
     lengths = lengths.to(scores.device)
@@ -195,7 +210,7 @@ def _can_shuffle(structure: Structure, scores: Tensor, lengths: Tensor) -> bool:
 def _shuffled(
     structure: Structure, z: Tensor, lengths: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """The same items or tags as those of z ``(B, *parts)``, at other places."""
+    """Return the items or tags of z ``(B, *parts)`` at other places."""
     encode: Any = structure.encode
     moved: Any = find_kind(structure.kind).moved
     result = torch.zeros_like(z)
@@ -213,10 +228,10 @@ def _shuffled(
 def _noise(
     structure: Structure, scores: Tensor, lengths: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """Scores that know nothing of the words; what was forbidden is so still."""
+    """Return scores that do not depend on the words; forbidden parts stay forbidden."""
     drawn = torch.randn(scores.shape, generator=generator).to(scores)
     if structure.parts == "arcs" and not structure.exclusive_axes and structure.has_map:
-        # Of a graph, too, the scores tell how many arcs it has: as many of the highest.
+        # The scores of a graph determine its number of arcs, which is kept.
         mask = structure.part_mask(scores, lengths.to(scores.device)) & ~scores.isneginf()
         count = structure.map(scores, lengths).flatten(1).sum(1, keepdim=True)
         rank = drawn.masked_fill(~mask, -torch.inf).flatten(1).argsort(1, descending=True)

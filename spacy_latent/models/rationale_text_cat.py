@@ -1,7 +1,8 @@
-"""A text classifier that sees only words that were chosen: a selector, a structure, a reader.
+"""Text classifier that reads only chosen words: a selector, a structure, a reader.
 
-What makes it so: the selector's and the reader's embedders are apart, the reader's gives a word the
-same vector in any text, and whatever gives words context comes after the others are gone.
+The selector and the reader have separate embedders. The reader's embedder gives a word the same
+vector in any text. Layers that give words context come after the other words are removed. So other
+words have no influence.
 """
 
 from __future__ import annotations
@@ -70,39 +71,45 @@ def build_rationale_text_cat_v2(
     evidence: EvidenceBound | None = None,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
-    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin: a
-    selector chooses words, and the scores are of these alone (Lei et al. 2016, section 4). With
-    the choice held, no other word can change them. What can: how many words there are between the
-    chosen ones, if there is an encoder.
+    """Build a model from docs to scores of labels that depend on chosen words alone.
 
-    tok2vec: the selector's embedder, of any kind, listeners too. Only the choice depends on it.
-    embed: the reader's embedder. It must give a word the same vector in any text, such as
-        ``spacy.MultiHashEmbed.v2`` with attributes of the word itself; this is tried when the
-        model is initialized.
-    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-    structure: of items, or a sequence of two tags, of which 1 chooses; None for KOfN.
-    scorer: None for ItemScorer.
-    estimator: None for StraightThrough. Any that fits the structure. The scores are of hard choices
-        where its structures are 0/1 at prediction; else the reader sees words in part.
-    encoder: gives the reader's words the context of each other, such as ``spacy-latent.BiLSTM.v1``;
-        None for a bag of words.
-    candidates: which words may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1`` has
-        others in the first updates of training.
-    rate, transitions: share of the words of each text that is chosen in expectation, and of
-        neighbours of which one is chosen and the other not, held by a Lagrangian in training; None
-        where the structure or the estimator sees to it.
-    multiplier_rate, damping: as in HardKuma.
-    transition_cost: of sequences of two tags: taken off the score of a rationale for each end of a
-        run of chosen words but one at the end of the text, so that it comes in few runs.
-    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
-    use_reduce_max, use_reduce_mean: how the vectors of the chosen words make one of the doc. The
-        maximum counts a zero for words that are not chosen.
-    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
-        ``spacy-latent.LatentTok2Vec.v1``.
-    evidence: to learn from the words of texts, also of those without labels: a prior over choices,
-        and a decoder that gives the words that are not chosen from those that are; None to learn
-        from labels alone. Predictions do not read it.
-    nO: number of labels; set by the component.
+    It is for ``latent_textcat`` and its multilabel twin. A selector chooses words, and a reader
+    scores the labels from these (Lei et al. 2016, section 4). For a fixed choice, no other word can
+    change the scores. With an encoder, the number of words between the chosen ones can.
+
+    Args:
+        tok2vec: embedder of the selector, of any kind, including listeners. Only the choice depends
+            on it.
+        embed: embedder of the reader. It must give a word the same vector in any text, such as
+            ``spacy.MultiHashEmbed.v2`` with attributes of the word itself. This is tested when the
+            model is initialized.
+        exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+        structure: structure of items, or a sequence of two tags, of which 1 chooses; None for KOfN.
+        scorer: None for ItemScorer.
+        estimator: None for StraightThrough. Any estimator for the structure can be used. The scores
+            depend on hard choices if its structures are 0/1 at prediction. Otherwise the reader
+            sees words in part.
+        encoder: module that gives the reader's words the context of each other, such as
+            ``spacy-latent.BiLSTM.v1``; None for a bag of words.
+        candidates: words that may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1``
+            has others in the first updates of training.
+        rate, transitions: expected share of the words of each text that is chosen, and of
+            neighbours of which only one is chosen. A Lagrangian enforces them in training. None if
+            the structure or the estimator does it.
+        multiplier_rate, damping: as in HardKuma.
+        transition_cost: cost in sequences of two tags: the score of a rationale is reduced by it
+            for each end of a run of chosen words, except one at the end of the text. Rationales
+            then have few runs.
+        span_getter: function that returns the spans of tokens that share a structure; None for
+            DocSpans, the whole doc.
+        use_reduce_max, use_reduce_mean: reductions of the vectors of the chosen words to one vector
+            of the doc. For the maximum, words that are not chosen count as zeros.
+        scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+            ``spacy-latent.LatentTok2Vec.v1``.
+        evidence: objective to learn from the words of texts, including those without labels: a
+            prior over choices, and a decoder that predicts the words that are not chosen from the
+            chosen ones; None to learn from labels alone. Predictions do not use it.
+        nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.straight_through import StraightThrough
     from spacy_latent.layers.item_scorer import build_item_scorer_v1
@@ -180,36 +187,42 @@ def build_rationale_text_cat_v1(
     mixed_precision: bool = False,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
-    """Model from docs to scores of labels, for ``latent_textcat`` and its multilabel twin: a
-    selector chooses words, and the scores are of these alone (Lei et al. 2016, section 4). With
-    the choice held, no other word can change them. What can: how many words there are between the
-    chosen ones, if there is an encoder.
+    """Build a model from docs to scores of labels that depend on chosen words alone.
 
-    tok2vec: the selector's embedder, of any kind, listeners too. Only the choice depends on it.
-    embed: the reader's embedder. It must give a word the same vector in any text, such as
-        ``spacy.MultiHashEmbed.v2`` with attributes of the word itself; this is tried when the
-        model is initialized.
-    exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-    structure: of items, or a sequence of two tags, of which 1 chooses; None for KOfN.
-    scorer: None for ItemScorer.
-    estimator: None for StraightThrough. Any that fits the structure. The scores are of hard choices
-        where its structures are 0/1 at prediction; else the reader sees words in part.
-    encoder: gives the reader's words the context of each other, such as ``spacy-latent.BiLSTM.v1``;
-        None for a bag of words.
-    candidates: which words may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1`` has
-        others in the first updates of training.
-    rate, transitions: share of the words of each text that is chosen in expectation, and of
-        neighbours of which one is chosen and the other not, held by a Lagrangian in training; None
-        where the structure or the estimator sees to it.
-    multiplier_rate, damping: as in HardKuma.
-    transition_cost: of sequences of two tags: taken off the score of a rationale for each end of a
-        run of chosen words but one at the end of the text, so that it comes in few runs.
-    span_getter: which tokens share a structure; None for DocSpans, the whole doc.
-    use_reduce_max, use_reduce_mean: how the vectors of the chosen words make one of the doc. The
-        maximum counts a zero for words that are not chosen.
-    scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
-        ``spacy-latent.LatentTok2Vec.v1``.
-    nO: number of labels; set by the component.
+    It is for ``latent_textcat`` and its multilabel twin. A selector chooses words, and a reader
+    scores the labels from these (Lei et al. 2016, section 4). For a fixed choice, no other word can
+    change the scores. With an encoder, the number of words between the chosen ones can.
+
+    Args:
+        tok2vec: embedder of the selector, of any kind, including listeners. Only the choice depends
+            on it.
+        embed: embedder of the reader. It must give a word the same vector in any text, such as
+            ``spacy.MultiHashEmbed.v2`` with attributes of the word itself. This is tested when the
+            model is initialized.
+        exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
+        structure: structure of items, or a sequence of two tags, of which 1 chooses; None for KOfN.
+        scorer: None for ItemScorer.
+        estimator: None for StraightThrough. Any estimator for the structure can be used. The scores
+            depend on hard choices if its structures are 0/1 at prediction. Otherwise the reader
+            sees words in part.
+        encoder: module that gives the reader's words the context of each other, such as
+            ``spacy-latent.BiLSTM.v1``; None for a bag of words.
+        candidates: words that may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1``
+            has others in the first updates of training.
+        rate, transitions: expected share of the words of each text that is chosen, and of
+            neighbours of which only one is chosen. A Lagrangian enforces them in training. None if
+            the structure or the estimator does it.
+        multiplier_rate, damping: as in HardKuma.
+        transition_cost: cost in sequences of two tags: the score of a rationale is reduced by it
+            for each end of a run of chosen words, except one at the end of the text. Rationales
+            then have few runs.
+        span_getter: function that returns the spans of tokens that share a structure; None for
+            DocSpans, the whole doc.
+        use_reduce_max, use_reduce_mean: reductions of the vectors of the chosen words to one vector
+            of the doc. For the maximum, words that are not chosen count as zeros.
+        scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+            ``spacy-latent.LatentTok2Vec.v1``.
+        nO: number of labels; set by the component.
     """
     return build_rationale_text_cat_v2(
         tok2vec,
@@ -258,7 +271,7 @@ def check_structure(structure: Structure, transition_cost: float) -> None:
 
 
 def check_estimator(structure: Structure, estimator: Estimator, transition_cost: float) -> None:
-    """Refuse SparseMAP of what has scores of transitions and no parts for them."""
+    """Raise an error for SparseMAP if transitions have scores and no parts."""
     if transition_cost and structure.parts == "tags" and estimator.solves:
         raise IncompatiblePair(
             f"{NAME} with transition_cost and {structure.name}",
@@ -305,7 +318,11 @@ def build_rationale_module(
     damping: float,
     evidence: EvidenceBound | None = None,
 ) -> TextModule:
-    """widths: of the selector's vectors and of the reader's."""
+    """Build the torch module.
+
+    Args:
+        widths: widths of the selector's vectors and of the reader's.
+    """
     selector_width, reader_width = widths
     layer = RationaleLayer(
         build_part("scorer", scorer, selector_width),
@@ -338,10 +355,10 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def check_context_free(embed: Model, docs: Sequence[Doc]) -> None:
-    """Refuse a reader's embedder that gives a word other vectors in other texts."""
+    """Raise an error if the reader's embedder gives a word different vectors in different texts."""
     words = [token.text for doc in docs for token in doc][:64]
     plain = Doc(docs[0].vocab, words=words)
-    # With annotation, which comes from components that read the whole text.
+    # With annotation, which components set after reading the whole text.
     other = Doc(docs[0].vocab, words=words[::-1], tags=words, lemmas=words, pos=["X"] * len(words))
     listens = any(isinstance(node, Tok2VecListener) for node in embed.walk())
     if not listens:
@@ -364,14 +381,14 @@ def build_embedders(
     embed: Model[list[Doc], list[Floats2d]],
     candidates: Candidates,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Rows as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` reads them."""
+    """Build the rows that :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` reads."""
     refs: dict[str, Model | None] = {"tok2vec": tok2vec, "embed": embed}
     return Model(
         "rationale_embedders",
         embed_both,
         layers=[tok2vec, embed],
         refs=refs,
-        # update: which one of training this is, from 0; None for prediction.
+        # update: number of the update of training, from 0; None for prediction.
         attrs={"candidates": candidates, "update": None},
     )
 
@@ -383,7 +400,7 @@ def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floa
     update = model.attrs["update"] if is_train else None
     allowed = present_candidates(model.attrs["candidates"], docs, update)
     ops: Any = model.ops
-    # In one transfer, where there is a GPU.
+    # One transfer to a GPU.
     flat = ops.asarray2f(np.concatenate(allowed)[:, None]) if allowed else None
     may = ops.unflatten(flat, [len(one) for one in allowed]) if allowed else []
     rows = [xp.concatenate(parts, axis=1) for parts in zip(selector, reader, may)]
@@ -402,8 +419,10 @@ def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floa
 
 
 def chosen_weights(model: Model, batch: LatentBatch) -> list[np.ndarray]:
-    """For each doc how far the reader saw each word, ``(len(doc),)`` float32: 0 where it did not,
-    1 where the word was chosen for certain."""
+    """Return the degree to which the reader saw each word, ``(len(doc),)`` float32 for each doc.
+
+    It is 0 for a word that the reader did not see, and 1 for a word chosen with certainty.
+    """
     layer: Any = latent_layer(model)
     sizes = [max((end for _, end in spans), default=0) for spans in batch.spans]
     result = [np.zeros(size, dtype="float32") for size in sizes]

@@ -1,4 +1,4 @@
-"""Models of Thinc whose training records gradients, whatever mode of torch is around it."""
+"""Thinc models whose training records gradients in any mode of torch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ Forward = Callable[[Model, Any, bool], tuple[Any, Callable[..., Any]]]
 
 @contextmanager
 def recording_if(is_train: bool) -> Iterator[None]:
-    """In training, operations are recorded, also under ``torch.no_grad()`` and
-    ``torch.inference_mode()``; in prediction none is."""
+    """Record operations in training, even under ``torch.no_grad()`` and ``torch.inference_mode()``.
+
+    In prediction, nothing is recorded.
+    """
     with recording() if is_train else torch.no_grad():
         yield
 
 
 def recorded(forward: Forward) -> Forward:
-    """A forward function whose operations, and those of its callback, are as in
-    :func:`recording_if`. For all that makes tensors of torch from arrays: those that inference mode
-    has made have no gradient for ever."""
+    """Run a forward function and its callback as under :func:`recording_if`.
+
+    All functions that make torch tensors from arrays need this: tensors made in inference mode
+    never have a gradient.
+    """
 
     @wraps(forward)
     def run(model: Model, inputs: Any, is_train: bool) -> tuple[Any, Callable[..., Any]]:

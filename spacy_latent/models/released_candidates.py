@@ -1,4 +1,4 @@
-"""Words that may be part of a rationale, of which training begins with some and ends with more."""
+"""Candidates of rationales that grow in the course of training."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,10 +12,12 @@ from spacy_latent.stages import Staged, follow
 
 
 class ReleasedCandidates(Staged):
-    """Candidates with ``stages`` before them, each of this class. Called as any candidates are, it
-    gives those of prediction.
+    """Candidates with ``stages`` before them, each of this class.
 
-    candidates: which words may be chosen after the stages.
+    A call returns the candidates of prediction.
+
+    Args:
+        candidates: words that may be chosen after the stages.
     """
 
     def __init__(self, candidates: Candidates) -> None:
@@ -31,13 +33,20 @@ class ReleasedCandidates(Staged):
         return self.candidates(docs)
 
     def covers(self, other: "ReleasedCandidates") -> bool | None:
-        """Whether these hold every word of ``other``, stages aside; None where only docs tell."""
+        """Return whether these contain every word of ``other``; None if only docs tell.
+
+        Stages are ignored.
+        """
         told = getattr(self.candidates, "covers", None)
         return None if told is None else told(other.candidates)
 
     def in_training(self, docs: Sequence[Doc], update: int) -> list[np.ndarray]:
-        """Those of an update, from 0. Raises LatentError where a word of these docs may be chosen
-        in a stage that is not over and not in the next."""
+        """Return the candidates of an update, from 0.
+
+        Raises:
+            LatentError: if a word of these docs may be chosen in the present or a later stage, and
+                not in the one after it.
+        """
         present, *later = in_order(self, update)
         result = may = present(docs)
         for smaller, larger in pairwise([present, *later]):
@@ -56,14 +65,14 @@ class ReleasedCandidates(Staged):
 
 
 def in_order(candidates: ReleasedCandidates, update: int = 0) -> list[ReleasedCandidates]:
-    """The stages that are not over at an update, and what follows them."""
+    """Return the stages that are not over at an update, and the candidates after them."""
     return [*(stage for end, stage in candidates.stages if update < end), candidates]
 
 
 def present_candidates(
     candidates: Candidates, docs: Sequence[Doc], update: int | None
 ) -> list[np.ndarray]:
-    """Of any candidates those in an update of training; for prediction where it is None."""
+    """Return the candidates of an update of training, or of prediction if it is None."""
     if update is None or not isinstance(candidates, ReleasedCandidates):
         return candidates(docs)
     return candidates.in_training(docs, update)
@@ -72,17 +81,21 @@ def present_candidates(
 def build_released_candidates_v1(
     restricted: Candidates, free: Candidates | None, release_at: int
 ) -> Candidates:
-    """restricted: which words may be chosen in the first updates of the weights.
-    free: which from then on, and at prediction; None for all. They have to hold all words of those
-        before: where only docs tell, this is looked at in each batch until the release.
-    release_at: number of updates under the restriction, at least 1.
+    """Build candidates that are extended after a number of updates.
 
-    Each of the two may be released itself.
+    Each of the two may itself be released.
+
+    Args:
+        restricted: words that may be chosen in the first updates of the weights.
+        free: words that may be chosen from then on, and at prediction; None for all. They must
+            contain all earlier ones. If only docs tell, this is checked in each batch until the
+            release.
+        release_at: number of updates under the restriction, at least 1.
     """
     first, then = _with_stages(restricted), _with_stages(free or AllWords())
     made = follow(first, then, release_at)
     for smaller, larger in pairwise(in_order(made)):
-        # What only docs tell is looked at in training.
+        # If only docs tell, training checks it.
         if larger.covers(smaller) is False:
             raise LatentError(
                 f"A release of candidates from {smaller.name} to {larger.name}: the second do not "

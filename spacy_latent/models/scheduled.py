@@ -1,4 +1,4 @@
-"""A setting that is a number or follows a schedule."""
+"""Settings that are a number or follow a schedule."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -7,12 +7,14 @@ from spacy_latent.errors import LatentError
 
 
 class Scheduled:
-    """The value at each training update of a number or a Thinc schedule.
+    """Value at each training update of a number or a Thinc schedule.
 
-    Thinc's schedules are generators, which can be neither copied nor pickled. The values drawn so
-    far are kept, so copies share them; a pickled copy stays at the last value drawn.
+    Thinc's schedules are generators, which can be neither copied nor pickled. The drawn values are
+    kept, so copies share them. A pickled copy stays at the last value drawn.
 
-    setting: what messages call it.
+    Args:
+        values: a number or a schedule.
+        setting: name of the setting in messages.
     """
 
     expected = "a finite number of at least 0"

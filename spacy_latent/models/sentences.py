@@ -1,4 +1,4 @@
-"""Where the sentences of a doc are: what stands on it, and scores for the rest."""
+"""Sentence boundaries of a doc from its annotation, and from scores for the other tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Bounds = list[tuple[int, ...]]
 
 
 def white_space(docs: Sequence[Doc]) -> list[np.ndarray | None]:
-    """Which tokens of each doc are white space, ``(n,)`` bool; None where none is."""
+    """Return a mask of the white space of each doc, ``(n,)`` bool; None without white space."""
     found = []
     for doc in docs:
         spaces = doc.to_array(IS_SPACE).astype(bool)
@@ -22,14 +22,17 @@ def white_space(docs: Sequence[Doc]) -> list[np.ndarray | None]:
 
 
 def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
-    """(start, end) of each sentence of a doc with tokens.
+    """Return (start, end) of each sentence of a doc with tokens.
 
-    What is set on the doc stays: a token starts a sentence (``token.is_sent_start`` is true), or it
-    does not (false). Others start one where their score is above 0. White space starts none: it
-    belongs to the sentence before it, or at the start of the doc to the one after it. A sentence of
-    more than ``max_length`` tokens is parted where the scores are highest.
+    Annotation of the doc is kept: a token starts a sentence (``token.is_sent_start`` is true) or
+    does not (false). Other tokens start a sentence if their score is above 0. White space starts no
+    sentence. It belongs to the sentence before it, or at the start of the doc to the one after it.
+    A sentence of more than ``max_length`` tokens is split at the highest scores.
 
-    scores: ``(n,)`` log-odds.
+    Args:
+        doc: a doc with tokens.
+        scores: ``(n,)`` log-odds.
+        max_length: bound on the tokens of a sentence.
     """
     known: Any = doc.to_array([SENT_START, IS_SPACE]).view("int64")
     free = known[:, 0] == 0
@@ -38,18 +41,23 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
     if spaces[0] and not spaces.all():
         likely[: int(np.argmin(spaces)) + 1] = -np.inf
     starts = np.where(free, likely > 0, known[:, 0] == 1)
-    # Above all where nothing else says that there is no start.
+    # Annotated tokens and white space are the last choice for a split.
     return bounds(starts, np.where(free, likely, -np.inf), max_length)
 
 
 def set_sentences(doc: Doc, max_length: int) -> Bounds:
-    """As :func:`find_sentences`, by what is set on the doc alone."""
+    """Return the sentences of :func:`find_sentences` from the annotation of the doc alone."""
     return find_sentences(doc, np.full(len(doc), -np.inf), max_length)
 
 
 def bounds(starts: np.ndarray, scores: np.ndarray, max_length: int) -> Bounds:
-    """(start, end) of runs that begin at the first token and where ``starts`` ``(n,)`` says so,
-    longer ones parted where ``scores`` ``(n,)`` are highest."""
+    """Return (start, end) of runs that begin at the first token and at ``starts``.
+
+    Args:
+        starts: ``(n,)`` bool.
+        scores: ``(n,)``. Longer runs are split at the highest scores.
+        max_length: bound on the tokens of a run.
+    """
     first = np.union1d([0], np.flatnonzero(starts)).tolist()
     found: Bounds = []
     for start, end in zip(first, [*first[1:], len(starts)]):
@@ -61,7 +69,7 @@ def _parted(start: int, end: int, scores: np.ndarray, max_length: int) -> Bounds
     size = end - start
     if size <= max_length:
         return [(start, end)]
-    # In its middle half, so that no single words are cut off.
+    # Split in the middle half, so that no single words remain.
     low, high = start + max(1, size // 4), end - size // 4
     middle = start + size // 2
     inner = scores[low:high]
@@ -73,11 +81,15 @@ def _parted(start: int, end: int, scores: np.ndarray, max_length: int) -> Bounds
 
 
 def hosts_of_space(spaces: np.ndarray) -> np.ndarray | None:
-    """For each token of a sentence, from 0, that which it hangs on if it is white space, ``(n,)``:
-    the word before it, or after it where there is none; −1 for words. None without white space, or
-    without words.
+    """Return the head of each token of white space in a sentence, ``(n,)``, from 0.
 
-    spaces: ``(n,)`` bool.
+    It is the word before the white space, or without one the first word after it. Words have −1.
+
+    Args:
+        spaces: ``(n,)`` bool.
+
+    Returns:
+        The heads, None without white space or without words.
     """
     if not spaces.any() or spaces.all():
         return None

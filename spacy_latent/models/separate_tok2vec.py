@@ -1,4 +1,4 @@
-"""Two embedders, one for what the structure composes and one for the scorer that finds it."""
+"""Two embedders, one for the composer of a structure and one for its scorer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,16 +17,24 @@ NAME = "separate_tok2vec"
 def build_separate_tok2vec_v1(
     composer: Model[list[Doc], list[Floats2d]], scorer: Model[list[Doc], list[Floats2d]]
 ) -> Model[list[Doc], list[Floats2d]]:
-    """A tok2vec for models with a latent structure, whose composer then reads one embedder and
-    whose scorer reads another; what one of them learns does not move what the other reads.
+    """Build a tok2vec for models with a latent structure, with separate embedders.
 
-    Words that are alike for the task need not be alike for the structure. With a shared embedder,
-    a scorer that starts after the composer has learned reads vectors made for the composer: of
-    numbers in the order of their value, say, where all the structure asks is that they are numbers.
-    The scorer's own may also see context that the composer is not to see.
+    The composer reads one embedder and the scorer the other. Training one of them does not change
+    the input of the other.
 
-    composer, scorer: of any widths.
-    RETURNS: rows of both, one after the other: ``(n, width of composer + width of scorer)``.
+    Words that are similar for the task need not be similar for the structure. With a shared
+    embedder, a scorer that starts after the composer has learned reads vectors made for the
+    composer. For example, they may order numbers by value, although the structure only needs to
+    know that they are numbers. The scorer's embedder may also see context that the composer must
+    not see.
+
+    Args:
+        composer: embedder of any width.
+        scorer: embedder of any width.
+
+    Returns:
+        Model whose rows are those of both, concatenated: ``(n, width of composer + width of
+        scorer)``.
     """
     for half in (composer, scorer):
         refuse_separate("SeparateTok2Vec", half)
@@ -63,8 +71,11 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[list[Flo
 
 
 def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
-    """Of the rows of an embedder that is initialized: a number, or of two embedders those of the
-    composer's and the scorer's; None where neither it nor a doc of ``docs`` tells."""
+    """Return the width of the rows of an initialized embedder.
+
+    Two embedders have a list of the composer's and the scorer's width. The result is None if
+    neither the embedder nor a doc of ``docs`` determines it.
+    """
     if tok2vec.name == NAME:
         widths = [width_of(half, docs) for half in tok2vec.layers]
         known = [width for width in widths if isinstance(width, int)]
@@ -76,12 +87,12 @@ def width_of(tok2vec: Model, docs: Sequence[Doc]) -> Width | None:
 
 
 def total(width: Width) -> int:
-    """Of whole rows."""
+    """Return the width of whole rows."""
     return width if isinstance(width, int) else sum(width)
 
 
 def refuse_separate(name: str, tok2vec: Model) -> None:
-    """For models that have no use for two embedders."""
+    """Raise an error in models that have no use for two embedders."""
     if tok2vec.name == NAME:
         raise IncompatiblePair(
             name,

@@ -1,4 +1,4 @@
-"""The Thinc model around a torch module that is built when the width of its input is known."""
+"""Thinc model around a torch module that is built when the width of its input is known."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -29,10 +29,18 @@ def shim_model(
     staged: Sequence[Staged] = (),
     learn_rates: dict[str, float] | None = None,
 ) -> Model:
-    """build: makes the module, which has an ``output_width``, for the width of the input. width: of
-    the output, None if it is not known. staged: as in LatentShim. learn_rates: beside the
-    scorer's, as there. For the other arguments see
-    ``build_latent_tok2vec_v1``."""
+    """Build the Thinc model; for other arguments see ``build_latent_tok2vec_v1``.
+
+    Args:
+        name: name of the model.
+        forward: its forward function.
+        build: function that makes the module for the width of the input. The module has an
+            ``output_width``.
+        input_width: width of the input, None if it is not known.
+        width: width of the output, None if it is not known.
+        staged: see LatentShim.
+        learn_rates: see LatentShim, in addition to the scorer's rate.
+    """
     if scorer_learn_rate < 0:
         raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
     if dropout is not None and not 0 <= dropout < 1:
@@ -54,7 +62,7 @@ def shim_model(
 
 
 def set_input_width(model: Model, width: Width) -> None:
-    """Build the module for an input of ``width`` features, with fresh weights."""
+    """Build the module for an input of ``width`` features, with new weights."""
     model.set_dim("nI", total(width), force=True)
     shim: Any = model.shims[0]
     shim.build(width)
@@ -72,7 +80,7 @@ def _init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def initialize_over(tok2vec: Model, latent: Model, X: Any) -> None:
-    """Initialize an embedder, and for its width the model of the latent layer above it."""
+    """Initialize an embedder, and the model of the latent layer above it for its width."""
     docs = with_tokens(X)
     tok2vec.initialize(X=docs)
     width = width_of(tok2vec, docs or [])
@@ -83,8 +91,10 @@ def initialize_over(tok2vec: Model, latent: Model, X: Any) -> None:
 
 
 def rows_of(model: Model, arrays: Sequence[Floats2d], requires_grad: bool = False) -> Tensor:
-    """The rows ``(N, width)`` of all docs, one doc after the other, on the device of the module.
-    There is at least one array."""
+    """Return the rows ``(N, width)`` of all docs, one doc after the other, on the module's device.
+
+    There is at least one array.
+    """
     ops: Any = model.ops
     shim: Any = model.shims[0]
     rows = ops.xp.concatenate([ops.asarray2f(array) for array in arrays])
@@ -93,8 +103,11 @@ def rows_of(model: Model, arrays: Sequence[Floats2d], requires_grad: bool = Fals
 
 
 def refuse_not_finite() -> NoReturn:
-    """What a prediction says of its vectors. In training a step that overflows in half precision is
-    skipped; here it would be hidden."""
+    """Raise an error for a prediction with vectors that are not finite.
+
+    In training, a step that overflows in half precision is skipped. In prediction the overflow
+    would be hidden.
+    """
     raise LatentError(
         "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
         "embedder's vectors, are not finite: train again with a lower learning rate or "

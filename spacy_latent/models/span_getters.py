@@ -1,4 +1,4 @@
-"""Which tokens share one structure: a sentence, or a window where sentences are not known."""
+"""Spans of tokens that share one structure: sentences, or windows if sentences are not known."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,10 +15,11 @@ SpanGetter = Callable[[Sequence[Doc]], list[list[tuple[int, ...]]]]
 
 
 class SentenceSpans:
-    """One span per sentence where the doc has sentence boundaries, else windows over the doc.
+    """One span per sentence if the doc has sentence boundaries, otherwise windows over the doc.
 
-    max_length: bound on the tokens of a span. Longer ones are split into the smallest number of
-        spans of nearly equal length, with one warning; no token is left out.
+    Args:
+        max_length: bound on the tokens of a span. Longer ones are split into the smallest number of
+            spans of nearly equal length, with one warning; no token is left out.
     """
 
     def __init__(self, max_length: int = 128) -> None:
@@ -31,7 +32,7 @@ class SentenceSpans:
         return [self._split(doc) for doc in docs]
 
     def _starts(self, doc: Doc) -> list[int]:
-        """Token offsets of the sentences of a doc that is not empty."""
+        """Return the token offsets of the sentences of a doc that is not empty."""
         if "sents" in doc.user_hooks:
             # Hooks may give them in any order, and need not cover the doc.
             return sorted({0, *(sentence.start for sentence in doc.sents if len(sentence))})
@@ -67,18 +68,22 @@ class SentenceSpans:
 
 
 class DocSpans(SentenceSpans):
-    """Windows over the doc, whatever its sentence boundaries."""
+    """Windows over the doc, regardless of its sentence boundaries."""
 
     def _starts(self, doc: Doc) -> list[int]:
         return [0]
 
 
 class PairSpans:
-    """The two texts of each doc: the span under ``doc.spans[first]`` and that under
-    ``doc.spans[second]``. Where one of them is empty there is no pair.
+    """Two texts of each doc: the spans under ``doc.spans[first]`` and ``doc.spans[second]``.
 
-    max_length: bound on the tokens of each text. A longer pair is split, both of its texts into as
-        many pieces of nearly equal length, with one warning; no token is left out.
+    If one of them is empty, there is no pair.
+
+    Args:
+        first: name of the span group of the first text.
+        second: name of the span group of the second text.
+        max_length: bound on the tokens of each text. Both texts of a longer pair are split into the
+            same number of pieces of nearly equal length, with one warning; no token is left out.
     """
 
     def __init__(self, first: str = "a", second: str = "b", max_length: int = 512) -> None:
@@ -94,9 +99,10 @@ class PairSpans:
         return [self._split(doc) for doc in docs]
 
     def texts(self, doc: Doc) -> list[tuple[int, int]]:
-        """Token offsets of the first and the second text.
+        """Return the token offsets of the first and the second text.
 
-        Raises LatentError if the doc has tokens and not one span for each text, or they overlap.
+        Raises:
+            LatentError: if the doc has tokens and not exactly one span for each text.
         """
         return [self._text(doc, key) for key in self.keys]
 

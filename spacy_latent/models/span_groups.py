@@ -1,4 +1,4 @@
-"""Spans of a batch of docs in groups that are padded to a common length, and back to rows."""
+"""Groups of spans of a batch of docs, padded to a common length, and their rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spacy_latent.kernels.transfers import send_together
 # other_end): token offsets.
 Spans = list[list[tuple[int, ...]]]
 
-# A group of spans is padded to its longest; these bound what that may cost.
+# A group of spans is padded to its longest; these bound the cost of that.
 MAX_CELLS = 1 << 22
 ALWAYS_TOGETHER = 16
 
@@ -26,10 +26,11 @@ ALWAYS_TOGETHER = 16
 class Group:
     """Spans, or pairs of spans, that are padded to a common length.
 
-    members: for each of the B spans its doc and its place among the doc's spans.
-    rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding. Of a pair those of the
-        first span, and then at once those of the second.
-    lengths: ``(B,)`` int64, or ``(B, 2)`` for pairs.
+    Attributes:
+        members: for each of the B spans its doc and its place among the doc's spans.
+        rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding. A pair has the
+            rows of the first span, directly followed by those of the second.
+        lengths: ``(B,)`` int64, or ``(B, 2)`` for pairs.
     """
 
     members: list[tuple[int, int]]
@@ -39,11 +40,14 @@ class Group:
 
 @dataclass
 class Placed:
-    """Groups of a batch of rows on a device.
+    """Groups of a batch of N rows on a device.
 
-    rows, lengths: those of each group. cells: ``(N,)`` int64, of each of the N rows its cell, where
-    the groups' cells come one after the other; their number where a row is in no span. others: what
-    was sent with them.
+    Attributes:
+        rows: rows of each group.
+        lengths: lengths of each group.
+        cells: ``(N,)`` int64, for each row its cell, if the cells of all groups come one after the
+            other. It is the number of cells if the row is in no span.
+        others: tensors that were sent with them.
     """
 
     rows: list[Tensor]
@@ -55,19 +59,26 @@ class Placed:
     def of(
         cls, groups: Sequence[Group], count: int, device: torch.device, *others: Tensor
     ) -> Placed:
-        """By one transfer, without a wait. count: of the rows."""
+        """Send groups to a device in one transfer, without waiting.
+
+        Args:
+            groups: groups of spans.
+            count: number of rows.
+            device: the device.
+            others: further tensors.
+        """
         rows, lengths = [group.rows for group in groups], [group.lengths for group in groups]
         sent = send_together([_cells_of_rows(groups, count), *rows, *lengths, *others], device)
         ends = 1 + len(groups), 1 + 2 * len(groups)
         return cls(sent[1 : ends[0]], sent[ends[0] : ends[1]], sent[0], sent[ends[1] :])
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows and lengths of each group."""
+        """Return an iterator over rows and lengths of each group."""
         return zip(self.rows, self.lengths)
 
 
 def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS) -> list[Group]:
-    """Put spans of similar length together, so that one long span does not pad all the others."""
+    """Group spans of similar length, so that one long span does not pad all the others."""
     if len(spans) != len(lengths):
         raise LatentError(
             f"The span getter gave spans for {number_of(len(spans), 'doc')}; expected a list for "
@@ -113,7 +124,7 @@ def group_spans(lengths: Sequence[int], spans: Spans, max_cells: int = MAX_CELLS
 
 
 def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> None:
-    """Refuse spans of a doc that hold something else than its tokens, or some of them twice."""
+    """Raise an error for spans of a doc that are out of range or overlap."""
     last = 0
     for start, end in sorted(span[k : k + 2] for span in spans for k in range(0, len(span), 2)):
         if not last <= start < end <= length:
@@ -131,13 +142,15 @@ def _check_spans(spans: list[tuple[int, ...]], length: int, paired: bool) -> Non
 
 
 def of_group(given: Given | None, group: Group) -> list[np.ndarray | None] | None:
-    """Those of the group's spans."""
+    """Return the given structures of the group's spans."""
     return None if given is None else [given[d][s] for d, s in group.members]
 
 
 def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, width: int) -> Tensor:
-    """Padded groups, each ``(K, B, n, width)``, as cells ``(K, C, width)``, see :class:`Placed`; at
-    the end one of zeros where a row is in no span, or there is none."""
+    """Concatenate padded groups, each ``(K, B, n, width)``, to cells ``(K, C, width)``.
+
+    See :class:`Placed`. If a row is in no span, or there is no span, a cell of zeros follows.
+    """
     flat = [part.flatten(1, 2) for part in composed]
     if not flat or sum(int(group.lengths.sum()) for group in groups) < rows.shape[0]:
         count = len(flat[0]) if flat else 1
@@ -146,8 +159,11 @@ def side_by_side(composed: list[Tensor], groups: list[Group], rows: Tensor, widt
 
 
 def no_loss(rows: Tensor) -> Tensor:
-    """0, with a gradient of 0 for these rows, whatever is in them: what there is to learn where
-    nothing was made of them. A loss without a gradient is a mistake elsewhere."""
+    """Return 0, with a gradient of 0 for these rows, even if they are not finite.
+
+    It is the loss if nothing was computed from the rows. A loss without a gradient would be an
+    error elsewhere.
+    """
     return rows[:0].sum()
 
 

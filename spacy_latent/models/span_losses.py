@@ -1,10 +1,10 @@
-"""What labelled spans learn from, and how sure they are: a chart over all binary trees, whose spans
-have one class each, of which class 0 is "no label".
+"""Losses and predictions of labelled spans, from a chart over all binary trees.
 
-The annotation says which spans have a label. A tree agrees with it that holds those, each with its
-label, and no other labelled span; spans without a label are summed out: the partially observed
-TreeCRF of Fu et al. (2021). The sum over classes is taken in each span before the chart, so that
-this is the chart of trees without labels; see :mod:`spacy_latent.kernels.labelled_spans`.
+Each span of a tree has one class, and class 0 is "no label". The annotation gives the spans that
+have a label. A tree agrees if it has exactly these labelled spans with their labels. Spans without
+a label are summed out, as in the partially observed TreeCRF of Fu et al. (2021). Classes are summed
+in each span before the chart. The chart is then that of trees without labels; see
+:mod:`spacy_latent.kernels.labelled_spans`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from spacy_latent.structures.copies import of_copies
 # A span of a doc, start and end, with the classes that it may have.
 Observed = tuple[int, int, tuple[int, ...]]
 TREES = ConstituencyTree()
-# Of two spans that cross, or two labels of one span that exclude each other, one is less probable:
-# than one half, and than what sums in float32 leave open.
+# At most one of two crossing spans, or of two exclusive labels of a span, is more probable than one
+# half. The margin is for rounding of sums in float32.
 SURE = 0.501
 
 
 @dataclass
 class Gold:
-    """What the annotation says of a group of pieces.
+    """Annotation of a group of pieces.
 
-    cells: ``(3, O)`` int64, piece, first and last token of each observed span.
-    numbers: ``(O,)`` int64, which cell of the group's each of them is.
-    classes: ``(C, O)`` bool, those that it may have.
+    Attributes:
+        cells: ``(3, O)`` int64, piece, first and last token of each observed span.
+        numbers: ``(O,)`` int64, its cell among those of the group.
+        classes: ``(C, O)`` bool, the classes that it may have.
     """
 
     cells: Tensor
@@ -50,7 +51,13 @@ class Gold:
 
     @classmethod
     def of(cls, pieces: Sequence[Sequence[Observed]], group_cells: SpanCells, classes: int) -> Gold:
-        """pieces: of each its spans, which do not cross, from its own start."""
+        """Return the annotation of a group.
+
+        Args:
+            pieces: observed spans of each piece, counted from its start. They do not cross.
+            group_cells: cells of the group.
+            classes: number of classes.
+        """
         places = [(b, start, end - 1) for b, piece in enumerate(pieces) for start, end, _ in piece]
         known = [own for piece in pieces for _, _, own in piece]
         cells = np.array(places, dtype="int64").reshape(-1, 3).T.copy()
@@ -61,7 +68,7 @@ class Gold:
         return cls(*(torch.from_numpy(array) for array in (cells, numbers, may_be)))
 
     def crossing(self, batch: int, n: int) -> Tensor:
-        """``(batch, n, n)`` bool, spans that no tree has."""
+        """Return a mask of the spans that cross an observed span, ``(batch, n, n)`` bool."""
         crossing = np.zeros((batch, n, n), dtype=bool)
         for b, first, last in self.cells.T.tolist():
             # From before the span into it, and from inside to behind it.
@@ -88,7 +95,7 @@ def losses_and_gradient(
             ``(C, B)`` bool on the CPU; None for class 0 alone.
 
     Returns:
-        The losses in nats, ``(B,)`` float64, and the gradient, as the scores.
+        The losses in nats, ``(B,)`` float64, and the gradient, with the shape of the scores.
     """
     if scores.device.type != "cpu" or unlabelled is not None:
         return losses_by_tensors(scores, lengths, gold, cells, unlabelled)
@@ -116,7 +123,7 @@ def losses_by_tensors(
     cells: SpanCells,
     unlabelled: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return :func:`losses_and_gradient` by operations of torch, on the device of the scores."""
+    """Return the result of :func:`losses_and_gradient` by torch, on the device of the scores."""
     given = [gold.cells, gold.numbers, gold.classes, gold.crossing(scores.shape[2], cells.n)]
     if unlabelled is not None:
         given.append(unlabelled)
@@ -148,15 +155,22 @@ def losses_by_tensors(
 
 
 def clear_padding(values: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
-    """``values`` ``(C, P, B)`` with 0 written where there is no span: what scores hold there may be
-    NaN, which no product with 0 takes away."""
+    """Set ``values`` ``(C, P, B)`` to 0 in cells without a span, and return them.
+
+    Scores of these cells may be NaN, which a product with 0 does not remove.
+    """
     return values.masked_fill_(cells.last.to(values.device)[:, None] >= lengths, 0.0)
 
 
 def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of ``scores`` ``(C, P, B)`` the sum over classes in the logarithm, ``(P, B)``, and shares of
-    classes ``(C, P, B)``, which are to be divided by their sum ``(P, B)``. Classes come first: sums
-    over a last axis of a few entries are slow."""
+    """Return the log-sum-exp over classes, ``(P, B)``, and shares of classes.
+
+    The shares ``(C, P, B)`` must be divided by their sum ``(P, B)``, the third result. Classes are
+    the first axis: sums over a short last axis are slow.
+
+    Args:
+        scores: ``(C, P, B)``.
+    """
     top = scores.amax(0)
     shares = (scores - top).exp_()
     total = shares.sum(0)
@@ -164,17 +178,21 @@ def fold_by_tensors(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def best_compatible(gains: Tensor, lengths: Tensor) -> Tensor:
-    """Of spans with a gain above 0, ``(B, n, n)``, those that together have the greatest, among
-    such as do not cross; bool."""
+    """Return the spans with the largest sum of gains that do not cross each other, bool.
+
+    Args:
+        gains: ``(B, n, n)``. Only spans with a gain above 0 are chosen.
+        lengths: ``(B,)``.
+    """
     return (TREES.map(gains.clamp_min(0.0), lengths) > 0) & (gains > 0)
 
 
 def most_compatible(observed: Sequence[tuple[int, int]]) -> list[bool]:
-    """Which spans to keep so that none crosses another and as few as possible are left out."""
+    """Return which spans to keep, so that no two cross and as few as possible are left out."""
     kept = [True] * len(observed)
     if not crosses(observed):
         return kept
-    # Most spans of a long text have no part in it.
+    # Most spans of a long text cross no other.
     starts, ends = np.array(observed, dtype="int64").T
     crossing = np.zeros(len(observed), dtype=bool)
     for i, (start, end) in enumerate(observed):
@@ -192,7 +210,10 @@ def most_compatible(observed: Sequence[tuple[int, int]]) -> list[bool]:
 
 
 def _leave_out(observed: Sequence[tuple[int, int]], cluster: list[int], kept: list[bool]) -> None:
-    """Of spans that overlap, on a chart with a token for each stretch between their ends."""
+    """Choose among overlapping spans, on a chart of the stretches between their ends.
+
+    Each stretch is one token of the chart.
+    """
     ends = sorted({end for i in cluster for end in observed[i]})
     number = {end: place for place, end in enumerate(ends)}
     n = len(ends) - 1
@@ -206,7 +227,7 @@ def _leave_out(observed: Sequence[tuple[int, int]], cluster: list[int], kept: li
 
 
 def crosses(observed: Sequence[tuple[int, int]]) -> bool:
-    """Whether two of the spans overlap and neither holds the other."""
+    """Return whether two of the spans overlap and neither contains the other."""
     around: list[int] = []
     for start, end in sorted(observed, key=lambda span: (span[0], -span[1])):
         while around and around[-1] <= start:
@@ -221,7 +242,7 @@ def crosses(observed: Sequence[tuple[int, int]]) -> bool:
 
 
 def place_of(pieces: Sequence[tuple[int, ...]], start: int, end: int) -> int | None:
-    """The piece of a doc that holds the whole span, or None."""
+    """Return the piece of a doc that contains the whole span, or None."""
     return next(
         (s for s, piece in enumerate(pieces) if piece[0] <= start and end <= piece[1]), None
     )
@@ -266,7 +287,14 @@ def loss_and_gradient(
 
 @dataclass
 class LabelledSpan:
-    """start, end: of the doc. label: its number. probability: of this span with this label."""
+    """Span of a doc with a label.
+
+    Attributes:
+        start: first token.
+        end: token after the last.
+        label: number of the label.
+        probability: probability of this span with this label.
+    """
 
     start: int
     end: int
@@ -276,10 +304,13 @@ class LabelledSpan:
 
 @dataclass
 class FoundSpans:
-    """Of one piece of a doc.
+    """Spans of one piece of a doc.
 
-    chosen: none of which crosses another, the outer ones first.
-    likely: all at least so probable as is asked for.
+    Attributes:
+        start: first token of the piece.
+        end: token after its last.
+        chosen: predicted spans, which do not cross each other, the outer ones first.
+        likely: all spans with at least the requested probability.
     """
 
     start: int
@@ -288,25 +319,31 @@ class FoundSpans:
     likely: list[LabelledSpan]
 
 
-# Least that is taken off the scores of what is forbidden. Not infinite: a span then has some class
-# all the same, and trees that cross what is forced one probability or another.
+# Least penalty on the scores of forbidden parts. It is finite, so that a span still has some class,
+# and trees that cross a forced span still have a probability.
 FORBIDDEN = 1e4
 
 
 def edit_spans(
     found: SpanScores, label_sets: Sequence[Sequence[int]], asked: Intervention
 ) -> SpanScores:
-    """The scores of one doc by which its labelled spans are as an intervention asks.
+    """Return the scores of one doc, changed so that its labelled spans satisfy an intervention.
 
-    label_sets: as of :func:`find_spans`. Raises LatentError for a part that no tree has, and
-    NothingLeft where one that is forced is forbidden as well, or crossed by another.
+    Args:
+        found: scores.
+        label_sets: see :func:`find_spans`.
+        asked: the intervention.
+
+    Raises:
+        LatentError: if no tree has a part of the intervention.
+        NothingLeft: if a forced span is also forbidden, or crosses another forced one.
     """
     made: list[Tensor] = [xp2torch(array).clone() / asked.temperature for array in found.scores]
     has = [
         [label in known for known in label_sets]
         for label in range(1 + max((label for known in label_sets for label in known), default=-1))
     ]
-    # More than all spans of a tree can weigh against it.
+    # More than the scores of all spans of a tree can outweigh.
     largest = max([float(part.abs().max()) for part in made if part.numel()], default=0.0)
     words = max((int(group.lengths.max()) for group in found.groups), default=0)
     penalty = max(FORBIDDEN, 4.0 * words * largest)
@@ -333,7 +370,7 @@ def edit_spans(
 def _cell_of(
     found: SpanScores, made: Sequence[Tensor], start: int, part: Sequence[int], labels: int
 ) -> tuple[Tensor, SpanCells, int, int]:
-    """Scores, cells, piece and cell of a labelled span of the piece that begins at ``start``."""
+    """Return scores, cells, piece and cell of a labelled span of the piece at token ``start``."""
     for group, cells, scores in zip(found.groups, found.cells, made):
         for b, (d, s) in enumerate(group.members):
             if found.spans[d][s][0] != start or len(part) != 3:
@@ -351,14 +388,18 @@ def _cell_of(
 def find_spans(
     found: SpanScores, label_sets: Sequence[Sequence[int]], threshold: float, least: float | None
 ) -> list[list[FoundSpans]]:
-    """For each doc what there is in each of its pieces.
+    """Return the spans of each piece of each doc.
 
-    The chosen spans have, each with its label, a probability of ``threshold`` or more, and together
-    the greatest sum of what is above it, among sets of which none crosses another. Of two that
-    cross at most one is more probable than .5, so that with such a threshold all are chosen.
+    The chosen spans have, each with its label, a probability of at least ``threshold``. Among all
+    sets of spans that do not cross, they have the largest sum of probability above the threshold.
+    At most one of two crossing spans is more probable than .5. With such a threshold all spans
+    above it are chosen.
 
-    label_sets: the labels of each class but the first.
-    least: that of ``likely`` spans, or None for none of these.
+    Args:
+        found: scores.
+        label_sets: the labels of each class except the first.
+        threshold: least probability of chosen spans.
+        least: least probability of ``likely`` spans, or None for no such spans.
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
@@ -383,11 +424,15 @@ def find_spans(
 
 @dataclass
 class LikelySpans:
-    """The K spans of a group of which some label is probable, few of many: labels of others, which
-    no label of theirs can be more probable than, are not looked at.
+    """The K spans of a group with a probable label, few of many.
 
-    item, first, last: ``(K,)`` int64, of which piece, and its first and last token there.
-    of_labels: ``(L, K)``, probabilities of a span with each label.
+    A label is at most as probable as its span. Labels of improbable spans are not computed.
+
+    Attributes:
+        item: ``(K,)`` int64, piece of each span.
+        first: ``(K,)`` int64, its first token in the piece.
+        last: ``(K,)`` int64, its last token in the piece.
+        of_labels: ``(L, K)``, probabilities of a span with each label.
     """
 
     item: Tensor
@@ -399,8 +444,18 @@ class LikelySpans:
     def of(
         cls, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor, least: float
     ) -> LikelySpans:
-        """scores: ``(C, P, B)``. member: ``(C − 1, L)``, 1 where a class but the first has a label.
-        least: how probable a label has to be. Raises InvalidScores where a score is not finite."""
+        """Return the spans with a label of at least a given probability.
+
+        Args:
+            scores: ``(C, P, B)``.
+            lengths: ``(B,)``.
+            cells: cells of the spans.
+            member: ``(C − 1, L)``, 1 if a class, without the first, has a label.
+            least: least probability of a label.
+
+        Raises:
+            InvalidScores: if a score is not finite.
+        """
         if scores.device.type == "cpu":
             chart = torch.empty(scores.shape[2], cells.n, cells.n, dtype=torch.float64)
             spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
@@ -408,7 +463,7 @@ class LikelySpans:
         else:
             chart = cells.chart(scores.logsumexp(0))
         marginals = TREES.marginals(chart, lengths)
-        # Longer spans than the widest cells have no class.
+        # Spans longer than the longest cells have no class.
         likely = (marginals >= least) & (marginals > 0.0)
         item, first, last = likely.nonzero(as_tuple=True)
         starts = torch.tensor(cells.starts, device=first.device)
@@ -425,23 +480,28 @@ class LikelySpans:
 
 
 def _alone(member: Tensor) -> bool:
-    """Whether each class is one label, in their order."""
+    """Return whether each class is one label, in the same order."""
     return member.shape[0] == member.shape[1] and torch.equal(
         member, torch.eye(len(member), dtype=member.dtype, device=member.device)
     )
 
 
 def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float, n: int) -> Tensor:
-    """Which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
+    """Return which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
 
-    member: as of :meth:`LikelySpans.of`. n: tokens of the longest piece.
+    Args:
+        spans: probable spans.
+        member: see :meth:`LikelySpans.of`.
+        lengths: ``(B,)``.
+        threshold: least probability.
+        n: number of tokens of the longest piece.
     """
     of_labels = spans.of_labels
     likely = (of_labels >= threshold) & (of_labels > 0.0)
     sure = _alone(member) and not (likely & (of_labels <= SURE)).any()
     if threshold > SURE or sure or not likely.any():
         return likely
-    # A label at the threshold itself counts for something.
+    # A label exactly at the threshold still has a gain.
     gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
     best, which = (member @ gains).max(0)
     chart = best.new_zeros(len(lengths), n, n, dtype=torch.float64)
@@ -458,7 +518,7 @@ def _put(
     spans: LikelySpans,
     wanted: Tensor,
 ) -> None:
-    """wanted: ``(L, K)`` bool."""
+    """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces."""
     label, place = wanted.nonzero(as_tuple=True)
     values = spans.of_labels[label, place].cpu().numpy()
     ends = spans.first[place], -spans.last[place]

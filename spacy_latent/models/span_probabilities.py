@@ -1,4 +1,4 @@
-"""How probable spans are as entities, whether or not the best sequence of tags has them."""
+"""Probabilities of spans as entities, in the best sequence of tags or not."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.smoothed import smoothed_expectation
 from spacy_latent.structures.tag_sequence import TagSequence
 
-# What a span with its label is: first token, token after its last, number of the label.
+# Span with its label: first token, token after its last, number of the label.
 Place = tuple[int, int, int]
 
 
 class SpanProbabilities:
-    """Of every span with every label, in a group of docs, under the distribution that the loss has
-    learned; see :func:`spacy_latent.models.tag_losses.probabilities`.
+    """Probabilities of all labelled spans in a group of docs, under the learned distribution.
 
-    kind: the loss. chain: of BILUO tags, as ``scheme_tags`` orders them. scores: ``(B, N, K)``.
-    lengths: ``(B,)``.
+    See :func:`spacy_latent.models.tag_losses.probabilities`. A span is one run of tags. Its
+    probability is that of its first tag, times the probability of each further tag given the
+    previous one. A group takes time O(N·K²). Memory is O(N·K) for "crf" and "perceptron", and
+    "quadratic" keeps every pair of tags. Then a span takes time in proportion to its length.
 
-    A span is one run of tags, so that its probability is that of its first tag times those of each
-    further one given the one before. Time O(N·K²) for a group, O(N·K) memory for "crf" and
-    "perceptron"; "quadratic" keeps every pair of tags. Spans then cost no more than their length.
+    Args:
+        kind: name of the loss.
+        chain: chain of BILUO tags, in the order of ``scheme_tags``.
+        scores: ``(B, N, K)``.
+        lengths: ``(B,)``.
     """
 
     def __init__(self, kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor) -> None:
@@ -45,7 +48,7 @@ class SpanProbabilities:
         self._steps = {name: step.cpu().numpy() for name, step in steps.items()}
 
     def of(self, b: int, place: Place) -> float:
-        """Of one span of the b-th doc."""
+        """Return the probability of one span of the b-th doc."""
         start, end, label = place
         if self._mixture is not None:
             return self._mixture[b].get(place, 0.0)
@@ -58,9 +61,11 @@ class SpanProbabilities:
         return value
 
     def above(self, b: int, least: float) -> list[tuple[Place, float]]:
-        """All spans of the b-th doc that are at least so probable, the most probable first.
+        """Return all spans of the b-th doc with at least this probability, the most probable first.
 
-        least: above 0. There are at most 1 / least of them that begin at one token.
+        Args:
+            b: number of the doc.
+            least: least probability, above 0. At most 1 / least of the spans begin at one token.
         """
         if self._mixture is not None:
             found = [(place, p) for place, p in self._mixture[b].items() if p >= least]
@@ -69,7 +74,10 @@ class SpanProbabilities:
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
     def _grown(self, b: int, length: int, least: float) -> list[tuple[Place, float]]:
-        """A span is no more probable than that one begins like it, so these are left early."""
+        """Extend spans token by token, and drop runs that are less probable than ``least``.
+
+        A longer span is no more probable than the run it extends.
+        """
         single, running = self._single[b, :length], self._begin[b, :length].copy()
         found = _places(single, 0, 1, least)
         steps = {name: step[b] for name, step in self._steps.items()}
@@ -94,7 +102,7 @@ def _places(values: np.ndarray, start: int, size: int, least: float) -> list[tup
 
 
 def _steps(of_pairs: Tensor) -> dict[str, Tensor]:
-    """From ``(…, K, K)`` the entries within each label, ``(…, labels)``."""
+    """Return the entries of ``(…, K, K)`` within each label, ``(…, labels)``."""
     count = (of_pairs.shape[-1] - 1) // 4
     begin, inside, last = (1 + 4 * torch.arange(count) + prefix for prefix in range(3))
     return {
@@ -108,8 +116,10 @@ def _steps(of_pairs: Tensor) -> dict[str, Tensor]:
 def _of_crf(
     chain: TagSequence, scores: Tensor, lengths: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Marginals ``(B, N, K)``, and the probabilities of tags given the one before by the sums of
-    all that may follow (Rabiner 1989, section III), in float64."""
+    """Return marginals ``(B, N, K)``, and probabilities of tags given the previous one, in float64.
+
+    The latter use sums over all continuations (Rabiner 1989, section III).
+    """
     assert chain.bound is not None
     between, start, end = (part.double() for part in chain.bound)
     emissions = scores.double()
@@ -148,7 +158,7 @@ def _of_crf(
 def _of_walk(
     chain: TagSequence, scores: Tensor, lengths: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Those of the walk that quadratic smoothing induces."""
+    """Return the same for the walk that quadratic smoothing induces."""
     pairs = chain.chain_scores(scores, lengths)
     walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic").double()
     of_tags = walk.sum(2)
@@ -157,7 +167,7 @@ def _of_walk(
 
 
 def _of_mixture(chain: TagSequence, scores: Tensor, lengths: Tensor) -> list[dict[Place, float]]:
-    """The weight of the sequences of SparseMAP that have each span, by doc."""
+    """Return for each doc the weight of SparseMAP's sequences that have each span."""
     solution = LinearChain().sparsemap(chain.chain_scores(scores, lengths), lengths)
     sequences = solution.atoms.amax(3).argmax(-1).cpu().numpy()
     weights = solution.weights.cpu().numpy()
@@ -172,7 +182,7 @@ def _of_mixture(chain: TagSequence, scores: Tensor, lengths: Tensor) -> list[dic
 
 
 def spans_of_tags(tags: Sequence[int] | np.ndarray) -> list[Place]:
-    """The entities of a valid sequence of BILUO tags, as ``scheme_tags`` numbers them."""
+    """Return the entities of a valid sequence of BILUO tags, numbered as in ``scheme_tags``."""
     found, start = [], 0
     for i, tag in enumerate(np.asarray(tags).tolist()):
         if not tag:

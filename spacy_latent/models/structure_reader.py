@@ -1,4 +1,4 @@
-"""From the arrays of a latent batch to structures that can be written on a Doc."""
+"""Conversion of the arrays of a latent batch to structures that can be written to a Doc."""
 
 from typing import cast
 
@@ -25,15 +25,19 @@ def read_structures(
     threshold: float = 0.01,
     alternatives: int = 0,
 ) -> list[list[SpanStructure]]:
-    """For each doc of the batch the structures of its spans.
+    """Return the structures of the spans, for each doc of the batch.
 
-    level: "map" for the best structure, "probabilities" for those of the parts as well, and for
-        the counters of a scorer that has them.
-    threshold: parts less probable are left out.
-    alternatives: at most so many further structures per span, with their weights: the structures
-        that the estimator itself weighs where it has several, else the support of SparseMAP, else
-        the best ones with their probabilities; none for a structure that only a point of a
-        relaxation is found for.
+    Alternatives are the structures that the estimator itself weights, if it has several. Otherwise
+    they are the support of SparseMAP, or else the best structures with their probabilities. A
+    structure for which only a point of a relaxation is found has none.
+
+    Args:
+        batch: output of the layer.
+        layer: the layer.
+        level: "map" for the best structure; "probabilities" also for those of the parts, and for
+            the counters of a scorer that has them.
+        threshold: least probability of parts.
+        alternatives: largest number of further structures per span, with their weights.
     """
     if level not in LEVELS:
         raise LatentError(f"annotate is {level!r}; expected one of {', '.join(LEVELS)}.")
@@ -60,7 +64,7 @@ def _read_group(
     kind = find_kind(structure.kind)
     best = heads = None
     if isinstance(structure, DependencyTree) and not _has_best(output, layer):
-        # What every prediction pays for, without the way over arcs.
+        # Fast path of every prediction: heads without arrays of arcs.
         lengths = send(group.lengths, output.scores.device)
         heads = _numpy(structure.best_heads(output.scores, lengths))[:, 1:]
     else:
@@ -72,7 +76,7 @@ def _read_group(
     counters = None
     if level == "probabilities" and output.scored is not None and layer.estimator.uses_scores:
         lengths = send(group.lengths, output.scored.device)
-        # What was scored is only kept for one of these.
+        # The scored vectors are kept only for such a scorer.
         scorer = cast(PartScorer, layer.scorer)
         counters = _numpy(scorer.counters(output.scored, lengths))
     others = weights = None
@@ -105,7 +109,7 @@ def _read_group(
 
 
 def _has_best(output: LatentOutput, layer: LatentModule) -> bool:
-    """Whether the draw is the best structure already."""
+    """Return whether the draw is already the best structure."""
     return layer.estimator.hard_at_prediction and output.draw.z.shape[0] == 1
 
 
@@ -116,8 +120,10 @@ def _best(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
 
 
 def _probabilities(output: LatentOutput, layer: LatentModule, lengths: Tensor) -> Tensor:
-    """Those that the estimator composes with; where it takes one hard structure, the marginals if
-    they are tractable."""
+    """Return the probabilities of parts that the estimator composes with.
+
+    If it composes with one hard structure, they are the marginals if these are tractable.
+    """
     draw = output.draw
     if isinstance(layer.structure, MergeSequence):
         return merged_spans(draw.z[0], lengths).spans
@@ -132,8 +138,10 @@ def _probabilities(output: LatentOutput, layer: LatentModule, lengths: Tensor) -
 def alternatives_of(
     output: LatentOutput, layer: LatentModule, lengths: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Structures ``(K, B, *parts)`` and weights ``(K, B)``, see :func:`read_structures`; of a
-    support, all of it, and of the best ones ``count``."""
+    """Return structures ``(K, B, *parts)`` and weights ``(K, B)``, see :func:`read_structures`.
+
+    A support is complete. The best structures are ``count`` many.
+    """
     draw, structure, scores = output.draw, layer.structure, output.scores
     lengths = lengths.to(scores.device)
     if draw.z.shape[0] > 1 or not structure.linear or not layer.estimator.uses_scores:

@@ -1,4 +1,4 @@
-"""Rewards of the structures of a batch of texts, for estimators that judge structures by them."""
+"""Rewards of the structures of a batch of texts, for estimators that use them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,18 @@ def rewards_of(
     component: str,
     like: Tensor,
 ) -> Tensor:
-    """``(K, D)`` in the dtype of ``like`` ``(K, D)``; of a text with several spans the mean, of one
-    without any 0. component: under whose name references have structures."""
+    """Return the rewards ``(K, D)`` in the dtype of ``like`` ``(K, D)``.
+
+    A text with several spans has their mean, a text without spans 0.
+
+    Args:
+        reward: function of structures.
+        examples: pairs of prediction and reference.
+        batch: structures.
+        structure: set of structures.
+        component: name under which references have structures.
+        like: tensor of the result's shape, dtype and device.
+    """
     gold: list[list[np.ndarray | None]] = [[None] * len(spans) for spans in batch.spans]
     if reward.needs_gold:
         gold = gold_structures(examples, batch.spans, component, structure)

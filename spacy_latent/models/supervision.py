@@ -1,4 +1,4 @@
-"""Gold structures of a batch: what a latent layer learns from directly, where there are any."""
+"""Gold structures of a batch, from which a latent layer learns directly."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from spacy_latent.structures.fenchel_young import structured_loss
 
 @dataclass
 class Supervision:
-    """gold: for each doc, for each of its spans, its structure as annotations have it, or None. Of
-        dependency trees some heads may be unknown, −1.
+    """Gold structures of a batch and the settings of their loss.
 
-    weight: of the mean of the loss, per token whose part of the gold structure is known.
-    teacher_forcing: whether the composer gets the gold structure in place of the drawn ones.
-    loss, margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
-    noise, num_samples: of the loss "perturbed": standard deviation of its Gaussian noise, and how
-        often it is drawn.
-    mean: of the loss, once the layer has run. left_out: how many gold structures are not in the set
-        that the layer chooses from; they do not count.
+    Attributes:
+        gold: for each doc and each of its spans, the annotated structure, or None. Some heads of
+            dependency trees may be unknown, −1.
+        weight: weight of the mean loss, per token whose part of the gold structure is known.
+        teacher_forcing: whether the composer gets the gold structure in place of the drawn ones.
+        loss: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
+        margin: see :func:`spacy_latent.structures.fenchel_young.structured_loss`.
+        noise: standard deviation of the Gaussian noise of the loss "perturbed".
+        num_samples: number of draws of this noise.
+        mean: mean loss, once the layer has run.
+        left_out: number of gold structures that are not in the set of the layer; they do not count.
     """
 
     gold: list[list[np.ndarray | None]]
@@ -46,7 +49,7 @@ class Supervision:
     left_out: int = 0
 
     def draw(self, scores: Tensor) -> Tensor | None:
-        """The noise of a batch, ``(num_samples, B, *parts)``; None for losses without."""
+        """Return the noise of a batch, ``(num_samples, B, *parts)``; None for other losses."""
         if self.loss != "perturbed":
             return None
         copies = scores.detach().expand(self.num_samples, *scores.shape)
@@ -59,7 +62,7 @@ class Supervision:
         lengths: Tensor,
         scores: Tensor,
     ) -> Known:
-        """What is known of the spans of a group."""
+        """Return the known structures of the spans of a group."""
         z = torch.zeros_like(scores)
         allowed = torch.ones_like(scores, dtype=torch.bool)
         tokens = lengths.new_zeros(len(members))
@@ -80,7 +83,7 @@ class Supervision:
                 self.left_out += 1
                 continue
             z[b][tuple(slice(0, size) for size in array.shape)] = array.to(z)
-            # Of both texts, for alignments.
+            # Alignments count the tokens of both texts.
             tokens[b] = int(np.sum(length))
         _complete(structure, z, allowed, scores, lengths, partial)
         inside = structure.contains(z, lengths)
@@ -94,11 +97,12 @@ class Supervision:
 class Known:
     """Gold structures of a group of B spans.
 
-    z: ``(B, *parts)``; anything where nothing is known. Where it is known in part, the best
-        structure by the present scores that agrees with it.
-    tokens: ``(B,)``, for how many tokens it is known.
-    allowed: ``(B, *parts)`` bool, the parts that agree with what is known.
-    partial: ``(B,)`` bool, where it is known in part.
+    Attributes:
+        z: ``(B, *parts)``, arbitrary for spans with nothing known. If a structure is partly known,
+            it is the best one under the present scores that agrees.
+        tokens: ``(B,)``, number of tokens with a known part.
+        allowed: ``(B, *parts)`` bool, the parts that agree with the annotation.
+        partial: ``(B,)`` bool, whether the structure is only partly known.
     """
 
     z: Tensor
@@ -115,8 +119,10 @@ def _complete(
     lengths: Tensor,
     partial: Tensor,
 ) -> None:
-    """Put into ``z``, where ``partial`` says, the best structure of the allowed parts, and zeros
-    where there is none."""
+    """Set ``z``, in the items of ``partial``, to the best structure of the allowed parts.
+
+    Items without such a structure get zeros.
+    """
     rows = partial.nonzero().flatten()
     while len(rows):
         restricted = torch.where(allowed[rows], scores[rows].detach(), -torch.inf)
@@ -140,9 +146,9 @@ def supervise(
     lengths: Tensor,
     given: Sequence[np.ndarray | None] | None,
 ) -> tuple[Draw, Tensor, Tensor, int]:
-    """What to compose, the scores, the sum of the losses, and the number of tokens that have gold.
+    """Return the draw to compose, the scores, the sum of losses, and the number of gold tokens.
 
-    given: see :meth:`LatentLayer.read`.
+    See :meth:`LatentLayer.read` for ``given``.
     """
     draw = None
     if given is None or all(one is None for one in given):
@@ -153,7 +159,7 @@ def supervise(
     known = supervision.encode(latent.present_structure, members, lengths, scores)
     counts = known.tokens > 0
     if draw is None:
-        # An estimator whose structures nobody composes may take most of the time.
+        # With teacher forcing the estimator is skipped, since it may take most of the time.
         forced = known.z if supervision.teacher_forcing and bool(counts.all()) else None
         draw = latent.drawn(structure, scores, vectors, lengths, forced)
     here = counts.view(-1, *[1] * structure.part_axes)
@@ -161,7 +167,7 @@ def supervise(
     noise = supervision.draw(scores)
 
     def loss(scores: Tensor, rows: slice | Tensor) -> Tensor:
-        # Whether all trees may be the best one or those that agree, it is under the same noise.
+        # The values of all structures and of the agreeing ones have the same noise.
         drawn = None if noise is None else noise[:, rows]
         settings = supervision.loss, supervision.margin, drawn
         return structured_loss(structure, scores, z[rows], lengths[rows], *settings)
@@ -169,7 +175,7 @@ def supervise(
     losses = loss(scores, slice(None))
     rows = known.partial.nonzero().flatten()
     if len(rows):
-        # Of all structures that agree with what is known, whichever is taken for z.
+        # The value of all structures that agree; the choice of z cancels.
         agreeing = torch.where(known.allowed[rows], scores[rows], -torch.inf)
         losses = losses.index_add(0, rows, loss(agreeing, rows), alpha=-1)
     if supervision.teacher_forcing:
@@ -183,10 +189,11 @@ def gold_structures(
     component: str,
     structure: Structure,
 ) -> list[list[np.ndarray | None]]:
-    """What the references say of each span: ``reference._.latent[component]`` for the same tokens,
-    or what the kind of the structure finds in a reference: for dependency trees its heads. These
-    are −1 where it has none, where they are beyond the span, and where the tokens are not the
-    prediction's.
+    """Return the gold structure of each span from the references.
+
+    It is ``reference._.latent[component]`` for the same tokens, or the annotation that the kind of
+    the structure finds in a reference. For dependency trees this is the heads. A head is −1 if it
+    is missing, if it is outside of the span, or if the tokens differ from those of the prediction.
     """
     kind = find_kind(structure.kind)
     gold = []
@@ -200,7 +207,7 @@ def gold_structures(
 def _annotated(
     example: Example, component: str, structure: str, kind: str
 ) -> dict[tuple[int, ...], np.ndarray]:
-    """What the component's name has on the reference, by the offsets of its texts."""
+    """Return the structures of the component on the reference, by the offsets of its texts."""
     annotation = example.reference._.latent.get(component)
     if annotation is None or not same_tokens(example):
         return {}
@@ -221,7 +228,10 @@ def _annotated(
 
 
 def _heads(example: Example) -> np.ndarray | None:
-    """Heads of the prediction's tokens, a root being its own and −1 not known; None for nothing."""
+    """Return heads of the prediction's tokens, −1 if not known; None without reference heads.
+
+    A root is its own head.
+    """
     reference, predicted = example.reference, example.predicted
     if not reference.has_annotation("HEAD"):
         return None
@@ -239,8 +249,7 @@ def _heads(example: Example) -> np.ndarray | None:
 
 
 def _within(heads: np.ndarray | None, start: int, end: int) -> np.ndarray | None:
-    """Heads as trees have them, from 1 in the span, −1 where they are not in it; None without any
-    that are."""
+    """Return heads within the span, counted from 1, or −1; None if no head is within."""
     if heads is None:
         return None
     chosen = heads[start:end]

@@ -65,7 +65,12 @@ class TagEvidence:
 
     @classmethod
     def of_mask(cls, allowed: np.ndarray, rejected: Sequence[Run] = ()) -> TagEvidence:
-        """allowed: ``(n, K)`` bool, the tags that each token may have."""
+        """Return evidence that allows the tags of a mask.
+
+        Args:
+            allowed: ``(n, K)`` bool, the tags that each token may have.
+            rejected: runs of tags that are wrong.
+        """
         return cls(np.where(allowed, 0.0, -np.inf), (), rejected)
 
     @property

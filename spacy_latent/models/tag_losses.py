@@ -1,9 +1,8 @@
-"""What a chain of tags learns from: a value of all sequences less that of those that the gold
-annotation allows.
+"""Losses of a chain of tags: a value of all sequences, minus that of the gold sequences.
 
-With whole annotation that is one sequence, and these are the Fenchel-Young losses (Blondel et al.
-2020) of four regularizers; where tokens have none, every tag is allowed there, and the second value
-is that of the best, or a sum over, what remains (Tsuboi et al. 2008).
+With complete annotation there is one gold sequence. These are then the Fenchel-Young losses
+(Blondel et al. 2020) of four regularizers. A token without annotation may have every tag. The
+second value is then that of the best allowed sequence, or a sum over them (Tsuboi et al. 2008).
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ from spacy_latent.structures.totals import exact_potential
 class TagGroup:
     """Docs that are padded to a common length.
 
-    docs: their places in the batch. rows: ``(B, N)``, rows of the emissions; at padding one past
-        the last. lengths: ``(B,)``.
+    Attributes:
+        docs: their places in the batch.
+        rows: ``(B, N)``, rows of the emissions; at padding one after the last.
+        lengths: ``(B,)``.
     """
 
     docs: list[int]
@@ -44,19 +45,19 @@ class TagGroup:
     lengths: Tensor
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows and lengths there, by one transfer."""
+        """Return rows and lengths on a device, in one transfer."""
         rows, lengths = send_together([self.rows, self.lengths], device)
         return rows, lengths
 
 
 def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
-    """The docs that have tokens, in groups of similar length."""
+    """Return the docs that have tokens, in groups of similar length."""
     groups = group_spans(sizes, [[(0, size)] if size else [] for size in sizes])
     return [TagGroup([d for d, _ in group.members], group.rows, group.lengths) for group in groups]
 
 
 def bound_chain(transitions: Tensor, tags: Sequence[str]) -> TagSequence:
-    """Sequences of BILUO tags with learned scores ``(K + 2, K)`` of neighbours."""
+    """Return sequences of BILUO tags with learned scores ``(K + 2, K)`` of neighbours."""
     allowed = [part.to(transitions.dtype) for part in allowed_transitions(tags, "biluo")]
     between, start, end = send_together(allowed, transitions.device)
     count = len(tags)
@@ -69,23 +70,25 @@ def bound_chain(transitions: Tensor, tags: Sequence[str]) -> TagSequence:
 
 
 def crf_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """The log-partition: −log p(gold) is the loss (Lafferty et al. 2001)."""
+    """Return the log-partition, for which the loss is −log p(gold) (Lafferty et al. 2001)."""
     return chain.log_partition(scores, lengths)
 
 
 def quadratic_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """The recursion with the quadratically smoothed maximum (Mensch and Blondel 2018)."""
+    """Return the value of the quadratically smoothed recursion (Mensch and Blondel 2018)."""
     return smoothed_value(chain, scores, lengths, "quadratic")
 
 
 def perceptron_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """The score of the best sequence (Collins 2002)."""
+    """Return the score of the best sequence (Collins 2002)."""
     return exact_potential(chain, chain.map(scores, lengths), scores, lengths)
 
 
 def sparsemap_value(chain: TagSequence, scores: Tensor, lengths: Tensor) -> Tensor:
-    """max over the marginal polytope of μ·s − ½‖μ‖², μ over pairs of neighbouring tags (Niculae et
-    al. 2018a)."""
+    """Return max over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a).
+
+    μ has an entry for each pair of neighbouring tags.
+    """
     pairs = chain.chain_scores(scores.double(), lengths)
     mean = LinearChain().sparsemap(pairs.detach(), lengths).mean
     # By Danskin's theorem the gradient is the mean.
@@ -104,13 +107,18 @@ VALUES: dict[str, Callable[[TagSequence, Tensor, Tensor], Tensor]] = {
 def tag_loss(
     kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, allowed: Tensor
 ) -> Tensor:
-    """Losses ``(B,)`` in nats, never negative.
+    """Return losses ``(B,)`` in nats, never negative.
 
-    scores, allowed: ``(B, N, K)``; allowed is bool, what agrees with the annotation.
+    Args:
+        kind: name of the loss.
+        chain: chain of tags.
+        scores: ``(B, N, K)``.
+        lengths: ``(B,)``.
+        allowed: ``(B, N, K)`` bool, the tags that agree with the annotation.
     """
     gold = scores.masked_fill(~allowed, -torch.inf)
     value = VALUES[kind]
-    # Two large numbers, whose difference float32 would not hold: they may be of float64.
+    # The values may be float64, since float32 would lose the difference of two large numbers.
     return (value(chain, scores, lengths) - value(chain, gold, lengths)).to(scores.dtype)
 
 
@@ -121,13 +129,24 @@ def loss_and_gradient(
     evidence: Sequence[TagEvidence],
     posteriors: list[np.ndarray] | None = None,
 ) -> tuple[list[float], TagScores, list[int]]:
-    """Losses of the docs, and the gradient of their sum.
+    """Return the losses of the docs, and the gradient of their sum.
 
-    evidence: of each doc; for other losses than "crf" what :attr:`TagEvidence.only_forbids`.
-    posteriors: gets for the loss "crf" of each doc ``(n, K)``, as of
-        :class:`~spacy_latent.models.crf_loss.Loss`.
-    RETURNS: also the docs whose annotation no sequence of tags agrees with. They do not count.
-        Raises Contradiction where there are some but for the counts of entities.
+    Args:
+        kind: name of the loss.
+        found: scores.
+        tags: names of the tags.
+        evidence: evidence about each doc. Losses other than "crf" need
+            :attr:`TagEvidence.only_forbids`.
+        posteriors: list that the loss "crf" extends by ``(n, K)`` for each doc, as in
+            :class:`~spacy_latent.models.crf_loss.Loss`.
+
+    Returns:
+        Losses, gradient, and the docs whose annotation no sequence of tags agrees with. These do
+        not count.
+
+    Raises:
+        Contradiction: if some sequence agrees with the tags of a doc, but none of these has its
+            counts of entities.
     """
     if kind == "crf":
         losses, gradient, left_out, likely = _crf_loss_and_gradient(found, tags, evidence)
@@ -190,8 +209,11 @@ def _crf_loss_and_gradient(
 def rehearsal_gradient(
     found: TagScores, teacher: TagScores, tags: Sequence[str], sizes: Sequence[int]
 ) -> tuple[float, TagScores]:
-    """The cross-entropy of the chain to that of a teacher with as many tags or fewer first ones, in
-    nats summed over docs, and its gradient: what is expected of the one less of the other."""
+    """Return the cross-entropy of the chain to the chain of a teacher, and its gradient.
+
+    It is in nats, summed over docs. The teacher has the same tags or only the first ones. The
+    gradient is the difference of the expectations of both.
+    """
     known = teacher.emissions.shape[1]
     own = first_tags(found, known)
     value, uses = _expected_uses(own, tags[:known], sizes)
@@ -205,12 +227,12 @@ def rehearsal_gradient(
     scored = (wanted[0] * xp2torch(own.emissions)).sum()
     scored = scored + (wanted[1] * xp2torch(own.transitions)).sum()
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
-    # Of a sure teacher the difference may come out below zero.
+    # Rounding may make the difference of a nearly certain teacher negative.
     return max(value - float(scored), 0.0), gradient
 
 
 def first_tags(found: TagScores, known: int) -> TagScores:
-    """The scores of so many tags, and of them beside each other."""
+    """Return the scores of the first tags, and of their transitions."""
     transitions = xp2torch(found.transitions)
     count = transitions.shape[1]
     rows = [*range(known), count, count + 1]
@@ -235,12 +257,13 @@ def _expected_uses(
 
 @dataclass
 class Probabilities:
-    """Of a group of docs, under the distribution that the loss has learned.
+    """Probabilities of a group of docs, under the distribution that the loss has learned.
 
-    tags: ``(B, N, K)``, of each tag at each token.
-    steps: ``(B, N)``, along the best sequence, see ``TagSequence.follow``; None for a mixture.
-    mixture: sequences ``(S, B, N)`` and weights ``(S, B)`` of SparseMAP, else None.
-    best: ``(B, N)``.
+    Attributes:
+        tags: ``(B, N, K)``, of each tag at each token.
+        best: ``(B, N)``, the best sequence.
+        steps: ``(B, N)``, along the best sequence, see ``TagSequence.follow``; None for a mixture.
+        mixture: sequences ``(S, B, N)`` and weights ``(S, B)`` of SparseMAP, otherwise None.
     """
 
     tags: np.ndarray
@@ -249,7 +272,13 @@ class Probabilities:
     mixture: tuple[np.ndarray, np.ndarray] | None = None
 
     def of_run(self, b: int, start: int, end: int) -> float:
-        """Of the tags of the best sequence from ``start`` to before ``end``, together."""
+        """Return the joint probability of tags of the best sequence.
+
+        Args:
+            b: number of the doc.
+            start: first token of the run.
+            end: token after the run.
+        """
         own = self.best[b, start:end]
         if self.mixture is not None:
             sequences, weights = self.mixture
@@ -263,8 +292,18 @@ class Probabilities:
 def probabilities(
     kind: str, chain: TagSequence, best: Tensor, scores: Tensor, lengths: Tensor
 ) -> Probabilities:
-    """Of the CRF, also for the perceptron; of the walk that quadratic smoothing induces; or of the
-    mixture of SparseMAP. best: ``(B, N)``, from ``best_tags``."""
+    """Return the probabilities under the learned distribution.
+
+    The distribution is the CRF for "crf" and "perceptron", the walk that quadratic smoothing
+    induces for "quadratic", and the mixture of SparseMAP for "sparsemap".
+
+    Args:
+        kind: name of the loss.
+        chain: chain of tags.
+        best: ``(B, N)``, from ``best_tags``.
+        scores: ``(B, N, K)``.
+        lengths: ``(B,)``.
+    """
     path = best.cpu().numpy()
     if kind in ("crf", "perceptron"):
         followed = chain.follow(best, scores, lengths)
@@ -286,8 +325,11 @@ def probabilities(
 
 
 def _tags_of(solution: SparseSolution, pairs: Tensor) -> np.ndarray:
-    """The sequences of a mixture, ``(S, B, N)``, −1 at padding, by one transition at each position;
-    as 0/1 arrays they would be S times as large as the scores of pairs, ``(B, N, K, K)``."""
+    """Return the sequences of a mixture, ``(S, B, N)``, −1 at padding.
+
+    They are read from one transition at each position. As 0/1 arrays they would be S times as large
+    as the scores of pairs, ``(B, N, K, K)``.
+    """
     numbers, count = solution.part_numbers, pairs.shape[-1]
     return np.where(numbers < 0, -1, numbers % count)
 
@@ -295,14 +337,17 @@ def _tags_of(solution: SparseSolution, pairs: Tensor) -> np.ndarray:
 def ranked(
     kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, count: int
 ) -> list[list[tuple[np.ndarray, float]]]:
-    """For each doc of a group up to ``count`` sequences ``(n,)`` int32 with their weights, heaviest
-    first: the support of SparseMAP where that was learned, the most probable ones of the walk that
-    quadratic smoothing induces, else the best ones with their probabilities."""
+    """Return up to ``count`` sequences ``(n,)`` int32 with weights for each doc, heaviest first.
+
+    If SparseMAP was learned, they are its support. With quadratic smoothing, they are the most
+    probable ones of the walk that it induces. Otherwise they are the best ones with their
+    probabilities.
+    """
     if kind == "quadratic":
         walk = smoothed_expectation(
             LinearChain(), chain.chain_scores(scores, lengths).double(), lengths, "quadratic"
         )
-        # Each pair given its first tag: the logarithms of these add up to that of a sequence.
+        # Each pair given its first tag. The product of these is the probability of a sequence.
         before = walk.sum(2)[:, :-1, :, None]
         steps = torch.cat([walk[:, :1], walk[:, 1:] / before.where(before > 0, 1.0)], 1)
         tags, totals = LinearChain().top_k_tags(steps.log(), lengths, count)
@@ -320,7 +365,7 @@ def ranked(
         exact = chain.bind(*(part.double() for part in chain.bound))
         weights = (totals - exact.log_partition(scores.double(), lengths)).exp()
     sequences, shares = tags.cpu().numpy(), weights.cpu().numpy()
-    # Where there are fewer. A weight may be too small for a number, and its sequence still there.
+    # There may be fewer sequences. A sequence may exist with a weight that underflows to 0.
     there = sequences[:, :, 0] >= 0 if kind != "sparsemap" else shares > 0
     return [
         [(sequences[k, b, :n].copy(), float(shares[k, b])) for k in np.flatnonzero(there[:, b])]

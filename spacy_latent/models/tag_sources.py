@@ -1,11 +1,11 @@
 """Annotation of a text by several sources, given its latent tags.
 
-A source is a person, a list of names, a pattern, another model. It is right more often of one label
-than of another, misses some and invents others. What it writes at a token is a class, "O" or a
-label, and for a label a place, the first token of an entity, the last or so. Given the tag of the
-token both are drawn from distributions of the source's own (Dawid and Skene 1979; for sequences as
-in Nguyen et al. 2017), which are learned together with the tagger, by expected counts over the last
-batches (Cappé and Moulines 2009) beside a Dirichlet prior.
+A source is a person, a list of names, a pattern or another model. It is more often right about one
+label than about another, misses some entities and invents others. At each token it writes a class,
+"O" or a label, and for a label a place, such as the first or last token of an entity. Given the tag
+of the token, both are drawn from distributions of the source (Dawid and Skene 1979; for sequences
+as in Nguyen et al. 2017). They are learned together with the tagger, from expected counts over the
+last batches (Cappé and Moulines 2009) and a Dirichlet prior.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from thinc.api import Model
 
 from spacy_latent.errors import LatentError
 
-# Of tags, in the order of scheme_tags.
+# Prefixes of tags, in the order of scheme_tags.
 PLACES = "BILU"
-# What a source writes without anything being known of it: of an entity of a label it gives the
-# label, or nothing, or another label; outside it mostly gives nothing.
+# Prior mean of a source: at an entity it gives the label, nothing, or another label; outside it
+# mostly gives nothing.
 RIGHT, NOTHING, RIGHT_OUTSIDE, RIGHT_PLACE = 0.7, 0.2, 0.97, 0.8
-# How many tokens that counts for, of each label; outside; and of places.
+# Weight of the prior in tokens: of each label, outside, and of places.
 STRENGTH, STRENGTH_OUTSIDE, STRENGTH_PLACE = 20.0, 200.0, 20.0
-# How many batches are remembered.
+# Number of remembered batches.
 MEMORY = 50
 
 
@@ -63,8 +63,12 @@ class SourceReliability:
 
 
 class TagSources:
-    """Expected counts: ``labels`` ``(S, L + 1, L + 1)`` of [source, class of the tag, class that
-    was written], ``places`` ``(S, 5, 4)`` of [source, "O" or place of the tag, place written]."""
+    """Expected counts of the annotation of sources.
+
+    Attributes:
+        labels: ``(S, L + 1, L + 1)``: [source, class of the tag, class that was written].
+        places: ``(S, 5, 4)``: [source, "O" or place of the tag, place that was written].
+    """
 
     def __init__(self, labels: np.ndarray, places: np.ndarray) -> None:
         self.labels, self.places = labels, places
@@ -158,7 +162,10 @@ def _prior_of_places() -> np.ndarray:
 
 
 def _parts_of_tags(labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """The class of each tag and its place, 0 for "O" and one more than in PLACES, ``(K,)`` each."""
+    """Return the class and the place of each tag, ``(K,)`` each.
+
+    The place is 0 for "O", otherwise the index in PLACES plus one.
+    """
     classes = np.repeat(np.arange(1, labels + 1), 4)
     return np.append(0, classes), np.append(0, np.tile(np.arange(1, 5), labels))
 
@@ -172,7 +179,7 @@ def sources_of(model: Model, sources: int, labels: int) -> TagSources:
     """Return the counts that a ``CrfTagger`` keeps with its transitions; zero before training.
 
     Raises:
-        LatentError: The model has learned from another number of sources.
+        LatentError: if the model has learned from another number of sources.
     """
     table = model.get_ref("transitions")
     if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
@@ -202,10 +209,14 @@ def keep_sources(model: Model, found: TagSources | None) -> None:
 
 
 def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
-    """Let the counts of a batch wait for :func:`learn_counts` in the place of gradients: several
-    batches may come before it, and several processes add theirs up.
+    """Store the counts of a batch in place of gradients, until :func:`learn_counts`.
 
-    known: those on the model, which are written to it where it has none yet.
+    Several batches may come before it, and several processes add up their counts.
+
+    Args:
+        model: a ``CrfTagger``.
+        known: present counts, which are written to the model if it has none yet.
+        batch: counts of the batch.
     """
     table = model.get_ref("transitions")
     if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
@@ -216,8 +227,12 @@ def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
 
 
 def learn_counts(model: Model) -> TagSources | None:
-    """Take in the counts that wait, and leave an optimizer nothing of them. RETURNS: what is known
-    now, to be kept once more after an optimizer, whose weight decay is not for counts."""
+    """Add the stored counts, and leave no gradient of them to an optimizer.
+
+    Returns:
+        The new counts. They must be written again after an optimizer, whose weight decay must not
+        change them.
+    """
     table = model.get_ref("transitions")
     if not all(name in table.param_names and table.has_grad(name) for name in _NAMES):
         return None

@@ -1,4 +1,4 @@
-"""A temperature that is a number or follows a schedule."""
+"""Temperature that is a number or follows a schedule."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from spacy_latent.models.scheduled import Scheduled
 
 
 class Temperature(Scheduled):
-    """See :class:`Scheduled`; above 0."""
+    """Schedule of values above 0, see :class:`Scheduled`."""
 
     expected = "a finite number above 0"
 

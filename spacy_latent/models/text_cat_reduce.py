@@ -1,4 +1,4 @@
-"""spaCy's classifier of pooled vectors, which reads texts without tokens as well."""
+"""Variant of spaCy's classifier of pooled vectors that also reads texts without tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spacy.util import registry
 from thinc.api import Model, chain, noop
 from thinc.types import Floats2d
 
-# Layers of Thinc that refuse a text of no words, and what configs call them.
+# Layers of Thinc that raise an error for a text without words, and their settings in configs.
 NEED_WORDS = {f"reduce_{which}": f"use_reduce_{which}" for which in ("first", "last", "max")}
 FLATTEN, _NAME = "list2ragged", "zeros_for_empty"
 
@@ -23,18 +23,20 @@ def build_text_cat_reduce_v1(
     use_reduce_mean: bool,
     nO: int | None = None,
 ) -> Model:
-    """``spacy.TextCatReduce.v1``, which gives a text without tokens the categories of a vector of
-    zeros, as it does by itself with ``use_reduce_mean`` alone. With the other ways of pooling
-    spaCy's own raises an error at such a text. All else is the same, to the last digit. (Where a
-    batch has nothing but empty texts, the component gives them 0 for each label, as it always
-    does.)
+    """Build ``spacy.TextCatReduce.v1`` for texts with and without tokens.
 
-    tok2vec: gives the vectors of tokens.
-    exclusive_classes: whether a text has one category.
-    use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: how the vectors of the
-        tokens make one of the doc, one after the other: the first, the last, the largest of each
-        dimension, the mean.
-    nO: the number of categories; the component sets it.
+    A text without tokens gets the categories of a vector of zeros. spaCy's model does this only
+    with ``use_reduce_mean`` alone. With other reductions it raises an error at such a text. All
+    other results are exactly the same. If a batch has only empty texts, the component gives them 0
+    for each label, as always.
+
+    Args:
+        tok2vec: model of the vectors of tokens.
+        exclusive_classes: whether a text has one category.
+        use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
+            vectors of the tokens, concatenated to the vector of the doc: the first, the last, the
+            largest of each dimension, the mean.
+        nO: number of categories; the component sets it.
     """
     stock: Callable[..., Model] = registry.architectures.get("spacy.TextCatReduce.v1")
     model = stock(
@@ -53,7 +55,7 @@ def build_text_cat_reduce_v1(
 
 
 def refuses_empty_texts(model: Model) -> list[str]:
-    """Settings of a classifier of pooled vectors for which it fails at a text without tokens."""
+    """Return the settings of a classifier with which it fails at a text without tokens."""
     safe = {inner.id for node in model.walk() if node.name == _NAME for inner in node.walk()}
     tok2vec = model.maybe_get_ref("tok2vec")
     below = set() if tok2vec is None else {node.id for node in tok2vec.walk()}
@@ -62,8 +64,7 @@ def refuses_empty_texts(model: Model) -> list[str]:
 
 
 def _pooling(model: Model) -> tuple[Model, Model]:
-    """Of spaCy's classifier the layer that puts the vectors of all texts one after another, and the
-    next, which pools them."""
+    """Return the layer of spaCy's classifier that concatenates texts, and the pooling after it."""
     for node in model.walk():
         for before, after in zip(node.layers, node.layers[1:]):
             # A chain may be inside of another.
@@ -83,11 +84,11 @@ def _forward(
     model: Model[list[Floats2d], Floats2d], texts: list[Floats2d], is_train: bool
 ) -> tuple[Floats2d, Callable[[Floats2d], list[Floats2d]]]:
     pooling: Model[Any, Any] = model.layers[0]
-    # By shapes: numbers of tokens on a GPU would have to be waited for.
+    # By shapes: reading numbers of tokens from a GPU would wait for it.
     some = [place for place, vectors in enumerate(texts) if len(vectors)]
     if len(some) == len(texts):
         return pooling(texts, is_train)
-    # Where there are none, one of zeros tells the width of what is pooled.
+    # Without any, a vector of zeros determines the width of the pooled vector.
     read = [texts[place] for place in some] or [model.ops.alloc2f(1, texts[0].shape[1])]
     pooled, backpropagate_pooled = pooling(read, is_train)
     if not some:

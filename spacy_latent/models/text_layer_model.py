@@ -1,4 +1,4 @@
-"""The latent layer for losses of whole structures: each of K structures gives a vector per text."""
+"""Latent layer for losses of whole structures: each of K structures gives a vector per text."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ from spacy_latent.structures.derivatives import recording
 
 @dataclass
 class TextVectors:
-    """What the layer makes of D texts.
+    """Output of the layer for D texts.
 
-    vectors: ``(K·D, width)``, those of the first structure of all texts before the second's.
-    weights, log_probs: ``(K, D)``; log_probs are 0 where the estimator has none.
-    extras: ``(E, D)``, see :class:`spacy_latent.estimators.base.Draw`; E is 0 where it has none.
-    features: ``(D, d)``, the mean input vectors, without gradient.
-    batch: the structures; its vectors are empty.
-    evidence: what the bound on the words' evidence is made of, where it was asked for.
+    Attributes:
+        vectors: ``(K·D, width)``, those of the first structure of all texts before the second's.
+        weights: ``(K, D)``.
+        log_probs: ``(K, D)``, 0 if the estimator has none.
+        extras: ``(E, D)``, see :class:`spacy_latent.estimators.base.Draw`; E is 0 if it has none.
+        features: ``(D, d)``, the mean input vectors, without gradient.
+        batch: the structures; its vectors are empty.
+        evidence: terms of the bound on the evidence of words, if requested.
     """
 
     vectors: Floats2d
@@ -72,11 +74,13 @@ def build_text_layer_model(
     dropout: float | None,
     mixed_precision: bool,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
-    """Model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
+    """Build a model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
-    texts: how many texts each doc has that are pooled on their own: 1, or 2 for pairs of spans.
-    Its backprop takes the gradients of vectors, weights, log_probs and extras and returns those of
-    the rows. For the arguments see ``build_latent_text_classifier_v2``.
+    Its backprop takes the gradients of vectors, weights, log_probs and extras, and returns the
+    gradients of the rows. For other arguments see ``build_latent_text_classifier_v2``.
+
+    Args:
+        texts: number of texts of each doc that are pooled separately: 1, or 2 for pairs of spans.
     """
     check_parts(structure, estimator, scorer, composer)
     check_entropy_weight(structure, estimator, entropy_weight)
@@ -119,8 +123,12 @@ def text_layer_model(
     staged: Sequence[Staged],
     evidence: EvidenceBound | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
-    """The model around a module that ``build`` makes for the width of the input. staged: as in
-    LatentShim. evidence: what the module was given."""
+    """Build the model around a module that ``build`` makes for the width of the input.
+
+    Args:
+        staged: see LatentShim.
+        evidence: objective of the words that the module has.
+    """
     return shim_model(
         "latent_text",
         forward,
@@ -137,9 +145,14 @@ def text_layer_model(
 
 @recorded
 def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
-    """inputs: rows of each doc, its spans, and where there are any structures that are given for
-    spans, or None; and hashes of the words, where a bound on their evidence is asked for in
-    training."""
+    """Return the vectors of texts and their backprop.
+
+    Args:
+        model: model of the layer.
+        inputs: rows of each doc, and its spans. Then optionally structures that are given for
+            spans, or None, and hashes of the words, if training needs a bound on their evidence.
+        is_train: whether to record gradients.
+    """
     arrays, spans, *known = inputs
     words = known.pop() if len(known) == 2 else None
     shim: Any = model.shims[0]
@@ -188,7 +201,10 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
 
 
 def pair_ranges(docs: list[Range], spans: Spans) -> list[Range]:
-    """Rows of the first and the second text of each doc, in turns; none where there is no pair."""
+    """Return the rows of the first and the second text of each doc, in turns.
+
+    A doc without a pair has empty ranges.
+    """
     ranges = []
     for (begin, _), pairs in zip(docs, spans):
         if not all(len(pair) == 4 for pair in pairs):
@@ -204,7 +220,7 @@ def pair_ranges(docs: list[Range], spans: Spans) -> list[Range]:
 
 
 def keep(model: Model, arrays: list[Floats2d], made: TextVectors) -> Kept:
-    """What :func:`inner_step` needs of an update."""
+    """Return the input of :func:`inner_step` from an update."""
     with recording():
         rows = rows_of(model, arrays).clone()
     drawn = [output.draw.z for output in made.batch.outputs]
@@ -212,10 +228,14 @@ def keep(model: Model, arrays: list[Floats2d], made: TextVectors) -> Kept:
 
 
 def inner_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip: float) -> None:
-    """Leave in the scorer the gradient of PPO's clipped objective (Schulman et al. 2017, eq. 7).
+    """Add the gradient of PPO's clipped objective (Schulman et al. 2017, eq. 7) to the scorer's.
 
-    advantage: ``(K, D)``, the gradient of the objective for log_probs at the draw. before: those
-    log_probs.
+    Args:
+        model: model of the layer.
+        kept: structures of an update.
+        advantage: ``(K, D)``, gradient of the objective for log_probs at the draw.
+        before: ``(K, D)``, log_probs at the draw.
+        clip: largest change of the ratio.
     """
     shim: Any = model.shims[0]
 

@@ -1,4 +1,4 @@
-"""From the rows of a batch to the vectors of whole texts, for each of K structures."""
+"""Torch module from the rows of a batch to the vectors of whole texts, for each of K structures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.span_groups import Group, Placed, of_group, side_by_side
 from spacy_latent.structures.base import Structure
 
-# Those that do not read all tokens of a text.
+# Reductions that do not read all tokens of a text.
 ENDS = frozenset({"root", "first", "last"})
 
 # Rows (first, end) of a text.
@@ -33,7 +33,7 @@ Range = tuple[int, int]
 
 @dataclass
 class Kept:
-    """The structures of an update, for further steps on them."""
+    """Structures of an update, for further steps on them."""
 
     rows: Tensor
     groups: list[Group]
@@ -42,15 +42,19 @@ class Kept:
 
 
 class TextModule(nn.Module):
-    """Rows ``(N, d)`` to one vector per doc and structure.
+    """Module from rows ``(N, d)`` to one vector per doc and structure.
 
-    pooling: what makes a text's vector, one after another, out of those of its tokens: some of
-        "first", "last", "max", "mean" and "root", the sum of the tokens on the root, each as far as
-        it is on it, and the mean of those sums where a text has several spans.
-    texts: how many texts a doc has, whose vectors make the doc's, one after another.
-    entropy_weight: see ``build_latent_text_classifier_v2``.
-    evidence: for a bound on the evidence of the words; the layer then has to say which words a
-        structure shows, as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` does.
+    Args:
+        latent: the latent layer.
+        pooling: reductions of the vectors of tokens, which are concatenated: some of "first",
+            "last", "max", "mean" and "root". For "root", the vectors of tokens are summed, weighted
+            by the degree to which each is a root. The result is the mean of these sums over the
+            spans of a text.
+        texts: number of texts of a doc, whose vectors are concatenated.
+        entropy_weight: see ``build_latent_text_classifier_v2``.
+        evidence: settings of a bound on the evidence of the words. The layer must then tell which
+            words a structure shows, as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer`
+            does.
     """
 
     def __init__(
@@ -89,20 +93,30 @@ class TextModule(nn.Module):
         edits: list[Edits] | None = None,
         words: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], list[int], Tensor]]:
-        """docs: the rows of each doc. texts: those of each text, a doc's together. given:
-        structures that stand for those of spans. edits: as of SpanModule. words: ``(N,)`` int64 on
-        the CPU, hashes of the words of all rows, for a bound on their evidence; None for none.
+        """Return the vectors of all docs, with everything that has a gradient in one row.
 
-        RETURNS: vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)``, extras ``(E·D)``
-        and of EvidenceTerms both, in one row, so that there is one gradient; a penalty or None;
-        structures, of how many rows of D each of these is made, and the docs' features.
+        Args:
+            rows: ``(N, d)``.
+            groups: groups of spans.
+            docs: the rows of each doc.
+            texts: the rows of each text, those of a doc together.
+            given: structures that are given for spans.
+            edits: see SpanModule.
+            words: ``(N,)`` int64 on the CPU, hashes of the words of all rows, for a bound on their
+                evidence; None without a bound.
+
+        Returns:
+            First, vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)``, extras
+            ``(E·D)`` and both parts of EvidenceTerms, in one row, so that there is one gradient.
+            Second, a penalty or None. Third, the structures, the number of rows of D of each part,
+            and the features of the docs.
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
         bounds = torch.tensor(texts, dtype=torch.int64).view(-1, 2)
         first, doc = _first_spans(groups, len(docs))
         known = [bounds, _places(docs, len(rows)), first, *doc]
-        # Of an empty text there is nothing at its root or its ends.
+        # An empty text has no root and no ends.
         if not ENDS.issuperset(self.pooling) or not bool((bounds[:, 1] > bounds[:, 0]).any()):
             known.append(_places(texts, len(rows)))
         if words is not None:
@@ -159,8 +173,16 @@ class TextModule(nn.Module):
         placed: Placed,
         outputs: list[LatentOutput],
     ) -> EvidenceTerms:
-        """read: of K structures of D docs their vectors ``(K, D, width)`` and how far they show
-        each word, ``(K, D, n)``; the words ``(D, n)`` and which are there. weights: ``(K, D)``."""
+        """Return the terms of the bound.
+
+        Args:
+            read: for K structures of D docs their vectors ``(K, D, width)`` and the degree to which
+                they show each word, ``(K, D, n)``; then the words ``(D, n)`` and their mask.
+            weights: ``(K, D)``.
+            doc: doc of each span of each group.
+            placed: groups on the device.
+            outputs: structures of each group.
+        """
         assert self.evidence is not None
         vectors, shown, words, inside = read
         count, docs = weights.shape
@@ -197,11 +219,14 @@ class TextModule(nn.Module):
         of_texts: list[Tensor],
         roots: Tensor | None,
     ) -> Tensor:
-        """Vectors ``(K, C, width)`` of cells, and the cell of each token, as ``(K, texts, width of
-        each)``; 0 for an empty text.
+        """Return the pooled vectors ``(K, texts, width of each)``; 0 for an empty text.
 
-        bounds: ``(texts, 2)``, the rows of each text. of_texts: these as :func:`_places` has them,
-        where all of a text's tokens are read. roots: of each text, ``(K, texts, width)``.
+        Args:
+            cells: ``(K, C, width)``.
+            place: cell of each token.
+            bounds: ``(texts, 2)``, the rows of each text.
+            of_texts: rows of the texts as in :func:`_places`, if all tokens of a text are read.
+            roots: ``(K, texts, width)``, vectors of the roots.
         """
         first, end = bounds.unbind(1)
         lengths = end - first
@@ -226,8 +251,11 @@ class TextModule(nn.Module):
         return torch.cat(pooled, -1)
 
     def _of_docs(self, doc: list[Tensor], first: Tensor, draws: list[Draw], count: int) -> Tensor:
-        """Weights ``(K, D)``. The structures of a doc's spans are taken together by their place
-        among the K. doc, first: see :func:`_first_spans`."""
+        """Return weights ``(K, D)``.
+
+        The k-th structures of all spans of a doc belong together. For ``doc`` and ``first`` see
+        :func:`_first_spans`.
+        """
         like = draws[0].weights if draws else first.new_zeros(0, dtype=torch.float32)
         result = like.new_zeros(count, len(first))
         result[0] = 1.0
@@ -251,13 +279,13 @@ class TextModule(nn.Module):
     def log_probs(
         self, doc: list[Tensor], draws: list[Draw], count: int, docs: int, rows: Tensor
     ) -> Tensor:
-        """``(K, D)``, summed over the spans of each doc. rows: of the batch."""
+        """Return log-probabilities ``(K, D)``, summed over the spans of each doc."""
         like = draws[0].weights if draws else rows.new_zeros(0)
         parts = [draw.log_probs for draw in draws]
         return _sum_over_spans(doc, parts, count, docs, like)
 
     def again(self, kept: Kept) -> Tensor:
-        """Log-probabilities ``(K, D)`` of structures drawn earlier, under the present scorer."""
+        """Return log-probabilities ``(K, D)`` of earlier structures under the present scorer."""
         padded = torch.cat([kept.rows, kept.rows.new_zeros(1, kept.rows.shape[1])])
         draws, latent = [], self.latent
         known = _first_spans(kept.groups, kept.docs)[1]
@@ -271,8 +299,12 @@ class TextModule(nn.Module):
 
 
 def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
-    """Of each doc its first span, among those of all groups, ``(D,)``, their number where it has
-    none; and of each span of each group the doc, ``(B,)``; on the CPU."""
+    """Return the first span of each doc, and the doc of each span, on the CPU.
+
+    Returns:
+        ``(D,)``, numbers of spans among those of all groups, or their total number for a doc
+        without spans; and ``(B,)`` for each group.
+    """
     doc = [torch.tensor([d for d, _ in group.members], dtype=torch.int64) for group in groups]
     together = torch.cat([*doc, torch.zeros(0, dtype=torch.int64)])
     first = torch.full((docs,), len(together))
@@ -282,7 +314,7 @@ def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
 def _roots(
     docs_of: list[Tensor], draws: list[Draw], composed: list[Tensor], blank: Tensor
 ) -> Tensor:
-    """The vectors of the roots of the trees of each doc, ``(K, D, width)`` as ``blank``."""
+    """Return the vectors of the roots of the trees of each doc, ``(K, D, width)`` as ``blank``."""
     count, docs, _ = blank.shape
     total, spans = blank, blank.new_zeros(docs)
     for doc, draw, part in zip(docs_of, draws, composed):
@@ -295,7 +327,10 @@ def _roots(
 def _sum_over_spans(
     docs_of: list[Tensor], parts: list[Tensor | None], count: int, docs: int, like: Tensor
 ) -> Tensor:
-    """``(up to count, B)`` of each group, or None, as ``(count, D)`` in the dtype of ``like``."""
+    """Sum parts ``(up to count, B)`` of each group over spans, to ``(count, D)``.
+
+    The dtype is that of ``like``. A part may be None.
+    """
     total = like.new_zeros(count, docs)
     for doc, part in zip(docs_of, parts):
         if part is not None:
@@ -304,14 +339,14 @@ def _sum_over_spans(
 
 
 def _up_to(part: Tensor, count: int) -> Tensor:
-    """``(K, ...)`` with zeros up to ``count``."""
+    """Pad ``(K, ...)`` with zeros to ``count`` rows."""
     if len(part) == count:
         return part
     return torch.cat([part, part.new_zeros(count - len(part), *part.shape[1:])])
 
 
 def _places(ranges: list[Range], count: int) -> Tensor:
-    """``(ranges, longest)`` int64, the rows of each; their number ``count`` at padding."""
+    """Return the rows of each range, ``(ranges, longest)`` int64; ``count`` at padding."""
     first, end = torch.tensor(ranges, dtype=torch.int64).view(-1, 2).unbind(1)
     column = torch.arange(int((end - first).max()) if ranges else 0)
     inside = column < (end - first)[:, None]
@@ -319,14 +354,16 @@ def _places(ranges: list[Range], count: int) -> Tensor:
 
 
 def _padded(rows: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows ``(K, N, width)`` as ``(K, ranges, longest, width)`` with zeros, and what is inside.
-    places: see :func:`_places`."""
+    """Return rows ``(K, N, width)`` as ``(K, ranges, longest, width)``, and a mask.
+
+    Padding has zeros. For ``places`` see :func:`_places`.
+    """
     zero = rows.new_zeros(len(rows), 1, rows.shape[2])
     return torch.cat([rows, zero], 1)[:, places], places < rows.shape[1]
 
 
 def _padded_words(words: Tensor, places: Tensor) -> Tensor:
-    """``(D, longest)`` of words ``(N,)``; places as of :func:`_padded`."""
+    """Return words ``(N,)`` as ``(D, longest)``, with ``places`` of :func:`_padded`."""
     return torch.cat([words, words.new_zeros(1)])[places]
 
 

@@ -1,4 +1,4 @@
-"""The vectors of an embedder for a batch of docs, of which some may have no tokens."""
+"""Vectors of an embedder for a batch of docs, some of which may have no tokens."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ Vectors = list[Floats2d]
 def token_vectors(
     tok2vec: Model[list[Doc], Vectors], docs: Sequence[Doc], is_train: bool
 ) -> tuple[Vectors, Callable[[Vectors], Any]]:
-    """What an embedder gives for docs, with rows ``(len(doc), width)`` for each doc.
+    """Return the vectors of an embedder for docs, with rows ``(len(doc), width)`` for each doc.
 
-    Embedders differ in what they do of a doc without tokens: some give it no width, some fail where
-    a batch has no other docs. And in training a listener answers for the whole batch that the
-    component upstream has read, whichever docs it is asked for. So only docs with tokens are asked
-    for, unless a listener is going to answer for all of them.
+    Embedders treat a doc without tokens differently: some give it no width, some fail if a batch
+    has no other docs. In training, a listener returns the whole batch that the upstream component
+    has read, for any docs. So only docs with tokens are passed to the embedder, unless a listener
+    returns all of them.
 
-    RETURNS: the rows, and a callback that takes their gradients, one for each of ``docs``, and
-        gives the embedder as many as it gave rows.
+    Returns:
+        The rows, and a callback that takes their gradients, one for each of ``docs``. It passes as
+        many gradients to the embedder as this returned rows.
     """
     docs = list(docs)
     filled = [i for i, doc in enumerate(docs) if len(doc)]
@@ -61,8 +62,10 @@ def token_vectors(
 
 
 def with_tokens(docs: Iterable[Doc] | None) -> list[Doc] | None:
-    """Those by which an embedder is initialized, None for none: from the first one Thinc takes its
-    width, which an empty doc need not have."""
+    """Return the docs that initialize an embedder, None without any.
+
+    Thinc takes the width from the first one, which an empty doc may lack.
+    """
     return [doc for doc in docs or () if len(doc)] or None
 
 

@@ -1,19 +1,18 @@
-"""What words tell of trees, exactly: objectives of sentences whose heads are not known, or not all.
+"""Exact objectives of the words of sentences whose heads are not all known.
 
-With a decoder that tells each word from its head, log p(x | T) is a sum over the arcs of the tree T
-and fits into the scores of arcs, so that nothing is drawn. Of the trees that agree with the heads
-that are known, q(T) are the parser's probabilities, renormalised, and there are two objectives.
+The decoder predicts each word from its head. Then log p(x | T) is a sum over the arcs of the tree T
+and can be added to the scores of arcs. Nothing is sampled. q(T) are the parser's probabilities,
+renormalized over the trees that agree with the known heads. There are two objectives.
 
-The bound, see :mod:`spacy_latent.models.evidence_bound`: E_q[log p(x | T)] − KL(q ‖ p), with a
-prior p over trees. It is at most the logarithm of the probability of the words and of the known
-heads.
+The bound, see :mod:`spacy_latent.models.evidence_bound`, is E_q[log p(x | T)] − KL(q ‖ p), with a
+prior p over trees. It is at most the log-probability of the words and of the known heads.
 
-The conditional random field's autoencoder (Ammar et al. 2014; of trees Zhang and Goldwasser 2020):
-log Σ_T q(T) p(x | T). The parser, which sees the words, stands in the prior's place, so that this
-is no probability of a sentence and no bound on one. With the expected log p(x | T) as its lower
-bound, it asks that some probable tree tells the words well, where the other asks it of all.
+The objective of the conditional random field's autoencoder is log Σ_T q(T) p(x | T) (Ammar et al.
+2014; for trees Zhang and Goldwasser 2020). The parser, which sees the words, replaces the prior. So
+this is no probability of a sentence and no bound on one. The expected log p(x | T) is its lower
+bound. It needs some probable tree to predict the words well, and the bound needs all of them to.
 
-Where all heads are known, both are log p(x | T), and of the bound also the prior's of T.
+If all heads are known, both are log p(x | T), and the bound adds the prior of T.
 """
 
 from __future__ import annotations
@@ -30,8 +29,11 @@ from spacy_latent.structures.dependency import DependencyTree
 
 
 class CrfAutoencoder(Evidence):
-    """A sentence without heads has the loss −log Σ_T q(T) p(words | T) · unlabelled_weight, one
-    with heads the loss of these − log p(words | heads) · labelled_weight."""
+    """Log-probability of words in the mean over trees as an objective.
+
+    A sentence without heads has the loss −log Σ_T q(T) p(words | T) · unlabelled_weight. A sentence
+    with heads has the loss of its heads − log p(words | heads) · labelled_weight.
+    """
 
     name = "CrfAutoencoder"
 
@@ -42,13 +44,17 @@ def build_crf_autoencoder_v1(
     labelled_weight: float | Iterable[float] = 1.0,
     learn_rate: float = 1.0,
 ) -> CrfAutoencoder:
-    """For ``latent_parser``: the probability of a sentence's words, each told from its head, in the
-    mean over all trees by the parser's own probabilities (Ammar et al. 2014; of trees Zhang and
-    Goldwasser 2020). There is no prior, as the parser is in its place.
+    """Build the objective of a CRF autoencoder for ``latent_parser``.
 
-    decoder: of the words where the heads are known; None for WordsByHeads.
-    unlabelled_weight, labelled_weight: of this for sentences without and with heads.
-    learn_rate: of the decoder, as a multiple of the optimizer's.
+    It is the probability of a sentence's words, each given its head, in the mean over all trees by
+    the parser's own probabilities (Ammar et al. 2014; for trees Zhang and Goldwasser 2020). There
+    is no prior, since the parser replaces it.
+
+    Args:
+        decoder: decoder of the words given the heads; None for WordsByHeads.
+        unlabelled_weight, labelled_weight: weights of the objective for sentences without and with
+            heads.
+        learn_rate: learning rate of the decoder, as a multiple of the optimizer's.
     """
     from spacy_latent.layers.words_by_heads import build_words_by_heads_v1
 
@@ -59,8 +65,13 @@ def build_crf_autoencoder_v1(
 
 @dataclass(frozen=True)
 class Shares:
-    """Weights of an update: of what the words tell in the loss of sentences with heads and without,
-    and of the KL in the bound."""
+    """Weights of an update.
+
+    Attributes:
+        labelled: weight of the words in the loss of sentences with heads.
+        unlabelled: weight of the words in the loss of sentences without heads.
+        kl: weight of the KL in the bound.
+    """
 
     labelled: float
     unlabelled: float
@@ -76,7 +87,7 @@ class Shares:
 
 
 class TreeEvidence(nn.Module):
-    """The weights of an :class:`Evidence` of trees."""
+    """Weights of an :class:`Evidence` of trees."""
 
     def __init__(self, settings: Evidence, structure: DependencyTree, width: int) -> None:
         super().__init__()
@@ -95,10 +106,14 @@ class TreeEvidence(nn.Module):
         words: Tensor,
         kl_weight: float = 1.0,
     ) -> Tensor:
-        """What the words of B sentences tell, ``(B,)`` float64, in nats.
+        """Return the objective of the words of B sentences, ``(B,)`` float64, in nats.
 
-        scores: of arcs, ``(B, n+1, n+1)``. agreeing: the same with −inf for arcs that the known
-            heads exclude. words: ``(B, n)`` int64, hashes. kl_weight: of the KL in the bound.
+        Args:
+            scores: scores of arcs, ``(B, n+1, n+1)``.
+            agreeing: the same, with −inf for arcs that the known heads exclude.
+            lengths: ``(B,)``.
+            words: ``(B, n)`` int64, hashes.
+            kl_weight: weight of the KL in the bound.
         """
         told = self.decoder(words, lengths).double()
         q = agreeing.double()
@@ -109,8 +124,14 @@ class TreeEvidence(nn.Module):
 
 
 def autoencoded(structure: DependencyTree, q: Tensor, told: Tensor, lengths: Tensor) -> Tensor:
-    """log Σ_T q(T) p(x | T), ``(B,)``. q: scores ``(B, n+1, n+1)``. told: log p(word | head) of
-    each arc."""
+    """Return log Σ_T q(T) p(x | T), ``(B,)``.
+
+    Args:
+        structure: set of trees.
+        q: scores ``(B, n+1, n+1)``.
+        told: log p(word | head) of each arc.
+        lengths: ``(B,)``.
+    """
     return structure.log_partition(q + told, lengths) - structure.log_partition(q, lengths)
 
 
@@ -122,10 +143,18 @@ def bound(
     lengths: Tensor,
     kl_weight: float = 1.0,
 ) -> Tensor:
-    """E_q[log p(x | T)] − kl_weight · KL(q ‖ p), ``(B,)``. prior: scores as q, −inf only where
-    these are."""
+    """Return E_q[log p(x | T)] − kl_weight · KL(q ‖ p), ``(B,)``.
+
+    Args:
+        structure: set of trees.
+        q: scores ``(B, n+1, n+1)``.
+        told: log p(word | head) of each arc.
+        prior: scores of the same shape, −inf only if q is.
+        lengths: ``(B,)``.
+        kl_weight: weight of the KL.
+    """
     open_arcs = ~q.isneginf()
-    # Both are of exponential form, so that the KL is linear in the marginals.
+    # Both are exponential families, so that the KL is linear in the marginals.
     gain = torch.where(open_arcs, told + kl_weight * torch.where(open_arcs, prior - q, 0.0), 0.0)
     expected = (structure.marginals(q, lengths) * gain).sum((1, 2))
     sums = structure.log_partition(q, lengths) - structure.log_partition(prior, lengths)

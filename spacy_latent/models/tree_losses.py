@@ -1,9 +1,10 @@
-"""What sentences, trees and labels are learned from: −log p of what is known of them.
+"""Losses of sentences, trees and labels: −log p of their annotation.
 
-Of a tree that is known in part, p is the sum over all trees that agree with what is known: their
-log-partition less that of all trees. Of sentences each token has its own −log p, and so has the
-label of each arc that is known with its label. What words tell of sentences without heads, see
-:mod:`spacy_latent.models.tree_evidence`, comes to it where the model has that."""
+If a tree is only partly known, its p is the sum over all trees that agree. The loss is then the
+log-partition of all trees minus the log-partition of these trees. The start of a sentence at each
+token has its own −log p. So has the label of each known arc. If the model has an objective of
+words, it is added, see :mod:`spacy_latent.models.tree_evidence`.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +32,14 @@ from spacy_latent.structures.feasibility import infeasible_items
 
 @dataclass
 class Told:
-    """Of a batch: sums of the losses in nats, and the docs with a sentence whose heads no tree of
-    the structure has; they do not count.
+    """Sums of the losses of a batch in nats.
 
-    words: what is lost of the words without its weights, for each doc ``(D,)`` float64, or None.
+    Attributes:
+        trees: loss of trees.
+        labels: loss of labels.
+        starts: loss of sentence starts.
+        words: loss of the words of each doc without its weights, ``(D,)`` float64, or None.
+        left_out: docs with a sentence whose heads no tree of the structure has; they do not count.
     """
 
     trees: float = 0.0
@@ -51,8 +56,15 @@ def learn(
     gold: Sequence[GoldTrees],
     shares: Shares | None = None,
 ) -> tuple[Tensor, None, Told]:
-    """The loss of docs that have tokens, summed, ``(1,)``. rows: ``(N, width)``, of all their
-    tokens. shares: of what the words tell, where the module learns from them."""
+    """Return the summed loss of docs that have tokens, ``(1,)``, None and its parts.
+
+    Args:
+        module: the torch module.
+        rows: ``(N, width)``, for all tokens of the docs.
+        docs: docs with tokens.
+        gold: annotation of each doc.
+        shares: weights of the words, if the module learns from them.
+    """
     told = Told()
     starts = _start_loss(module, rows, gold)
     sizes, spans = [len(doc) for doc in docs], [one.spans for one in gold]
@@ -84,13 +96,17 @@ def learn(
 
 
 class _Words:
-    """What is lost of the words of docs. lost: without weights, for each doc, ``(D,)`` float64."""
+    """Losses of the words of docs.
+
+    Attributes:
+        lost: losses without weights, for each doc, ``(D,)`` float64.
+    """
 
     def __init__(self, module: LabelledTrees, docs: Sequence[Doc], shares: Shares) -> None:
         evidence: Any = module.evidence
         self.evidence: TreeEvidence = evidence
         self.shares = shares
-        # The last is for padding.
+        # The last element is for padding.
         self.hashes = np.append(words_of(docs, self.evidence.decoder.attr), 0)
         self.lost = np.zeros(len(docs))
 
@@ -103,8 +119,10 @@ class _Words:
         heads: np.ndarray,
         bad: Sequence[int],
     ) -> Tensor:
-        """Of the sentences of a group by their weights, summed, ``()`` float32; those that no tree
-        agrees with do not count."""
+        """Return the weighted sum of the losses of the sentences of a group, ``()`` float32.
+
+        Sentences that no tree agrees with do not count.
+        """
         kept = np.setdiff1d(np.arange(len(group.members)), bad)
         known = (heads[kept] >= 0).any(1)
         share = np.where(known, self.shares.labelled, self.shares.unlabelled)
@@ -119,8 +137,12 @@ class _Words:
 
 @dataclass
 class _Known:
-    """Of the B sentences of a group. heads: ``(B, n)``, 0 for the root, −1 where one is not known
-    and at padding. labels: ``(B, n)``, −1 likewise."""
+    """Known heads and labels of the B sentences of a group.
+
+    Attributes:
+        heads: ``(B, n)``, 0 for the root, −1 if not known and at padding.
+        labels: ``(B, n)``, −1 likewise.
+    """
 
     heads: np.ndarray
     labels: np.ndarray
@@ -143,10 +165,12 @@ def _known(group: Group, gold: Sequence[GoldTrees], structure: DependencyTree) -
 
 
 def crossing(heads: np.ndarray) -> np.ndarray:
-    """Which tokens have an arc that crosses another when all are drawn above the sentence, that of
-    the root from before the first token, ``(n,)`` bool.
+    """Return a mask of the tokens whose arc crosses another, ``(n,)`` bool.
 
-    heads: ``(n,)``, 0 for the root, i for the i-th token, −1 for one that is not known.
+    All arcs are drawn above the sentence. The arc of the root starts before the first token.
+
+    Args:
+        heads: ``(n,)``, 0 for the root, i for the i-th token, −1 if not known.
     """
     crosses = np.zeros(len(heads), dtype=bool)
     (modifiers,) = np.nonzero(heads >= 0)
@@ -160,7 +184,7 @@ def crossing(heads: np.ndarray) -> np.ndarray:
 def _start_loss(module: LabelledTrees, rows: Tensor, gold: Sequence[GoldTrees]) -> Tensor:
     wanted = np.concatenate([one.starts for one in gold])
     firsts = np.cumsum([0, *(len(one.starts) for one in gold[:-1])])
-    # That the first token starts a sentence is nothing to learn.
+    # The first token always starts a sentence.
     wanted[firsts] = -1
     (known,) = np.nonzero(wanted >= 0)
     if not len(known):
@@ -171,7 +195,7 @@ def _start_loss(module: LabelledTrees, rows: Tensor, gold: Sequence[GoldTrees]) 
 
 
 def _agreeing(scores: Tensor, heads: np.ndarray) -> Tensor:
-    """The scores with −inf for the arcs that the known heads exclude."""
+    """Return the scores with −inf for the arcs that the known heads exclude."""
     allowed = np.ones(tuple(scores.shape), dtype=bool)
     b, m = np.nonzero(heads >= 0)
     allowed[b, :, m + 1] = False
@@ -187,7 +211,7 @@ def _tree_loss(
     lengths: Tensor,
     heads: np.ndarray,
 ) -> tuple[Tensor, list[int]]:
-    """The loss summed over the items, and those that no tree agrees with."""
+    """Return the loss summed over the items, and the items that no tree agrees with."""
     b, m = np.nonzero(heads >= 0)
     bad = infeasible_items(structure.best_heads, agreeing, lengths)
     sizes = fetch(lengths).numpy()

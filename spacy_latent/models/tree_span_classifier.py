@@ -1,4 +1,4 @@
-"""Scores of labelled spans: every span of a sentence, with every label and with none."""
+"""Scores of labelled spans: every span of a sentence, with every label and without one."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from spacy_latent.models.span_groups import Group, Spans, group_spans
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "tree_span_classifier"
-# What the node of pairs learns, beside the linear map below it.
+# Weights of the node of pairs, in addition to the linear map below it.
 PAIRS = ("weight", "bias", "width")
 
 
 @dataclass
 class SpanScores:
-    """What the model gives; its backprop takes ``scores`` alone, with a gradient in each.
+    """Output of the model; its backprop takes ``scores`` alone, with a gradient in each.
 
-    spans: for each doc the pieces that have a tree of their own, as (start, end).
-    groups: of these pieces.
-    cells: for each group its P spans; of longer ones the only class is "no label", with score 0.
-    scores: for each group ``(C, P, B)``, [class, span, piece]. Class 0 is "no label". Those of
-        spans that reach into the padding mean nothing.
+    Attributes:
+        spans: for each doc the pieces that have their own tree, as (start, end).
+        groups: groups of these pieces.
+        cells: for each group its P spans; longer ones have only the class "no label", with score 0.
+        scores: for each group ``(C, P, B)``, [class, span, piece]. Class 0 is "no label". Scores of
+            spans that reach into the padding have no meaning.
     """
 
     spans: Spans
@@ -56,16 +57,22 @@ def build_tree_span_classifier_v1(
     span_getter: SpanGetter | None = None,
     nO: int | None = None,
 ) -> Model[list[Doc], SpanScores]:
-    """Model of ``tree_spancat``: docs to scores of all spans with each label and with none, from
-    the first and the last token, the mean of all of them, and the number of tokens: one hidden
-    layer, s[i, j] = W relu(F vᵢ + L vⱼ + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b. Spans that begin or
-    end with white space have no label.
+    """Build the model of ``tree_spancat``: docs to scores of all spans.
 
-    tok2vec: the embedder, or a listener.
-    hidden_width: of the hidden layer.
-    max_width: longer spans have no label; None for no bound.
-    span_getter: which tokens share a tree; sentences of up to 128 tokens if None.
-    nO: number of classes, "no label" among them; set by the component.
+    Each span has a score for each label and for none. It is scored from its first and last token,
+    the mean of all its tokens, and their number, by one hidden layer:
+
+    s[i, j] = W relu(F vᵢ + L vⱼ + M mean(vᵢ … vⱼ) + d[j − i + 1]) + b.
+
+    Spans that begin or end with white space have no label.
+
+    Args:
+        tok2vec: embedder, or a listener.
+        hidden_width: width of the hidden layer.
+        max_width: largest number of tokens of a span with a label; None for no bound.
+        span_getter: function that returns the spans of tokens that share a tree; sentences of up to
+            128 tokens if None.
+        nO: number of classes, "no label" among them; set by the component.
     """
     if hidden_width < 1:
         raise LatentError(f"TreeSpanClassifier: hidden_width is {hidden_width}; expected >= 1.")
@@ -95,7 +102,7 @@ def build_tree_span_classifier_v1(
 
 
 def build_pairs(hidden_width: int) -> Model:
-    """A node of its own, because a model that has weights cannot change its dimensions."""
+    """Build a separate node, because a model that has weights cannot change its dimensions."""
     params: dict[str, Any] = {name: None for name in PAIRS}
     return Model("span_pairs", no_forward, params=params, dims={"nI": hidden_width})
 
@@ -124,8 +131,11 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 
 def set_classes(model: Model, classes: int) -> None:
-    """Make room for as many classes. What is known of the first ones stays, and where that was
-    learned, so do predictions; see :mod:`spacy_latent.models.added_labels`."""
+    """Set the number of classes and keep the weights of the first ones.
+
+    Predictions stay the same if these weights were trained; see
+    :mod:`spacy_latent.models.added_labels`.
+    """
     known = model.maybe_get_dim("nO")
     if known == classes:
         return
@@ -181,7 +191,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
 
     def backprop(gradient: SpanScores) -> Any:
         if not scores:
-            # A span getter may give nothing of a doc.
+            # A span getter may return no spans.
             return backprop_tok2vec([ops.alloc2f(*array.shape) for array in arrays])
         with threads_of(leaves[0]):
             received = torch.autograd.grad(
@@ -199,8 +209,10 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
 
 
 def spaces_of_rows(docs: Sequence[Doc]) -> Tensor | None:
-    """Which tokens of the batch are white space, ``(N + 1,)`` bool, the last standing for padding;
-    None where none is."""
+    """Return a mask of the white space of the batch, ``(N + 1,)`` bool, with padding at the end.
+
+    It is None without white space.
+    """
     found = white_space(docs)
     if all(own is None for own in found):
         return None
@@ -209,25 +221,34 @@ def spaces_of_rows(docs: Sequence[Doc]) -> Tensor | None:
 
 
 def without_labels_at(spaces: Tensor, cells: SpanCells, scores: Tensor) -> Tensor:
-    """Scores ``(C, P, B)`` by which no span that begins or ends with one of the tokens ``(B, n)``
-    has a label."""
+    """Return scores ``(C, P, B)`` without labels for some spans.
+
+    They are the spans that begin or end with one of the tokens ``(B, n)`` of the mask ``spaces``.
+    """
     closed = (spaces[:, cells.first] | spaces[:, cells.last]).t().to(scores.device)
     labelled = scores[1:].masked_fill(closed, IMPOSSIBLE)
     return torch.cat([scores[:1], labelled])
 
 
 def threads_of(tensor: Tensor) -> AbstractContextManager[None]:
-    """The operations are too small to gain from torch's threads, whose waiting costs others."""
+    """Return a context with one torch thread on a CPU.
+
+    The operations are too small to gain from several threads, whose waiting slows others down.
+    """
     return one_torch_thread() if tensor.device.type == "cpu" else nullcontext()
 
 
 def score_spans(
     roles: Tensor, cells: SpanCells, weight: Tensor, bias: Tensor, width: Tensor
 ) -> Tensor:
-    """Scores ``(C, P, B)`` of the spans of padded pieces.
+    """Return scores ``(C, P, B)`` of the spans of padded pieces.
 
-    roles: ``(B, n, 3h)``. weight, bias: ``(C, h)``, ``(C,)``. For the rest see
-    :func:`spacy_latent.layers.span_features.span_features`.
+    Args:
+        roles: ``(B, n, 3h)``.
+        cells: see :func:`spacy_latent.layers.span_features.span_features`.
+        weight: ``(C, h)``.
+        bias: ``(C,)``.
+        width: see :func:`spacy_latent.layers.span_features.span_features`.
     """
     made = span_features(roles.transpose(0, 1), width, cells)
     scores = torch.addmm(bias[:, None], weight, made.flatten(0, 1).t())
