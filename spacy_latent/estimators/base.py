@@ -115,8 +115,8 @@ class Estimator(Staged, ABC):
             a component that owns its loss can give it; others refuse the estimator.
         solves: whether it asks for SparseMAP of the scores or of a point. SparseMAP takes scores of
             parts alone, so the estimator cannot work if more than parts has a score.
-        has_support: whether it predicts the mean of SparseMAP's support. Confidence is then read
-            from these few structures.
+        has_support: whether it predicts the mean of SparseMAP's support. These few structures and
+            their weights are then its alternatives.
         inner_steps: see ScoreFunction.
         clip: see ScoreFunction.
         reward: the reward, or None. With one, the component that owns its loss gives the rewards of
@@ -124,9 +124,10 @@ class Estimator(Staged, ABC):
         uses_scores: whether the structures depend on the scores; False if all of them are given.
         posterior: the source of the structures' probabilities in the distribution that is trained.
             "weights" if the weights are these probabilities. "scores" if they are p(z) ∝ exp(z·s)
-            and the structures are samples of it, or that and a sum. Empty if there is no such
-            source, and no bound on evidence. A subclass that draws from another distribution has to
-            set it: check_posterior of the contract kit compares the draws with it.
+            and the structures are samples of it, or some structures and a sample of the rest. Empty
+            if there is no such source, and no bound on evidence. A subclass that draws from another
+            distribution has to set it: check_posterior of the contract kit compares the draws with
+            it.
         entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s), which ``entropy_weight``
             multiplies, measures how sure the distribution is; False refuses that setting.
         hard: whether ``Draw.z`` is 0/1 in training. The default is False, so that composers which

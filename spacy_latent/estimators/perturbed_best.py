@@ -16,8 +16,10 @@ from spacy_latent.structures.copies import of_copies
 class PerturbedBest(Estimator):
     """Best structures of K perturbed copies of the scores; at prediction MAP(scores).
 
+    Subclasses set the attributes. ``noise`` may be None, for no noise.
+
     Attributes:
-        noise: law of the noise; None for no noise.
+        noise: law of the noise, "gumbel", "sum_of_gamma" or "gaussian".
         scale: scale of the noise.
         num_samples: K.
         k: for "sum_of_gamma", the number of parts of a typical structure.

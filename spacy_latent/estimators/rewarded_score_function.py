@@ -17,9 +17,9 @@ class RewardedScoreFunction(ScoreFunction):
     """A score function whose samples are judged by the task's loss and by a reward.
 
     A sample has the value task_weight · L(z) − reward_weight · R(z). R is a reward of the structure
-    itself. The gradient for the scores is an unbiased one of the expectation of this value. The
-    composer and the labels learn from the task's loss alone, whatever its weight here. An embedder
-    that the scorer reads as well learns from both.
+    itself. The gradient for the scores is an unbiased estimate of the gradient of its expectation.
+    The composer and the labels learn from the task's loss alone, whatever its weight here. An
+    embedder that the scorer reads as well learns from both.
 
     Args:
         reward: R, such as ``spacy-latent.ShortArcs.v1``; None for 0. A text with several spans has
