@@ -32,7 +32,7 @@ def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
     """Return the probabilities of the entities that components found on a doc.
 
     Entities that a ``min_confidence`` left out of ``doc.ents`` are included. Entities that were on
-    the doc before a component are not, nor are those of a component that stored no probabilities.
+    the doc before a component are not. A component that stored no probabilities adds no entities.
     If several components found the same entity, the first one's probability counts.
 
     Args:

@@ -1,4 +1,4 @@
-"""Errors for users; each says what was given, what was expected and what to do."""
+"""Errors for users; each names the given value, the expected one and the remedy."""
 
 from __future__ import annotations
 

@@ -90,10 +90,10 @@ class Kind:
             ``SpanStructure.parts``, and the number of axes of the structure's array to an index of
             the array. The index has a number for each axis, or a slice if the part is any of
             several.
-        axes: the numbers of a part, each by a name to show and its meaning. The meanings are
-            "nodes", the root and then the tokens, "words", tokens from 0, "from one", tokens from
-            1, "ends", the token after, "others", tokens of the other text, and "labels", tags or
-            labels. Empty if unknown.
+        axes: the numbers of a part, each by a name to show and its meaning. "nodes" are the root
+            and then the tokens, "words" tokens from 0, and "from one" tokens from 1. "ends" is the
+            token after, "others" are tokens of the other text, and "labels" are tags or labels.
+            Empty if unknown.
         soft: function from probabilities ``(B, *parts)`` of the structure's array to probabilities
             for annotations, which may have fewer axes.
         moved: function from a decoded structure and an order of its tokens, ``(n,)``, to the same

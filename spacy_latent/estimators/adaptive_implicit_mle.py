@@ -38,7 +38,7 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         initial: β at the start.
         rate: change of β in a step.
         target: wished number of parts of an item with a gradient.
-        momentum: of the running mean; 0 takes the last batch alone.
+        momentum: weight of the past in the running mean; 0 takes the last batch alone.
         noise, scale, num_samples, k: as for I-MLE.
     """
 

@@ -23,13 +23,13 @@ class BestMixture(Estimator):
     as it stands.
 
     On MergeSequence, the k best are the results of a beam over the merges of neighbours. This gives
-    beam tree recursive cells (Chowdhury and Caragea 2023, section 3) without their relaxation of
-    the top-k choice of the beam.
+    beam tree recursive cells (Chowdhury and Caragea 2023, section 3) without their relaxation for
+    structures that leave the beam.
 
     Unlike :class:`BestStraightThrough`, the backward pass differentiates the forward pass itself.
     Unlike TopKSparsemax, each of the k has a share, structures of decisions are valid, and no
-    component has to own its loss. In a component that owns its loss, the losses of the k are
-    averaged, not the composed vectors.
+    component has to own its loss. In a component that owns its loss, p weights the losses of the k,
+    not the composed vectors.
 
     Args:
         k: number of structures, at least 2.

@@ -81,7 +81,7 @@ class MovingAverage(ControlVariate):
             raise LatentError(f"MovingAverage: decay is {decay}; expected a number in [0, 1).")
         self.decay = decay
         self.register_buffer("average", torch.zeros((), dtype=torch.float64))
-        # The sum of the weights so far. Without it the first means would be biased to zero.
+        # The sum of all earlier weights. Without it the first means would be biased to zero.
         self.register_buffer("total", torch.zeros((), dtype=torch.float64))
 
     def reset(self, width: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spacy_latent.estimators.stochastic_mask import HIGH, LOW, StochasticMask
 
-# With shapes beyond e^(±4.5) all draws are the same.
+# With shapes beyond e^(±4.5) nearly all draws are the same.
 LARGEST_SCORE = 9.0
 
 
@@ -47,7 +47,7 @@ class HardKuma(StochasticMask):
 
     def above(self, scores: Tensor, stretched: float) -> Tensor:
         a, b = _shapes(scores)
-        # (1 − x^a)^b without cancellation where a is small.
+        # (1 − x^a)^b without cancellation if a is small.
         return (b * (-torch.expm1(a * math.log(stretched))).log()).exp()
 
 

@@ -24,11 +24,11 @@ class PerturbAndMap(PerturbedBest):
         noise ("gumbel", "sum_of_gamma" or "gaussian"): law of ε, independent for each part. With
             independent noise the structures are not exact samples of p(z) ∝ exp(z·s) (except for
             one choice of n).
-        scale: of the noise; 0.5 is half as noisy as Gumbel-max.
+        scale: scale of the noise; 0.5 is half as noisy as Gumbel-max.
         num_samples: number of structures drawn per item.
-        backward ("identity" or "marginals"): the gradient goes to s as it is, or through the
-            marginals at s + ε, with the same noise (Corro and Titov 2019, with marginals for their
-            relaxed chart).
+        backward ("identity" or "marginals"): with "identity" the gradient goes to s as it is. With
+            "marginals" it goes through the marginals at s + ε, with the same noise (Corro and Titov
+            2019, with marginals for their relaxed chart).
         k: for "sum_of_gamma", the number of parts of a typical structure.
     """
 

@@ -31,7 +31,7 @@ class Spigot(NoisyTargetDifference):
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
             Their gradients would otherwise shrink against the fixed size of the polytope. Most of
             spaCy's own losses are sums.
-        max_iter, tolerance: of SparseMAP, for the exact projection.
+        max_iter, tolerance: as for SparseMAP, used by the exact projection.
         noise: law of ε, or None. With noise z = MAP(s + ε) in training, as in PerturbAndMap, and
             the backward is computed at s + ε. This is an extension of the method: without it,
             scores that all prefer the same trivial structure never give another one.

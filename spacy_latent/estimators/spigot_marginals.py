@@ -29,7 +29,7 @@ class SpigotMarginals(TargetDifference):
             projection; or SPIGOT-EG, μ(s) − μ(s − ηg).
         step_size: η.
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
-        max_iter, tolerance: of SparseMAP, for the projection.
+        max_iter, tolerance: as for SparseMAP, used by the projection.
     """
 
     requires = frozenset({"marginals"})
