@@ -213,8 +213,6 @@ class Estimator(Staged, ABC):
         """Return structures of these spans that do not depend on the scores.
 
         Args:
-            structure: the set of structures.
-            docs: the docs.
             spans: spans of each doc, (start, end) in tokens.
 
         Returns:
@@ -251,8 +249,6 @@ class Estimator(Staged, ABC):
         """Return weighted structures for a batch of scores.
 
         Args:
-            structure: the set of structures.
             scores: scores ``(B, *parts)``.
-            lengths: true sizes of the items.
             is_train: whether to draw noise; without it, the result is deterministic.
         """

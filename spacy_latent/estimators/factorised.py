@@ -29,7 +29,6 @@ def over_choices(structure: Factorised, values: Tensor) -> Tensor:
     A bit is a choice of its one part or none.
 
     Args:
-        structure: the set of structures.
         values: ``(..., *parts)``.
     """
     if isinstance(structure, Bits):

@@ -45,7 +45,6 @@ class Reward(ABC):
         """Return the reward of each structure, ``(K, B)``; more is better.
 
         Args:
-            structure: the set of structures.
             z: ``(K, B, *parts)``, 0/1, members of ``structure``, without gradient.
             lengths: as for the structure.
             gold: the reference's structure of each item, in the form of ``Structure.decode``, or

@@ -97,9 +97,7 @@ def _sample_outside(
     """Return a sample of each item outside of its structures ``z``, by rejection.
 
     Args:
-        structure: the set of structures.
         scores: scores ``(B, *parts)``.
-        lengths: true sizes of the items.
         z: excluded structures, ``(K, B, *parts)``.
         rest: probability of all other structures, ``(B,)``.
 

@@ -62,8 +62,6 @@ def check_traced(estimator: Estimator, structure: Structure, instead: str) -> No
     """Raise IncompatiblePair if a structure has no traces.
 
     Args:
-        estimator: the estimator.
-        structure: the structure.
         instead: pairs that work, for the message.
     """
     missing = structure.lacks(estimator.requires)
