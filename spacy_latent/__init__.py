@@ -1,7 +1,7 @@
-"""spaCy components whose hidden layer is a structure.
+"""Components for spaCy whose hidden layer is a structure.
 
-Importing this package is cheap: torch and numba load when a component is built. Nothing needs to be
-imported for the components to be found; spaCy finds them through entry points.
+This package is cheap to import, since torch and numba load when a component is built. spaCy finds
+the components through entry points, without any import.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,7 @@
-"""``python -m spacy_latent``: as the script ``spacy-latent``, where scripts are not on the path."""
+"""Entry point of ``python -m spacy_latent``, for machines on which scripts are not on the path.
+
+It is the same as the script ``spacy-latent``.
+"""
 
 from __future__ import annotations
 

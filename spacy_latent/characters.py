@@ -5,8 +5,8 @@ from __future__ import annotations
 import unicodedata
 
 CONTROL_PICTURES = 0x2400
-# Left alone these would change the order of what is written after them. Marks that only give a
-# direction of their own (U+200E, U+200F, U+061C) do no such harm and belong to good text.
+# Unescaped, these would change the order of the text after them. Marks that only have a direction
+# of their own (U+200E, U+200F, U+061C) do no such harm and belong to good text.
 BIDI_CONTROLS = {
     "\u202a": "[LRE]",
     "\u202b": "[RLE]",
@@ -23,18 +23,20 @@ SOFT_HYPHEN, EMOJI_STYLE = "\xad", "\ufe0f"
 
 
 def visible(text: str) -> str:
-    """The text on one line, with signs for characters that would not be seen or would do harm.
+    """Return a text on one line, with signs for characters that are invisible or do harm.
 
-    Control characters become the control pictures of Unicode, direction overrides their names,
-    what XML cannot hold U+FFFD, and white space that stands alone ``␣``.
+    Control characters become the control pictures of Unicode. Overrides of the direction become
+    their names. Characters that XML cannot hold become U+FFFD. A text of white space alone becomes
+    ``␣``.
     """
     shown = "".join(_sign(character) for character in text)
     return shown if is_seen(shown) else "␣" * max(1, min(len(shown), 8))
 
 
 def escaped(text: str) -> str:
-    """The text as it is, but for characters that would steer a terminal or turn the direction of
-    what follows, which are as Python writes them.
+    """Return a text with escapes for characters that steer a terminal or turn the direction.
+
+    The escapes are those of Python's ``repr``. All other characters stay as they are.
     """
     return "".join(c if is_harmless(c) else repr(c)[1:-1] for c in text)
 
@@ -45,8 +47,9 @@ def escaped_lines(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """A word or name for a terminal, in quotation marks where it has no character to see or one
-    that is escaped.
+    """Return a word or name for a terminal.
+
+    It is in quotation marks if no character of it is visible or if one is escaped.
     """
     if not is_seen(text):
         return repr(text)

@@ -1,7 +1,7 @@
 """Confidences of entities: in ``ent._.confidence``, in the JSON of docs and in displaCy.
 
-All three read ``doc._.latent``, which holds probabilities where ``crf_ner`` has
-``annotate = "probabilities"`` or a ``min_confidence``.
+All three read ``doc._.latent``. It holds probabilities if ``crf_ner`` has ``annotate =
+"probabilities"`` or a ``min_confidence``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
     """Return the probabilities of the entities that components found on a doc.
 
     Entities that a ``min_confidence`` left out of ``doc.ents`` are included. Entities that were on
-    the doc before a component are not, nor are those of a component that stored no probabilities.
+    the doc before a component are not. A component that stored no probabilities adds no entities.
     If several components found the same entity, the first one's probability counts.
 
     Args:
@@ -48,7 +48,7 @@ def confidences(doc: Doc, component: str | None = None) -> dict[Place, float]:
 
 
 def _entities(doc: Doc, component: str | None) -> Iterator[tuple[SpanStructure, Entity, float]]:
-    """Entities that a component found, with the structures that they are from."""
+    """Yield the entities that a component found, with their structures and probabilities."""
     for annotation in DocAnnotations(doc).values():
         if component not in (None, annotation.component):
             continue
@@ -74,8 +74,10 @@ class _Known:
     found: dict[Place, tuple[float, Hashable, object]]
 
     def holds(self, doc: Doc, place: Place) -> bool:
-        """Records are replaced, not changed. The one that a confidence is from is all that has to
-        be the same; where there is none, all are looked at.
+        """Return whether the confidences are still valid for a place in a doc.
+
+        Records are replaced, not changed. If the place has a confidence, only the record that it
+        was read from has to be the same object. Otherwise all records have to be the same.
         """
         if self.tokens != len(doc):
             return False
@@ -115,23 +117,30 @@ def _read(doc: Doc) -> _Known:
 
 
 def register_extension(force: bool = False) -> bool:
-    """Make ``ent._.confidence`` available, as each ``crf_ner`` does when it is made or loaded. Call
-    it where docs are read without a pipeline.
+    """Make ``ent._.confidence`` available.
 
-    force: take the name from an extension of somebody else's, which is left alone otherwise.
-    RETURNS: whether the name is ours.
+    Each ``crf_ner`` does this when it is made or loaded. Call it if docs are read without a
+    pipeline.
+
+    Args:
+        force: take the name from an extension of somebody else; without it, such an extension
+            stays.
+
+    Returns:
+        Whether the name is ours.
     """
-    # Not at import: spaCy imports all factories whenever a pipeline is made, and a user's
-    # Span.set_extension("confidence") would fail for no other reason than that.
+    # Not at import: spaCy imports all factories whenever a pipeline is made. A user's own
+    # Span.set_extension("confidence") would fail then.
     if force or not Span.has_extension(EXTENSION):
         Span.set_extension(EXTENSION, getter=confidence, force=True)
     return Span.get_extension(EXTENSION)[2] is confidence
 
 
 def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, object]:
-    """``doc.to_json``, whose entities have a "confidence", None where there is none.
+    """Return ``doc.to_json`` with a "confidence" for each entity, which is None if unknown.
 
-    underscore: as of ``doc.to_json``, which has no values of getters for spans.
+    Args:
+        underscore: as for ``doc.to_json``, which has no values of getters for spans.
     """
     made = doc.to_json(underscore=list(underscore) if underscore else None)
     known = confidences(doc)
@@ -141,12 +150,14 @@ def to_json(doc: Doc, underscore: Sequence[str] | None = None) -> dict[str, obje
 
 
 def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -> dict[str, object]:
-    """The data of ``displacy.render(…, style="ent", manual=True)`` for the entities of a doc, with
-    the confidence after the label that is drawn, as in "GPE 0.98"; displaCy's ``colors`` and
-    ``ents`` go by the label alone. What displaCy does not escape is escaped.
+    """Return the data of ``displacy.render(…, style="ent", manual=True)`` for a doc's entities.
 
-    digits: of the confidence after its point.
-    kb_url_template: as among displaCy's options.
+    The confidence is drawn after the label, as in "GPE 0.98". displaCy's ``colors`` and ``ents``
+    still go by the label alone. Text that displaCy does not escape is escaped here.
+
+    Args:
+        digits: number of digits of the confidence after its point.
+        kb_url_template: as among displaCy's options.
     """
     known, title = confidences(doc), doc.user_data.get("title")
     drawn = []
@@ -161,7 +172,7 @@ def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -
                 "label": ent.label_,
                 "kb_id": escape(ent.kb_id_),
                 "kb_url": escape(url),
-                # In the place of what displaCy would write.
+                # In place of the label that displaCy would write.
                 "params": {"label": f"{escape(ent.label_)}{shown}"},
             }
         )

@@ -1,4 +1,4 @@
-"""Errors that users meet. Each says what was given, what was expected and what to do."""
+"""Errors for users; each names the given value, the expected one and the remedy."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def lost_digits_message(name: str, items: list[int]) -> str:
 
 
 class InfeasibleError(LatentError):
-    """The scores forbid every structure of at least one item of the batch.
+    """Scores that forbid every structure of at least one item of the batch.
 
-    items (Sequence[int]): Positions in the batch of the items without a feasible structure.
+    Attributes:
+        items: positions in the batch of the items without a feasible structure.
     """
 
     def __init__(self, structure: str, items: Sequence[int], advice: str = "") -> None:
@@ -60,7 +61,7 @@ class InfeasibleError(LatentError):
 
 
 class NothingLeft(LatentError):
-    """No structure has what an intervention asks for."""
+    """An intervention that no structure satisfies."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -70,7 +71,7 @@ class NothingLeft(LatentError):
 
 
 class NotTractable(LatentError, NotImplementedError):
-    """The operation has no tractable exact algorithm on this structure."""
+    """An operation without a tractable exact algorithm on this structure."""
 
     def __init__(self, structure: str, operation: str, alternatives: str) -> None:
         super().__init__(
@@ -79,7 +80,7 @@ class NotTractable(LatentError, NotImplementedError):
 
 
 class NotDifferentiable(LatentError, RuntimeError):
-    """A derivative that there is not, such as the second one of marginals."""
+    """A derivative that does not exist, such as the second one of marginals."""
 
 
 class NotTraceable(LatentError, RuntimeError):
@@ -104,14 +105,15 @@ class LatentWarning(UserWarning):
 
 
 class PartlyAnnotated(LatentWarning):
-    """Figures are of what annotation says, and much of it is missing."""
+    """Figures computed from annotation of which much is missing."""
 
 
 def number_of(number: float, noun: str, form: str = "") -> str:
-    """A number with its noun, for whoever reads: "1 text", "2 texts", "1 entity", "2 entities".
+    """Return a number with its noun: "1 text", "2 texts", "1 entity", "2 entities".
 
-    noun: in the singular, one that takes -s, or -ies for a consonant and -y. form: how the number
-        is to be written, as after the colon in an f-string.
+    Args:
+        noun: in the singular. It must form its plural by -s, or by -ies after a consonant and -y.
+        form: format of the number, as after the colon in an f-string.
     """
     if number != 1:
         noun = f"{noun[:-1]}ies" if re.search(r"[^aeiou]y$", noun) else f"{noun}s"
@@ -130,8 +132,14 @@ def check_whole(
     error: type[LatentError] = LatentError,
     **settings: object,
 ) -> None:
-    """Raise ``error`` for the first of the ``settings`` of ``name`` that is no whole number of at
-    least ``least``, nor None where it may be.
+    """Raise an error for the first setting that is not a whole number of at least ``least``.
+
+    Args:
+        name: name of the object that has the settings, for the message.
+        least: smallest valid number.
+        or_null: whether None is valid too.
+        error: class of the error.
+        settings: numbers by name.
     """
     for setting, number in settings.items():
         if not is_whole(number, least) and not (or_null and number is None):
@@ -142,9 +150,15 @@ def check_whole(
 
 
 def check_flags(name: str, error: type[LatentError] = LatentError, **settings: object) -> None:
-    """Raise ``error`` for the first of the ``settings`` of ``name`` that is neither true nor false.
-    ``"no"`` in a config, and ``False`` as Python spells it on a command line, are texts, which
-    would count as true.
+    """Raise an error for the first setting that is neither true nor false.
+
+    ``"no"`` in a config, and ``False`` as Python spells it on a command line, are texts. They would
+    count as true.
+
+    Args:
+        name: name of the object that has the settings, for the message.
+        error: class of the error.
+        settings: flags by name.
     """
     for setting, flag in settings.items():
         if isinstance(flag, str) or flag not in (True, False):

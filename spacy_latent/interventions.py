@@ -1,9 +1,9 @@
 """Counterfactuals: conditions on structures in addition to their scores.
 
-An :class:`Intervention` forbids parts, forces parts, or moves the temperature. It holds for what is
-predicted within :func:`intervening`, in the same thread, and for nothing else: models look for it
-when they predict, hand it on as an argument to the layer that scores, and keep nothing of it. To
-name components instead of models, see :mod:`spacy_latent.pipeline.counterfactuals`.
+An :class:`Intervention` forbids parts, forces parts, or divides the scores by a temperature. It
+holds only for predictions within :func:`intervening`, in the same thread. Models read it when they
+predict and hand it on as an argument to the layer that scores. They store nothing of it. To name
+components instead of models, see :mod:`spacy_latent.pipeline.counterfactuals`.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ _PRESENT: ContextVar[Mapping[int, Intervention]] = ContextVar("spacy_latent_inte
 
 @contextmanager
 def intervening(interventions: Mapping[int, Intervention]) -> Iterator[None]:
-    """While it lasts, Thinc models of these ids predict so, in this thread. What was asked for
-    around it does not hold meanwhile.
+    """Set the interventions of Thinc models, by their ids, in this thread for a ``with`` block.
+
+    Interventions set outside of the block do not hold within it.
     """
     token = _PRESENT.set({key: one for key, one in interventions.items() if one})
     try:

@@ -1,15 +1,15 @@
-"""Kinds of part: arcs, items, cells, or one's own. All that is to be known of one, in one record.
+"""Kinds of parts, such as arcs, items and cells, and a record of functions and names for each.
 
-A structure names its kind by :attr:`spacy_latent.structures.base.Structure.parts`. What is written
-on a Doc, drawn, printed, counted, compared, reported and read from gold annotations asks the record
-of that name and nothing else. The records of this package are here; what they say of drawings, of
-statistics and of references is added by the floors that draw, count and refer. A kind of one's own
-is given whole, beside its structure::
+A structure names its kind by :attr:`spacy_latent.structures.base.Structure.parts`. All code that
+writes, draws, prints, counts or compares structures, or reads them from gold annotations, asks the
+record of that name only. The records of this package are here. The modules for drawings, statistics
+and references add their fields by :func:`complete_kind`. A user's own kind is given as a whole, in
+the file of its structure::
 
     register_kind(Kind("windows", like="items", plural="windows"))
 
-A name without a record is like "parts": its structures can be stored, supervised, listed, counted
-and compared, and where each part is one token, drawn.
+A name without a record is like "parts". Its structures can be stored, supervised, listed, counted
+and compared. They can be drawn if each part is one token.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class _Inherited(Enum):
     INHERITED = "inherited"
 
 
-# The value of a field that is taken from the kind that this one is like. Not None, which says of
-# some fields that there is nothing.
+# The value of a field that is taken from the kind that this one is like. It is not None, since None
+# is a valid value of some fields.
 INHERITED: Any = _Inherited.INHERITED
-# That to which all others come down.
+# The kind that all others are like in the end.
 PARTS = "parts"
-# Names that LatentAnnotation reads structures by.
+# Attributes of LatentAnnotation that read structures.
 ACCESSORS = ("heads", "arcs", "items", "tags", "entities", "brackets", "cells")
 
 Part = tuple[int, ...]
@@ -52,11 +52,13 @@ def _always(span: object) -> bool:
 class Drawing:
     """A style of drawings of structures.
 
-    draw: from a :class:`spacy_latent.visualize.subject.Subject` to its pictures, a list of
-        :class:`spacy_latent.visualize.picture.Picture`, and what their caption says of them.
-    fits: whether a :class:`spacy_latent.annotations.SpanStructure` may be drawn so where no style
-        is asked for.
-    seen: a sentence that tells a newcomer what is seen, which pages begin with.
+    Attributes:
+        draw: function from a :class:`spacy_latent.visualize.subject.Subject` to its pictures and
+            their caption. The pictures are a list of
+            :class:`spacy_latent.visualize.picture.Picture`.
+        fits: whether a :class:`spacy_latent.annotations.SpanStructure` may be drawn in this style
+            if no style is asked for.
+        seen: a sentence for newcomers that describes the picture; pages begin with it.
     """
 
     draw: Callable[[Any], tuple[list[Any], str]]
@@ -66,67 +68,77 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Kind:
-    """Functions and names for structures of one kind of part. Decoded structures are what
-    ``Structure.decode`` gives and annotations store.
+    """Functions and names for structures of one kind of part.
 
-    name: that of ``Structure.kind`` and ``SpanStructure.kind``.
-    like: name of the kind from which all is taken that is not given here. The decoded structures
-        have to be of its form where it is one of the package's: see
-        :class:`spacy_latent.annotations.SpanStructure`.
-    plural: how several structures are called: "trees".
-    accessors: what of :class:`spacy_latent.annotations.LatentAnnotation` reads them, of "heads",
-        "arcs", "items", "tags", "entities", "brackets" and "cells"; first that which tells most.
-        Arcs, items, tags and brackets are also what displaCy draws.
-    parts: a decoded structure to its parts, as ``SpanStructure.parts`` has them.
-    stored: places in the structure's array, ``(P, axes)``, to rows of ``SpanStructure.parts``.
-    place: a part as ``SpanStructure.parts`` has it, and the number of axes of the structure's
-        array, to where it stands there: an index with a number for each axis, or a slice where the
-        part is any of several. It turns back ``stored`` and ``soft``.
-    axes: what the numbers of a part are, each by a name to show and one of "nodes", the root and
-        then the tokens, "words", tokens from 0, "from one", tokens from 1, "ends", the token after,
-        "others", tokens of the other text, and "labels", tags or labels; empty where that is not
-        known.
-    soft: probabilities ``(B, *parts)`` of the structure's array to those of annotations, which may
-        have fewer axes.
-    moved: a decoded structure and an order of its tokens, ``(n,)``, to the same number of parts at
-        other places; None where a structure cannot be moved, which then is drawn at random by
-        random scores.
-    gold: an example of spaCy and the bounds of its spans to the decoded structure of each that the
-        reference has without an annotation of the component, None where it has none.
-    partly: of a gold structure of which only some is known, its length and the shape of its array,
-        for how many tokens it is known and which parts agree with it, bool; None where all is
-        known.
-    trees: which of :class:`spacy_latent.estimators.given_trees.GivenTrees` there are.
-    statistics: a decoded structure and the number of its tokens to numbers that describe it, by
-        name; None for those that this one does not have.
-    meanings: what each of these is, in words, where
-        :data:`spacy_latent.analysis.structures.MEANINGS` has no such name.
-    shares: names of those of them that are shares of 1.
-    columns: names of statistics that the console shows in training.
-    numbers: a decoded structure and the number of its tokens to a number for each token that
-        together tell the structure, ``(n,)``; None where there are none.
-    controls: the words of a span, those that mostly have modifiers, and the words of the text that
-        it is aligned with, to structures that look at no model, by name, as ``comparable`` has
-        them.
-    comparable: a decoded structure as controls are.
-    common: two structures of one span, decoded or comparable, to twice the number of their common
-        parts and the number of the parts of both.
-    agreement: decoded structures of many spans, ours and theirs, to their agreement, 0 to 1; None
-        for the share of their common parts.
-    judge: the figures of a report, :class:`spacy_latent.analysis.figures.LayerFigures`, to what is
-        to be said of the shape of the structures, a list of
-        :class:`spacy_latent.analysis.verdicts.Verdict`.
-    control_words: by name of a control, what is said where nearly all structures are its, with
-        ``{share}`` in it.
-    reference: a :class:`spacy_latent.pipeline.references.Beside` to the
-        :class:`spacy_latent.analysis.figures.ReferenceFigures` of a report, or None; by default
-        the agreement with what references have under the component's name.
-    drawings: by name of the style; the first that fits is taken where none is asked for.
-    text: a :class:`spacy_latent.annotations.LatentAnnotation` of one span, the span, and the number
-        of an alternative or None, to lines of text.
-    part_text: such an annotation, the span and one of its parts, to one line.
-    gallery: name of the kind as which the gallery of a report draws the decoded structures; those
-        of "parts" are listed.
+    Decoded structures are the results of ``Structure.decode``, which annotations store.
+
+    Attributes:
+        name: the same as ``Structure.kind`` and ``SpanStructure.kind``.
+        like: name of the kind that gives all fields not set here. If it is a kind of this package,
+            the decoded structures must have its form: see
+            :class:`spacy_latent.annotations.SpanStructure`.
+        plural: noun for several structures: "trees".
+        accessors: attributes of :class:`spacy_latent.annotations.LatentAnnotation` that read the
+            structures. They are among "heads", "arcs", "items", "tags", "entities", "brackets" and
+            "cells"; the most informative comes first. displaCy draws arcs, items, tags and
+            brackets.
+        parts: function from a decoded structure to its parts, in the form of
+            ``SpanStructure.parts``.
+        stored: function from places in the structure's array, ``(P, axes)``, to rows of
+            ``SpanStructure.parts``.
+        place: inverse of ``stored`` and ``soft``: function from a part, in the form of
+            ``SpanStructure.parts``, and the number of axes of the structure's array to an index of
+            the array. The index has a number for each axis, or a slice if the part is any of
+            several.
+        axes: the numbers of a part, each by a name to show and its meaning. "nodes" are the root
+            and then the tokens, "words" tokens from 0, and "from one" tokens from 1. "ends" is the
+            token after, "others" are tokens of the other text, and "labels" are tags or labels.
+            Empty if unknown.
+        soft: function from probabilities ``(B, *parts)`` of the structure's array to probabilities
+            for annotations, which may have fewer axes.
+        moved: function from a decoded structure and an order of its tokens, ``(n,)``, to the same
+            number of parts at other places. None if a structure cannot be moved; then one is drawn
+            by random scores.
+        gold: function from an example of spaCy and the bounds of its spans to decoded structures
+            that the reference has without an annotation of the component. There is one for each
+            span, or None.
+        partly: function from a gold structure of which only some is known, its length and the shape
+            of its array. It gives the number of tokens that are known and a bool array of the parts
+            that agree. It gives None if all is known.
+        trees: available values of ``trees`` in
+            :class:`spacy_latent.estimators.given_trees.GivenTrees`.
+        statistics: function from a decoded structure and the number of its tokens to numbers that
+            describe it, by name. The value is None for a number that this structure does not have.
+        meanings: descriptions of the statistics that
+            :data:`spacy_latent.analysis.structures.MEANINGS` does not name.
+        shares: names of the statistics that are shares of 1.
+        columns: names of the statistics that the console shows in training.
+        numbers: function from a decoded structure and the number of its tokens to a number for each
+            token, ``(n,)``. Together the numbers determine the structure. None if no such numbers
+            exist.
+        controls: function to structures that depend on no model, by name, in the form of
+            ``comparable``. Its arguments are the words of a span, the words that mostly have
+            modifiers, and the words of the text that the span is aligned with.
+        comparable: function from a decoded structure to the form of controls.
+        common: function from two structures of one span, decoded or comparable, to twice the number
+            of their common parts and the number of the parts of both.
+        agreement: function from decoded structures of many spans, ours and theirs, to their
+            agreement, 0 to 1. None for the share of their common parts.
+        judge: function from the figures of a report,
+            :class:`spacy_latent.analysis.figures.LayerFigures`, to remarks on the shape of the
+            structures, a list of :class:`spacy_latent.analysis.verdicts.Verdict`.
+        control_words: by name of a control, the sentence for a report in which nearly all
+            structures equal it, with ``{share}`` in it.
+        reference: function from a :class:`spacy_latent.pipeline.references.Beside` to the
+            :class:`spacy_latent.analysis.figures.ReferenceFigures` of a report, or None. The
+            default is the agreement with annotations of references under the component's name.
+        drawings: drawings by name of the style. If no style is asked for, the first suitable one is
+            used.
+        text: function from a :class:`spacy_latent.annotations.LatentAnnotation` of one span, the
+            span, and the number of an alternative or None, to lines of text.
+        part_text: function from such an annotation, the span and one of its parts to one line.
+        gallery: name of the kind as which the gallery of a report draws the decoded structures.
+            Structures of the gallery "parts" are listed.
     """
 
     name: str
@@ -175,11 +187,14 @@ _KINDS: dict[str, Kind] = {}
 
 
 def register_kind(kind: Kind) -> Kind:
-    """Make a kind known, for everything that reads structures whose ``parts`` are its name.
+    """Make a kind known to all code that reads structures whose ``parts`` are its name.
 
-    Call it in the file of the structure. A second call with the name puts another record in the
-    place of the first, as when a cell of a notebook is run again. Raises LatentError for a name of
-    this package, and for one that is like what is not known.
+    Call it in the file of the structure. A second call with the same name replaces the first
+    record, as when a cell of a notebook is run again.
+
+    Raises:
+        LatentError: The name belongs to this package, the kind is like an unknown one, or a field
+            is invalid.
     """
     if not isinstance(kind, Kind) or not (isinstance(kind.name, str) and kind.name):
         raise LatentError(
@@ -222,7 +237,11 @@ def register_kind(kind: Kind) -> Kind:
 
 
 def complete_kind(name: str, **given: Any) -> None:
-    """Add what a floor of this package knows of one of the package's kinds."""
+    """Add fields to the record of one of the package's kinds.
+
+    Raises:
+        LatentError: The record has one of these fields already.
+    """
     known = _KINDS[name]
     twice = [field for field in given if getattr(known, field) is not INHERITED]
     if twice:
@@ -238,7 +257,10 @@ def _put(kind: Kind) -> Kind:
 
 @cache
 def find_kind(name: str) -> Kind:
-    """The record of a kind with what it takes from others; as "parts" where there is none."""
+    """Return the record of a kind, with the fields that it takes from others.
+
+    A name without a record has the fields of "parts".
+    """
     own = _KINDS.get(name)
     if own is None:
         return replace(find_kind(PARTS), name=name)
@@ -252,7 +274,7 @@ def find_kind(name: str) -> Kind:
 
 
 def known_kinds() -> list[Kind]:
-    """All with a record, those of this package first."""
+    """Return all kinds with a record, those of this package first."""
     return [find_kind(name) for name in _KINDS]
 
 
@@ -260,7 +282,7 @@ def known_kinds() -> list[Kind]:
 
 
 def rows_of(decoded: np.ndarray) -> list[Part]:
-    """Each row is a part; of one axis each number."""
+    """Return the rows of a decoded structure as parts; with one axis, each number is a part."""
     rows = np.asarray(decoded)
     if not rows.size:
         return []
@@ -289,7 +311,7 @@ def _of_tags(probabilities: np.ndarray) -> np.ndarray:
 
 
 def _ends_of_segments(places: np.ndarray) -> np.ndarray:
-    """From the length less 1 to the end."""
+    """Replace the length less 1, in the second column, by the end."""
     stored = places.copy()
     stored[:, 1] += stored[:, 0] + 1
     return stored

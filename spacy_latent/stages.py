@@ -1,7 +1,7 @@
 """Structures and estimators that replace each other during training.
 
-A config first gives what training begins with, then what follows it from some update on. What
-follows is what the model is saved and predicts with; the stages before it stand in its ``stages``.
+A config names the first one, then the one that follows it from some update on. The model is saved
+with the last one and predicts with it. The earlier ones stand in its ``stages``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ Kind = TypeVar("Kind", bound="Staged")
 
 
 class Staged:
-    """stages: what training has in the place of this one, each until an update that it does not
-    reach itself, in order; updates count from 0. Empty for what is the same all along.
+    """Base of structures and estimators that may have stages of training before them.
 
-    end_setting: what configs, and with them messages, call the number of updates of a stage.
+    Attributes:
+        stages: pairs of an update and the object that training uses before this update, in order.
+            Updates count from 0. Empty if the object is the same all along.
+        end_setting: name of the setting, in configs and messages, for the number of updates of a
+            stage.
     """
 
     stages: tuple[tuple[int, Any], ...] = ()
@@ -31,7 +34,7 @@ class Staged:
 
     @property
     def shown(self) -> str:
-        """The name with what tells it apart from another of its class."""
+        """The name with the settings that tell it apart from another object of its class."""
         return self.name
 
     def at(self: Kind, update: int | None) -> Kind:
@@ -43,15 +46,19 @@ class Staged:
         return self
 
     def each(self: Kind, function: Callable[[Kind], Kind]) -> Kind:
-        """``function`` of this one, with that of its stages before it."""
+        """Return ``function`` of this object, with ``function`` of each of its stages."""
         made = function(self)
         made.stages = tuple((end, function(stage)) for end, stage in self.stages)
         return made
 
 
 def follow(first: Kind, then: Kind, end: int) -> Kind:
-    """``then``, with ``first`` in its place in updates before ``end``; both may have stages, of
-    which none may be without an update.
+    """Return a copy of ``then`` that ``first`` replaces in updates before ``end``.
+
+    Both may have stages.
+
+    Raises:
+        LatentError: ``end`` is not a whole number of at least 1, or a stage has no update.
     """
     if not is_whole(end, 1):
         raise LatentError(
@@ -91,8 +98,9 @@ def unreached(staged: Staged, updates: int) -> str:
 
 
 def periods(*staged: Staged) -> Iterator[tuple[int, int | None]]:
-    """Updates (first, end) in which none of them changes; the last, without end, is also that of
-    prediction.
+    """Yield the ranges (first, end) of updates in which none of the objects changes.
+
+    The last range has no end. It is also the one that prediction uses.
     """
     ends = sorted({end for each in staged for end, _ in each.stages})
     yield from zip([0, *ends], [*ends, None])

@@ -20,23 +20,26 @@ from spacy_latent.structures.copies import of_copies
 
 
 class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
-    """I-MLE whose step adapts: λ = β·‖s + ε‖ / ‖g‖ of each item, and the difference is divided by
-    λ. The paper has ‖s‖; then scores of 0, as those of a fresh scorer may be, would never have a
-    gradient, whatever β. It costs that the step varies with the noise, by as much as ‖s + ε‖ does.
-    Of neither norm are parts that a mask forbids, also one such as −1e6 or −1e30.
+    """I-MLE with an adaptive step, λ = β·‖s + ε‖ / ‖g‖ for each item.
 
-    β rises by ``rate`` after a batch in which a running mean of the number of parts with a gradient
-    is below ``target`` per item, else it falls; it is saved with the weights. The scale of the loss
-    has no effect on the target, only on the length of the gradient.
+    The difference of the structures is divided by λ. The paper has ‖s‖ in place of ‖s + ε‖. Scores
+    of 0, which a fresh scorer may give, would then never have a gradient, whatever β. The cost is
+    that the step varies with the noise, as much as ‖s + ε‖ does. Neither norm includes parts that a
+    mask forbids, even by a score like −1e6 or −1e30.
 
-    step, changed: β and the running mean, buffers of the module.
-    difference: "forward", (z − MAP(s + ε − λg)) / λ, or "central", between s + ε + λg and s + ε −
-        λg, divided by 2λ.
-    initial: β at the start.
-    rate: by how much β changes in a step.
-    target: wished number of parts of an item with a gradient.
-    momentum: of the running mean; 0 takes the last batch alone.
-    noise, scale, num_samples, k: as for I-MLE.
+    β rises by ``rate`` after a batch if a running mean of the number of parts with a gradient is
+    below ``target`` per item. Otherwise it falls by ``rate``. β and the running mean are saved with
+    the weights, as the buffers ``step`` and ``changed``. The scale of the loss does not affect the
+    target, only the length of the gradient.
+
+    Args:
+        difference: "forward", (z − MAP(s + ε − λg)) / λ, or "central", between s + ε + λg and s + ε
+            − λg, divided by 2λ.
+        initial: β at the start.
+        rate: change of β in a step.
+        target: wished number of parts of an item with a gradient.
+        momentum: weight of the past in the running mean; 0 takes the last batch alone.
+        noise, scale, num_samples, k: as for I-MLE.
     """
 
     step: Tensor

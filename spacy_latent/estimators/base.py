@@ -1,4 +1,4 @@
-"""The contract of an estimator: scores of parts in, weighted structures out, gradients back."""
+"""The interface of estimators: scores of parts in, weighted structures out, gradients back."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from spacy_latent.structures.base import Structure
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-# For each doc, for each of its spans, a structure as ``Structure.decode`` gives it, or None where
-# the scores tell it.
+# A structure for each span of each doc, in the form of ``Structure.decode``. It is None if the
+# structure depends on the scores.
 Given = list[list["np.ndarray | None"]]
 Self = TypeVar("Self", bound="Estimator")
 
 
 @dataclass
 class Draw:
-    """K weighted structures per item: the one shape that layers and losses see.
+    """K weighted structures per item, the one form that layers and losses read.
 
-    z: ``(K, B, *parts)``, hard 0/1 or soft; carries the gradient of L(E[z]) objectives.
-    weights: ``(K, B)``, summing to 1 over K.
-    log_probs: ``(K, B)``, log p(z) under the scores, or None where no estimator needs it.
-    padding: ``(K, B)`` bool, where an item has fewer than K structures: what z holds there has
-        weight 0 and is not composed. None where every item has K.
-    penalty: ``(B,)``, added to the objective of each item in training, or None.
-    cost: ``(B,)``, added to the objective of a batch in training over the number of its tokens, or
-        None.
-    extras: ``(E, B)``, what else :meth:`Estimator.objective` reads of each item, or None; summed
-        over the spans of a text, as log_probs are.
+    Attributes:
+        z: ``(K, B, *parts)``, hard 0/1 or soft. It carries the gradient of objectives L(E[z]).
+        weights: ``(K, B)``, summing to 1 over K.
+        log_probs: ``(K, B)``, log p(z) under the scores, or None if the estimator does not need it.
+        padding: ``(K, B)`` bool, true for structures beyond the number that an item has. These have
+            weight 0 and are not composed. None if every item has K structures.
+        penalty: ``(B,)``, added to the objective of each item in training, or None.
+        cost: ``(B,)``, added to the objective of a batch in training, divided by its number of
+            tokens, or None.
+        extras: ``(E, B)``, further numbers of each item for :meth:`Estimator.objective`, or None.
+            They are summed over the spans of a text, like ``log_probs``.
     """
 
     z: Tensor
@@ -53,23 +54,23 @@ class Draw:
 
     @classmethod
     def single(cls, z: Tensor) -> Draw:
-        """One structure of each item, ``(B, *parts)``, with all the weight."""
+        """Return a draw of one structure for each item, ``(B, *parts)``, with all the weight."""
         return cls(z[None], z.new_ones((1, z.shape[0])))
 
     @classmethod
     def equal(cls, z: Tensor) -> Draw:
-        """K structures of each item, ``(K, B, *parts)``, of the same weight."""
+        """Return a draw of K structures for each item, ``(K, B, *parts)``, with equal weights."""
         return cls(z, z.new_full(z.shape[:2], 1.0 / len(z)))
 
     @property
     def present(self) -> Tensor:
-        """Return a mask of the structures that are no padding, ``(K, B)`` bool."""
+        """A mask of the structures that are not padding, ``(K, B)`` bool."""
         if self.padding is None:
             return derived(lambda known: torch.ones_like(known, dtype=torch.bool), self.weights)
         return derived(torch.logical_not, self.padding)
 
     def mean(self) -> Tensor:
-        """Σ_k weight_k · z_k, ``(B, *parts)``."""
+        """Return the mean structure Σ_k weight_k · z_k, ``(B, *parts)``."""
         if self.z.shape[0] == 1:
             return self.z[0]
         weights = self.weights.view(*self.weights.shape, *[1] * (self.z.dim() - 2))
@@ -77,7 +78,7 @@ class Draw:
 
 
 def check_draw(name: str, draw: object, count: int) -> None:
-    """Raise LatentError where what an estimator gives is no :class:`Draw` of ``count`` items."""
+    """Raise LatentError if the result of an estimator is not a :class:`Draw` of ``count`` items."""
     if not isinstance(draw, Draw):
         raise LatentError(
             f"{name} gives {type(draw).__name__}; expected a Draw. Draw.single(z) is one structure "
@@ -99,33 +100,39 @@ def check_draw(name: str, draw: object, count: int) -> None:
 
 
 class Estimator(Staged, ABC):
-    """Turns scores into a :class:`Draw`. Stateless unless it says so. ``stages`` are the estimators
-    that training begins with, see :mod:`spacy_latent.estimators.sequence`.
+    """Base class of estimators, which turn scores into a :class:`Draw`.
 
-    requires: operations that the structure must not lack: "map", the best structure, or names in
-        ``structure.tractable``.
-    linear_only: whether it needs a structure whose ``map`` maximises z·s (Structure.linear); False
-        if it asks for no more than what ``needed`` names, ``map``, ``top_k`` and ``log_potential``.
-    needs_loss: whether its gradient needs the loss of each structure, which only a component that
-        owns its loss can give (:meth:`objective`); elsewhere it is refused.
-    solves: whether it asks for SparseMAP of the scores or of a point, which is of parts alone; it
-        then cannot work where more than parts has a score.
-    has_support: whether it predicts the mean of SparseMAP's support, so that these few structures
-        are what it is sure of.
-    inner_steps, clip: see ScoreFunction.
-    reward: where there is one, the component that owns its loss gives the rewards of all structures
-        to :meth:`objective`, as its extras.
-    uses_scores: whether the structures depend on the scores; False where all of them are given.
-    posterior: what says how probable each structure is in the distribution that it trains:
-        "weights" where these are it, "scores" where p(z) ∝ exp(z·s) is, of which the structures are
-        samples, or that and a sum; empty where there is none, and no bound on evidence. A subclass
-        that draws from another distribution has to say so: check_posterior of the contract kit
-        compares what is drawn with what is said.
-    entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s), which ``entropy_weight`` multiplies,
-        tells how sure its distribution is; False refuses that setting.
-    hard: whether ``Draw.z`` is 0/1 in training; False if a class does not say it, so that composers
-        which need that refuse it.
-    hard_at_prediction: whether it is 0/1 when ``is_train`` is False.
+    An estimator has no state unless its class says so. ``stages`` are the estimators that training
+    begins with: see :mod:`spacy_latent.estimators.sequence`.
+
+    Attributes:
+        requires: operations that the structure must have: "map", the best structure, or names in
+            ``structure.tractable``.
+        linear_only: whether the structure's ``map`` must maximise z·s (Structure.linear). False if
+            the estimator needs only the operations of ``needed``, ``map``, ``top_k`` and
+            ``log_potential``.
+        needs_loss: whether the gradient needs the loss of each structure (:meth:`objective`). Only
+            a component that owns its loss can give it; others refuse the estimator.
+        solves: whether it asks for SparseMAP of the scores or of a point. SparseMAP takes scores of
+            parts alone, so the estimator cannot work if more than parts has a score.
+        has_support: whether it predicts the mean of SparseMAP's support. These few structures and
+            their weights are then its alternatives.
+        inner_steps: see ScoreFunction.
+        clip: see ScoreFunction.
+        reward: the reward, or None. With one, the component that owns its loss gives the rewards of
+            all structures to :meth:`objective`, as its extras.
+        uses_scores: whether the structures depend on the scores; False if all of them are given.
+        posterior: the source of the structures' probabilities in the distribution that is trained.
+            "weights" if the weights are these probabilities. "scores" if they are p(z) ∝ exp(z·s)
+            and the structures are samples of it, or some structures and a sample of the rest. Empty
+            if there is no such source, and no bound on evidence. A subclass that draws from another
+            distribution has to set it: check_posterior of the contract kit compares the draws with
+            it.
+        entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s), which ``entropy_weight``
+            multiplies, measures how sure the distribution is; False refuses that setting.
+        hard: whether ``Draw.z`` is 0/1 in training. The default is False, so that composers which
+            need 0/1 refuse a class that does not set it.
+        hard_at_prediction: whether ``Draw.z`` is 0/1 if ``is_train`` is False.
     """
 
     requires: ClassVar[frozenset[str]] = frozenset({"map"})
@@ -143,7 +150,7 @@ class Estimator(Staged, ABC):
 
     @property
     def shown(self) -> str:
-        """Return the name with the settings that are numbers, words and switches."""
+        """The name with the settings that are numbers, words and switches."""
         plain = {
             key: value
             for key, value in sorted(vars(self).items())
@@ -161,7 +168,7 @@ class Estimator(Staged, ABC):
         return False
 
     def needed(self) -> frozenset[str]:
-        """Operations needed under the present options; by default :attr:`requires`."""
+        """Return the operations needed under the present options; by default :attr:`requires`."""
         return self.requires
 
     def check(self, structure: Structure) -> None:
@@ -188,22 +195,28 @@ class Estimator(Staged, ABC):
             )
 
     def for_width(self: Self, width: int) -> Self:
-        """A copy with fresh state, for input vectors of ``width`` features."""
+        """Return a copy with fresh state, for input vectors of ``width`` features."""
         made = copy.deepcopy(self)
         made.reset(width)
         return made
 
     def reset(self, width: int) -> None:
-        """Give weights and running numbers their first values, for input vectors of ``width``
-        features; nothing where there are none."""
+        """Set weights and running numbers to their first values; do nothing if there are none.
+
+        Args:
+            width: number of features of the input vectors.
+        """
 
     def given(
         self, structure: Structure, docs: Sequence[Doc], spans: Sequence[Sequence[tuple[int, ...]]]
     ) -> Given | None:
-        """Structures of these spans that the scores have no part in; None where all are told by
-        the scores.
+        """Return structures of these spans that do not depend on the scores.
 
-        spans: for each doc its spans, (start, end) in tokens.
+        Args:
+            spans: spans of each doc, (start, end) in tokens.
+
+        Returns:
+            Structures of the spans of each doc; None if all structures depend on the scores.
         """
         return None
 
@@ -233,5 +246,9 @@ class Estimator(Staged, ABC):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
-        """Weighted structures for ``scores`` (B, *parts). Without ``is_train`` there is no noise
-        and the result is deterministic."""
+        """Return weighted structures for a batch of scores.
+
+        Args:
+            scores: scores ``(B, *parts)``.
+            is_train: whether to draw noise; without it, the result is deterministic.
+        """

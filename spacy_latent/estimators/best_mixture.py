@@ -1,4 +1,4 @@
-"""The mixture of the best few structures, or of those of a beam (Chowdhury and Caragea 2023)."""
+"""A mixture of the best few structures, or of a beam (Chowdhury and Caragea 2023)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ from spacy_latent.structures.totals import exact_potential
 
 
 class BestMixture(Estimator):
-    """Σ_k p_k · composer(z_k) over the k best structures, where p is the softmax of their
-    log-probabilities among themselves, differentiated as it stands.
+    """The mixture Σ_k p_k · composer(z_k) over the k best structures.
 
-    On MergeSequence the k best are those of a beam over the merges of neighbours: beam tree
-    recursive cells (Chowdhury and Caragea 2023, section 3) without their relaxation of what leaves
-    the beam. Unlike :class:`BestStraightThrough`, forward is what backward differentiates. It
-    differs from TopKSparsemax in that each of the k has a share, that structures of decisions are
-    taken, and that it needs no component which owns its loss; under one that does, the losses of
-    the k are weighed, not what they compose to.
+    p is the softmax of the log-probabilities of these k structures. The mixture is differentiated
+    as it stands.
 
-    k: how many.
-    prediction ("map" or "marginal"): whether the best structure is used when not training, or the
-        mixture.
+    On MergeSequence, the k best are the results of a beam over the merges of neighbours. This gives
+    beam tree recursive cells (Chowdhury and Caragea 2023, section 3) without their relaxation for
+    structures that leave the beam.
+
+    Unlike :class:`BestStraightThrough`, the backward pass differentiates the forward pass itself.
+    Unlike TopKSparsemax, each of the k has a share, structures of decisions are valid, and no
+    component has to own its loss. In a component that owns its loss, p weights the losses of the k,
+    not the composed vectors.
+
+    Args:
+        k: number of structures, at least 2.
+        prediction ("map" or "marginal"): use the best structure, or the mixture, outside of
+            training.
     """
 
     hard = True
@@ -37,7 +42,7 @@ class BestMixture(Estimator):
 
     def __init__(self, k: int = 5, prediction: Prediction = "map") -> None:
         check_marginalization(self.name, "k", k, prediction)
-        # The best and another.
+        # A mixture needs at least two structures.
         check_whole(self.name, least=2, k=k)
         self.k = k
         self.prediction: Prediction = prediction

@@ -13,20 +13,23 @@ from spacy_latent.structures.totals import exact_potential
 
 
 class BestStraightThrough(Estimator):
-    """The best structure forward; backward the softmax over the k best, each of them composed. The
-    gradient of the scores is that of Σ_k softmax(log p)_k · composer(z_k) at the weights 1, 0, ….
+    """Straight-through with the best structure forward and the softmax over the k best backward.
 
-    On ShiftReduce the k best are those of a beam of k, which is the method of Maillard and Clark
-    (2018, section 3.2); elsewhere the exact ones.
+    Each of the k is composed. The scores get the gradient of Σ_k softmax(log p)_k · composer(z_k)
+    at the weights 1, 0, ….
 
-    k: how many.
+    On ShiftReduce, the k best are the results of a beam of size k, which is the method of Maillard
+    and Clark (2018, section 3.2). Other structures give the exact k best.
+
+    Args:
+        k: number of structures, at least 2.
     """
 
     hard = True
     linear_only = False
 
     def __init__(self, k: int = 4) -> None:
-        # The best and another.
+        # A mixture needs at least two structures.
         check_whole(self.name, least=2, k=k)
         self.k = k
 

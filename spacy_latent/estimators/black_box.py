@@ -11,11 +11,14 @@ from spacy_latent.structures.base import Structure
 
 
 class BlackBox(TargetDifference):
-    """Forward z = MAP(s); backward (z − MAP(s − λg)) / λ, g the gradient at z: the gradient of a
-    piecewise affine interpolation (their equation 3, for a maximum in place of a minimum).
+    """The best structure, with the gradient of a piecewise affine interpolation.
 
-    interpolation: λ, against the size of scores and gradients.
-    scale_by_batch: multiply g by the number of items, for losses that are means over them.
+    Forward z = MAP(s). Backward (z − MAP(s − λg)) / λ with g the gradient at z (their equation 3,
+    for a maximum in place of a minimum).
+
+    Args:
+        interpolation: λ, to be chosen against the size of scores and gradients.
+        scale_by_batch: multiply g by the number of items, for losses that are means over them.
     """
 
     def __init__(self, interpolation: float = 10.0, scale_by_batch: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Control variates: what a score-function estimator subtracts from the loss of a sample.
+"""Control variates, which a score-function estimator subtracts from the loss of a sample.
 
 None of them depends on the sample whose loss it is subtracted from, so the gradient stays unbiased.
 """
@@ -18,8 +18,12 @@ Self = TypeVar("Self", bound="ControlVariate")
 
 
 class ControlVariate(nn.Module, ABC):
-    """greedy: whether it needs the loss of the best structure. min_samples: how many samples of
-    each text it needs."""
+    """Base class of control variates.
+
+    Attributes:
+        greedy: whether it needs the loss of the best structure.
+        min_samples: number of samples of each text that it needs at least.
+    """
 
     greedy: ClassVar[bool] = False
     min_samples: ClassVar[int] = 1
@@ -33,13 +37,13 @@ class ControlVariate(nn.Module, ABC):
         return type(self).__name__
 
     def for_width(self: Self, width: int) -> Self:
-        """A copy with fresh state, for features of this width."""
+        """Return a copy with fresh state, for features of this width."""
         made = copy.deepcopy(self)
         made.reset(width)
         return made
 
     def reset(self, width: int) -> None:
-        """Give weights and running numbers their first values; nothing where there are none."""
+        """Set weights and running numbers to their first values; do nothing if there are none."""
 
     @abstractmethod
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
@@ -52,14 +56,20 @@ class ControlVariate(nn.Module, ABC):
         """
 
     def fit(self, losses: Tensor, features: Tensor) -> Tensor | None:
-        """A term for the objective ``(D,)`` that trains this control variate's weights."""
+        """Return a term for the objective, ``(D,)``, that trains this control variate's weights.
+
+        It is None if there are no weights.
+        """
         return None
 
 
 class MovingAverage(ControlVariate):
     """The running mean of all earlier losses.
 
-    decay: weight of the past, in [0, 1). The mean is a buffer, stored with the weights.
+    The mean is a buffer, stored with the weights.
+
+    Args:
+        decay: weight of the past, in [0, 1).
     """
 
     average: Tensor
@@ -71,7 +81,7 @@ class MovingAverage(ControlVariate):
             raise LatentError(f"MovingAverage: decay is {decay}; expected a number in [0, 1).")
         self.decay = decay
         self.register_buffer("average", torch.zeros((), dtype=torch.float64))
-        # Of the weights so far: without it the first means would be drawn to zero.
+        # The sum of all earlier weights. Without it the first means would be biased to zero.
         self.register_buffer("total", torch.zeros((), dtype=torch.float64))
 
     def reset(self, width: int) -> None:
@@ -88,7 +98,7 @@ class MovingAverage(ControlVariate):
 
 
 class LearnedConstant(ControlVariate):
-    """One trained number, by squared error to the losses."""
+    """One number, trained by squared error to the losses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,10 +115,12 @@ class LearnedConstant(ControlVariate):
 
 
 class NetworkBaseline(ControlVariate):
-    """b(x), a perceptron on the mean input vector of the text, by squared error to the losses. Its
-    gradient does not reach the embedder.
+    """A perceptron b(x) on the text's mean input vector, trained by squared error to the losses.
 
-    hidden_width: of its one hidden layer.
+    Its gradient does not reach the embedder.
+
+    Args:
+        hidden_width: width of its one hidden layer.
     """
 
     def __init__(self, hidden_width: int = 64) -> None:
@@ -145,7 +157,7 @@ class SelfCritical(ControlVariate):
 
 
 def mean_of_others(values: Tensor) -> Tensor:
-    """Return for each of K samples, ``(K, ...)``, the mean of the others; K is at least 2."""
+    """Return the mean of the other samples for each of K samples, ``(K, ...)``; K is at least 2."""
     return (values.sum(0) - values) / (len(values) - 1)
 
 

@@ -1,4 +1,4 @@
-"""The sum of the loss over all structures, where there are few."""
+"""The sum of the loss over all structures, for sets of few structures."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Prediction = Literal["map", "marginal"]
 
 
 class DenseMarginalization(Estimator):
-    """Σ_z p(z)·L(z) over every structure, differentiated as it stands: exact.
+    """The exact expected loss Σ_z p(z)·L(z) over every structure, differentiated as it stands.
 
-    max_structures: how many there may be. An item with more is refused with an error.
-    prediction ("map" or "marginal"): whether the best structure is used when not training, or all
-        with their probabilities.
+    Args:
+        max_structures: largest valid number of structures. An item with more raises an error.
+        prediction ("map" or "marginal"): use the best structure, or all with their probabilities,
+            outside of training.
     """
 
     requires = frozenset({"log_partition"})
@@ -48,7 +49,7 @@ class DenseMarginalization(Estimator):
                 "marginalize=true, TopKSparsemax or SumAndSample, or raise max_structures."
             )
         z, known = best_structures(structure, scores, lengths, self.max_structures)
-        # Before the exponential: that of padding may overflow, and its gradient be NaN.
+        # Masked before the exponential, which may overflow in padding and give a gradient of NaN.
         log_probs = torch.where(known, structure.log_prob(z, scores, lengths), -torch.inf)
         return Draw(z, log_probs.exp(), padding=~known)
 
@@ -56,8 +57,10 @@ class DenseMarginalization(Estimator):
 def best_structures(
     structure: Structure, scores: Tensor, lengths: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
-    """The k best structures ``(K, B, *parts)``, K ≤ k as large as any item needs, and which of them
-    there are, ``(K, B)``."""
+    """Return the k best structures ``(K, B, *parts)``, and a mask of the existing ones, ``(K, B)``.
+
+    K ≤ k is the largest number that an item needs.
+    """
     best = structure.top_k(scores.detach(), lengths, k)
     known = ~best.scores.isneginf()
     count = max(1, int(known.sum(0).amax())) if known.numel() else 1

@@ -10,10 +10,13 @@ from spacy_latent.structures.one_of_n import OneOfN
 
 
 class Entmax(Attention):
-    """z = argmax over the simplex of p·s plus Tsallis' entropy with index α: between softmax (α =
-    1) and sparsemax (α = 2), sparse for every α > 1 (Peters et al. 2019). The structure is OneOfN.
+    """Sparse attention: z = argmax over the simplex of p·s plus Tsallis' entropy with index α.
 
-    alpha: α > 1.
+    It lies between softmax (α = 1) and sparsemax (α = 2), and is sparse for every α > 1 (Peters et
+    al. 2019). The structure is OneOfN.
+
+    Args:
+        alpha: α, with 1 < α ≤ 10.
     """
 
     def __init__(self, alpha: float = 1.5) -> None:

@@ -24,8 +24,13 @@ def is_factorised(structure: Structure) -> TypeGuard[Factorised]:
 
 
 def over_choices(structure: Factorised, values: Tensor) -> Tensor:
-    """The sum of ``values`` ``(..., *parts)`` over the parts of each choice, to broadcast to them.
-    A bit is a choice of its one part or none."""
+    """Return the sums of values over the parts of each choice, in a shape that broadcasts to parts.
+
+    A bit is a choice of its one part or none.
+
+    Args:
+        values: ``(..., *parts)``.
+    """
     if isinstance(structure, Bits):
         return values
     axis = values.dim() - structure.part_axes + structure.choice_axis
@@ -35,7 +40,8 @@ def over_choices(structure: Factorised, values: Tensor) -> Tensor:
 class FactorisedEstimator(Estimator):
     """Base class of estimators that sample independent choices.
 
-    num_samples: K, each of weight 1/K.
+    Args:
+        num_samples: K, each of weight 1/K.
     """
 
     requires = frozenset({"map", "marginals", "sample"})
@@ -60,5 +66,5 @@ class FactorisedEstimator(Estimator):
         return structure.sample(scores.detach(), lengths, self.num_samples)
 
     def weighted(self, z: Tensor) -> Draw:
-        """``(K, B, *parts)`` with equal weights."""
+        """Return a draw of structures ``(K, B, *parts)`` with equal weights."""
         return Draw.equal(z)

@@ -10,11 +10,13 @@ from spacy_latent.structures.one_of_n import OneOfN
 
 
 class Fusedmax(Attention):
-    """z = the sparsemax of scores smoothed along the text, so that neighbours share their weight:
-    argmin ½‖p − s‖² + penalty·Σ|p[j+1] − p[j]| over the simplex (Niculae and Blondel 2017, section
-    3.2). The structure is OneOfN.
+    """Sparsemax of scores smoothed along the text, so that neighbours share their weight.
 
-    penalty: of each jump; 0 is sparsemax.
+    z = argmin ½‖p − s‖² + penalty·Σ|p[j+1] − p[j]| over the simplex (Niculae and Blondel 2017,
+    section 3.2). The structure is OneOfN.
+
+    Args:
+        penalty: weight of each jump; 0 is sparsemax.
     """
 
     def __init__(self, penalty: float = 0.1) -> None:

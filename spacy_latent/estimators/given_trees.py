@@ -1,4 +1,4 @@
-"""Trees that are not learned: random ones, chains, a parser's, as controls of learned ones."""
+"""Trees that are not learned, such as random trees, chains and a parser's, as controls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Trees = Literal["random", "left", "right", "flat", "balanced", "root", "nearest", "heads"]
 TREES = get_args(Trees)
-# By how the controls of a report are called.
+# Names of the controls of a report.
 CONTROLS = {
     "left": "left-branching",
     "right": "right-branching",
@@ -39,20 +39,25 @@ LOOKS_AT_WORDS = ("random", "nearest", "heads")
 
 
 class GivenTrees(Estimator):
-    """The composer gets trees that the scores have no part in, in training and at prediction: a
-    model to compare one with whose trees are learned. The scorer is not run and learns nothing.
+    """Trees that do not depend on the scores, in training and at prediction.
 
-    trees: "random", one of the set of structures, all equally likely, and for the same words always
-        the same, in every epoch and process; "left", every token on the next; "right", every token
-        on the one before; "flat", all on the first; "balanced", the middle token over the middles
-        of both halves; "root", every token on the root, so that no arc is between two of them and
-        the composer has the same weights without a tree; "nearest", every token on the nearest
-        before it that is one of ``words``; "heads", those of the doc, which a parser before this
-        component wrote (name it in ``training.annotating_components``) or the corpus reader.
-        Structures of spans have "random", "left", "right" and "balanced". But for "random" they
-        need not keep to a structure's ``direction``, ``max_arc_length`` or ``single_root``.
-    seed: of the random ones.
-    words: with "nearest", the texts of the tokens that have modifiers.
+    A model with learned trees can be compared with such a model. The scorer is not run and learns
+    nothing.
+
+    With "root" no arc is between two tokens, so the composer has the same weights without a tree.
+    Structures of spans have "random", "left", "right" and "balanced". All trees except "random" may
+    break a structure's ``direction``, ``max_arc_length`` or ``single_root``.
+
+    Args:
+        trees: "random", one of the set of structures, all equally likely; the same words always get
+            the same tree, in every epoch and process. "left", every token on the next. "right",
+            every token on the one before. "flat", all on the first. "balanced", the middle token
+            over the middles of both halves. "root", every token on the root. "nearest", every token
+            on the nearest before it that is one of ``words``. "heads", the heads of the doc,
+            written by the corpus reader or by a parser before this component; name the parser in
+            ``training.annotating_components``.
+        seed: seed of the random trees.
+        words: with "nearest", the texts of the tokens that have modifiers.
     """
 
     requires: ClassVar[frozenset[str]] = frozenset()
@@ -78,7 +83,7 @@ class GivenTrees(Estimator):
 
     @property
     def described(self) -> str:
-        """Return the kind of trees in words."""
+        """The kind of trees in words."""
         return DESCRIBED.get(self.trees) or f"{CONTROLS[self.trees]} trees"
 
     def check(self, structure: Structure) -> None:
@@ -179,15 +184,18 @@ def _has_heads(structure: Structure) -> bool:
 
 
 def text_seed(words: Sequence[str], seed: int) -> int:
-    """A number from 0 to 2⁶³ − 1 that is the same for the same words and seed everywhere."""
+    """Return a number from 0 to 2⁶³ − 1 that is the same everywhere for the same words and seed."""
     content = "\0".join([str(seed), *words]).encode("utf8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1
 
 
 def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
-    """A tree of the structure's set, all equally likely where that can be drawn, as
-    ``structure.decode`` gives it. Sets of arcs without sums: the best one under random scores."""
-    # Parsers build their trees by decisions; what they build are these.
+    """Return a random tree of the structure's set, in the form of ``structure.decode``.
+
+    All trees of the set are equally likely if the structure has "sample". Otherwise the tree is the
+    best one under random scores.
+    """
+    # Parsers build their trees by decisions. Their trees of spans are constituency trees.
     drawn = structure if _has_heads(structure) else ConstituencyTree()
     size = length + 1 if _has_heads(structure) else length
     generator = torch.Generator().manual_seed(seed)
@@ -202,19 +210,23 @@ def random_tree(structure: Structure, length: int, seed: int) -> np.ndarray:
 def doc_heads(doc: Doc) -> np.ndarray | None:
     """Return the index of each token's head in the doc, or None for a doc without heads.
 
-    It is the token's own index for a root and −1 for a token without a head."""
+    It is the token's own index for a root and −1 for a token without a head.
+    """
     if not len(doc):
         return np.zeros(0, dtype="int64")
     if not doc.has_annotation("HEAD"):
         return None
     offsets, labels = doc.to_array(["HEAD", "DEP"]).view("int64").T
-    # As token.has_head() has it: a head without a label is none.
+    # Like token.has_head(): a token without a label has no head.
     return np.where(labels != 0, np.arange(len(doc)) + offsets, -1)
 
 
 def tree_within(heads: np.ndarray, start: int, end: int) -> np.ndarray | None:
-    """Heads of a doc as those of a span, ``(end − start,)`` int32: 0 for the root, i for the i-th
-    token; a head beyond the span becomes the root. None where one is not known (−1)."""
+    """Return the heads of a span, ``(end − start,)`` int32, from the heads of a doc.
+
+    A head is 0 for the root and i for the i-th token of the span. A head outside of the span
+    becomes the root. The result is None if a head of the span is unknown (−1).
+    """
     chosen = heads[start:end]
     if (chosen < 0).any():
         return None

@@ -14,23 +14,26 @@ from spacy_latent.structures.base import Structure
 
 
 class GumbelRao(FactorisedEstimator):
-    """z ~ p, an exact sample. Straight-through Gumbel-softmax has the gradient of μ((s + ε) / τ)
-    for the noise ε that chose z; here it is the mean of that over ``num_redrawn`` draws of ε given
-    z (Paulus, Maddison and Krause 2021), ε itself taken for constant. The mean of the gradient is
-    that of straight-through Gumbel-softmax, and its variance is no greater, whatever the loss; so a
-    lower τ, which has less bias and more variance, can be had. At prediction MAP(s).
+    """Straight-through from an exact sample z ~ p, with a Rao-Blackwellised gradient.
 
-    For rows of which one part is chosen that is ``RelaxedPerturbation`` with ``straight_through``.
-    Of bits ε is logistic, the difference of two Gumbels, and words that may stay unaligned have
-    noise for that, too, so that z is a sample of p; ``RelaxedPerturbation`` gives each part one
-    Gumbel, and z is then none.
+    Straight-through Gumbel-softmax has the gradient of μ((s + ε) / τ) for the noise ε that chose z.
+    Here this gradient is averaged over ``num_redrawn`` draws of ε given z (Paulus, Maddison and
+    Krause 2021). ε itself is constant in the gradient. The mean of the gradient is the same as with
+    straight-through Gumbel-softmax, and its variance is no greater, whatever the loss. This permits
+    a lower τ, which has less bias and more variance. At prediction z = MAP(s).
 
-    Only for OneOfN, IndependentHeads, ManyToOneAlignment and Bits without a budget. The composer
-    sees ``num_samples`` structures, whatever ``num_redrawn`` is.
+    For rows with one chosen part, the base method is ``RelaxedPerturbation`` with
+    ``straight_through``. For bits, ε is logistic, the difference of two Gumbels. Words that may
+    stay unaligned have noise for that choice, too, so that z is a sample of p.
+    ``RelaxedPerturbation`` gives each part one Gumbel, and its z is then not a sample of p.
 
-    temperature: τ.
-    num_redrawn: draws of the noise for each sample.
-    num_samples: K, each of weight 1/K.
+    The structure is OneOfN, IndependentHeads, ManyToOneAlignment or Bits without a budget. The
+    composer gets ``num_samples`` structures, whatever ``num_redrawn`` is.
+
+    Args:
+        temperature: τ.
+        num_redrawn: draws of the noise for each sample.
+        num_samples: K, each of weight 1/K.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class GumbelRao(FactorisedEstimator):
         return self.weighted(with_gradient_of(soft, z))
 
     def relaxed(self, structure: Factorised, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The mean of relaxed samples whose best structure is ``z``, both ``(K, B, *parts)``."""
+        """Return the mean, ``(K, B, *parts)``, of relaxed samples whose best structure is ``z``."""
         count = self.num_redrawn * len(z)
 
         def copies(values: Tensor) -> Tensor:

@@ -13,11 +13,14 @@ from spacy_latent.estimators.stochastic_mask import HIGH, LOW, StochasticMask
 
 
 class HardConcrete(StochasticMask):
-    """z = clip(σ((s + logit u) / temperature) · 1.2 − 0.1, 0, 1) with u uniform (Louizos et al.
-    2018, equations 10 and 11); P(z ≠ 0) = σ(s − temperature · log(0.1/1.1)). The structure is Bits.
+    """Masks z = clip(σ((s + logit u) / temperature) · 1.2 − 0.1, 0, 1) with u uniform.
 
-    temperature: the smaller, the more of the masks are 0 or 1.
-    rate, transitions, multiplier_rate, damping, prediction: see StochasticMask.
+    See Louizos et al. (2018, equations 10 and 11). P(z ≠ 0) = σ(s − temperature · log(0.1/1.1)).
+    The structure is Bits.
+
+    Args:
+        temperature: the smaller, the more of the masks are 0 or 1.
+        rate, transitions, multiplier_rate, damping, prediction: see StochasticMask.
     """
 
     def __init__(

@@ -12,15 +12,18 @@ from spacy_latent.structures.copies import of_copies
 
 
 class ImplicitMLE(NoisyTargetDifference):
-    """Forward z = MAP(s + ε); backward z − MAP(s + ε − λg), with the same ε, g the gradient at z
-    (their algorithm 1). K = num_samples, each of weight 1/K. At prediction MAP(s).
+    """The best structure under noise, with the difference to a target structure as gradient.
 
-    target_step: λ.
-    noise, scale: law of ε, see :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
-    num_samples: number of structures drawn per item.
-    k: for "sum_of_gamma", the number of parts of a typical structure: that of KOfN, where the
-        structure is one.
-    scale_by_batch: multiply g by the number of items, for losses that are means over them.
+    Forward z = MAP(s + ε). Backward z − MAP(s + ε − λg), with the same ε and with g the gradient at
+    z (their algorithm 1). K = num_samples, each of weight 1/K. At prediction z = MAP(s).
+
+    Args:
+        target_step: λ.
+        noise: law of ε, see :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
+        scale: scale of ε, see the same class.
+        num_samples: number of structures drawn per item.
+        k: for "sum_of_gamma", the number of parts of a typical structure; for KOfN, its k.
+        scale_by_batch: multiply g by the number of items, for losses that are means over them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Structured attention: the expected structure (Kim et al. 2017; Liu and Lapata 2018)."""
+"""Structured attention, the expected structure (Kim et al. 2017; Liu and Lapata 2018)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from spacy_latent.structures.base import Structure
 
 
 class Marginals(Estimator):
-    """z = E[z] = ∇A(s); its backward is the Hessian of the log-partition A.
+    """The expected structure E[z] = ∇A(s), whose backward is the Hessian of the log-partition A.
 
-    prediction ("marginals" or "map"): what composes the vectors when not training. With "map" the
-        prediction is computed from the single best structure alone.
+    Args:
+        prediction ("marginals" or "map"): the structure that composes the vectors outside of
+            training. With "map" the prediction is computed from the single best structure alone.
     """
 
     hard = False

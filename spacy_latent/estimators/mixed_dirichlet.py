@@ -17,29 +17,33 @@ from spacy_latent.structures.one_of_n import OneOfN
 
 
 class MixedDirichlet(ScoreFunction):
-    """Sparse weights of n items: a face of the simplex, that is a set of items that is not empty,
-    with probability ∝ exp(Σ s over the set), then a Dirichlet on it (Farinhas et al. 2022, section
-    4.2). The gradient for the face is that of the score function, that for the Dirichlet goes
-    through the draw. The structure is OneOfN; at prediction its best item.
+    """Sparse weights of n items: a random face of the simplex, then a Dirichlet on it.
 
-    Draws are made on the CPU, so that they are the same for the same seed wherever scores are.
+    A face is a nonempty set of items. Its probability is ∝ exp(Σ s over the set) (Farinhas et al.
+    2022, section 4.2). The gradient for the face is the score function's; the gradient for the
+    Dirichlet goes through the draw. The structure is OneOfN. Prediction uses its best item.
 
-    Prediction is thus not the mean of what training draws: of 10 items with standard normal scores,
-    faces have 5 items on average, and the best item a weight of 0.24 in their mean, 0.35 at three
-    times these scores. A model that reads several items in training sees one at prediction.
+    Draws are made on the CPU, so they are the same for the same seed on every device.
 
-    Since p is one of faces, an EvidenceBound and an ``entropy_weight``, which are of a softmax over
-    items, are refused.
+    Prediction is thus not the mean of the draws of training. With 10 items and standard normal
+    scores, faces have 5 items on average. The best item then has a weight of 0.24 in their mean,
+    and of 0.35 at three times these scores. A model that reads several items in training gets one
+    at prediction.
 
-    concentration: the Dirichlet's is this times 1 + log(1 + e^s) for each item of the face.
-    num_samples, control_variate, normalize_advantage: as for ScoreFunction.
+    An EvidenceBound and an ``entropy_weight`` are invalid here: both use a softmax over items, and
+    p is a distribution over faces.
+
+    Args:
+        concentration: factor of the Dirichlet's concentration, which is 1 + log(1 + e^s) times this
+            for each item of the face.
+        num_samples, control_variate, normalize_advantage: as for ScoreFunction.
     """
 
     requires = frozenset({"map"})
     linear_only = True
     hard = False
-    # The scores are those of faces: neither the softmax of the items nor its entropy is what is
-    # trained, and the divergence from a prior over items would be that of another distribution.
+    # Scores define a distribution over faces. Training does not use the softmax of the items, its
+    # entropy, or its divergence from a prior over items.
     posterior = ""
     entropy_of_scores = False
 
@@ -82,8 +86,11 @@ class MixedDirichlet(ScoreFunction):
         return Draw(z, weights, log_probs.to(scores.dtype))
 
     def _drawn(self, structure: OneOfN, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights ``(num_samples, B, N)`` and the logarithms of the probabilities of their faces,
-        of scores on the CPU."""
+        """Return weights and the log-probabilities of their faces, for scores on the CPU.
+
+        Returns:
+            Weights ``(num_samples, B, N)``, and log-probabilities ``(num_samples, B)``.
+        """
         count = self.num_samples
         prepared, lengths = structure.masked(scores, lengths)
         inside = structure.part_mask(prepared, lengths)
@@ -101,9 +108,9 @@ class MixedDirichlet(ScoreFunction):
 
 
 def _log_faces(scores: Tensor, allowed: Tensor) -> Tensor:
-    """log(Π(1 + e^s) − 1), ``(B,)``: of all sets but the empty one."""
+    """Return log(Π(1 + e^s) − 1), ``(B,)``, the log-partition of all nonempty sets."""
     whole = softplus(scores).masked_fill(~allowed, 0.0).sum(1)
-    # Where it is small, its logarithm from those of softplus, and expm1(w) = w·(1 + w/2 + ...).
+    # If it is small, its logarithm from those of the softplus terms: expm1(w) = w·(1 + w/2 + ...).
     each = torch.where(scores < -15, scores, softplus(scores.clamp_min(-15)).log())
     small = each.masked_fill(~allowed, -1e30).logsumexp(1) + whole / 2
     large = whole.clamp_min(1e-3)
@@ -111,8 +118,11 @@ def _log_faces(scores: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _faces(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
-    """Exact samples of sets that are not empty, ``(count, B, N)`` 0/1: which of the items is the
-    first, then the later ones independently. Empty where nothing is allowed."""
+    """Return exact samples of nonempty sets, ``(count, B, N)`` 0/1.
+
+    The first item of a set is drawn first, then the later ones independently. The set is empty if
+    no item is allowed.
+    """
     p = torch.sigmoid(scores).masked_fill(~allowed, 0.0)
     before = torch.nn.functional.logsigmoid(-scores).masked_fill(~allowed, 0.0).cumsum(1)
     before = before - torch.nn.functional.logsigmoid(-scores).masked_fill(~allowed, 0.0)

@@ -15,12 +15,18 @@ NOISES = ("gumbel", "sum_of_gamma", "gaussian")
 
 
 def draw_noise(noise: Noise, like: Tensor, scale: float, k: int = 10, terms: int = 10) -> Tensor:
-    """Noise of the shape, dtype and device of ``like``, drawn by torch's default generator on the
-    CPU: the same for the same seed wherever ``like`` is, and restored with it.
+    """Return noise of the shape, dtype and device of ``like``.
 
-    "gumbel": Gumbel(0, scale). "sum_of_gamma": such that the sum over ``k`` chosen parts is near
-    Gumbel(0, scale) (Niepert et al. 2021), by ``terms`` terms of the series. "gaussian": Normal(0,
-    scale²).
+    It is drawn on the CPU by torch's default generator. It is thus the same for the same seed on
+    every device, and is restored with the generator.
+
+    Args:
+        noise: "gumbel" for Gumbel(0, scale). "sum_of_gamma" for noise whose sum over ``k`` chosen
+            parts is near Gumbel(0, scale) (Niepert et al. 2021). "gaussian" for Normal(0, scale²).
+        like: tensor of the wished form.
+        scale: scale of the noise.
+        k: for "sum_of_gamma", the number of chosen parts.
+        terms: for "sum_of_gamma", the number of terms of the series.
     """
     own = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
     if noise == "gaussian":
@@ -53,9 +59,13 @@ def check_noise(name: str, noise: str, scale: float, num_samples: int, k: int) -
 def repeat_with_noise(
     scores: Tensor, lengths: Tensor, noise: Noise, scale: float, num_samples: int, k: int = 10
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``num_samples`` perturbed copies of a batch, one after another, ``(K·B, *parts)``; their
-    noise; and their lengths. The noise of all parts is drawn at once: it is what a method with a
-    target uses twice."""
+    """Return ``num_samples`` perturbed copies of a batch, their noise, and their lengths.
+
+    The noise of all parts is drawn at once, since a method with a target uses it twice.
+
+    Returns:
+        Copies ``(K·B, *parts)``, one after another; noise of the same shape; and lengths.
+    """
     repeated = scores.repeat(num_samples, *[1] * (scores.dim() - 1))
     drawn = draw_noise(noise, repeated, scale, k)
     sizes = derived(lambda each: each.repeat(num_samples, *[1] * (each.dim() - 1)), lengths)

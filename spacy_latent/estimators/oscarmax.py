@@ -10,13 +10,15 @@ from spacy_latent.structures.one_of_n import OneOfN
 
 
 class Oscarmax(Attention):
-    """z = the sparsemax of scores that are drawn together wherever they stand: argmin ½‖p − s‖² +
-    penalty·Σ_{i<j} max(p[i], p[j]) over the simplex (Niculae and Blondel 2017, section 3.3, with
-    OSCAR of Bondell and Reich 2008). The structure is OneOfN. The original composes sparsemax with
-    a step on magnitudes, which is this minimum only where no score is negative; this one, like
-    softmax, does not change when all scores rise by the same number.
+    """Sparsemax of scores that a penalty pulls together, at any distance in the text.
 
-    penalty: of each pair; 0 is sparsemax.
+    z = argmin ½‖p − s‖² + penalty·Σ_{i<j} max(p[i], p[j]) over the simplex (Niculae and Blondel
+    2017, section 3.3, with OSCAR of Bondell and Reich 2008). The structure is OneOfN. The original
+    composes sparsemax with a step on magnitudes, which gives this minimum only if no score is
+    negative. This class, like softmax, does not change if all scores rise by the same number.
+
+    Args:
+        penalty: weight of each pair; 0 is sparsemax.
     """
 
     def __init__(self, penalty: float = 0.01) -> None:

@@ -1,4 +1,4 @@
-"""Perturb-and-MAP: the best structure under noisy scores (Papandreou and Yuille 2011)."""
+"""Perturb-and-MAP, the best structure under noisy scores (Papandreou and Yuille 2011)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from spacy_latent.structures.base import Structure
 
 
 class PerturbAndMap(PerturbedBest):
-    """z = MAP(s + ε) in training, MAP(s) at prediction; K = num_samples, each of weight 1/K.
+    """The best structure under noise in training, z = MAP(s + ε), and MAP(s) at prediction.
 
-    noise ("gumbel", "sum_of_gamma" or "gaussian"): law of ε, independent for each part. With
-        independent noise the structures are not exact samples of p(z) ∝ exp(z·s) (except for one
-        choice of n).
-    scale: of the noise; 0.5 is half as noisy as Gumbel-max.
-    num_samples: number of structures drawn per item.
-    backward ("identity" or "marginals"): the gradient goes to s as it is, or through the marginals
-        at s + ε, the same noise (Corro and Titov 2019, with marginals for their
-        relaxed chart).
-    k: for "sum_of_gamma", the number of parts of a typical structure.
+    K = num_samples, each of weight 1/K.
+
+    Args:
+        noise ("gumbel", "sum_of_gamma" or "gaussian"): law of ε, independent for each part. With
+            independent noise the structures are not exact samples of p(z) ∝ exp(z·s) (except for
+            one choice of n).
+        scale: scale of the noise; 0.5 is half as noisy as Gumbel-max.
+        num_samples: number of structures drawn per item.
+        backward ("identity" or "marginals"): with "identity" the gradient goes to s as it is. With
+            "marginals" it goes through the marginals at s + ε, with the same noise (Corro and Titov
+            2019, with marginals for their relaxed chart).
+        k: for "sum_of_gamma", the number of parts of a typical structure.
     """
 
     hard = True

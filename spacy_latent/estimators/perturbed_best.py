@@ -16,8 +16,14 @@ from spacy_latent.structures.copies import of_copies
 class PerturbedBest(Estimator):
     """Best structures of K perturbed copies of the scores; at prediction MAP(scores).
 
-    Subclasses set ``noise``, which may be None, ``scale``, ``num_samples`` and, for "sum_of_gamma",
-    ``k``."""
+    Subclasses set the attributes. ``noise`` may be None, for no noise.
+
+    Attributes:
+        noise: law of the noise, "gumbel", "sum_of_gamma" or "gaussian".
+        scale: scale of the noise.
+        num_samples: K.
+        k: for "sum_of_gamma", the number of parts of a typical structure.
+    """
 
     noise: Noise | None
     scale: float
@@ -26,7 +32,7 @@ class PerturbedBest(Estimator):
 
     @abstractmethod
     def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
-        """MAP(scores), with the gradient that the estimator gives it."""
+        """Return MAP(scores) with the estimator's gradient."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

@@ -1,4 +1,4 @@
-"""Perturbed optimizers: the mean of the best structures under noise (Berthet et al. 2020)."""
+"""Perturbed optimizers, the mean of the best structures under noise (Berthet et al. 2020)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from spacy_latent.structures.copies import of_copies
 
 
 class PerturbedMean(Estimator):
-    """z = mean of MAP(s + σε) over ``num_samples`` draws, soft; backward the Monte-Carlo estimate
-    of its Jacobian with the same draws, E[(g·z) ∇ν(ε)] / σ, where ε has density exp(−ν) (their
-    proposition 3.1). At prediction MAP(s).
+    """The mean of MAP(s + σε) over ``num_samples`` draws, soft; at prediction MAP(s).
 
-    noise ("gaussian" or "gumbel"): ∇ν(ε) is ε, or 1 − exp(−ε).
-    scale: σ.
-    num_samples: at least 2: from each draw's g·z the mean of the others' is taken, which changes no
-        expectation and lowers the variance.
+    Backward is the Monte-Carlo estimate of its Jacobian with the same draws, E[(g·z) ∇ν(ε)] / σ.
+    The noise ε has density exp(−ν) (their proposition 3.1).
+
+    Args:
+        noise ("gaussian" or "gumbel"): ∇ν(ε) is ε, or 1 − exp(−ε).
+        scale: σ.
+        num_samples: number of draws, at least 2. The mean of the other draws' g·z is subtracted
+            from each draw's g·z, which changes no expectation and lowers the variance.
     """
 
     hard = False

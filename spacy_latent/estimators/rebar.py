@@ -12,19 +12,23 @@ from spacy_latent.structures.copies import of_copies
 
 
 class Rebar(Estimator):
-    """[L(z) − η·L(μ(r̃/τ))]·∇log p(z) + η·∇L(μ(r/τ)) − η·∇L(μ(r̃/τ)), averaged over samples; μ are
-    the marginals, r noisy scores whose best structure is z, and r̃ noisy scores drawn again given z.
-    Unbiased for scores and for everything else, whatever η and τ. At prediction the best structure.
+    """A score function whose control variate is the loss of relaxed structures.
+
+    The gradient is [L(z) − η·L(μ(r̃/τ))]·∇log p(z) + η·∇L(μ(r/τ)) − η·∇L(μ(r̃/τ)), averaged over
+    samples. μ are the marginals, r noisy scores whose best structure is z, and r̃ noisy scores
+    drawn again given z. It is unbiased for scores and for all other weights, whatever η and τ.
+    Prediction uses the best structure.
 
     Three structures are composed for each sample, two of them soft.
 
     The paper trains η and τ on the variance of the gradient; here they are given. On one problem of
-    8 bits and a quadratic loss, of η in 0, ¼ … 1 and τ in 0.1 … 2, the defaults had the least
-    variance, 19.4 where η = 0 has 48.4; on another problem they need not.
+    8 bits and a quadratic loss, with η in 0, ¼ … 1 and τ in 0.1 … 2, the defaults had the least
+    variance, 19.4; η = 0 has 48.4. On another problem they need not.
 
-    num_samples: samples drawn for each text.
-    strength: η.
-    relaxation: τ, the temperature of the soft structures.
+    Args:
+        num_samples: samples drawn for each text.
+        strength: η.
+        relaxation: τ, the temperature of the soft structures.
     """
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})

@@ -1,4 +1,4 @@
-"""ReinMax: straight-through of second order for independent choices (Liu et al. 2023)."""
+"""ReinMax, straight-through of second order for independent choices (Liu et al. 2023)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from spacy_latent.structures.base import Structure
 
 
 class ReinMax(FactorisedEstimator):
-    """z ~ p, an exact sample; with J(q)·g = q∘(g − Σ q∘g), the sum over the parts of a choice, the
-    gradient is 2·J((z + p)/2)·g − ½·J(p)·g (Liu et al. 2023). Straight-through has J(p)·g, which
-    takes the loss for linear around z; here differences of the loss are taken by the mean of its
-    slopes at both ends (Heun's method), so that in expectation the gradient is exact where L is
-    quadratic in each choice. At prediction MAP(s).
+    """Straight-through from an exact sample z ~ p, with a gradient of second order.
 
-    Only for OneOfN, IndependentHeads, ManyToOneAlignment and Bits without a budget.
+    The gradient is 2·J((z + p)/2)·g − ½·J(p)·g (Liu et al. 2023), with J(q)·g = q∘(g − Σ q∘g) and
+    the sum over the parts of a choice. Straight-through has J(p)·g, which takes the loss for linear
+    around z. Here differences of the loss are approximated by the mean of its slopes at both ends
+    (Heun's method). In expectation the gradient is then exact if L is quadratic in each choice. At
+    prediction z = MAP(s).
 
-    num_samples: K, each of weight 1/K.
+    The structure is OneOfN, IndependentHeads, ManyToOneAlignment or Bits without a budget.
+
+    Args:
+        num_samples: K, each of weight 1/K.
     """
 
     def __init__(self, num_samples: int = 1) -> None:
@@ -45,7 +48,7 @@ class ReinMax(FactorisedEstimator):
 
 
 def second_order(structure: Factorised, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-    """``z`` ``(K, B, *parts)``, with the gradient of :class:`ReinMax`."""
+    """Return ``z``, ``(K, B, *parts)``, with the gradient of :class:`ReinMax`."""
     refuse_transforms("ReinMax", scores)
     return _SecondOrder.apply(scores, z, structure.marginals(scores.detach(), lengths), structure)
 

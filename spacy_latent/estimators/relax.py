@@ -1,5 +1,7 @@
-"""RELAX (Grathwohl et al. 2018): a score function with a control variate that is trained on the
-variance of the gradient."""
+"""RELAX, a score function with a control variate that is trained (Grathwohl et al. 2018).
+
+It is trained on the variance of the gradient.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ from spacy_latent.structures.results import ReparameterizedTrace
 
 
 class Surrogate(nn.Module):
-    """c(r), a number for noisy scores r of one item: a sum over parts of a perceptron of the part's
-    relaxation and score, and a perceptron of that sum. The relaxation's temperature is trained."""
+    """A network c(r) that gives a number for the noisy scores r of one item.
+
+    A perceptron of each part's relaxation and score is summed over parts. Another perceptron reads
+    this sum. The relaxation's temperature is trained.
+    """
 
     def __init__(self, hidden_width: int) -> None:
         super().__init__()
@@ -43,23 +48,28 @@ class Surrogate(nn.Module):
         return self.output(whole).squeeze(-1)
 
     def relaxation(self, structure: Structure, noisy: Tensor, lengths: Tensor) -> Tensor:
-        """A soft structure of noisy scores, which are −inf at what is no part; differentiable
-        twice."""
+        """Return a soft structure of noisy scores, differentiable twice.
+
+        The noisy scores are −inf outside of the parts.
+        """
         return structure.marginals(noisy, lengths)
 
 
 class Relax(Estimator, nn.Module):
-    """[L(z) − c(r̃)]·∇log p(z) + ∇c(r) − ∇c(r̃), with r and r̃ as in REBAR; unbiased for any c. The
-    network c is trained to lower the variance of this gradient, which costs no evaluation of the
-    loss. At prediction the best structure.
+    """A score function with a trained network c as control variate.
+
+    The gradient is [L(z) − c(r̃)]·∇log p(z) + ∇c(r) − ∇c(r̃), with r and r̃ as in REBAR. It is
+    unbiased for any c. The network c is trained to lower the variance of this gradient, without an
+    evaluation of the loss. Prediction uses the best structure.
 
     The paper's c(r) is L(σ(r)) and a network; here it is the network alone, of the relaxation and
-    the scores. It sees neither the text nor the gold annotation, so it learns what the loss is like
-    over all texts, not of this one, and begins where a score function without control variate is:
-    on a problem of 8 bits with a variance of 48.5 where REBAR, which has L(σ(r)), has 19.4.
+    the scores. It reads neither the text nor the gold annotation, so it learns an average of the
+    loss over all texts. It begins like a score function without control variate. On a problem of 8
+    bits, this has a variance of 48.5, while REBAR, which has L(σ(r)), has 19.4.
 
-    num_samples: samples drawn for each text.
-    hidden_width: of c.
+    Args:
+        num_samples: samples drawn for each text.
+        hidden_width: width of the hidden layers of c.
     """
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
@@ -98,7 +108,7 @@ class Relax(Estimator, nn.Module):
             (score,) = torch.autograd.grad(drawn.log_probs.sum(), leaf, retain_graph=True)
             (slope,) = torch.autograd.grad((free - known).sum(), leaf, create_graph=True)
         axes = tuple(range(1, 1 + structure.part_axes))
-        # All of these are summed over the spans of a text, as they have to be.
+        # The extras of the spans of a text are summed, which is correct for all of these.
         extras = torch.stack(
             [
                 (torch.where(slope.detach() != 0, repeated, 0.0) * slope.detach()).sum(axes),
@@ -108,7 +118,7 @@ class Relax(Estimator, nn.Module):
                 slope.square().sum(axes),
             ]
         )
-        # The value that was found above, and its gradient by this sum, which is linear in scores.
+        # The value from above, with the gradient of this sum, which is linear in the scores.
         along = (torch.where(score != 0, repeated, 0.0) * score).sum(axes)
         log_probs = (drawn.log_probs.detach() + along - along.detach()).view(count, batch)
         weights = scores.new_full((count, batch), 1.0 / count)
@@ -118,8 +128,10 @@ class Relax(Estimator, nn.Module):
     def perturbed(
         self, structure: Structure, scores: Tensor, lengths: Tensor
     ) -> ReparameterizedTrace:
-        """Samples, log-probabilities whose gradient is their score, and the two draws of noisy
-        scores."""
+        """Return samples, their log-probabilities, and the two draws of noisy scores.
+
+        The gradient of the log-probabilities is the score.
+        """
         found = structure.reparameterize(scores, lengths)
         z = found.z.detach().to(scores.dtype)
         log_probs = structure.log_prob(z, scores, lengths)
@@ -138,8 +150,8 @@ class Relax(Estimator, nn.Module):
         slope, known, squared, mixed, slopes = extras.split(self.num_samples)
         advantage = self.judged(losses.detach()) - known
         objective = losses + advantage.detach() * log_probs + slope
-        # ‖advantage·∇log p + ∇c(r) − ∇c(r̃)‖²: of the mean, which c does not move, the rest is
-        # variance.
+        # ‖advantage·∇log p + ∇c(r) − ∇c(r̃)‖². Its mean is the variance plus the squared norm of the
+        # mean gradient, which c does not change.
         norm = advantage.square() * squared.detach() + 2 * advantage * mixed + slopes
         return (objective + norm).mean(0)
 

@@ -1,5 +1,7 @@
-"""Relaxed samples: the Gumbel-softmax, for any structure (Jang et al. 2017; Maddison et al. 2017;
-Corro and Titov 2019)."""
+"""Relaxed samples, the Gumbel-softmax for any structure.
+
+See Jang et al. (2017), Maddison et al. (2017), and Corro and Titov (2019).
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,20 @@ from spacy_latent.structures.copies import of_copies
 
 
 class RelaxedPerturbation(Estimator):
-    """z = μ((s + ε) / τ), μ the marginals or SparseMAP; with one of n items and Gumbel noise the
-    Gumbel-softmax. K = num_samples, each of weight 1/K. At prediction without noise.
+    """Relaxed samples z = μ((s + ε) / τ) with μ the marginals or SparseMAP.
 
-    relaxation ("marginals" or "sparsemap"): μ. With "sparsemap", Gaussian noise and OneOfN, KOfN
-        or Bits it is the Gaussian-sparsemax of Farinhas et al. (2022), the intrinsic one on the
-        simplex and its like on the capped simplex and the cube.
-    temperature: τ.
-    straight_through: the value is the best structure under the same noise, 0/1, and only the
-        gradient goes through μ.
-    noise, scale, num_samples, k: as for
-        :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
+    For one of n items and Gumbel noise this is the Gumbel-softmax. K = num_samples, each of weight
+    1/K. Prediction has no noise.
+
+    Args:
+        relaxation ("marginals" or "sparsemap"): μ. With "sparsemap", Gaussian noise and OneOfN,
+            KOfN or Bits, it is the Gaussian-sparsemax of Farinhas et al. (2022): the intrinsic one
+            on the simplex, and its analogue on the capped simplex and the cube.
+        temperature: τ.
+        straight_through: the value is the best structure under the same noise, 0/1; only the
+            gradient goes through μ.
+        noise, scale, num_samples, k: as for
+            :class:`~spacy_latent.estimators.perturb_and_map.PerturbAndMap`.
     """
 
     def __init__(

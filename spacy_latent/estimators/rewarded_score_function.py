@@ -14,19 +14,23 @@ from spacy_latent.structures.base import Structure
 
 
 class RewardedScoreFunction(ScoreFunction):
-    """ScoreFunction whose samples are judged by task_weight · L(z) − reward_weight · R(z), where R
-    is a reward of the structure itself. The gradient for the scores is that of the expectation of
-    this, unbiased. Composer and labels learn from the task's loss alone, whatever its weight here;
-    an embedder that the scorer reads as well, from both.
+    """A score function whose samples are judged by the task's loss and by a reward.
 
-    reward: R, such as ``spacy-latent.ShortArcs.v1``; None for 0. Of a text with several spans the
-        mean of theirs.
-    reward_weight, task_weight: at 0 the latter leaves structures to the reward alone.
-    num_samples, control_variate, normalize_advantage, inner_steps, clip, entropy_bonus: as for
-        ScoreFunction; control variates are of what samples are judged by.
+    A sample has the value task_weight · L(z) − reward_weight · R(z). R is a reward of the structure
+    itself. The gradient for the scores is an unbiased estimate of the gradient of its expectation.
+    The composer and the labels learn from the task's loss alone, whatever its weight here. An
+    embedder that the scorer reads as well learns from both.
+
+    Args:
+        reward: R, such as ``spacy-latent.ShortArcs.v1``; None for 0. A text with several spans has
+            the mean of their rewards.
+        reward_weight: factor of R.
+        task_weight: factor of L; 0 leaves structures to the reward alone.
+        num_samples, control_variate, normalize_advantage, inner_steps, clip, entropy_bonus: as for
+            ScoreFunction; control variates estimate the value above.
     """
 
-    # Where a reward judges the structures, no bound on evidence is what their distribution trains.
+    # If a reward judges the structures, their distribution is not trained on a bound on evidence.
     posterior = ""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Rewards: what a structure is worth in itself, beside the loss of the task."""
+"""Rewards, values of a structure in itself, in addition to the loss of the task."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from spacy_latent.structures.base import Structure
 
 
 class Reward(ABC):
-    """Any score of single structures; it need not be differentiable. A class of one's own gives
-    :meth:`__call__` and is registered, see docs/estimators.md.
+    """Base class of rewards, scores of single structures that need not be differentiable.
 
-    parts: what the parts of its structures are, as ``Structure.parts``; empty for any.
-    needs_gold: whether it reads what the references say; else ``gold`` has None alone.
+    A user's own class defines :meth:`__call__` and is registered, see docs/estimators.md.
+
+    Attributes:
+        parts: required parts of the structures, as in ``Structure.parts``; empty for any.
+        needs_gold: whether it reads gold structures; without it, ``gold`` has None alone.
     """
 
     parts: ClassVar[str] = ""
@@ -40,17 +42,22 @@ class Reward(ABC):
         lengths: Tensor,
         gold: Sequence[np.ndarray | None],
     ) -> Tensor:
-        """The reward of each structure, ``(K, B)``; more is better.
+        """Return the reward of each structure, ``(K, B)``; more is better.
 
-        z: ``(K, B, *parts)``, 0/1, members of ``structure``, without gradient. lengths: as for the
-        structure. gold: of each item what its reference says, as ``Structure.decode`` gives it, or
-        None where it says nothing.
+        Args:
+            z: ``(K, B, *parts)``, 0/1, members of ``structure``, without gradient.
+            lengths: as for the structure.
+            gold: the reference's structure of each item, in the form of ``Structure.decode``, or
+                None if the reference has none.
         """
 
 
 class ShortArcs(Reward):
-    """Less the mean length of the arcs between tokens, in tokens: −1 for a chain. Arcs from the
-    root do not count, so that without ``single_root`` the best tree hangs all tokens on it."""
+    """The negative mean length of the arcs between tokens, in tokens; −1 for a chain.
+
+    Arcs from the root do not count. Without ``single_root``, the best tree thus has all tokens on
+    the root.
+    """
 
     parts = "arcs"
 

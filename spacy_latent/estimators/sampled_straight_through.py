@@ -11,15 +11,18 @@ from spacy_latent.structures.base import Structure
 
 
 class SampledStraightThrough(Estimator):
-    """z ~ p(z) ∝ exp(z·s), an exact sample; its gradient goes through the backward of the marginals
-    at s, the Hessian of the log-partition, which is the covariance of z: dL/ds = Cov(z)·dL/dz.
-    With KOfN it is SIMPLE (Ahmed et al. 2023), with OneOfN and Bits the straight-through estimator
-    of a sample (Bengio et al. 2013). Where L is linear in z, the gradient is that of E[L(z)] and
-    has no noise; elsewhere it is biased, and of low variance. At prediction MAP(s).
+    """Straight-through from an exact sample of p(z) ∝ exp(z·s), with the marginals' backward.
 
-    num_samples: K, each of weight 1/K.
-    average: compose the mean of the samples, which is soft, once, in place of each of them: K then
-        costs no more than one, and a component that owns its loss judges the mean.
+    The gradient goes through the backward of the marginals at s. This is the Hessian of the
+    log-partition, which is the covariance of z: dL/ds = Cov(z)·dL/dz. With KOfN it is SIMPLE (Ahmed
+    et al. 2023). With OneOfN and Bits it is the straight-through estimator of a sample (Bengio et
+    al. 2013). If L is linear in z, the gradient equals the gradient of E[L(z)] and has no noise.
+    Otherwise it is biased and has low variance. At prediction z = MAP(s).
+
+    Args:
+        num_samples: K, each of weight 1/K.
+        average: compose the soft mean of the samples once, in place of each sample. K samples then
+            cost no more than one, and a component that owns its loss judges the mean.
     """
 
     def __init__(self, num_samples: int = 1, average: bool = False) -> None:

@@ -15,19 +15,26 @@ from spacy_latent.structures.base import Structure
 
 
 class ScoreFunction(Estimator, nn.Module):
-    """The gradient of E[L(z)] for the scores, (L(z) − b)·∇log p(z) averaged over exact samples;
-    unbiased. At prediction the best structure.
+    """An unbiased gradient of E[L(z)] for the scores, by exact samples.
 
-    num_samples: structures drawn for each text.
-    control_variate: gives b; None for 0.
-    normalize_advantage: divide L(z) − b by its standard deviation over the batch, which takes the
-        scale of the loss out of the step but not its direction; the gradient is then scaled, and
-        no more unbiased for one fixed scale.
-    inner_steps: how often the scorer learns from the same samples; above 1 by PPO (Schulman et al.
-        2017): after the update of all weights, further ones of the scorer alone in which the ratio
-        of new and old probability is clipped to 1 ± clip. Use it with dropout = 0.
-    entropy_bonus: β of a term −β·H(p) in the objective, by β·log p(z) in the loss of each sample,
-        less that of the others; unbiased, and for structures without a tractable entropy, too.
+    The gradient is (L(z) − b)·∇log p(z), averaged over the samples. Prediction uses the best
+    structure.
+
+    Args:
+        num_samples: structures drawn for each text.
+        control_variate: gives b; None for 0.
+        normalize_advantage: divide L(z) − b by its standard deviation over the batch. This removes
+            the scale of the loss from the step but keeps its direction. The gradient is then
+            scaled, and is no longer unbiased for one fixed scale.
+        inner_steps: number of times that the scorer learns from the same samples. Above 1 it learns
+            by PPO (Schulman et al. 2017): the update of all weights is followed by updates of the
+            scorer alone. In these the ratio of new and old probability is clipped to 1 ± clip. Use
+            it with dropout = 0.
+        clip: bound of PPO on the change of the ratio.
+        entropy_bonus: β of a term −β·H(p) in the objective. It is estimated by β·log p(z) in the
+            loss of each sample. With several samples, the mean of the others' log p(z) is
+            subtracted from log p(z). It is unbiased, and works for structures without a tractable
+            entropy, too.
     """
 
     requires = frozenset({"sample", "log_prob"})
@@ -81,8 +88,7 @@ class ScoreFunction(Estimator, nn.Module):
         return Draw(z, weights, log_probs)
 
     def drawn(self, structure: Structure, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples ``(K, B, *parts)`` and the log-probabilities ``(K, B)`` that they are trained
-        by."""
+        """Return samples ``(K, B, *parts)`` and log-probabilities for training, ``(K, B)``."""
         z = structure.sample(scores.detach(), lengths, self.num_samples)
         return z, structure.log_prob(z, scores, lengths)
 

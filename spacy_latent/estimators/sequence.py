@@ -7,11 +7,14 @@ from spacy_latent.stages import follow
 
 
 def build_estimator_sequence_v1(first: Estimator, then: Estimator, switch_at: int) -> Estimator:
-    """first: the estimator in the first updates of the weights. then: the one from then on, and at
-    prediction. Each may be such a sequence itself. switch_at: number of updates by ``first``, at
-    least 1.
+    """Build an estimator that another one replaces in the first updates of training.
 
-    Where ``then`` needs the loss of each structure, only a component that owns its loss can train
-    it, such as ``latent_textcat``.
+    If ``then`` needs the loss of each structure, only a component that owns its loss, such as
+    ``latent_textcat``, can train it. Both estimators may be such sequences themselves.
+
+    Args:
+        first: the estimator in the first updates of the weights.
+        then: the estimator from then on, and at prediction.
+        switch_at: number of updates by ``first``, at least 1.
     """
     return follow(first, then, switch_at)

@@ -12,16 +12,20 @@ from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 
 
 class Sinkhorn(Estimator):
-    """z = the matrix P, with the sums of rows and columns of an alignment, that maximises Σ P·s −
-    temperature · Σ P (log P − 1), soft, in training and at prediction; its backward goes through
-    the steps of normalisation (Mena et al. 2018, section 3). The structure is OneToOneAlignment,
-    whose marginals are intractable: P is not their mean.
+    """Soft one-to-one alignment by Sinkhorn's normalisation, in training and at prediction.
 
-    temperature: larger is smoother; towards 0 it tends to the best alignment, by ever more steps.
-    max_iter: bound on the steps, each one of the rows and one of the columns. Below a temperature
-        of 1 it takes more than these: short of that many, sums of columns are right, and those of
-        rows not yet.
-    tolerance: steps end when no logarithm of a sum is wrong by more.
+    z is the matrix P that maximises Σ P·s − temperature · Σ P (log P − 1), with an alignment's sums
+    of rows and columns. Its backward goes through the steps of normalisation (Mena et al. 2018,
+    section 3). The structure is OneToOneAlignment, whose marginals are intractable: P is not their
+    mean.
+
+    Args:
+        temperature: larger is smoother. Towards 0, z tends to the best alignment, and the number of
+            steps grows.
+        max_iter: bound on the steps, each one of the rows and one of the columns. A temperature
+            below 1 takes more than the default. If the bound ends the steps, the sums of columns
+            are right and the sums of rows are not yet.
+        tolerance: steps end when no logarithm of a sum is wrong by more.
     """
 
     requires = frozenset()

@@ -10,11 +10,13 @@ from spacy_latent.structures.smoothed import Regularizer, check_regularizer, smo
 
 
 class SmoothedDP(Estimator):
-    """z = the expected structure of Bellman's recursion with max_Ω, soft, in training and at
-    prediction; backward the product with its Hessian.
+    """The expected structure of Bellman's recursion with max_Ω.
 
-    regularizer: "entropic", the marginals of scores / γ; or "quadratic", sparse.
-    gamma: γ, larger is smoother.
+    It is soft, in training and at prediction. Backward is the product with its Hessian.
+
+    Args:
+        regularizer: "entropic", the marginals of scores / γ; or "quadratic", sparse.
+        gamma: γ, larger is smoother.
     """
 
     requires = frozenset({"smoothed"})

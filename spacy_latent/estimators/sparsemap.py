@@ -1,4 +1,4 @@
-"""SparseMAP: a differentiable sparse average of a few structures (Niculae et al. 2018a)."""
+"""SparseMAP, a differentiable sparse average of a few structures (Niculae et al. 2018a)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from spacy_latent.structures.base import Structure
 
 
 class SparseMAP(Estimator):
-    """z = argmax over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a), exact, forward
-    and backward, from a MAP oracle alone. Where structures tie, as equal words make them, the
-    gradient is on all of them; at a kink it is one of those beside it.
+    """The optimum z = argmax over the marginal polytope of μ·s − ½‖μ‖² (Niculae et al. 2018a).
 
-    marginalize: give the K structures of the support with their differentiable weights in place of
-        their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020). Where structures
-        tie, weights are not unique, and their gradient is of this support alone: of what has no
-        weight, no loss is known.
-    prediction ("sparsemap" or "map"): what composes the vectors when not training.
-    max_iter: bound on the number of calls of the MAP oracle per item. An item that reaches it uses
-        the optimum over the structures found so far.
-    tolerance: bound on the distance of the mean from the optimum.
+    It is exact, forward and backward, and needs a MAP oracle alone. If structures tie, for example
+    with equal words, the gradient includes all of them. At a kink it is one of the adjacent
+    gradients.
+
+    Args:
+        marginalize: give the K structures of the support with their differentiable weights in place
+            of their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020). If
+            structures tie, weights are not unique, and their gradient includes this support alone,
+            since the losses of structures without weight are unknown.
+        prediction ("sparsemap" or "map"): the structure that composes the vectors outside of
+            training.
+        max_iter: bound on the number of calls of the MAP oracle per item. An item that reaches it
+            uses the optimum over the structures found until then.
+        tolerance: bound on the distance of the mean from the optimum.
     """
 
     has_support = True
@@ -80,7 +84,7 @@ class SparseMAP(Estimator):
             return Draw.single(z)
         solution = structure.sparsemap(scores, lengths, self.max_iter, self.tolerance)
         if self.marginalize:
-            # Composers that walk trees get a tree in the padding, too.
+            # Padding repeats the first atom, since some composers need a valid tree there, too.
             atoms, weights = solution.atoms, solution.weights
             padding = derived(lambda known: known.detach() == 0, weights)
             unused = padding.view(*padding.shape, *[1] * structure.part_axes)

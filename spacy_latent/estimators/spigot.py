@@ -1,4 +1,4 @@
-"""SPIGOT: structured projection of intermediate gradients (Peng et al. 2018)."""
+"""SPIGOT, structured projection of intermediate gradients (Peng et al. 2018)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from spacy_latent.structures.relaxation import project_relaxed
 
 
 class Spigot(NoisyTargetDifference):
-    """Forward z = MAP(s); backward z − Proj(z − ηg), g the gradient at z (Peng et al. 2018).
+    """The best structure, with a gradient by a projected step (Peng et al. 2018).
 
-    step_size: η.
-    projection ("exact" or "relaxed"): on the convex hull of the structures, by SparseMAP; or as in
-        the original, on the relaxed polytope with one choice per group of exclusive parts (for a
-        tree, one head per word: a simplex each).
-    max_norm: g of each item is scaled down to this norm first, as the original clips it; None for
-        no bound.
-    scale_by_batch: multiply g by the number of items, for losses that are means over them, whose
-        gradients would otherwise shrink against the fixed size of the polytope. spaCy's own losses
-        mostly are sums.
-    max_iter, tolerance: of SparseMAP, for the exact projection.
-    noise, scale: with noise z = MAP(s + ε) in training, as in PerturbAndMap, and the backward is
-        that at s + ε. An extension: without it, scores that all prefer the same trivial structure
-        see no other.
-    num_samples: with noise, the number K of structures drawn per item, each of weight 1/K.
+    Forward z = MAP(s). Backward z − Proj(z − ηg) with g the gradient at z.
+
+    Args:
+        step_size: η.
+        projection ("exact" or "relaxed"): "exact" projects on the convex hull of the structures, by
+            SparseMAP. "relaxed", as in the original, projects on the relaxed polytope with one
+            choice per group of exclusive parts (for a tree, one head per word: a simplex each).
+        max_norm: g of each item is scaled down to this norm first, as the original clips it; None
+            for no bound.
+        scale_by_batch: multiply g by the number of items, for losses that are means over them.
+            Their gradients would otherwise shrink against the fixed size of the polytope. Most of
+            spaCy's own losses are sums.
+        max_iter, tolerance: as for SparseMAP, used by the exact projection.
+        noise: law of ε, or None. With noise z = MAP(s + ε) in training, as in PerturbAndMap, and
+            the backward is computed at s + ε. This is an extension of the method: without it,
+            scores that all prefer the same trivial structure never give another one.
+        scale: scale of the noise.
+        num_samples: with noise, the number K of structures drawn per item, each of weight 1/K.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Spigot(NoisyTargetDifference):
             )
 
     def project(self, structure: Structure, points: Tensor, lengths: Tensor) -> Tensor:
-        """The nearest point to each of ``points`` (B, *parts); −inf forbids a part."""
+        """Return the nearest point to each of ``points`` (B, *parts); −inf forbids a part."""
         if self.projection == "relaxed":
             return project_relaxed(structure, points, lengths)
         return structure.sparsemap(points, lengths, self.max_iter, self.tolerance).mean

@@ -14,18 +14,22 @@ from spacy_latent.structures.base import Structure
 
 
 class SpigotMarginals(TargetDifference):
-    """Forward z = MAP(s); backward the gradient of a cross-entropy to a structure that a step along
-    −g improves, g the gradient at z and μ the marginals at s (their section 4.3).
+    """The best structure, with the gradient of a cross-entropy to an improved structure.
+
+    Forward z = MAP(s). The improved structure comes from a step along −g, with g the gradient at z
+    and μ the marginals at s (their section 4.3).
 
     The authors take several projected steps, and evaluate the gradient of the loss again at each
-    point, from μ on. A layer that other components build on is handed one gradient, that at z: so
-    this is one step, and g is stale by as much as the loss is curved between z and μ.
+    point, from μ on. A layer that other components build on gets one gradient, the one at z. This
+    class therefore takes one step, and g is inexact by as much as the loss is curved between z and
+    μ.
 
-    step ("projected" or "exponentiated"): SPIGOT-CE, μ − Proj(μ − ηg) with the exact projection; or
-        SPIGOT-EG, μ(s) − μ(s − ηg).
-    step_size: η.
-    scale_by_batch: multiply g by the number of items, for losses that are means over them.
-    max_iter, tolerance: of SparseMAP, for the projection.
+    Args:
+        step ("projected" or "exponentiated"): SPIGOT-CE, μ − Proj(μ − ηg) with the exact
+            projection; or SPIGOT-EG, μ(s) − μ(s − ηg).
+        step_size: η.
+        scale_by_batch: multiply g by the number of items, for losses that are means over them.
+        max_iter, tolerance: as for SparseMAP, used by the projection.
     """
 
     requires = frozenset({"marginals"})

@@ -1,4 +1,4 @@
-"""The base class of relaxed masks over bits: a rate of choices, held by a Lagrangian."""
+"""The base class of relaxed masks over bits, with a rate of choices held by a Lagrangian."""
 
 from __future__ import annotations
 
@@ -15,25 +15,32 @@ from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 
-# Gauss and Legendre's, for means: of 48, relative errors are below 1e-7 at scores of any size.
+# Gauss-Legendre quadrature for means. With 48 points, relative errors are below 1e-7 for scores of
+# any size.
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(48)
 # The interval that a variable in (0, 1) is stretched to before it is clipped to [0, 1].
 LOW, HIGH = -0.1, 1.1
 
 
 class StochasticMask(Estimator, nn.Module):
-    """Masks in [0, 1] that are 0 or 1 with positive probability and differentiable in between. In
-    training one draw.
+    """Masks in [0, 1] that are 0 or 1 with positive probability and differentiable in between.
 
-    prediction ("map" or "mean"): z = 1 where s > 0, else 0; or the mean of the stretched and
-        clipped variable, which is seldom 0. A rate is held for P(z ≠ 0), and the best mask keeps it
-        only where scores have become decided.
-    rate, transitions: the expected share of tokens that are not 0, and of neighbours of which one
-        is 0 and the other not, are held at these. To the loss of each text comes (λ + damping · e)
-        times its own excess, where e is the mean excess of the batch and λ grows by
-        multiplier_rate · e in each step: the Lagrangian of Bastings et al. (2019, section 3.3) with
-        the damping of Platt and Barr (1987), without which it swings. None for no constraint.
-    multiplier_rate, damping: as above. λ starts at 0; it is a buffer, stored with the weights.
+    Training uses one draw. A penalty may hold the expected rate of tokens that are not 0.
+
+    Args:
+        prediction ("map" or "mean"): "map" gives z = 1 if s > 0, else 0. "mean" gives the mean of
+            the stretched and clipped variable, which is seldom 0. A rate is held for P(z ≠ 0); the
+            best mask keeps it only after scores have become decided.
+        rate: wished share of tokens that are not 0, in expectation; None for no constraint. The
+            loss of each text gets (λ + damping · e) times its own excess, with e the mean excess of
+            the batch. λ grows by multiplier_rate · e in each step. This is the Lagrangian of
+            Bastings et al. (2019, section 3.3) with the damping of Platt and Barr (1987).
+        transitions: wished share of neighbours of which one is 0 and the other not, in expectation,
+            held in the same way; None for no constraint.
+        multiplier_rate: growth of λ per unit of excess, see ``rate``. λ starts at 0; it is a
+            buffer, stored with the weights.
+        damping: factor of the mean excess in the penalty, see ``rate``. Without it the shares
+            oscillate.
     """
 
     hard = False
@@ -95,27 +102,33 @@ class StochasticMask(Estimator, nn.Module):
 
     @abstractmethod
     def mask(self, scores: Tensor, uniform: Tensor) -> Tensor:
-        """Masks for finite scores from numbers in (0, 1), differentiable."""
+        """Return differentiable masks for finite scores, from uniform numbers in (0, 1)."""
 
     @abstractmethod
     def above(self, scores: Tensor, stretched: float) -> Tensor:
-        """P(z > x), differentiable, for x in [0, 1) given as the number in (0, 1) that is stretched
-        to it."""
+        """Return P(z > x), differentiable, for x in [0, 1).
+
+        Args:
+            scores: finite scores.
+            stretched: the number in (0, 1) that is stretched to x.
+        """
 
     def nonzero(self, scores: Tensor) -> Tensor:
-        """P(z ≠ 0), differentiable."""
+        """Return P(z ≠ 0), differentiable."""
         return self.above(scores, -LOW / (HIGH - LOW))
 
     def draw(self, scores: Tensor) -> Tensor:
-        """One mask for each score."""
+        """Draw one mask for each score."""
         smallest = torch.finfo(scores.dtype).tiny
-        # By the generator of the CPU, whose state is saved with a training.
+        # Drawn by the generator of the CPU, whose state is saved in training.
         drawn = torch.rand_like(scores, device="cpu").clamp(smallest, 1 - 2**-24)
         return self.mask(scores, send(drawn, scores.device))
 
     def mean(self, scores: Tensor) -> Tensor:
-        """Means of the masks, the integral of P(z > x) over x in [0, 1]. It is smooth, unlike the
-        mask as a function of what a draw takes at random, and never loses a small mean."""
+        """Return the means of the masks, the integral of P(z > x) over x in [0, 1].
+
+        The mean is smooth in the scores, unlike a drawn mask, and a small mean is never lost.
+        """
         total = torch.zeros_like(scores)
         for node, weight in zip(POINTS, WEIGHTS):
             x = (float(node) + 1) / 2
@@ -146,7 +159,7 @@ class StochasticMask(Estimator, nn.Module):
             if target is None:
                 continue
             share, count = measure(chosen, inside)
-            # A text without anything to count neither keeps a rate nor breaks it.
+            # A text without parts to count has no excess.
             excess = torch.where(count > 0, share - target, 0.0)
             options = self.multiplier_rate, self.damping
             own = hold(self.multipliers[i], excess, count > 0, *options)
@@ -155,14 +168,16 @@ class StochasticMask(Estimator, nn.Module):
 
 
 def share_chosen(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Expected share of parts that are not 0, and the number of parts, ``(B,)``."""
+    """Return the expected share of parts that are not 0, and the number of parts, both ``(B,)``."""
     count = inside.flatten(1).sum(1)
     return chosen.flatten(1).sum(1) / count.clamp_min(1), count
 
 
 def share_changed(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Expected share of neighbours of which one is 0 and the other not, and the number of
-    neighbours, ``(B,)``, where they are independent."""
+    """Return the expected share of neighbours that differ, and the number of pairs, both ``(B,)``.
+
+    Neighbours differ if one is 0 and the other is not. They must be independent of each other.
+    """
     left, right = chosen[:, :-1], chosen[:, 1:]
     changed = torch.where(inside[:, 1:], left * (1 - right) + (1 - left) * right, 0.0)
     count = inside[:, 1:].sum(1)
@@ -172,10 +187,16 @@ def share_changed(chosen: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
 def hold(
     multiplier: Tensor, excess: Tensor, counted: Tensor, multiplier_rate: float, damping: float
 ) -> Tensor:
-    """The penalty of each item for its own excess, both ``(B,)``, and a step of the multiplier, a
-    scalar that is changed in place. See :class:`StochasticMask`.
+    """Return the penalty of each item for its excess, ``(B,)``, and update the multiplier.
 
-    counted: ``(B,)`` bool, the items that have a say.
+    See :class:`StochasticMask`.
+
+    Args:
+        multiplier: λ, a scalar that is changed in place.
+        excess: ``(B,)``.
+        counted: ``(B,)`` bool, the items that count in the mean excess.
+        multiplier_rate: growth of λ per unit of mean excess.
+        damping: factor of the mean excess in the penalty.
     """
     if not bool(counted.any()):
         return excess

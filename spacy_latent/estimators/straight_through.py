@@ -1,4 +1,4 @@
-"""Straight-through: the best structure forward, the gradient of something smooth backward."""
+"""Straight-through: the best structure forward, the gradient of a smooth function backward."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ class GradientOf(torch.autograd.Function):
 
 
 class _GradientOfTransformed(torch.autograd.Function):
-    """The same for the transforms of torch.func. Apart, since with a ``setup_context`` torch looks
-    at the signature of ``forward`` at each call."""
+    """The function :class:`GradientOf` for the transforms of torch.func.
+
+    It is a separate class, since torch reads the signature of ``forward`` at each call if there is
+    a ``setup_context``.
+    """
 
     generate_vmap_rule = True
 
@@ -61,7 +64,7 @@ class _GradientOfTransformed(torch.autograd.Function):
 
 
 def with_gradient_of(smooth: Tensor, z: Tensor) -> Tensor:
-    """See :class:`GradientOf`."""
+    """Return the value of ``z`` with the gradient of ``smooth``, see :class:`GradientOf`."""
     made = (_GradientOfTransformed if is_transformed() else GradientOf).apply(smooth, z)
     assert isinstance(made, Tensor)
     return made
@@ -70,8 +73,11 @@ def with_gradient_of(smooth: Tensor, z: Tensor) -> Tensor:
 def straight_through(
     structure: Structure, scores: Tensor, lengths: Tensor, backward: Backward
 ) -> Tensor:
-    """MAP(s), ``(B, *parts)``; dL/ds is dL/dz on parts ("identity") or its product with the full
-    Hessian of the log-partition ("marginals")."""
+    """Return MAP(s), ``(B, *parts)``, with a straight-through gradient.
+
+    dL/ds is dL/dz on parts ("identity") or its product with the full Hessian of the log-partition
+    ("marginals").
+    """
     z = structure.map(scores, lengths)
     if backward == "marginals":
         smooth = structure.marginals(scores, lengths)
@@ -82,10 +88,14 @@ def straight_through(
 
 
 class StraightThrough(Estimator):
-    """z = MAP(s), hard; its gradient goes to the scores as it is (Hinton 2012; Bengio et al.
-    2013) or through the backward of the marginals at s (Jang et al. 2017, as for softmax).
+    """The best structure z = MAP(s), hard, with a straight-through gradient.
 
-    backward ("identity" or "marginals"): "marginals" needs a structure with tractable marginals.
+    The gradient goes to the scores as it is (Hinton 2012; Bengio et al. 2013) or through the
+    backward of the marginals at s (Jang et al. 2017, as for softmax).
+
+    Args:
+        backward ("identity" or "marginals"): "marginals" needs a structure with tractable
+            marginals.
     """
 
     hard = True

@@ -12,20 +12,25 @@ from spacy_latent.estimators.dense_marginalization import best_structures
 from spacy_latent.estimators.score_function import check_control_variate
 from spacy_latent.structures.base import Structure
 
-# What is less probable than this, all together, is left out: rejection would take too many draws.
+# A rest of a lower probability is omitted: rejection would take too many draws.
 NEGLIGIBLE = 1e-3
-# Draws at once, and how often: scores so large that the rest is rounding must not hang it.
+# Draws at once, and the number of rounds. The bound prevents an endless loop if scores are so large
+# that the rest is a rounding error.
 DRAWS, ROUNDS = 16, 500
 
 
 class SumAndSample(Estimator, nn.Module):
-    """Σ over the k best structures of p(z)·L(z), plus (1 − Σ p)·L(z)·∇log p of one sample z from
-    the rest; its variance is below that of one plain sample. Unbiased, but for rests of a
-    probability below 0.001, which are left out. At prediction the best structure.
+    """An exact sum over the k best structures plus a score function of one sample from the rest.
 
-    k: how many are summed.
-    control_variate: subtracted from all losses where they meet the gradient of a probability; None
-        for 0. SelfCritical is that of the best structure, which the sum contains.
+    The objective is Σ p(z)·L(z) over the k best structures, plus (1 − Σ p)·L(z)·∇log p of one
+    sample z from the rest. Its variance is below the variance of one plain sample. It is unbiased,
+    except that rests of a probability below 0.001 are omitted. Prediction uses the best structure.
+
+    Args:
+        k: number of structures in the sum.
+        control_variate: subtracted from all losses that multiply the gradient of a probability;
+            None for 0. SelfCritical subtracts the loss of the best structure, which the sum
+            contains.
     """
 
     requires = frozenset({"sample", "log_prob"})
@@ -51,7 +56,7 @@ class SumAndSample(Estimator, nn.Module):
             z = structure.map(scores, lengths)
             return Draw.single(z)
         z, known = best_structures(structure, scores, lengths, self.k)
-        # Before the exponential: that of padding may overflow, and its gradient be NaN.
+        # Masked before the exponential, which may overflow in padding and give a gradient of NaN.
         log_probs = torch.where(known, structure.log_prob(z, scores, lengths), -torch.inf)
         weights = log_probs.exp()
         rest = (1 - weights.detach().sum(0)).clamp_min(0.0)
@@ -89,8 +94,16 @@ class SumAndSample(Estimator, nn.Module):
 def _sample_outside(
     structure: Structure, scores: Tensor, lengths: Tensor, z: Tensor, rest: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A sample of each item that is none of its structures ``z`` ``(K, B, *parts)``, by rejection;
-    and for which items, ``(B,)``, there is one. Their probability is ``rest`` ``(B,)``."""
+    """Return a sample of each item outside of its structures ``z``, by rejection.
+
+    Args:
+        scores: scores ``(B, *parts)``.
+        z: excluded structures, ``(K, B, *parts)``.
+        rest: probability of all other structures, ``(B,)``.
+
+    Returns:
+        Samples ``(B, *parts)``, and a mask of the items for which one was found, ``(B,)``.
+    """
     result = z[0].clone()
     wanted = rest > NEGLIGIBLE
     found = torch.zeros_like(wanted)

@@ -15,13 +15,13 @@ from spacy_latent.estimators.perturbed_best import PerturbedBest
 from spacy_latent.kernels.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 
-# A score so far below the highest of its item stands for −inf: models mask by −1e6, −1e30 and what
-# is between, to which noise may add.
+# A score lower than the highest of its item by this much stands for −inf. Models mask by −1e6,
+# −1e30 and values in between, and noise may be added to these.
 MASK = 5e5
 
 
 class TargetDifference(Estimator):
-    """Forward z = MAP(s); backward as :meth:`gradient_of_scores` says, from further MAP calls."""
+    """Forward z = MAP(s); backward :meth:`gradient_of_scores`, by further MAP calls."""
 
     hard = True
 
@@ -29,11 +29,13 @@ class TargetDifference(Estimator):
     def gradient_of_scores(
         self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
     ) -> Tensor:
-        """dL/ds ``(B, *parts)`` from z = MAP(scores) and g = dL/dz, zero where a part is forbidden;
-        the scores are −inf there."""
+        """Return dL/ds, ``(B, *parts)``, from z = MAP(scores) and g = dL/dz.
+
+        Forbidden parts have scores of −inf and a gradient of 0.
+        """
 
     def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
-        """MAP(scores) with this gradient."""
+        """Return MAP(scores) with the gradient of :meth:`gradient_of_scores`."""
         refuse_transforms(self.name, scores)
         return _Difference.apply(scores, structure, lengths, self)
 
@@ -64,7 +66,11 @@ class _Difference(torch.autograd.Function):
 
 
 def not_masked(scores: Tensor) -> Tensor:
-    """Return which scores ``(B, *parts)`` count as magnitudes; −inf is a mask and does not."""
+    """Return a mask of the scores, ``(B, *parts)``, that count as magnitudes.
+
+    −inf and scores lower than the highest of their item by ``MASK`` or more are masks and do not
+    count.
+    """
     axes = tuple(range(1, scores.dim()))
     if not scores.numel():
         return torch.ones_like(scores, dtype=torch.bool)

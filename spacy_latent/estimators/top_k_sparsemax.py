@@ -16,13 +16,15 @@ from spacy_latent.structures.totals import exact_potential
 
 
 class TopKSparsemax(Estimator):
-    """Σ p(z)·L(z) where p is the sparsemax of the structures' total scores, over the k best of them
-    (Correia et al. 2020, section 4). It is the sparsemax over all structures wherever fewer than k
-    get a share; else what the others would get is lost to it.
+    """The expected loss Σ p(z)·L(z) with p the sparsemax of the k highest total scores.
 
-    k: bound on the number of structures.
-    prediction ("map" or "marginal"): whether the best structure is used when not training, or all k
-        with their weights.
+    See Correia et al. (2020, section 4). It equals the sparsemax over all structures if fewer than
+    k get a share. Otherwise the share of the other structures is lost.
+
+    Args:
+        k: bound on the number of structures.
+        prediction ("map" or "marginal"): use the best structure, or all k with their weights,
+            outside of training.
     """
 
     needs_loss = True

@@ -1,4 +1,4 @@
-"""RELAX over execution traces (Struminsky et al. 2021): T-RELAX."""
+"""T-RELAX, RELAX over execution traces (Struminsky et al. 2021)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class ChoiceSurrogate(Surrogate):
     """Surrogate whose relaxation is a softmax of the noisy scores.
 
     The softmax is over the heads of each token, or over all items. Marginals of trees would lack
-    the second derivative that training takes."""
+    the second derivative that training takes.
+    """
 
     def relaxation(self, structure: Structure, noisy: Tensor, lengths: Tensor) -> Tensor:
         inside = ~noisy.detach().isneginf()
@@ -30,18 +31,22 @@ class ChoiceSurrogate(Surrogate):
 
 
 class TraceRelax(Relax):
-    """[L(z) − c(r̃)]·∇log p(t) + ∇c(r) − ∇c(r̃), where r are scores with noise, t the choices by
-    which an algorithm builds z of them, and r̃ noisy scores drawn again given t; unbiased for any
-    c. Structures and their distribution are those of TraceScoreFunction: of ``SpanningTree`` r are
-    −log of the exponential clocks of arcs, and r̃ of clocks that make Chu-Liu-Edmonds take the same
-    arc at each node. At prediction the best structure by the sum of its scores.
+    """A score function of execution traces with a trained network c as control variate.
 
-    c is a network of the noisy scores, relaxed by a softmax, and of the scores, trained as that of
+    The gradient is [L(z) − c(r̃)]·∇log p(t) + ∇c(r) − ∇c(r̃), unbiased for any c. r are noisy
+    scores, t the choices by which an algorithm builds z from them, and r̃ noisy scores drawn again
+    given t. Structures and their distribution are the same as for TraceScoreFunction. For
+    ``SpanningTree``, r are −log of the exponential clocks of arcs, and r̃ belong to clocks with
+    which Chu-Liu-Edmonds takes the same arc at each node. Prediction uses the best structure by the
+    sum of its scores.
+
+    c is a network of the noisy scores, relaxed by a softmax, and of the scores. It is trained as in
     Relax. In the code of the paper's authors for ListOps it sees the text as well.
 
-    num_samples, hidden_width: as for Relax.
-    leave_one_out: subtract from each loss the mean loss of the text's other samples first, so that
-        c has to tell only how samples of one text differ; for two samples or more.
+    Args:
+        num_samples, hidden_width: as for Relax.
+        leave_one_out: first subtract the mean loss of the text's other samples from each loss, so
+            that c has to tell only how samples of one text differ; for two samples or more.
     """
 
     requires = frozenset({"reparameterize_trace"})

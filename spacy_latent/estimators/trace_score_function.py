@@ -1,4 +1,4 @@
-"""The score function of an execution trace (Struminsky et al. 2021): T-REINFORCE."""
+"""T-REINFORCE, the score function of an execution trace (Struminsky et al. 2021)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from spacy_latent.structures.base import Structure
 
 
 class TraceScoreFunction(ScoreFunction):
-    """The gradient of E[L(z)] for the scores, where z is what an algorithm builds by random
-    choices t: (L(z) − b)·∇log p(t), averaged over samples; unbiased. Each choice is from a softmax
-    of scores, so that no sum over structures is needed: of ``SpanningTree`` the choices are those
-    of Chu-Liu-Edmonds with exponential clocks as arcs, of ``KOfN`` the items one after another, of
-    ``OneOfN`` the one choice. At prediction the best structure by the sum of its scores.
+    """An unbiased gradient of E[L(z)] for structures z built by random choices t.
 
-    The distribution of z is not p(z) ∝ exp(z·s), which ScoreFunction has; for ``OneOfN``, and for
-    trees whose heads are all before their tokens, it is the same.
+    An algorithm builds z by the choices. The gradient for the scores is (L(z) − b)·∇log p(t),
+    averaged over samples. Each choice is from a softmax of scores, so no sum over structures is
+    needed. For ``SpanningTree`` the choices are made by Chu-Liu-Edmonds with exponential clocks as
+    arcs. For ``KOfN`` they are the items one after another, for ``OneOfN`` the one choice.
+    Prediction uses the best structure by the sum of its scores.
 
-    num_samples, control_variate, normalize_advantage: as for ScoreFunction. With LeaveOneOut it is
-        the paper's T-REINFORCE+.
-    entropy_bonus: as for ScoreFunction, of the entropy of the traces.
+    The distribution of z differs from p(z) ∝ exp(z·s), which ScoreFunction has. The two are the
+    same for ``OneOfN``, and for trees whose heads are all before their tokens.
+
+    Args:
+        num_samples, control_variate, normalize_advantage: as for ScoreFunction. With LeaveOneOut it
+            is the paper's T-REINFORCE+.
+        entropy_bonus: as for ScoreFunction, with the entropy of the traces.
     """
 
     requires = frozenset({"sample_trace"})
-    # Of a structure that many traces lead to, nothing says how probable it is.
+    # The probability of a structure is unknown, since many traces lead to it.
     posterior = ""
 
     def __init__(
@@ -56,8 +59,11 @@ class TraceScoreFunction(ScoreFunction):
 
 
 def check_traced(estimator: Estimator, structure: Structure, instead: str) -> None:
-    """Refuse structures without traces by a message that says what they are; ``instead`` names
-    pairs that work."""
+    """Raise IncompatiblePair if a structure has no traces.
+
+    Args:
+        instead: pairs that work, for the message.
+    """
     missing = structure.lacks(estimator.requires)
     if missing:
         raise IncompatiblePair(
