@@ -1,13 +1,14 @@
-"""The active-set method of SparseMAP, on lists of parts: its linear algebra, its loop over the
-items of a batch, and its gradient.
+"""The active-set method of SparseMAP on lists of parts.
 
-What the best structure is, an oracle says: a NamedTuple of settings, whose class has bodies for the
-five functions under "the oracle", see kernels.compilation.implements. Structures without one are
-solved by spacy_latent.structures.active_set, by the same :func:`let_in`.
+The module holds the linear algebra, the loop over the items of a batch, and the gradient. An oracle
+finds the best structure. It is a NamedTuple of settings, and its class implements the five
+functions under "the oracle" (see kernels.compilation.implements). Structures without such an oracle
+are solved by spacy_latent.structures.active_set, which shares :func:`let_in`.
 
-An atom is a row of part numbers, so entries of the Gram matrix are counts of shared parts. Atoms
-are affinely but not linearly independent; G + 11ᵀ is invertible where G is not, and gives the same
-solutions, since weights sum to 1. Its inverse is kept up to date, one atom at a time.
+An atom is a row of part numbers, so entries of the Gram matrix G count shared parts. Atoms are
+affinely independent but may be linearly dependent. G may then be singular, but G + 11ᵀ is
+invertible. It gives the same solutions, since weights sum to 1. Its inverse is updated one atom at
+a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Maximum spanning arborescences of dense graphs: Chu and Liu (1965) and Edmonds (1967), by growing
-paths and contracting cycles as Gabow et al. (1986) do, in O(n²) for one sentence. Arcs out of a
-contracted cycle stay where they are: only the rows of arcs into its members are merged, and only
-these are written out. For all other tokens it is enough to know the best head.
+"""Maximum spanning arborescences of dense graphs, in O(n²) for one sentence.
+
+The algorithm is that of Chu and Liu (1965) and Edmonds (1967). Paths are grown and cycles
+contracted as in Gabow et al. (1986). Only the rows of arcs into the members of a contracted cycle
+are merged and written. Arcs out of the cycle stay in place. For all other tokens the best head is
+enough.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Random arborescences by the choices that the algorithm of Chu and Liu (1965) and Edmonds (1967)
-takes where each arc has an exponential clock of rate exp(score) (Struminsky et al. 2021).
+"""Random arborescences, drawn as traces of the algorithm of Chu and Liu and Edmonds.
 
-The clock that rings first is of each arc with a probability proportional to its rate, and what is
-left of the others then is exponential of the same rate again. So the best arc into a token, and
-after each contraction the best arc into the cycle from outside of it, are independent draws from
-softmaxes of the scores, and no clock has to be drawn. These draws are the trace; the tree follows
-from it, and several traces may lead to the same tree.
+Each arc has an exponential clock of rate exp(score), and the algorithm of Chu and Liu (1965) and
+Edmonds (1967) chooses the clock that rings first (Struminsky et al. 2021). An arc rings first with
+a probability proportional to its rate. The remaining times of the other clocks are then exponential
+with the same rates. So the best arc into a token is an independent draw from a softmax of the
+scores. After each contraction, so is the best arc into the cycle from outside. No clock has to be
+drawn. These draws are the trace. The tree follows from it, and several traces may lead to the same
+tree.
 """
 
 from __future__ import annotations

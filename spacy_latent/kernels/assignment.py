@@ -1,9 +1,11 @@
-"""Best assignments by shortest augmenting paths (Jonker and Volgenant 1987; Crouse 2016 for
-rectangular problems), O(n²m) time for n rows and m ≥ n columns, one item at a time.
+"""Best assignments by shortest augmenting paths, one item at a time.
 
-Costs are minimised. With the price p[j] of a column subtracted from it, each matched row is in its
-cheapest column; prices are at most 0, and 0 where a column is free. Rows that may stay alone have a
-column of cost 0 of their own, which is not stored: once there, a row never leaves it.
+The algorithm is from Jonker and Volgenant (1987), and Crouse (2016) for rectangular problems. It
+takes O(n²m) time for n rows and m ≥ n columns.
+
+Costs are minimised. Each column has a price p[j], and each matched row is in the column with its
+lowest cost less price. Prices are at most 0, and 0 for free columns. A row that may stay unmatched
+has its own column of cost 0, which is not stored. A row never leaves that column.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Attention other than softmax and sparsemax: α-entmax, and the proximal steps of fusedmax and
-oscarmax. Rows of float32 or float64, −inf where forbidden; inside, float64."""
+"""Attention other than softmax and sparsemax.
+
+The mappings are α-entmax and the proximal steps of fusedmax and oscarmax. Rows are float32 or
+float64, −inf if forbidden. All computations are in float64.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The best projective dependency tree in which words have a budget of modifiers: the spans of
-Eisner (1996), each with how many modifiers its head may have on that side. O(n³·k²) for a budget k.
+"""The best projective dependency tree if words have a budget of modifiers.
+
+Spans are those of Eisner (1996). Each also has the number of modifiers that its head may have on
+that side. Time is O(n³·k²) for a budget k.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""How kernels are compiled, and where their machine code is kept.
+"""Compilation of kernels, and the cache of their machine code.
 
-The machine code of a function holds that of the functions which it calls. numba's cache looks at
-the file of the function alone: after a change of a helper in another file it goes on with the old
-code. It also writes what is in a file before the file is there, so that a process that is killed,
-or two that compile at once, can leave one function's code under the name of another's.
+The machine code of a function includes that of the functions it calls. numba's cache only checks
+the file of the function itself. After a change of a helper in another file, it still loads the old
+code. It also writes its index before the code that the index names. If a process is killed, or two
+compile at once, code of one function may be stored under the name of another.
 
-Here machine code lies in a folder of its own for each state of the sources: its name holds a digest
-of all files beside the function's own, of all files of this floor, of the versions of numba and
-Python, and of numba's settings. A file holds one function for one set of argument types on one
-processor. It is written under another name and then renamed, and begins with a hash of what
-follows: so a file is right, or as if it were not there.
+Here each state of the sources has its own cache folder. The name of the folder has a digest of all
+files next to the function's own and of all files of spacy_latent/kernels. The digest also covers
+the versions of numba and Python, and numba's settings. A file holds the machine code of one
+function for one set of argument types on one processor. It is written under a temporary name and
+then renamed. It begins with a hash of its content, so an incomplete file is ignored.
 """
 
 from __future__ import annotations

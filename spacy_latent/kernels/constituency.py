@@ -1,12 +1,13 @@
-"""Binary constituency trees: CKY and inside-outside (Baker 1979), O(n³) time and O(n²) memory, in
-float64.
+"""Binary constituency trees: CKY and inside-outside.
 
-Charts are ``(n, width)``, [first word, last word]. Rows are filled from the last to the first, and
-a finished span is pushed into all longer ones of its row at once. Words themselves are in every
-tree: their scores are added at the end. Weights of the other spans are exp(score − c) with a c that
-keeps the sum over trees near 1; where what under- or overflowed could matter, the sentence is left
-to :func:`sum_by_exponents`, with an exponent beside each number. Samples are drawn from charts of
-logarithms.
+The recurrences are from Baker (1979): O(n³) time and O(n²) memory, in float64.
+
+Charts are ``(n, width)``, [first word, last word]. Rows are filled from the last to the first. A
+finished span is at once pushed into all longer spans of its row. Every tree has the spans of single
+words, so their scores are added at the end. The weights of the other spans are exp(score − c), with
+c chosen so that the sum over trees is near 1. If an overflow or underflow could matter,
+:func:`sum_by_exponents` solves the sentence with scaled floats: each number has its own exponent.
+Samples are drawn from charts of logarithms.
 """
 
 from __future__ import annotations

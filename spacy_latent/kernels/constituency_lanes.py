@@ -1,8 +1,10 @@
-"""Sums over constituency trees of LANES sentences side by side, see kernels.lanes; the sums and
-what is trusted of them are those of kernels.constituency, which does what is not trusted here.
+"""Sums over constituency trees, for LANES sentences at a time in SIMD lanes (see kernels.lanes).
 
-Charts are as in kernels.inside_outside_lanes: symmetric where they are read both ways, with rows
-done in pairs i, m = i + 1. A word is a span of weight 1.
+The sums, and the checks of their precision, are the same as in kernels.constituency. Sentences that
+fail the checks are solved there.
+
+Charts are laid out as in kernels.inside_outside_lanes. Charts that are read by row and by column
+are symmetric, and rows are filled in pairs i, m = i + 1. A word is a span of weight 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Scores of pairs of places by a perceptron over what running sums do between them.
+"""Scores of pairs of positions by a perceptron over differences of running sums.
 
-The hidden layers of all pairs of a batch are many times larger than a cache, and most of the time
-would go into writing and reading them. So a few thousand pairs go through at once, in the same
-memory, and the gradient makes their layers again. There are no pairs of padding.
+The hidden layers of all pairs of a batch are many times larger than a cache. Writing and reading
+them would take most of the time. So pairs are computed in blocks of a few thousand, in the same
+memory. The gradient computes the layers again. Pairs with padding are left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Which averages of heads are averages of trees: a point lies in the hull of all arborescences
-where every set of words is entered from outside by 1 or more (Edmonds 1967), which flows from the
-root tell."""
+"""Membership of averages of heads in the arborescence polytope.
+
+A point is an average of trees if at least 1 enters each set of words from outside (Edmonds 1967).
+Maximum flows from the root check this condition.
+"""
 
 from __future__ import annotations
 

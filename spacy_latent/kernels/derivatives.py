@@ -1,7 +1,7 @@
-"""Which derivatives there are of what kernels compute, and an error where torch asks for others.
+"""The derivatives that kernels have, and errors if torch asks for others.
 
-torch takes what it has not recorded for a constant: a second derivative that is missing would be 0,
-and so would one in forward mode, without a word.
+torch treats as constant everything it has not recorded. Without these errors a missing second
+derivative, or one in forward mode, would silently be 0.
 """
 
 from __future__ import annotations

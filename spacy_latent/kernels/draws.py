@@ -1,6 +1,9 @@
-"""Random draws inside kernels. A state is an array of one uint64, not 0, of each item: so an item's
-draws do not depend on threads. Which of the two generators a structure uses stays as it is, since
-another one draws other samples from the same seed."""
+"""Random generators for use inside kernels.
+
+The state is an array of one uint64, not 0, for each item. An item's draws therefore do not depend
+on threads. There are two generators. A structure must always keep the same one, since the other
+gives other samples for the same seed.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The best projective dependency tree of one sentence (Eisner 1996), O(n³).
+"""The best projective dependency tree of one sentence (Eisner 1996), in O(n³).
 
-Charts are ``(nodes, stride)``, ``[left end, right end]``. A *complete* span has found all modifiers
-of its head on that side; an *incomplete* one is a head, a modifier and what lies between them. Rows
-are filled from the last to the first, and a finished cell is pushed into all wider spans of its row
-at once: every inner loop is an element-wise maximum over contiguous rows. The arguments of the
-maxima are found only for the cells of the best tree, while tracing back.
+Charts are ``(nodes, stride)``, ``[left end, right end]``. A *complete* span has all modifiers of
+its head on that side. An *incomplete* span is a head, a modifier and the tokens between them. Rows
+are filled from the last to the first. A finished cell is at once pushed into all longer spans of
+its row, so every inner loop is an element-wise maximum over contiguous rows. The arguments of the
+maxima are computed during backtracking, and only for the cells of the best tree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The best projective trees of LANES sentences side by side, see kernels.lanes: the algorithm of
-kernels.eisner with charts and pairs of rows as in kernels.inside_outside_lanes, which fills them
-with sums and derivatives by the same loop."""
+"""The best projective trees of LANES sentences at a time in SIMD lanes (see kernels.lanes).
+
+The algorithm is the same as in kernels.eisner. Charts and pairs of rows are laid out as in
+kernels.inside_outside_lanes, which uses the same loop for sums and derivatives.
+"""
 
 from __future__ import annotations
 

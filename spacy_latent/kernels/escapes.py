@@ -1,17 +1,18 @@
-"""How probably a walk over heads escapes to the root before it comes to a token, for all pairs of
-tokens and without subtraction.
+"""Probabilities that a walk over heads reaches the root before a token, for all pairs of tokens.
 
-The walk goes from a token m to its head h with probability w[h, m] / Σ w[·, m]. To take tokens out
-of the graph by the elimination of Grassmann, Taksar and Heyman (1985) leaves the walks among the
-others as they were. If token k is the only one left, the weight of its arc to the root is 1 / B[k,
-k], where B is the inverse of the Laplacian, and 1 − B[k, h] / B[k, k] is the probability that a
-walk from h comes to the root before k. So each token must be the last one left in an order of its
-own: of a set of tokens take out the first half and go on with the second, then the second and go on
-with the first, which together is work for 4/3·n³ products, little more than the inverse takes. All
-numbers that are added are positive, so each result, however small, is right to its last digits.
+The walk goes from a token m to its head h with probability w[h, m] / Σ w[·, m]. The elimination of
+Grassmann, Taksar and Heyman (1985) removes tokens from the graph without a subtraction. It does not
+change the walks among the remaining tokens. If token k is the only one left, the weight of its arc
+to the root is 1 / B[k, k], and B is the inverse of the Laplacian. 1 − B[k, h] / B[k, k] is the
+probability that a walk from h reaches the root before k.
 
-Sets are of whole blocks of LANES tokens. A single block is solved with another token left in each
-lane of a vector.
+So each token must be the last one in some order of elimination. A recursion over sets of tokens
+does this. It eliminates the first half of a set and continues with the second, then the reverse. In
+all this takes 4/3·n³ products, little more than the inverse. All summands are positive, so each
+result is accurate to its last digits, however small.
+
+Sets consist of whole blocks of LANES tokens. The last block is solved in a vector: each lane keeps
+another token.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""An exponential that vectorises: no call, no table, no branch; right to about one unit in the last
-place (argument reduction by Cody and Waite 1980, then Taylor's polynomial)."""
+"""An exponential that vectorises: no call, no table, no branch.
+
+The error is about one unit in the last place. The argument is reduced as in Cody and Waite (1980).
+A Taylor polynomial follows.
+"""
 
 from __future__ import annotations
 

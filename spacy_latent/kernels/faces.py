@@ -1,15 +1,16 @@
-"""The faces that solutions of SparseMAP lie in: all structures that tie with the support.
+"""The faces that contain solutions of SparseMAP: all structures that tie with the support.
 
 Near scores s the solution μ moves along the differences of all structures that are best under the
-residual s − μ, and its Jacobian projects on these. The support has enough of them to make up μ, but
-may span less: of four tag sequences that tie, two have the mean of all. What is left of a gradient
-beside the support's directions tells which structure is missing: it is among the best of those that
-tie, along what is left or against it, or there is none.
+residual s − μ. Its Jacobian projects on these differences. The support is enough to represent μ,
+but may span less. For example, if four tag sequences tie, two of them may have the mean of all
+four. The missing structures are found from the rest of a gradient after projection on the support.
+Among the structures that tie, the best along that rest, or along its negative, is missing.
+Otherwise the face is complete.
 
-Items lie one after the other in flat arrays, of which ``starts`` ``(F + 1,)`` says where each
-begins. ``which`` are numbers of items. Atoms are ``(F, K, W)`` int32, parts counted from the item's
-first, padded with −1; an item's inverse, of G + 11ᵀ of its atoms as in kernels.active_set, lies
-from ``offsets`` ``(F,)`` on in rows of ``strides`` ``(F,)`` numbers.
+Items lie one after the other in flat arrays, and ``starts`` ``(F + 1,)`` has the first entry of
+each. ``which`` holds item numbers. Atoms are ``(F, K, W)`` int32, padded with −1. Their parts are
+counted from the item's first part. The inverse of an item is that of G + 11ᵀ over its atoms, as in
+kernels.active_set. It begins at ``offsets`` ``(F,)`` and has rows of ``strides`` ``(F,)`` numbers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""SparseMAP of many structures again and again, for points that change little: the active-set
-method, started from the support and the weights of the time before."""
+"""SparseMAP of many structures, solved repeatedly for points that change little.
+
+The active-set method starts from the support and the weights of the previous call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether any score of a batch is far from the others, at a glance: asked before every sum."""
+"""A fast test for scores of large magnitude in a batch, run before every sum."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Dependency trees as binary ones, in which a head takes its modifiers one at a time; what occurs
-in several trees over the same tokens once."""
+"""Dependency trees as binary trees in which a head takes its modifiers one at a time.
+
+Subtrees that occur in several trees over the same tokens are stored once.
+"""
 
 from __future__ import annotations
 

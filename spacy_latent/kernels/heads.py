@@ -1,4 +1,4 @@
-"""Hard dependency trees as lists of heads: how they are read, and orders of their tokens."""
+"""Dependency trees as lists of heads: validation, and orders of their tokens."""
 
 from __future__ import annotations
 

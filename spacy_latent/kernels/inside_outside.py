@@ -1,12 +1,14 @@
-"""Sums over projective dependency trees: inside-outside on Eisner's charts (Eisner 1996; Paskin
-2001), O(n³) time and O(n²) memory, in float64. The charts are those of kernels.eisner.
+"""Sums over projective dependency trees: inside-outside on Eisner's charts.
 
-Weights are exp(score) over the sum of their column, so that a cell is the probability that heads
-drawn independently form its span, and never above 1; inner loops are multiply-adds on contiguous
-rows. Each weight is then scaled by γ ≥ 1, since long sentences have few trees among all choices of
-heads. Where what under- or overflowed could matter (see :func:`_trusted_inside`), the sentence is
-left to :func:`sum_by_exponents`, with an exponent beside each number, and samples are drawn from
-charts of logarithms.
+The recurrences are from Eisner (1996) and Paskin (2001): O(n³) time and O(n²) memory, in float64.
+Charts are laid out as in kernels.eisner.
+
+Weights are exp(score) divided by the sum of their column. A cell is then the probability that
+independently drawn heads form its span, and at most 1. Inner loops are multiply-adds on contiguous
+rows. Since few of all choices of heads for a long sentence are trees, each weight is scaled by some
+γ ≥ 1. If an overflow or underflow could matter (see :func:`_trusted_inside`),
+:func:`sum_by_exponents` solves the sentence with scaled floats: each number has its own exponent.
+Samples are then drawn from charts of logarithms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Sums over projective trees of LANES sentences side by side, see kernels.lanes; the sums and what
-is trusted of them are those of kernels.inside_outside, which does what is not trusted here.
+"""Sums over projective trees, for LANES sentences at a time in SIMD lanes (see kernels.lanes).
 
-Charts are symmetric: [i, j] and [j, i] are the same span, so that all spans that start, or end, at
-one place are a row. A shorter sentence has no weight at the tokens that it lacks. Rows are done in
-pairs i, m = i + 1, where right[i, i] = left[i, i] = 1 is known.
+The sums, and the checks of their precision, are the same as in kernels.inside_outside. Sentences
+that fail the checks are solved there.
+
+Charts are symmetric: [i, j] and [j, i] are the same span. All spans that start or end at one token
+are then a row. Padding tokens of shorter sentences have weight 0. Rows are filled in pairs i, m = i
++ 1, for which right[i, i] = left[i, i] = 1 is known.
 """
 
 from __future__ import annotations

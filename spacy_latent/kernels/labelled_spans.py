@@ -1,14 +1,14 @@
 """Sums over the classes of spans, for charts of trees whose spans have one class each.
 
-Scores are ``(C, P, B)``, [class, cell, item]: with classes first, a vector holds neighbouring spans
-and none is summed across. Cells are rows of spans: of those that begin with one word the shortest
-first, and then those of the next word. ``starts``, n + 1 numbers, says which cell each row begins
-with, and P. What is longer than the last of its row has no class, and score 0.
+Scores are ``(C, P, B)``, [class, cell, item]. Classes come first, so a vector holds neighbouring
+spans and no reduction within a vector is needed. Cells are the spans that begin with the first
+word, the shortest first, then those that begin with the next word. ``starts`` has n + 1 numbers:
+the first cell of each row, and P. A span longer than the last of its row has no class, and score 0.
 
 Charts are ``(B, n, n)`` float64, [item, first word, last word], for the kernels of trees without
-classes. Sums are taken in the precision of the scores; a sum's largest term is kept beside it, so
-that scores may be large. Between the passes there and back there is nothing of the size of the
-scores: writing and reading exponentials again takes longer than to take them twice.
+classes. Sums are in the precision of the scores. Each is stored with its largest term, so scores
+may be large. Nothing of the size of the scores is stored between the forward and the backward pass.
+Computing exponentials twice is faster than writing and reading them.
 """
 
 from __future__ import annotations

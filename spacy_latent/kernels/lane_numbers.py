@@ -1,16 +1,18 @@
-"""Numbers in lanes: what a recurrence of kernels.lanes is computed with. Each is a class of which
-an instance holds the charts, ``(count, rows, columns, LANES)``; it is the first argument of the
-recurrence and of the operations below, which are chosen by its type when the recurrence is
-compiled. So a recurrence stands once, and its machine code is kept for each number.
+"""Number types in SIMD lanes for the recurrences of kernels.lanes.
 
-Two kinds of vectors are passed on. A *cell* is what charts hold at one place. A *total* is what
-goes into one, before it is written. They are the same but for derivatives, where a cell is a pair,
-the value that is known and its derivative, and a total is that of a derivative alone.
+Each type is a class. Its instance holds the charts, ``(count, rows, columns, LANES)``. The instance
+is the first argument of the recurrence and of the operations below. Its type selects them when the
+recurrence is compiled. So a recurrence is written once, and machine code is cached for each number
+type.
 
-Operations are generated, not compiled: as functions chosen by ``compilation.implements`` the first
-call took 13 % longer. What is called with a number in a loop is under forceinline and has no
-branch: with one the outside sums of constituency trees took twice the time, it seems because
-references to the charts were counted at each call.
+Two kinds of vectors are passed. A *cell* is an entry of the charts. A *total* is a sum before it is
+written to a cell. They differ only for derivatives: a cell is then the pair of the known value and
+its derivative, and a total is the derivative alone.
+
+Operations are generated as source, not selected one by one: with ``compilation.implements`` the
+first call took 13 % longer. Functions that are called in a loop with a number have forceinline and
+no branch. With a branch, the outside sums of constituency trees took twice the time. The likely
+cause is that numba counts references to the charts at each call.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""LANES sentences side by side: a cell of a chart is a vector with one number of each.
+"""Charts of LANES sentences in SIMD lanes: a cell is a vector with one number of each sentence.
 
-Charts are ``(rows, columns, LANES)`` float64 and contiguous. Kernels written with vectors as below
-have the loops of those over one sentence, but no reductions, no remainders, and no branches on what
-is in a cell.
+Charts are ``(rows, columns, LANES)`` float64 and contiguous. Kernels on such vectors have the same
+loops as those over one sentence. They have no reductions, no remainder loops, and no branches on
+the values of cells.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The least of a convex quadratic function among numbers between bounds, by an active set: what
-Newton's method steps to where prices may not be negative."""
+"""The minimum of a convex quadratic function under bounds, by an active set.
+
+It gives the step of Newton's method if prices may not be negative.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 """Linear chains: maxima, sums, samples and the k best (Viterbi 1967; Rabiner 1989).
 
-Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]; at position 0 only the row of
-previous tag 0 is read. Weights are exp(score − the position's best); the sums forward and backward
-are divided by their largest at each position, so that the inner loops are multiply-adds. Where what
-underflowed could matter, which the sums tell (see TRUSTED), the item is done again on logarithms.
+Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]. At position 0 only the row of
+previous tag 0 is read. Weights are exp(score − the position's best). At each position the forward
+and backward sums are divided by their largest, so inner loops are multiply-adds. The sums tell
+whether an underflow could matter (see TRUSTED). If so, the item is solved again on logarithms.
 Everything is float64, whatever the dtype of the scores.
 
-The gradient of the marginals needs nothing but the marginals: along a chain, the expectation of a
-sum of changes given a tag is a recursion over P(previous tag | tag), so the product of the Hessian
-with a vector takes no exponential.
+The gradient of the marginals only needs the marginals. Along a chain, the expectation of a sum of
+changes given a tag is a recursion over P(previous tag | tag). So the product of the Hessian with a
+vector takes no exponential.
 
 :func:`best_step`, :func:`log_forward_step`, :func:`log_backward_step` and :func:`k_best_step` go
-from one position to the next, and serve other chains as well.
+from one position to the next. Other chains use them too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums in logarithms, for what does not fit any other way, and a logarithm that vectorises."""
+"""Log-sum-exp, and a logarithm that vectorises."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Projections on the convex hulls of logic factors, and products with their Jacobians.
 
-A factor is a run of edges, one per part in it. Three kinds are enough: the others are these with
-negated inputs (an or of n is at most n − 1 of the negations).
+A factor is a run of edges, one for each of its parts. Three kinds are enough. The others are these
+with negated inputs. For example, an or of n inputs means that at most n − 1 of the negations are
+true.
 """
 
 from __future__ import annotations

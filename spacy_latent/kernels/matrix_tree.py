@@ -1,35 +1,35 @@
-"""Sums over spanning arborescences (Koo et al. 2007; Smith and Smith 2007) without subtraction.
+"""Sums over spanning arborescences without subtraction (Koo et al. 2007; Smith and Smith 2007).
 
-The determinant of the Laplacian cancels to nothing where two tokens prefer each other. The
-elimination of Grassmann, Taksar and Heyman (1985) takes a token k out of the graph by giving each
-arc k → m to the heads of k, in proportion f[h] = w[h, k] / d with d = Σ_h w[h, k], and forgetting
-loops: w[h, m] += f[h]·w[k, m]. Then log Z = Σ_k log d, every number stays positive and is right to
-its last digits. With a single root the root's arcs count to first order only: they are left out of
-d, and the last token's is the sum itself.
+The determinant of the Laplacian loses all digits if two tokens prefer each other. The elimination
+of Grassmann, Taksar and Heyman (1985) avoids this. It removes a token k by giving each arc k → m to
+the heads of k, in proportion f[h] = w[h, k] / d with d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m].
+Loops are dropped. Then log Z = Σ_k log d. Every number stays positive and accurate to its last
+digits. With a single root, the root's arcs count only to first order: they are left out of d, and
+the root's arc to the last token is the sum.
 
-Weights are exp(score − the column's best). Where so much cancels that weights that underflowed
-could matter, or that the adjoint would overflow, the same elimination runs on logarithms: a weight
-that was lost counts as much as one divided by all pivots, which is 1 by the probability that heads
-chosen one by one form a tree (SMALLEST_CHANCE). Where every token may hang on every other by a
-weight of SMALLEST_WEIGHT or more, no weight is lost: those between tokens only grow, and what
-underflows is added to what is larger by a hundred decades. Sums and marginals then need no
+Weights are exp(score − the column's best). Under strong cancellation, weights that underflowed
+could matter, or the adjoint could overflow. The same elimination then runs on logarithms. A lost
+weight counts at most as much as its quotient by all pivots, 1 over the probability that
+independently chosen heads form a tree (SMALLEST_CHANCE). If every arc between tokens has a weight
+of at least SMALLEST_WEIGHT, no weight is lost. Weights between tokens only grow, and an
+underflowing summand is smaller than the other by a hundred decades. Sums and marginals then need no
 logarithms, however improbable trees are. Everything is float64.
 
-Marginals are w[h, m]·B[m, m]·Q[h, m] with B the inverse of the Laplacian and Q[h, m] the
-probability that a walk from h over heads comes to the root before m. kernels.escapes finds both
-without subtraction, so that marginals, however small, have a relative error of some 1e-14 in
-float64, also with a single root: of 12 and 30 tokens at scores of scale 1 to 40, where the least
-was 2e-134, it was at most 2e-14. Below 1e-150 they may be lost.
+Marginals are w[h, m]·B[m, m]·Q[h, m]. B is the inverse of the Laplacian. Q[h, m] is the probability
+that a walk from h over heads reaches the root before m. kernels.escapes computes both without
+subtraction, so marginals have a relative error of some 1e-14 in float64, however small they are,
+also with a single root. It was at most 2e-14 for 12 and 30 tokens at scores of scale 1 to 40, with
+2e-134 as the smallest marginal. Marginals below 1e-150 may be lost.
 
-The product of the Hessian with a vector comes from two products of matrices with Q. There
-differences of Q are taken, and the error grows with the mean number of times that a walk leaves a
-token by another arc than its best one before it comes to the root, with a single root that number
-times the largest Q of the token: of 12 and 50 tokens, at scores of scale 5 to 40, it was at most a
-few 1e-15 and 2e-15 times that number, times the vector. Where that number is more than
-LARGEST_RETURNS of the precision asked for, the product comes from the elimination and its adjoint,
-whose own subtraction, 1 − Σ_h f[h]·reach[h], leaves an error of a few 1e-15, whatever the scores.
-So do the marginals where weights are too small for kernels.escapes; of those below 1e-15 there may
-then be no digit that is right.
+The product of the Hessian with a vector comes from two matrix products with Q. Differences of Q are
+taken there. The error grows with the mean number of times that a walk leaves a token by another arc
+than its best before it reaches the root. With a single root, it grows with that number times the
+largest Q of the token. For 12 and 50 tokens at scores of scale 5 to 40, the error was at most a few
+1e-15 and 2e-15 times that number, times the vector. If that number exceeds LARGEST_RETURNS of the
+required precision, the product comes from the elimination and its adjoint. Their own subtraction, 1
+− Σ_h f[h]·reach[h], has an error of a few 1e-15, whatever the scores. Marginals are computed in the
+same way if weights are too small for kernels.escapes. Marginals below 1e-15 may then have no
+correct digit.
 """
 
 from __future__ import annotations

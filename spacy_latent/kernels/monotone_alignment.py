@@ -1,8 +1,9 @@
-"""Sums over monotone alignments on logarithms, O(n·m) for an item: paths of dynamic time warping
-(Sakoe and Chiba 1978), and sets of matches (Needleman and Wunsch 1970).
+"""Sums over monotone alignments on logarithms, O(n·m) for an item.
 
-A set of matches is one alignment in whatever order the unmatched words between two matches are
-passed: rows first, then columns. Of the two states, "rows" may still pass rows.
+Alignments are paths of dynamic time warping (Sakoe and Chiba 1978), or sets of matches (Needleman
+and Wunsch 1970). The unmatched words between two matches can be passed in several orders. To count
+each set once, rows are passed first, then columns. There are two states, and only the state "rows"
+may still pass rows.
 """
 
 from __future__ import annotations

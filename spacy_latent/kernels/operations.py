@@ -1,4 +1,4 @@
-"""What is asked of the kernels of a family, see kernels.operators.Family."""
+"""Numbers of the operations of a family's kernels (see kernels.operators.Family)."""
 
 from __future__ import annotations
 

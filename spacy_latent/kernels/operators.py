@@ -1,12 +1,13 @@
 """Kernels of structures with exact sums as torch operators.
 
-A family of structures gives kernels over one range of items; the operators here add the batch, the
-threads, the checks of what was read, and the gradients: log_partition → marginals → the product of
-its Hessian with a vector. Tensors on a GPU are solved there where the family has kernels for that,
-see kernels.gpu; else on the CPU, and sent back. Samples always are.
+A family of structures provides kernels over a range of items. The operators here add the batch,
+threads, validation of inputs and results, and gradients: log_partition → marginals → the product of
+its Hessian with a vector. Tensors on a GPU are solved there if the family has GPU kernels (see
+kernels.gpu). Otherwise, and for samples always, they are solved on the CPU and the result is sent
+back.
 
-A family is named by the place of its :class:`Family`, "module:attribute", so that kernels are
-compiled, or read from numba's cache, only once they are needed.
+A family is named by the location of its :class:`Family`, "module:attribute". Kernels are then
+compiled, or read from numba's cache, only when they are needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A thread pool for kernels: made lazily in each process, safe after fork and under many threads.
+"""A thread pool for kernels, created lazily in each process.
 
-numba's own parallel threads are neither, and torch's cannot run numba code.
+It is safe after a fork and under many threads. numba's own parallel threads are not, and torch's
+cannot run numba code.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""Numbers in rows: what a recurrence over the spans of one sentence is computed with. Each is a
-class of which an instance holds the charts, ``(count, rows, columns)`` float64, and the weights,
-``(rows, columns)`` of any size; it is the first argument of the recurrence and of the operations
-below, which are chosen by its type when the recurrence is compiled, as in kernels.lane_numbers.
+"""Number types in rows for the recurrences over the spans of one sentence.
 
-A *cell* [i, k] of a chart is that of a span. A *total* is what goes into one, a float64: for
-derivatives that of the derivative alone, where the charts hold the values that are known.
+Each type is a class. Its instance holds the charts, ``(count, rows, columns)`` float64, and the
+weights, ``(rows, columns)`` of any size. The instance is the first argument of the recurrence and
+of the operations below. Its type selects them when the recurrence is compiled, as in
+kernels.lane_numbers.
 
-Charts are filled row by row. Where a span is finished, all longer ones of its row that begin with
-it get their product at once: these *joins*, (chart of the longer, chart of what follows the span,
-chart of the span), are what a recurrence consists of, and give its loops over rows for each number,
-inside and outside.
+A *cell* [i, k] is the entry of a chart for a span. A *total* is a sum before it is written to a
+cell, a float64. For derivatives it is the derivative alone, and the charts hold the known values.
+
+Charts are filled row by row. When a span is finished, its products are at once added to all longer
+spans of its row that begin with it. A recurrence consists of these *joins*: (chart of the longer
+span, chart of the span that follows, chart of the span). They define the loops over rows for each
+number type, inside and outside.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Sums over choices of items that lie in few runs of neighbours, on logarithms, O(n · k · runs) for
-an item.
+"""Sums over choices of items in few runs of neighbours, on logarithms.
 
-After each item a state says how many items were chosen so far, in how many runs, and whether this
-one was. The sums up to each item give the rest: from the last item to the first, the probability of
-each state divides among the two that can stand before it.
+Time is O(n · k · runs) for an item. After each position a state holds the number of chosen
+positions so far, their number of runs, and whether this position was chosen. The forward sums are
+enough for everything else. From the last position to the first, the probability of each state is
+divided among the two that can precede it.
 
-Of each bound there are three: ``largest`` and ``most_runs`` are the structure's, ``most`` and
-``bound`` what a batch has room for, ``k`` and ``runs`` what an item's own length leaves of them.
+Each bound has three forms. ``largest`` and ``most_runs`` belong to the structure. ``most`` and
+``bound`` are the capacity of the workspace of a batch. ``k`` and ``runs`` also take the length of
+an item into account.
 """
 
 from __future__ import annotations

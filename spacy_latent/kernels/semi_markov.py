@@ -1,14 +1,14 @@
 """Sequences of labelled segments: semi-Markov chains (Sarawagi and Cohen 2004), O(n·L·K + n·K²).
 
-An item is one array ``(N·L + K + 2, K)``: the scores of segments, [first position · L + length − 1,
-label], then transitions, [previous label, label], one row of the scores of the first label and one
-of those of the last. Its marginals are the expected uses of each entry.
+An item is one array ``(N·L + K + 2, K)``. Its rows are the scores of segments, [first position · L
++ length − 1, label], then transitions, [previous label, label], then the scores of the first label
+and of the last label. Its marginals are the expected uses of each entry.
 
-Between two positions a cut is a node of a graph whose paths are the sequences; ``begin[i, k]``
-belongs to segments of label k that begin at position i, ``end[j, k]`` to those that end before
-position j. Sums are logarithms. Scores may be large and their sums more so; the best score up to
-each cut is taken out of what reaches it, which changes all sequences alike and keeps the logarithms
-small where they matter.
+Boundaries between positions are nodes of a graph whose paths are the sequences. ``begin[i, k]``
+belongs to segments of label k that begin at position i, ``end[j, k]`` to segments that end before
+position j. Sums are logarithms. Scores may be large and their sums larger. So the best score up to
+each boundary is subtracted from its sums. This changes all sequences alike and keeps the logarithms
+small where precision matters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Projections of rows of numbers onto the simplex and onto the capped simplex."""
+"""Projections of rows onto the simplex and onto the capped simplex."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Bellman's recursion with the quadratically smoothed maximum (Mensch and Blondel 2018): over
-chains, and over the paths of dynamic time warping.
+"""Bellman's recursion with the quadratically smoothed maximum (Mensch and Blondel 2018).
 
-max_Ω(x) is the largest p·x − ½(‖p‖² − 1) over the simplex: with y = x − max x and the threshold θ
-for which p = (y − θ)₊ sums to 1, the value is max x + θ + ½(‖p‖² + 1). Where x changes, p changes
-by what its scores do, less the mean of that over its support.
+It runs over chains and over the paths of dynamic time warping. max_Ω(x) is the largest p·x − ½(‖p‖²
+− 1) over the simplex. With y = x − max x and the threshold θ for which p = (y − θ)₊ sums to 1, the
+value is max x + θ + ½(‖p‖² + 1). The tangent of p is that of its scores, less their mean over the
+support of p.
 
-To kernels.operators these are families whose log-partition is the smoothed value, and whose
-marginals are its gradient. γ is not known here: who calls divides scores by it and multiplies the
+For kernels.operators these are families whose log-partition is the smoothed value and whose
+marginals are its gradient. γ is not an argument: the caller divides scores by it and multiplies the
 value. Everything is float64, whatever the dtype of the scores.
 """
 

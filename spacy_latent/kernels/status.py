@@ -1,4 +1,4 @@
-"""What a kernel reports of each item; Python turns it into errors that name the items."""
+"""Status codes that kernels set for each item, and that Python turns into errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Sums over subsets of n items of a given size: elementary symmetric polynomials of exp(scores), on
-logarithms, O(n·k) for an item."""
+"""Sums over subsets of n items of a given size: elementary symmetric polynomials of exp(scores).
+
+They are computed on logarithms in O(n·k) for an item.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Which subtrees of many hard trees over the same tokens are the same, and an order in which each
-can be computed once, from the leaves up."""
+"""Equal subtrees of many hard trees over the same tokens.
+
+Each distinct subtree gets a place in an order from the leaves up, so that it can be computed once.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
 """Sums over a batch of tag sequences that share their transitions, in blocks.
 
-Most transitions of a scheme of spans are forbidden. Tags that go to the same tags make a block with
-these: of the 4 L + 1 tags of L labels in BILUO, the 2 L + 1 after which no span is open go to
-2 L + 1, and the two of each label after which one is to two. Sums go over these blocks alone, a
-quarter of all pairs. The transitions become weights once for the batch, and how often each pair is
-expected is added up over the batch: products of the sums left and right of it, times its weight at
-the end. Where blocks would overlap, one holds all pairs.
+Most transitions of a span scheme are forbidden. Tags with the same allowed next tags form a block
+with these. For example, BILUO with L labels has 4 L + 1 tags. The 2 L + 1 tags after which no span
+is open go to 2 L + 1 tags. The two tags of each label after which a span is open go to two. Sums
+run over these blocks alone, a quarter of all pairs. If blocks would overlap, one block holds all
+pairs.
 
-Methods are those of kernels.tag_sequence, which does again, on logarithms, the items of which the
-sums tell that they cannot be trusted. Time is O(n·E) for E pairs, memory O(n·K + E).
+The transitions become weights once for the batch. The expected uses of each pair are summed over
+the batch, as products of the forward and backward sums, and multiplied by the weight of the pair at
+the end.
+
+Methods are those of kernels.tag_sequence. If the sums show that an item has lost precision, that
+module solves it again on logarithms. Time is O(n·E) for E pairs, memory O(n·K + E).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Linear chains with the same transitions at all positions: time O(n·K²), memory O(n·K).
 
 An item is one array ``(N + K + 2, K)``: N rows of emissions, K of transitions, [previous tag, tag],
-one of the scores of the first tag and one of those of the last. Its marginals are the expected
-uses of each entry, so one operator gives the gradients of all of them. Methods are those of
-kernels.linear_chain, but that the marginals do not tell those of pairs of neighbours, which the
-gradient of the marginals makes again, one position at a time.
+one row of the scores of the first tag and one of the last. Its marginals are the expected uses of
+each entry, so one operator gives the gradients of all of them. Methods are those of
+kernels.linear_chain, with one difference. The marginals do not include those of pairs of
+neighbours. The gradient of the marginals computes these again, one position at a time.
 """
 
 from __future__ import annotations

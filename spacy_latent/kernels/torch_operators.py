@@ -1,8 +1,8 @@
-"""Functions that PyTorch sees as one operator.
+"""Functions registered with PyTorch as single operators.
 
-What stands here is torch's own ``custom_op`` in all but one thing: that function's operators import
-torch's compiler when they are first called, which takes more than a second of each process, also
-where nothing is compiled.
+:class:`TorchOperator` works like torch's ``custom_op``, with one difference. Operators of
+``custom_op`` import torch's compiler at their first call. That takes more than a second in each
+process, even if nothing is compiled.
 """
 
 from __future__ import annotations

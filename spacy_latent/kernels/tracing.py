@@ -1,9 +1,8 @@
-"""What changes where torch traces operations instead of running them, as torch.compile,
-torch.export and the transforms of torch.func do.
+"""Support for torch.compile, torch.export and the transforms of torch.func, which trace operations.
 
-A tensor that is traced has a shape and no numbers yet. What has to look at numbers, as errors that
-name an item do, then stands in an operator, which looks when the code runs. Elsewhere it is done at
-once: the dispatch of an operator takes as long as a few short sentences.
+A traced tensor has a shape and no values. Checks of values, such as errors that name an item, then
+run in an operator when the compiled code runs. Without tracing they run at once, since the dispatch
+of an operator takes as long as a few short sentences.
 """
 
 from __future__ import annotations

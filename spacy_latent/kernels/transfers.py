@@ -1,13 +1,13 @@
-"""What goes between the CPU and a GPU: in one transfer where there could be several, and once.
+"""Transfers between the CPU and a GPU, batched and cached.
 
-What comes down waits for all that the GPU was asked to do before, and so does a plain copy up. So
-tensors are sent up from pinned memory, without a wait; and what was sent up or has come down once
-is known on the CPU for as long as the tensor lives and nobody writes to it. Tensors on the CPU are
-left as they are, and nothing is remembered of them.
+A transfer to the CPU waits for all pending work of the GPU, and so does a plain copy to the GPU.
+Tensors are therefore sent to the GPU from pinned memory, without a wait. After a transfer in either
+direction, the CPU values are cached while the tensor lives and is not written to. Tensors on the
+CPU are returned unchanged and are not cached.
 
-torch counts what it writes to a tensor itself. Where compiled code may write, see
-:func:`writes_are_counted`, nothing that came down is remembered. A tensor that another library or
-the replay of a CUDA graph writes to has to be a new one for the package: give it a ``clone()``.
+torch itself counts the writes to a tensor. If compiled code may write (see
+:func:`writes_are_counted`), values that came from the GPU are not cached. If another library or the
+replay of a CUDA graph writes to a tensor, pass a new tensor to the package: give it a ``clone()``.
 """
 
 from __future__ import annotations

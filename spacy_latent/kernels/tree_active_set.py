@@ -1,8 +1,8 @@
-"""The oracle of dependency trees, see kernels.active_set.
+"""The oracle of dependency trees (see kernels.active_set).
 
-Parts are arcs, head · (n + 1) + modifier; an atom is n of them, in the order of the modifiers. Up
-to LANES sentences are open at a time, so that their best projective trees can be found side by
-side.
+Parts are arcs, head · (n + 1) + modifier. An atom has n of them, in the order of the modifiers. Up
+to LANES sentences are open at a time, so that their best projective trees can be found in SIMD
+lanes.
 """
 
 from __future__ import annotations

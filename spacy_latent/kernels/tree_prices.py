@@ -1,14 +1,13 @@
-"""The point nearest to scores among the averages of dependency trees that keep to a budget, by the
-prices of what its constraints are.
+"""The Euclidean projection of scores on averages of dependency trees with a budget, by dual prices.
 
-Without a tree each word takes its heads alone, a projection onto the simplex. What else holds of
-averages of trees has a price, at which heads are sold dearer or cheaper: that no word has more
-modifiers than its budget, that the root has one, that every set of words is entered from outside
-(Edmonds 1967). The best prices minimize a convex function with a continuous gradient, quadratic in
-pieces, which Newton's method does in some steps: each goes to where the piece is the least among
-prices that are not beyond their bounds. Of alike words many constraints are nearly the same, and
-most have no price; a step that is cut off at bounds leads nowhere then. Of the sets of words, of
-which there are too many, those are priced that flows find to be entered by too little.
+Without the tree constraint, the heads of each word are a projection onto the simplex. The other
+constraints on averages of trees have prices (dual variables), which change the scores of heads. No
+word has more modifiers than its budget, the root has one modifier, and each set of words is entered
+from outside (Edmonds 1967). The best prices minimise a convex function with a continuous gradient
+that is piecewise quadratic. Newton's method takes a few steps, each to the minimum of the current
+piece within the bounds of the prices. If words are similar, many constraints are nearly equal and
+most have price 0. A step that is only clipped at the bounds makes no progress then. There are too
+many sets of words, so only those get prices that maximum flows find to be violated.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Short loops over rows as vector code: numba's own check the rows for overlap each time, and leave
-rests of up to 31 numbers to scalar code.
+"""Short loops over rows as vector code.
+
+numba's own loops check the rows for overlap each time, and run up to 31 remaining numbers as scalar
+code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Sums of products of any size: rows of numbers mantissa · 2^exponent, so that sentences of which
-float64 cannot hold the sums need no logarithms. An exponent is a whole float64, EMPTY at 0.
+"""Sums of products in scaled floats: rows of numbers mantissa · 2^exponent.
 
-Derivatives share the exponents of what they are derivatives of, which do not change with it.
+Sentences whose sums do not fit float64 then need no logarithms. An exponent is an integer stored as
+float64. It is EMPTY for the number 0.
+
+Derivatives share the exponents of their numbers, which are constant under differentiation.
 """
 
 from __future__ import annotations

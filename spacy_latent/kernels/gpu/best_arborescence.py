@@ -1,11 +1,12 @@
-"""The best spanning tree: Chu and Liu (1965) and Edmonds (1967), by growing paths and contracting
-cycles as Gabow et al. (1986) do. The steps, and the choice at ties, are those of
-kernels.arborescence.
+"""The best spanning tree on a GPU: the algorithm of Chu and Liu (1965) and Edmonds (1967).
 
-The threads of a program hold the state in registers, as vectors over the nodes: the tokens, and
-after them the cycles that were contracted. One number of a vector is read as a sum over all lanes,
-the others masked out. Only the arcs into contracted cycles are in memory: for each head the best
-score, and the token that this arc enters. A cycle lives in the row of the member that closed it.
+Paths are grown and cycles contracted as in Gabow et al. (1986). The steps, and the choice at ties,
+are the same as in kernels.arborescence.
+
+The threads of a program hold the state in registers, as vectors over the nodes. Nodes are the
+tokens and, after them, the contracted cycles. One entry of a vector is read as a masked sum over
+all entries. Only the arcs into contracted cycles are in memory. Each head has its best score and
+the token that this arc enters. A cycle is stored in the row of the member that closed it.
 """
 
 import triton

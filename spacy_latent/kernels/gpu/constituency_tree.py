@@ -1,8 +1,8 @@
-"""Binary constituency trees: CKY, inside and outside.
+"""Binary constituency trees on a GPU: CKY, inside and outside.
 
-Scores are ``[first word, last word]``; charts ``[length − 1, first word]``, filled in tiles as in
-projective_tree. WEIGHT: of a span of two words and more. SPAN: the sum over the trees of a span.
-OUTER: the gradient of log Z by that, times the weight.
+Scores are ``[first word, last word]``. Charts are ``[length − 1, first word]``, filled in tiles as
+in projective_tree. WEIGHT is the weight of a span of at least two words. SPAN is the sum over the
+trees of a span. OUTER is the gradient of log Z by SPAN, times the weight.
 """
 
 import triton

@@ -1,8 +1,7 @@
-"""What a GPU solves by itself: when its kernels are used, how they are launched, and how far their
-results are trusted.
+"""Dispatch of structures to GPU kernels: when they are used, their launch, and checks of precision.
 
-The kernels are written in Triton, which is imported when the first of them is launched. Where it is
-missing, or cannot compile, structures are solved on the CPU, and :func:`why_unusable` says why.
+The kernels are written in Triton, which is imported at the first launch. If it is missing or cannot
+compile, structures are solved on the CPU, and :func:`why_unusable` returns the reason.
 """
 
 from __future__ import annotations

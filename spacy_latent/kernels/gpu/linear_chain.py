@@ -1,10 +1,10 @@
-"""Linear chains: forward and backward sums, best sequences, and Hessian products from marginals.
+"""Linear chains on a GPU: forward and backward sums, best sequences, and Hessian products.
 
-Scores are ``[position, tag before, tag]``; the first position's are in row 0. Row i of the forward
-chart is what comes before position i, row 0 what all begin with; row i of the backward chart is
-what comes after position i − 1. Sums are logarithms: reading the scores takes longer than the
-exponentials. Each row is centred on the largest of the row that it is made from, so that totals of
-long texts lose no digits.
+Hessian products are computed from marginals. Scores are ``[position, tag before, tag]``; the first
+position's are in row 0. Row i of the forward chart is the sum before position i, row 0 the initial
+values. Row i of the backward chart is the sum after position i − 1. Sums are logarithms, since
+reading the scores takes longer than the exponentials. Each row is centred on the largest entry of
+the row from which it is computed. Sums over long texts then lose no digits.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""A small kernel that tells whether any can be compiled and launched."""
+"""A small kernel that tests whether kernels can be compiled and launched."""
 
 import torch
 import triton

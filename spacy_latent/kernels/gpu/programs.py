@@ -1,19 +1,19 @@
-"""What the kernels of this folder share: how they are compiled and launched, and how arcs are read.
+"""Shared helpers of the GPU kernels: compilation, launch, and reading of arcs.
 
-A kernel is one program for each item of a batch, and takes
+A kernel has one program for each item of a batch. Its arguments are:
 
 scores, lengths: ``(B, side, ..., tags)`` float32 or float64, and ``(B,)``. Padding is not read.
-along: like the scores: the vector of a Hessian product.
-workspace: ``size`` float64 numbers for each program, with anything in them.
-log_partition, result, status: written. They come filled with 0, −1 for a best structure, and
-    FEASIBLE. A kernel of LOG only solves the items that SUM has left UNSOLVED.
+along: like the scores; the vector of a Hessian product.
+workspace: ``size`` float64 numbers for each program, uninitialised.
+log_partition, result, status: written. They are passed filled with 0, −1 for a best structure, and
+FEASIBLE. A kernel of LOG only solves the items that SUM has left UNSOLVED.
 first: the item of the first program.
-operation: of kernels.operations.
+operation: a number from kernels.operations.
 direction, longest, single_root: options of dependency trees; 0 for other structures.
-KIND, DERIVED: the numbers, see semirings, and whether they have derivatives.
+KIND, DERIVED: the number type (see semirings), and whether it has derivatives.
 
-Programs wait for their own threads alone, at ``tl.debug_barrier()``: what one thread has written,
-another may read only after the next of these.
+A program only synchronises its own threads, at ``tl.debug_barrier()``. A value that one thread has
+written may be read by another only after the next barrier.
 """
 
 import inspect

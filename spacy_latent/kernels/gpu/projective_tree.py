@@ -1,12 +1,12 @@
-"""Projective dependency trees: Eisner's charts (1996), inside and outside.
+"""Projective dependency trees on a GPU: Eisner's charts (1996), inside and outside.
 
-Charts are ``[length, left end]``. Spans of one length do not depend on each other, so that a length
-is filled at once, in tiles ``[way to split, span]``: the rows of a tile are contiguous, and the
-ways to split a span lie at constant distances.
+Charts are ``[length, left end]``. Spans of one length do not depend on each other, so a length is
+filled at once, in tiles ``[split, span]``. The rows of a tile are contiguous, and the splits of a
+span lie at constant distances.
 
-TO_RIGHT, TO_LEFT: spans with an arc between their ends. RIGHT, LEFT: all that descends from one
-end. ARC_RIGHT, ARC_LEFT: the arc alone. OUTER, OUTER_RIGHT, OUTER_LEFT: gradients of log Z by what
-is between the ends of an arc, and by RIGHT and LEFT.
+TO_RIGHT, TO_LEFT: spans with an arc between their ends. RIGHT, LEFT: all descendants of one end.
+ARC_RIGHT, ARC_LEFT: the arc alone. OUTER: gradients of log Z by the sum between the ends of an arc.
+OUTER_RIGHT, OUTER_LEFT: gradients by RIGHT and LEFT.
 """
 
 import triton

@@ -1,20 +1,20 @@
-"""Numbers that structures are summed in, as functions for kernels in Triton.
+"""Semirings of the GPU recurrences, as functions for kernels in Triton.
 
-A recurrence is written once, with these functions. ``KIND`` chooses the numbers when a kernel is
+A recurrence is written once, with these functions. ``KIND`` selects the semiring when a kernel is
 compiled:
 
 SUM: weights, e^score, in float64. Fast; the weights must be scaled so that no sum is lost.
-LOG: their logarithms. Hold any range, at the cost of an exponential for each product.
-MAX: scores, of which the largest counts.
+LOG: logarithms of weights. They have any range, at the cost of an exponential for each product.
+MAX: scores and their maximum.
 
-A second number stands beside each where ``PAIR`` is true: its derivative along a direction (SUM,
-LOG) or the place where the best one is split (MAX). It lies ``offset`` numbers after the first.
+If ``PAIR`` is true, each number has a second one: its tangent (SUM, LOG) or the best split (MAX).
+It is stored ``offset`` numbers after the first.
 
-−inf is written as EMPTY, which stays finite however often it is added up. So no NaN arises from
-forbidden parts, and no case has to be told apart.
+−inf is written as EMPTY, which stays finite however often it is added. So forbidden parts cause no
+NaN and need no branches.
 
-Sums over the ways to split a span run over tiles ``[way, span]``: each thread adds up its own ways
-while other loads are under way, and the threads meet once, in ``finish``.
+Sums over the splits of a span run over tiles ``[split, span]``. Each thread adds its own splits
+while other loads are in flight. The threads are reduced once, in ``finish``.
 """
 
 import triton

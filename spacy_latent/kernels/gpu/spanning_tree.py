@@ -1,20 +1,20 @@
-"""Spanning trees: the elimination of Grassmann, Taksar and Heyman (1985), which subtracts nothing,
-and its adjoint.
+"""Spanning trees on a GPU: elimination without subtraction, and its adjoint.
 
-Token k is taken out of the graph by giving each arc k → m to the heads of k, in proportion to their
-weights: w[h, m] += w[h, k] / d · w[k, m] with the pivot d = Σ_h w[h, k]. log Z is the sum of the
-logarithms of the pivots, and no number loses digits, however much a token prefers one head.
+The elimination is from Grassmann, Taksar and Heyman (1985). It removes token k from the graph by
+giving each arc k → m to the heads of k, in proportion to their weights: w[h, m] += w[h, k] / d ·
+w[k, m] with the pivot d = Σ_h w[h, k]. log Z is the sum of the logarithms of the pivots. No number
+loses digits, however much a token prefers one head.
 
-With a single root the root's arcs are left out of all pivots but the last. A token that has no head
-but the root among those that are left must then be the root's child, and changes places with the
-token that is eliminated last. There is at most one: all others have a head on the way from it.
+With a single root, the root's arcs are left out of all pivots except the last. A token whose only
+remaining head is the root must then be the root's child. It changes places with the token that is
+eliminated last. There is at most one such token: all others have a head on the path from it.
 
-Several tokens are taken out together: the arcs of each are brought up to date when its turn comes,
-and those among all other tokens once for all of them, since reading and writing these is what
-takes the time. The adjoint reads its matrix once for each token.
+Tokens are removed in blocks. The arcs of each token of a block are updated when its turn comes. The
+arcs among all other tokens are updated once for the block, since reading and writing them takes
+most of the time. The adjoint reads its matrix once for each token.
 
-SHARES holds w[h, k] / d of the token k that is taken out, ``[k, h]``; OUTER the gradients of log Z
-by the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
+SHARES holds w[h, k] / d of the removed token k, ``[k, h]``. OUTER holds the gradients of log Z by
+the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
 """
 
 import triton
