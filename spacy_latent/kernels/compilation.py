@@ -97,7 +97,7 @@ def kernel(
 
 
 def implements(operation: Function, first: type, **options: Any) -> Callable[[Function], Function]:
-    """Register a function as the implementation of ``operation`` for one type of its first argument.
+    """Register the implementation of ``operation`` for one type of its first argument.
 
     The type is a NamedTuple class of a module. Kernels that call ``operation`` with an instance of
     it run the registered function. So a loop is written once, and its variants are selected at
@@ -289,8 +289,7 @@ class _Files:
         return place / f"{self.name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
 
     def load(self, key: Any) -> Any:
-        """Return the saved data for argument types, processor and byte code, or None if there is none.
-        """
+        """Return the data saved for argument types, processor and byte code, or None."""
         for place in _places(self.folder)[0]:
             try:
                 content = self._file(place, key).read_bytes()

@@ -115,7 +115,7 @@ class Family:
     device: GpuKernels | None = None
 
     def kept(self, scores: Tensor) -> Tensor:
-        """Return an uninitialised CPU workspace for the values that marginals save for their gradient.
+        """Return an uninitialised CPU workspace that marginals save for their gradient.
 
         If the gradient only needs the marginals, and these go to a GPU, it has the shape of the
         marginals.
