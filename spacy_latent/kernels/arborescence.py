@@ -101,7 +101,7 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     position = integer_workspace[3 * size : 4 * size]  # position of a row on the path
     following = integer_workspace[4 * size : 5 * size]  # linked list of the tokens of a node
     last = integer_workspace[5 * size : 6 * size]
-    parent = integer_workspace[6 * size : 8 * size]  # parent of a node in the forest of contractions
+    parent = integer_workspace[6 * size : 8 * size]  # parent in the forest of contractions
     entering_head = integer_workspace[8 * size : 10 * size]
     entering_modifier = integer_workspace[10 * size : 12 * size]
     removed = integer_workspace[12 * size : 14 * size]
