@@ -22,8 +22,7 @@ def table_size(n: int, budget: int) -> int:
 def best_budget_tree(
     scores: NDArray[np.float64], budget: int, single_root: bool, heads: NDArray[np.int32]
 ) -> bool:
-    """Write the heads of the highest-scoring projective tree with at most ``budget`` modifiers per
-    token.
+    """Write the heads of the best projective tree with at most ``budget`` modifiers per token.
 
     The tree is over tokens 1..n. The root, node 0, may have any number of modifiers, or exactly one
     with ``single_root``.

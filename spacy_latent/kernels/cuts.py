@@ -27,7 +27,7 @@ def _set_distances(left, sink, distance, queue):
     distance[0] = 0
     for k in range(nodes):
         queue[k] = k
-    # The queue. Words beyond ``last`` have not been reached yet.
+    # The entries of the queue from ``last`` on have not been reached yet.
     first, last = 0, 1
     while first < last and distance[sink] < 0:
         node = queue[first]
@@ -43,8 +43,7 @@ def _set_distances(left, sink, distance, queue):
 
 @kernel
 def _set_upstream(left, sink, upstream, queue):
-    """Mark the words from which ``sink`` can be reached in the residual graph, and ``sink``
-    itself."""
+    """Mark ``sink`` and all words from which the residual graph leads to it."""
     nodes = left.shape[0]
     upstream[:] = False
     upstream[sink] = True

@@ -61,14 +61,14 @@ RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _pay(row, n, scores, prices):
-    """Scores of the heads of a word, less their prices."""
+    """Write the scores of the heads of a word less their prices."""
     for head in range(n + 1):
         row[head] = scores[head] - prices[head]
 
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _from_outside(row, members, size):
-    """What a word takes of heads that are not in a set."""
+    """Return the share of a word's heads that are not in a set."""
     total = 0.0
     for head in range(size):
         if not members[head]:
@@ -78,15 +78,18 @@ def _from_outside(row, members, size):
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _make_cheaper(row, members, size, price):
-    """Heads that are not in a set."""
+    """Add the price to heads that are not in a set."""
     for head in range(size):
         row[head] += 0.0 if members[head] else price
 
 
 @kernel
 def _take_heads(n, scores, prices, sets, count, heads):
-    """What each word takes of its heads at these prices, ``(n, n+1)``. RETURNS: what that is worth:
-    scores less prices, less half of the squares."""
+    """Write each word's shares of its heads at these prices, ``(n, n+1)``.
+
+    Returns:
+        The value of the shares: scores less prices, less half of the squares.
+    """
     worth = 0.0
     for word in range(n):
         row = heads[word]
@@ -112,7 +115,7 @@ def _take_heads(n, scores, prices, sets, count, heads):
 
 @kernel
 def _slack(n, heads, budget, sets, count, slack):
-    """By how much each constraint holds: the gradient by the prices."""
+    """Write the slack of each constraint, which is the gradient by the prices."""
     slack[0] = 1.0
     slack[1 : n + 1] = budget
     for word in range(n):
@@ -128,8 +131,12 @@ def _slack(n, heads, budget, sets, count, slack):
 
 @kernel(forceinline=True)
 def _bounded(c, price, single_root):
-    """The nearest price that a constraint may have. That the root has one modifier is an equation;
-    where it need not have one it has more, so that it may be cheaper but not dearer."""
+    """Return the nearest price that a constraint may have.
+
+    If the root has exactly one modifier, the constraint is an equation, with a price of any sign.
+    If it may have more, the constraint is that it has at least one, and the price can only be
+    negative.
+    """
     if c > 0:
         return max(price, 0.0)
     return price if single_root else min(price, 0.0)
@@ -137,8 +144,11 @@ def _bounded(c, price, single_root):
 
 @kernel
 def _second_derivatives(n, heads, sets, chosen, number, matrix):
-    """Of the chosen constraints, ``(number, number)``, the lower half. A word's shares change as
-    prices do, less the mean over the heads that it takes."""
+    """Write the second derivatives for the chosen constraints, ``(number, number)``, the lower
+    half.
+
+    A word's shares change with the prices, less their mean over the heads with a share.
+    """
     matrix[:number, :number] = 0.0
     taken = np.empty(n + 1, dtype=np.int64)
     places = np.empty(number, dtype=np.int64)
@@ -179,11 +189,15 @@ def _second_derivatives(n, heads, sets, chosen, number, matrix):
 def _find_prices(
     n, scores, budget, single_root, sets, count, prices, heads, most_steps, tolerance, precision
 ):  # fmt: skip
-    """Newton's method from the given prices, which it changes, until the residual is below the
-    precision, or below the tolerance where steps lead no further.
+    """Improve prices in place by Newton's method.
 
-    RETURNS: the largest violation of a constraint; the number of steps; and INFEASIBLE where prices
-    prove that nothing keeps to all constraints, by leaving less than it would be worth.
+    It runs until the residual is below the precision, or below the tolerance if steps make no
+    further progress.
+
+    Returns:
+        The largest violation of a constraint; the number of steps; and INFEASIBLE if the prices
+        prove that no average satisfies all constraints. Their value is then less than that of any
+        average.
     """
     number_of_all = n + 1 + count
     slack, slack_there = np.empty(number_of_all), np.empty(number_of_all)
@@ -512,9 +526,7 @@ def nearest_gradient_items(
 
 @kernel
 def _keep(n, heads, sets, chosen, number, change):
-    """Project ``change`` on the heads that have a share and on the kernel of the chosen
-    constraints.
-    """
+    """Project ``change`` on steps that keep the chosen constraints and the heads with a share."""
     _centre(n, heads, change)
     values, matrix = np.empty(number), np.empty((number, number))
     for i in range(number):
