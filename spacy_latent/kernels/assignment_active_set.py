@@ -23,7 +23,12 @@ from spacy_latent.kernels.compilation import implements
 
 
 class AssignmentOracle(NamedTuple):
-    """unaligned: words may stay alone. by_slot: the contrary, see kernels.active_set.let_in."""
+    """An oracle of one-to-one alignments.
+
+    Attributes:
+        unaligned: whether words may stay unmatched.
+        by_slot: the negation of ``unaligned`` (see kernels.active_set.let_in).
+    """
 
     unaligned: bool
     by_slot: bool

@@ -16,7 +16,7 @@ from spacy_latent.kernels.compilation import kernel
 
 @kernel
 def uniform(state):
-    """Uniform in [0, 1) by xorshift64*."""
+    """Return a uniform number in [0, 1) by xorshift64*."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -27,7 +27,7 @@ def uniform(state):
 
 @kernel
 def uniform_of_splitmix(state):
-    """Uniform in [0, 1) by SplitMix64 (Steele et al. 2014)."""
+    """Return a uniform number in [0, 1) by SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -38,7 +38,7 @@ def uniform_of_splitmix(state):
 
 @kernel
 def choose(log_weights, count, state):
-    """An index with probability proportional to exp(log_weights)."""
+    """Return an index with probability proportional to exp(log_weights)."""
     top = -np.inf
     for i in range(count):
         top = max(top, log_weights[i])

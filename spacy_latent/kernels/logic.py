@@ -237,7 +237,10 @@ def project_logic(live, kinds, limits, starts, negated, points, result, marks, t
 
 @kernel
 def logic_jacobian(starts, marks, tied, directions, result):
-    """Write the product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
+    """Write the product of each factor's Jacobian with ``directions``.
+
+    The Jacobian is an orthogonal projection.
+    """
     for f in range(len(tied)):
         total, count = 0.0, 0
         for e in range(starts[f], starts[f + 1]):

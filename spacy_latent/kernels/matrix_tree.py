@@ -284,9 +284,8 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
 def _change_of_escapes(weights, best, escapes, inverse, n, single_root, along, squares, rows, out):
     """Write the Hessian times ``along`` from escapes Q and inverses b of exits.
 
-    Let e = w·(along − along of the best head). Besides its own change, Q(h, m) in the marginal
-    changes by the relative amount −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k,
-    m)).
+    Let e = w·(along − along of the best head). In the marginal, the logarithm of the factor of Q(h,
+    m) changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
 
     An offset common to all heads of a token changes nothing, and the changes of a token's heads sum
     to 0. So the change of its best head, whose weight may be much larger than the others, is

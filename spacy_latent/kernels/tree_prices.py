@@ -54,8 +54,8 @@ MARGIN = 1.0
 # Constraints hold with equality within TIGHT. STEP is a trial step from the mean. A constraint is
 # broken by at least SHARE_OF_STEP of it.
 TIGHT, STEP, SHARE_OF_STEP = 1e-8, 1e-5, 1e-3
-# Added to the second derivatives: RIDGE times their mean, and at prices with a large residual
-# DAMPING times that.
+# Added to the second derivatives: RIDGE times their mean, and DAMPING times the residual up to
+# LARGEST_DAMPING.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
 
 
