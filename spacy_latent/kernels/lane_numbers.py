@@ -430,8 +430,8 @@ def dots_of_rows(
     and returns them as a tuple of totals, the last index the fastest.
 
     Args:
-        down: whether k runs from the last to the first, since recently written entries are best
-            read first.
+        down: whether k runs from the last to the first, since the entries written last are best
+            read last.
         apart: whether each dot, and each term of its tangent, has its own loop.
     """
 

@@ -172,7 +172,7 @@ def aligned(room):
 def _interleave_blocks(
     typingctx: Any, source: Any, starts: Any, limits: Any, size: Any, row: Any
 ) -> Any:
-    """As :func:`interleave_row`, for sizes of at least LANES."""
+    """Compute :func:`interleave_row` for sizes of at least LANES."""
     signature = types.none(source, starts, limits, types.int64, row)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
