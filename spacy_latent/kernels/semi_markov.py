@@ -196,8 +196,11 @@ def _log_backward(item, n, longest, level, begin, end, top):
 
 @kernel
 def _write_marginals(item, n, longest, level, total, begin, end, begin_after, end_after, result):
-    """Write the marginals from forward sums (begin, end) and backward sums (begin_after,
-    end_after).
+    """Write the marginals.
+
+    Args:
+        begin, end: forward sums.
+        begin_after, end_after: backward sums.
     """
     segments, transitions, first, final = _split(item, longest)
     of_segments, of_transitions, of_first, of_final = _split(result, longest)

@@ -149,10 +149,10 @@ def sum_over_chains(start, stop, scores, lengths, along, operation, value, resul
 
 @kernel(fastmath=ANY_ORDER)
 def _change_forward(gradient, along, n, change, mean, flow, support):
-    """Write the change of the value of tag t at position i to change[i, t], if flow reaches the
-    tag.
+    """Write the change of the value of tag t at position i to change[i, t].
 
-    mean[i, t] is the mean of the changes of its scores over the support.
+    It is 0 if no flow reaches the tag. mean[i, t] is the mean of the changes of its scores over the
+    support.
 
     Args:
         flow, support: workspaces of a row.

@@ -230,7 +230,7 @@ def _maxima_in_vectors(
                 values = builder.fpext(builder.load(place, align=4), VECTOR)
                 here = broadcast(builder, i)
                 values = builder.select(builder.icmp_signed("==", here, columns), low, values)
-                # Unordered: true for NaN as well.
+                # Unordered: also true for NaN.
                 above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
                 builder.store(builder.or_(builder.load(wrong), above), wrong)
                 known = builder.load(top)
@@ -249,11 +249,10 @@ def _maxima_in_vectors(
 
 @kernel
 def column_maxima(matrix, begin, size, largest, where):
-    """Write the maximum of each column j < size over the rows begin ≤ i < size, without the
-    diagonal.
+    """Write the maximum of each column j < size over rows begin ≤ i < size, off the diagonal.
 
-    The first row with the maximum is written to ``where``. If all numbers are −inf, they are −inf
-    and ``begin``.
+    The first row with the maximum is written to ``where``. If all numbers are −inf, the results are
+    −inf and ``begin``.
 
     Args:
         matrix: float32 or float64, contiguous, with rows of at least ``size`` numbers.
