@@ -296,8 +296,9 @@ def best_assignments(start, stop, scores, lengths, unaligned, best, status):
 
 
 def assignment_costs(sizes: np.ndarray) -> np.ndarray:
-    """Return the estimated nanoseconds of items of ``sizes`` (B, 2), for sharing a batch among
-    threads.
+    """Return the estimated nanoseconds of items of ``sizes`` (B, 2).
+
+    They are used to share a batch among threads.
     """
     return 500.0 + 7.0 * sizes.min(1) * sizes.max(1)
 

@@ -98,11 +98,11 @@ def entmax_rows(start, stop, scores, lengths, alphas, result, status):
 
 @kernel
 def _total_variation(y, count, strength, x, block):
-    """Write argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]|, and the run of equal values of each
-    number.
+    """Write argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]| and its runs of equal values.
 
-    The method is the taut string (Davies and Kovac 2001). It is the shortest path through a tube of
-    this radius around the cumulative sums of y, and its slopes are x.
+    ``block`` holds the run of each number. The method is the taut string (Davies and Kovac 2001).
+    It is the shortest path through a tube of radius ``strength`` around the cumulative sums of y,
+    and its slopes are x.
     """
     run, begin, height = 0, 0, 0.0
     total_at_begin = 0.0
@@ -237,8 +237,10 @@ def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor
 def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Return rows ``(R, N)`` after a proximal step, and the blocks of numbers that moved
-    together."""
+    """Return rows ``(R, N)`` after a proximal step, and their blocks.
+
+    A block has the numbers that moved together.
+    """
     from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)

@@ -215,8 +215,7 @@ class _CodeImplementation(caching.CompileResultCacheImpl):
 
 @cache
 def _places(folder: Path) -> tuple[list[Path], Path | None]:
-    """Return the folders from which machine code is read, in order, and the one to which it is
-    written.
+    """Return the folders from which machine code is read, in order, and the one for writing.
 
     The second is None if no folder can be written. The candidates are the same as numba's:
     NUMBA_CACHE_DIR, the folder of the functions, and the user's cache. A folder that cannot be

@@ -107,8 +107,10 @@ def tangent_of(values: Tensor) -> Tensor | None:
 
 
 def refuse_tangents(name: str, *values: object) -> None:
-    """Raise NotDifferentiable if a value has a tangent, for a function without a forward-mode
-    rule."""
+    """Raise NotDifferentiable if a value has a tangent.
+
+    It is called by functions without a rule for forward mode.
+    """
     if any(isinstance(one, Tensor) and tangent_of(one) is not None for one in values):
         raise NotDifferentiable(
             f"{name} has no derivative in forward mode (torch.func.jvp, dual numbers). Take its "

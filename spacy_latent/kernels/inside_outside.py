@@ -547,8 +547,9 @@ def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, ou
 
 @kernel
 def _subtract_best(s, n, single_root):
-    """Subtract the score of the best tree's arc from each column, so that relevant logarithms are
-    small.
+    """Subtract the score of the best tree's arc from each column.
+
+    Relevant logarithms are then small.
 
     Returns:
         The sum of these scores, or −inf if there is no tree.

@@ -313,7 +313,7 @@ def subtract_agreeing_rows(
 ):
     """Subtract the gradient of the sum over agreeing trees from rows start .. stop−1.
 
-    The gradient is ``(C, P·B)``, and the chart that of :func:`agreeing_rows`.
+    The gradient is ``(C, P·B)``. The trees are counted by the chart of :func:`agreeing_rows`.
 
     Args:
         marginals: marginals of that chart; 0 is written for observed spans.
@@ -388,8 +388,11 @@ class LabelledSpans:
         self._spread(fold_rows, self.tops, self.scales, folded, chart)
 
     def gradient(self, change: np.ndarray) -> np.ndarray:
-        """Return the gradient of the scores, ``(C, P, B)``, from that of the chart of
-        :meth:`fold`."""
+        """Return the gradient of the scores, ``(C, P, B)``, after :meth:`fold`.
+
+        Args:
+            change: the gradient of the chart that :meth:`fold` wrote.
+        """
         result = np.empty_like(self.scores)
         self._spread(share_rows, self.tops, self.scales, change, result)
         return result.reshape(self.shape)

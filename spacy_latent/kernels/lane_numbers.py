@@ -78,8 +78,10 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
 
 
 class _OfSums:
-    """Rules of ``Sums`` on vectors of llvmlite: cells are lists of vectors, and totals are
-    vectors."""
+    """Rules of ``Sums`` on vectors of llvmlite.
+
+    Cells are lists of vectors, and totals are vectors.
+    """
 
     one = 1.0
 
@@ -100,8 +102,10 @@ class _OfSums:
     def times_weight(
         builder: Any, total: Any, weight: Sequence[Any], known: Any, floor: Any
     ) -> Any:
-        """Return ``total`` times a weight as stored in the charts; ``known`` is the value if it is
-        known.
+        """Return ``total`` times a weight as stored in the charts.
+
+        Args:
+            known: the value of the product, if it is known.
         """
         return _plus(builder, floor, _times(builder, total, _plus(builder, weight[0], floor)))
 
@@ -203,8 +207,9 @@ class _Number:
         )
 
     def start(self, array: Any, chart: Any) -> Any:
-        """Return the address of a chart. Cells are counted from there and are the same in each
-        chart.
+        """Return the address of a chart.
+
+        Cells are counted from there, and their offsets are the same in each chart.
         """
         builder = self.builder
         cells = builder.mul(chart, builder.mul(self.rows, self.columns))
@@ -455,14 +460,14 @@ def dots_of_rows(
                 return [vector_at(builder, data, begin_of_row) for begin_of_row in starts]
 
             def loop(terms: Sequence[Sequence[tuple[Any, Any]]]) -> list[list[Any]]:
-                """The sums of each of ``terms``: of products of rows."""
+                """Return the sums of products of rows, for each of ``terms``."""
                 sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(4)] for _ in terms]
                 for place in chain(*sums):
                     builder.store(empty, place)
                 with cgutils.for_range_slice(builder, begin, end, integer(1), integer) as (k, _):
                     if down:
                         k = builder.sub(builder.add(begin, builder.sub(end, integer(1))), k)
-                    # Of one side after the other.
+                    # Load one side of all products, then the other.
                     values = {
                         id(row): builder.load(builder.gep(row, [k]), align=8)
                         for side in (0, 1)

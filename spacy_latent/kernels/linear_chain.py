@@ -53,8 +53,10 @@ _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 @kernel
 def is_wrong(item, n):
-    """Return whether the entries of an item of n > 0 positions that are read include NaN or
-    +inf."""
+    """Return whether an item of n > 0 positions has NaN or +inf.
+
+    Only entries that are read count.
+    """
     _, first = scan(item[0, 0])
     _, rest = scan(item[1:n].reshape(-1))
     return first or rest

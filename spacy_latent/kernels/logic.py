@@ -199,8 +199,9 @@ def _project_or_out(points, size, result, marks, work):
 
 @kernel
 def project_logic(live, kinds, limits, starts, negated, points, result, marks, tied, status):
-    """Project ``points`` on the hull of each live factor, and record how the projection depends on
-    them.
+    """Project ``points`` on the hull of each live factor.
+
+    Marks record how the projection depends on the points.
 
     Args:
         live, kinds, limits: ``(F,)``.

@@ -1,35 +1,36 @@
-"""Sums over spanning arborescences without subtraction (Koo et al. 2007; Smith and Smith 2007).
+"""Sums over spanning arborescences without subtraction.
 
-The determinant of the Laplacian loses all digits if two tokens prefer each other. The elimination
-of Grassmann, Taksar and Heyman (1985) avoids this. It removes a token k by giving each arc k → m to
-the heads of k, in proportion f[h] = w[h, k] / d with d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m].
-Loops are dropped. Then log Z = Σ_k log d. Every number stays positive and accurate to its last
-digits. With a single root, the root's arcs count only to first order: they are left out of d, and
-the root's arc to the last token is the sum.
+Sums over arborescences are determinants of a Laplacian (Koo et al. 2007; Smith and Smith 2007). The
+determinant loses all digits if two tokens prefer each other. The elimination of Grassmann, Taksar
+and Heyman (1985) avoids this. It removes a token k by giving each arc k → m to the heads of k, in
+proportion f[h] = w[h, k] / d with d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m]. Loops are dropped. Then
+log Z = Σ_k log d. Every number stays positive and accurate to its last digits. With a single root,
+the root's arcs count only to first order. They are left out of d, except for the last token, whose
+d is the root's arc itself.
 
 Weights are exp(score − the column's best). Under strong cancellation, weights that underflowed
-could matter, or the adjoint could overflow. The same elimination then runs on logarithms. A lost
-weight counts at most as much as its quotient by all pivots, 1 over the probability that
-independently chosen heads form a tree (SMALLEST_CHANCE). If every arc between tokens has a weight
-of at least SMALLEST_WEIGHT, no weight is lost. Weights between tokens only grow, and an
-underflowing summand is smaller than the other by a hundred decades. Sums and marginals then need no
-logarithms, however improbable trees are. Everything is float64.
+could matter, or the adjoint could overflow. The same elimination then runs on logarithms. The
+influence of a lost weight can be as large as its quotient by the product of all pivots. That
+product is the probability that independently chosen heads form a tree (SMALLEST_CHANCE). If every
+arc between tokens has a weight of at least SMALLEST_WEIGHT, no weight is lost. Weights between
+tokens only grow, and an underflowing summand is smaller than the other by a hundred decades. Sums
+and marginals then need no logarithms, however improbable trees are. Everything is float64.
 
 Marginals are w[h, m]·B[m, m]·Q[h, m]. B is the inverse of the Laplacian. Q[h, m] is the probability
 that a walk from h over heads reaches the root before m. kernels.escapes computes both without
-subtraction, so marginals have a relative error of some 1e-14 in float64, however small they are,
+subtraction. Marginals then have a relative error of some 1e-14 in float64, however small they are,
 also with a single root. It was at most 2e-14 for 12 and 30 tokens at scores of scale 1 to 40, with
 2e-134 as the smallest marginal. Marginals below 1e-150 may be lost.
 
-The product of the Hessian with a vector comes from two matrix products with Q. Differences of Q are
-taken there. The error grows with the mean number of times that a walk leaves a token by another arc
-than its best before it reaches the root. With a single root, it grows with that number times the
-largest Q of the token. For 12 and 50 tokens at scores of scale 5 to 40, the error was at most a few
-1e-15 and 2e-15 times that number, times the vector. If that number exceeds LARGEST_RETURNS of the
-required precision, the product comes from the elimination and its adjoint. Their own subtraction, 1
-− Σ_h f[h]·reach[h], has an error of a few 1e-15, whatever the scores. Marginals are computed in the
-same way if weights are too small for kernels.escapes. Marginals below 1e-15 may then have no
-correct digit.
+The product of the Hessian with a vector comes from two matrix products with Q, and takes
+differences of Q. A walk returns when it leaves a token by another arc than its best before it
+reaches the root. The error grows with the mean number of returns. With a single root, it grows with
+that number times the largest Q of the token. For 12 and 50 tokens at scores of scale 5 to 40, the
+error was at most a few 1e-15 and 2e-15 times that number, times the vector. If that number exceeds
+LARGEST_RETURNS of the required precision, the product comes from the elimination and its adjoint.
+Their own subtraction, 1 − Σ_h f[h]·reach[h], has an error of a few 1e-15 for any scores. Marginals
+are computed in the same way if weights are too small for kernels.escapes. Marginals below 1e-15 may
+then have no correct digit.
 """
 
 from __future__ import annotations
@@ -571,8 +572,9 @@ def _log_chance(value, weights, n, single_root, sums):
 
 @kernel
 def _returns(weights, best, escapes, inverse, n, single_root, others, largest):
-    """Return the largest number of returns, with which errors of the Hessian product grow (see
-    above).
+    """Return the largest number of returns of a walk (see the module).
+
+    Errors of the Hessian product grow with it.
 
     Args:
         others: workspace, written: the sum of weights of all heads except the best. Subtracting the

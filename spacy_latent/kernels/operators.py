@@ -347,11 +347,11 @@ def _refuse_lost_digits(
     options: Sequence[int],
     mean: Tensor | None = None,
 ) -> None:
-    """Raise InvalidScores for items whose structures all use scores too large for any digit of the
-    sums.
+    """Raise InvalidScores for items whose sums have lost all digits.
 
-    Structures check for such scores beforehand (see structures.far_scores), except under tracing.
-    Scores on a GPU are not checked, since the check would wait for the GPU.
+    All structures of such an item use scores of too large magnitude. Structures check for such
+    scores beforehand (see structures.far_scores), except under tracing. Scores on a GPU are not
+    checked, since the check would wait for the GPU.
 
     Args:
         mean: the marginals, if they are known.

@@ -296,9 +296,8 @@ def times_weight(
 def marginal(
     typingctx: Any, number: Any, total: Any, chart: Any, source: Any, i: Any, k: Any
 ) -> Any:
-    """Return the total of the gradient [i, k], in ``chart``, times the cell of the chart
-    ``source``.
-    """
+    """Return a gradient [i, k], in ``chart``, times the cell of the chart ``source``, as a
+    total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, total, chart, source, i, k = arguments

@@ -39,8 +39,7 @@ from spacy_latent.kernels.vector import LANES, scan
 
 @kernel
 def _split(item, longest):
-    """Return segments ``(N, L, K)``, transitions, and the scores of the first and the last
-    label."""
+    """Return segments ``(N, L, K)``, transitions, and scores of the first and the last label."""
     rows, labels = item.shape
     count = rows - labels - 2
     segments = item[:count].reshape((count // longest, longest, labels))

@@ -223,8 +223,9 @@ def _sparsemax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]
 
 
 def _capped_simplex_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """Return g on the parts strictly between 0 and 1, less its mean there if the sum is at its
-    bound.
+    """Return the gradient of a projection on the capped simplex.
+
+    It is g on the parts strictly between 0 and 1, less its mean there if the sum is at its bound.
     """
     (output,) = ctx.saved_tensors
     k, exactly, _ = ctx.options

@@ -1,13 +1,13 @@
 """Bellman's recursion with the quadratically smoothed maximum (Mensch and Blondel 2018).
 
 It runs over chains and over the paths of dynamic time warping. max_Ω(x) is the largest p·x − ½(‖p‖²
-− 1) over the simplex. With y = x − max x and the threshold θ for which p = (y − θ)₊ sums to 1, the
-value is max x + θ + ½(‖p‖² + 1). The tangent of p is that of its scores, less their mean over the
-support of p.
+− 1) over the simplex. Let y = x − max x, and θ the threshold for which p = (y − θ)₊ sums to 1. The
+value is max x + θ + ½(‖p‖² + 1). The tangent of p is the tangent of its scores, less its mean over
+the support of p.
 
 For kernels.operators these are families whose log-partition is the smoothed value and whose
 marginals are its gradient. γ is not an argument: the caller divides scores by it and multiplies the
-value. Everything is float64, whatever the dtype of the scores.
+value. Everything is float64, for any dtype of the scores.
 """
 
 from __future__ import annotations

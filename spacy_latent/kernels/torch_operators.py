@@ -91,9 +91,8 @@ class TorchOperator(Generic[Given, Result]):
         name = self.name
 
         class Transformed(torch.autograd.Function):
-            """The same operator for the transforms of torch.func, which cannot use the registration
-            above.
-            """
+            """The same operator for torch.func, whose transforms cannot use the registration
+            above."""
 
             generate_vmap_rule = True
 
@@ -127,8 +126,9 @@ def torch_operator(
 
 
 def _not_compiled(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return ``function`` wrapped so that the compiler, if it is loaded, does not trace its NumPy
-    code.
+    """Return ``function`` excluded from tracing by torch's compiler.
+
+    The compiler would trace its NumPy code. It is only asked if it is loaded.
     """
     disabled: Callable[Given, Result] | None = None
 

@@ -144,10 +144,10 @@ def _bounded(c, price, single_root):
 
 @kernel
 def _second_derivatives(n, heads, sets, chosen, number, matrix):
-    """Write the second derivatives for the chosen constraints, ``(number, number)``, the lower
-    half.
+    """Write the second derivatives for the chosen constraints.
 
-    A word's shares change with the prices, less their mean over the heads with a share.
+    The lower half of ``(number, number)`` is written. A word's shares change with the prices, less
+    their mean over the heads with a share.
     """
     matrix[:number, :number] = 0.0
     taken = np.empty(n + 1, dtype=np.int64)

@@ -202,8 +202,9 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
 def _maxima_in_vectors(
     typingctx: Any, matrix: Any, begin: Any, size: Any, largest: Any, where: Any
 ) -> Any:
-    """Compute :func:`column_maxima` for sizes of at least LANES; the last columns may be computed
-    twice.
+    """Compute :func:`column_maxima` for sizes of at least LANES.
+
+    The last columns may be computed twice.
     """
     signature = types.boolean(matrix, types.int64, types.int64, largest, where)
 
@@ -396,8 +397,9 @@ def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
 
 @intrinsic
 def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
-    """Compute :func:`widen` for sizes of at least LANES; the last vector may overlap the one
-    before.
+    """Compute :func:`widen` for sizes of at least LANES.
+
+    The last vector may overlap the one before.
     """
     signature = types.boolean(row, result, types.int64)
 

@@ -41,8 +41,10 @@ def first_lane(condition, lane, NODES: tl.constexpr):
 
 @triton.jit
 def arcs_into(row, contracted, scores, rows, lane, side, n, direction, longest):
-    """Return the score of the best arc from each head into the node of a row, and the token it
-    enters.
+    """Return the best arc from each head into the node of a row.
+
+    Returns:
+        The score of each arc, and the token that it enters.
     """
     token = tl.where(contracted, 0, row)
     score, keep = read_arcs(scores, lane, token, side, n, direction, longest)

@@ -32,8 +32,8 @@ FEASIBLE, INFEASIBLE = tl.constexpr(statuses.FEASIBLE), tl.constexpr(statuses.IN
 NOT_FINITE, UNSOLVED = tl.constexpr(statuses.NOT_FINITE), tl.constexpr(statuses.UNSOLVED)
 TOO_LARGE, LARGE = tl.constexpr(statuses.TOO_LARGE), tl.constexpr(statuses.LARGE)
 MARGINALS = tl.constexpr(operations.MARGINALS)
-# No weight is above 1, so that no part of a structure weighs less than the structure. Where all of
-# them together weigh more than e^this, none that matters is lost below float64's smallest number.
+# No weight is above 1, so no part of a structure weighs less than the structure. If the sum over
+# all structures is above e^LEAST_LOG, no relevant part underflows in float64.
 LEAST_LOG = tl.constexpr(-600.0)
 # A total below this includes an EMPTY part.
 EMPTY_TOTAL = tl.constexpr(-5e299)
