@@ -1,1 +1,1 @@
-"""Numerical kernels: compiled loops over single items. They import neither torch.nn nor spaCy."""
+"""Numerical kernels: compiled loops over single items, without torch.nn and spaCy."""

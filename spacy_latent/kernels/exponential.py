@@ -53,7 +53,10 @@ def _from_bits(typingctx: Any, value: Any) -> Any:
 
 @kernel
 def exponential(x):
-    """Return exp(x) for float64 x ≤ 709, −inf included; 0 below −708. Not for NaN."""
+    """Return exp(x) for float64 x ≤ 709, −inf included.
+
+    It is 0 below −708. NaN is not allowed.
+    """
     shifted = x * LOG2_E + ROUND
     power = shifted - ROUND
     r = (x - power * LN2_HIGH) - power * LN2_LOW

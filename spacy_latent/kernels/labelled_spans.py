@@ -109,7 +109,7 @@ def _constant(vector: Any, value: float) -> Any:
 
 
 def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> None:
-    """Sum the classes of a block. The rows are tops, scales, folded."""
+    """Sum the classes of a block, whose rows are tops, scales and folded."""
     vector, wide = vectors[0], vectors[3]
     low, high, nothing = (_constant(vector, value) for value in (-math.inf, math.inf, 0.0))
     count = len(load(1))
@@ -154,7 +154,7 @@ def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> 
 
 
 def _share_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> None:
-    """Write the shares of a block. The rows are tops and factors; the result is a matrix."""
+    """Write the shares of a block, whose rows are tops and factors, to a matrix."""
     shifts, factors = load(1), load(2)
 
     def share(values: list[Any], c: Any) -> None:
@@ -313,10 +313,10 @@ def subtract_agreeing_rows(
 ):
     """Subtract the gradient of the sum over agreeing trees from rows start .. stop−1.
 
-    The gradient is ``(C, P·B)``. The trees are counted by the chart of :func:`agreeing_rows`.
+    The rows belong to a gradient ``(C, P·B)``.
 
     Args:
-        marginals: marginals of that chart; 0 is written for observed spans.
+        marginals: marginals of the chart of :func:`agreeing_rows`; 0 is written for observed spans.
     """
     batch = len(lengths)
     for i in range(start, stop):

@@ -73,7 +73,7 @@ def _threshold(points, size, goal, breakpoints):
 
 @kernel
 def project_exactly(points, size, limit, result, breakpoints):
-    """Project on {0 ≤ y ≤ 1, Σy = limit}; ±inf fixes a coordinate to 1 or 0. O(n log n).
+    """Project on {0 ≤ y ≤ 1, Σy = limit} in O(n log n); ±inf fixes a coordinate to 1 or 0.
 
     Args:
         breakpoints: workspace, twice ``size``.

@@ -802,7 +802,7 @@ def _write_marginals(weights, g, n, out):
 
 @kernel
 def _change_of_weights(weights, along, n, dw):
-    """Write the change of weights. It is 0 for an arc of weight 0, whatever ``along`` is there."""
+    """Write the change of weights, which is 0 for an arc of weight 0."""
     for h in range(n + 1):
         of_head, upstream, target = weights[h], along[h], dw[h]
         for m in range(n + 1):

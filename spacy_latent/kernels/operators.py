@@ -127,8 +127,8 @@ class Family:
             return _room(shape, scores.dtype)
         rows = shape[0]
         if self.beside is not None:
-            # Padded to LANES whatever the size of a group is. Otherwise traced code would be
-            # specialised to some sizes.
+            # Padded to LANES for any group size. Otherwise traced code would be specialised to some
+            # sizes.
             rows = (rows + LANES - 1) // LANES * LANES
         return _room((rows, self.kept_size(shape)))
 

@@ -296,8 +296,10 @@ def times_weight(
 def marginal(
     typingctx: Any, number: Any, total: Any, chart: Any, source: Any, i: Any, k: Any
 ) -> Any:
-    """Return a gradient [i, k], in ``chart``, times the cell of the chart ``source``, as a
-    total."""
+    """Return a gradient [i, k], in ``chart``, times the cell of the chart ``source``.
+
+    The result is a total.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, total, chart, source, i, k = arguments

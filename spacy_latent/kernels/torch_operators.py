@@ -91,8 +91,7 @@ class TorchOperator(Generic[Given, Result]):
         name = self.name
 
         class Transformed(torch.autograd.Function):
-            """The same operator for torch.func, whose transforms cannot use the registration
-            above."""
+            """The same operator for torch.func, which cannot use the registration above."""
 
             generate_vmap_rule = True
 
