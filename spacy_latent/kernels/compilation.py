@@ -71,8 +71,8 @@ def kernel(
 
     Args:
         fastmath: floating-point transformations that the compiler may use: none, ``ANY_ORDER``, or
-            ``FUSED``. It is always passed to numba. If it is not given, numba compiles a function
-            with the flags of the first function that calls it.
+            ``FUSED``. It is always passed to numba. Without it, numba would compile a function with
+            the flags of its first caller.
         options: options of ``numba.njit``, such as forceinline. A function with fused operations
             that is not inlined, as in lanes, may lose reproducibility. The process that compiles it
             may call the version compiled alone. Later processes may call the version compiled

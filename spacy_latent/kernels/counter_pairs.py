@@ -76,9 +76,9 @@ class Rows:
 def differences(item, place, begin, values, lengths, inner, seen):
     """Write the inputs of the perceptron to seen ``(8·K + 2, pairs)``.
 
-    For each of the K values, they are v_j − v_i, minimum − v_i, minimum − v_j, maximum − v_i and
-    maximum − v_j. Then, for each v_j − v_i, 2·(v_j − v_i − 1) and 2·(v_j − v_i + 1). The last two
-    rows are exp(i − j) and 1.
+    Rows come in groups of K, one row for each value. The groups are v_j − v_i, minimum − v_i,
+    minimum − v_j, maximum − v_i and maximum − v_j; then v_j − v_i again, 2·(v_j − v_i − 1) and
+    2·(v_j − v_i + 1). The last two rows are exp(i − j) and 1.
 
     Extremes are over v_i … v_{j−1}, without v_i if inner. They are infinite over an empty range.
     """
