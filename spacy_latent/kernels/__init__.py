@@ -1,1 +1,1 @@
-"""How it is fast: loops over one sentence. No torch.nn and no spaCy here."""
+"""Numerical kernels: compiled loops over single items, without torch.nn and spaCy."""

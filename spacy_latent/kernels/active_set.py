@@ -1,13 +1,14 @@
-"""The active-set method of SparseMAP, on lists of parts: its linear algebra, its loop over the
-items of a batch, and its gradient.
+"""The active-set method of SparseMAP on lists of parts.
 
-What the best structure is, an oracle says: a NamedTuple of settings, whose class has bodies for the
-five functions under "the oracle", see kernels.compilation.implements. Structures without one are
-solved by spacy_latent.structures.active_set, by the same :func:`let_in`.
+The module holds the linear algebra, the loop over the items of a batch, and the gradient. An oracle
+finds the best structure. It is a NamedTuple of settings, and its class implements the five
+functions under "the oracle" (see kernels.compilation.implements). Structures without such an oracle
+are solved by spacy_latent.structures.active_set, which shares :func:`let_in`.
 
-An atom is a row of part numbers, so entries of the Gram matrix are counts of shared parts. Atoms
-are affinely but not linearly independent; G + 11ᵀ is invertible where G is not, and gives the same
-solutions, since weights sum to 1. Its inverse is kept up to date, one atom at a time.
+An atom is a row of part numbers, so entries of the Gram matrix G count shared parts. Atoms are
+affinely independent but may be linearly dependent. G may then be singular, but G + 11ᵀ is
+invertible. It gives the same solutions, since weights sum to 1. Its inverse is updated one atom at
+a time.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, count_equal, fused_loop
 
-# Entries of G + 11ᵀ are integers, so a smaller pivot is rounding: the atom depends on others.
+# Entries of G + 11ᵀ are integers. A smaller pivot is rounding: the atom depends on others.
 DEPENDENT = 1e-9
-# Of a sum of some numbers of float64, over the sum of their absolute values.
+# Relative error of a sum of some numbers of float64, over the sum of their absolute values.
 ROUNDING = 4e-15
 _collect = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
 _collect_one = fused_loop([("add", 0, ((0, 1),))])
@@ -29,13 +30,13 @@ _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 
 @kernel
 def row_room(room):
-    """Numbers in a row of the inverse for ``room`` atoms: whole vectors."""
+    """Return the numbers in a row of the inverse for ``room`` atoms: whole vectors."""
     return (room + LANES - 1) // LANES * LANES
 
 
 @kernel
 def sum_rows(factors, inverse, count, result):
-    """result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
+    """Write result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
     for j in range(count):
         result[j] = 0.0
     whole = count // 4 * 4
@@ -52,7 +53,7 @@ def sum_rows(factors, inverse, count, result):
 
 @kernel
 def _add_outer(factors, row, count, inverse):
-    """inverse[i, j] += factors[i] · row[j], for i and j below ``count``."""
+    """Add factors[i] · row[j] to inverse[i, j], for i and j below ``count``."""
     whole = count // 4 * 4
     for i in range(0, whole, 4):
         _update(
@@ -67,8 +68,10 @@ def _add_outer(factors, row, count, inverse):
 
 @kernel
 def shared_parts(atoms, count, indicator, column):
-    """``column[i]``: parts that atom i shares with the one that ``indicator`` marks. Rows of atoms
-    are padded with −1."""
+    """Write to ``column[i]`` how many parts atom i shares with the atom marked by ``indicator``.
+
+    Rows of atoms are padded with −1.
+    """
     for i in range(count):
         total = 0
         for part in atoms[i]:
@@ -80,11 +83,11 @@ def shared_parts(atoms, count, indicator, column):
 
 @kernel
 def add_at_parts(atom, change, result):
-    """Add to ``result`` at the parts of an atom."""
+    """Add ``change`` to ``result`` at the parts of an atom."""
     size = len(atom)
     if size > 0 and atom[size - 1] >= 0:
-        # A loop whose end is known takes less than half the time; and numba does not look for
-        # places counted from the end where numbers have no sign.
+        # A loop with a known end takes less than half the time. With unsigned indices numba does
+        # not check for negative ones, which count from the end.
         for k in range(size):
             result[np.uint32(atom[k])] += change
         return
@@ -96,16 +99,19 @@ def add_at_parts(atom, change, result):
 
 @kernel
 def scatter(atoms, count, values, result):
-    """Add to ``result``, at the parts of each atom, its value."""
+    """Add the value of each atom to ``result`` at its parts."""
     for i in range(count):
         add_at_parts(atoms[i], values[i], result)
 
 
 @kernel
 def extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
-    """Add an atom to the inverse of G + 11ᵀ of ``count`` others; for the arguments see
-    :func:`enter`. RETURNS: whether it is independent of the others, with a gap that is not rounding
-    of theirs; else nothing is changed."""
+    """Add an atom to the inverse of G + 11ᵀ of ``count`` others (arguments as in :func:`enter`).
+
+    Returns:
+        Whether the atom is independent of the others and its gap exceeds their rounding. If not,
+        nothing is changed.
+    """
     new = count
     for i in range(count):
         direction[i] = column[i] + 1.0
@@ -115,7 +121,8 @@ def extend(count, size, gap, rounding, column, inverse, row_sums, direction, sol
     for i in range(count):
         pivot -= direction[i] * solved[i]
         defect -= direction[i] * row_sums[i]
-    # The new atom is these multiples of the others, and a rest: their gaps, of 0, are rounded too.
+    # The new atom is a linear combination of the others plus a remainder. The gaps of the others,
+    # which should be 0, are rounded too.
     multiples = 1.0
     for i in range(count):
         multiples += abs(solved[i])
@@ -150,26 +157,31 @@ def enter(
     direction,
     solved,
 ):
-    """Let the atom in row ``count`` into the support and move to the optimum of the new support.
+    """Add the atom in row ``count`` to the support and move to the optimum of the new support.
 
-    width: rows of ``atoms`` are read up to here: to the end, or as far as any has parts. Not a part
-        of the array: numba does not see that its rows are contiguous.
-    count: atoms of the support, at whose optimum ``weights`` and ``gradient``, s − μ, are.
-    size: number of parts of the new atom.
-    gap: (s − μ)·(a − μ) of the new atom a, positive. rounding: of that of an atom.
-    column: parts that it shares with each atom of the support.
-    inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse, ``direction`` and
-        ``solved`` have :func:`row_room` numbers.
-    RETURNS: the new number of atoms; 0, with nothing changed, where the new atom
-        depends on the others.
+    Args:
+        width: rows of ``atoms`` are read up to here: to the end, or to the largest number of parts.
+            It is a separate argument, since numba does not see that the rows of a slice are
+            contiguous.
+        count: number of atoms of the support. ``weights`` and ``gradient``, s − μ, are at its
+            optimum.
+        size: number of parts of the new atom.
+        gap: (s − μ)·(a − μ) of the new atom a, positive.
+        rounding: rounding error of an atom's gap.
+        column: number of parts that the new atom shares with each atom of the support.
+        inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse, ``direction``
+            and ``solved`` have :func:`row_room` numbers.
+
+    Returns:
+        The new number of atoms, or 0, with nothing changed, if the new atom depends on the others.
     """
     new = count
     if not extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
         return 0
     weights[new] = 0.0
     count += 1
-    # The gradient is the same along every atom of the support and larger by `gap` along the new
-    # one: the direction to the optimum is the new atom's column of the inverse, summing to zero.
+    # The gradient is equal along all atoms of the support and larger by `gap` along the new one.
+    # The direction to the optimum is the new atom's column of the inverse, with sum 0.
     while True:
         total, sums = 0.0, 0.0
         for i in range(count):
@@ -191,7 +203,7 @@ def enter(
         leave(blocking, count, atoms, inverse, row_sums, weights, direction, solved)
         count -= 1
         if count == 1:
-            # Its direction is zero, which rounding times a huge gap is not.
+            # The direction is zero here, but rounding times a huge gap is not.
             weights[0] = 1.0
             return count
         if new == count:
@@ -200,8 +212,11 @@ def enter(
 
 @kernel
 def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
-    """Take atom ``gone`` out of the support; the last atom takes its place. factors, row:
-    workspaces."""
+    """Remove atom ``gone`` from the support; the last atom takes its place.
+
+    Args:
+        factors, row: workspaces.
+    """
     last = count - 1
     pivot = inverse[gone, gone]
     for i in range(count):
@@ -224,8 +239,12 @@ def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
 
 @kernel
 def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, residual, change):
-    """One step of refinement of the weights: removes what rounding left over many small steps.
-    ``gradient`` ends as s − μ for the new weights. residual, change: as rows of the inverse."""
+    """Refine the weights by one step, which removes the rounding errors of many small steps.
+
+    Args:
+        gradient: written: s − μ for the new weights.
+        residual, change: workspaces, like rows of the inverse.
+    """
     gradient[:] = scores
     for i in range(count):
         add_at_parts(atoms[i, :width], -weights[i], gradient)
@@ -255,8 +274,11 @@ def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, re
 
 @kernel
 def gradient_of_weights(count, inverse, upstream, result, row_sums):
-    """b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a). row_sums:
-    workspace."""
+    """Write b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a).
+
+    Args:
+        row_sums: workspace.
+    """
     for j in range(count):
         result[j] = row_sums[j] = 0.0
     for i in range(count):
@@ -288,17 +310,23 @@ def let_in(
     gap,
     workspace,
 ):
-    """Let the best structure for the gradient, in row ``count`` of ``atoms``, into the support of
-    ``count`` atoms, and move to the optimum of the new support.
+    """Add the best structure for the gradient to the support and move to the new optimum.
 
-    width, weights, gradient, inverse, row_sums: as in :func:`enter`.
-    by_slot: two atoms can have the same part only at the same place of their rows, and rows are
-        full up to ``width``.
-    tolerance: a gap that does not matter. last: whether nothing more may enter.
-    indicator: int32 zeros, one for each part; not read where ``by_slot``.
-    gap: ``(1,)``, written but for the first: by how much the structure is better than the support.
-    workspace: three rows as those of the inverse.
-    RETURNS: the new number of atoms; 0, with nothing changed, where the support is final.
+    The structure is in row ``count`` of ``atoms``, and the support has ``count`` atoms.
+
+    Args:
+        width, weights, gradient, inverse, row_sums: as in :func:`enter`.
+        by_slot: whether two atoms can share a part only at the same index of their rows, and rows
+            are full up to ``width``.
+        tolerance: a gap that counts as 0.
+        last: whether no further atom may enter.
+        indicator: int32 zeros, one for each part; not read if ``by_slot``.
+        gap: ``(1,)``, written for all atoms except the first: how much better the structure is than
+            the support.
+        workspace: three rows like those of the inverse.
+
+    Returns:
+        The new number of atoms, or 0, with nothing changed, if the support is final.
     """
     candidate, first = atoms[count], atoms[0]
     size, difference, added = 0, 0.0, 0.0
@@ -350,32 +378,40 @@ def let_in(
 
 
 def sizes_of(oracle, lengths, b):
-    """The number of parts of item b, and that of places in the row of an atom, which is filled from
-    its beginning."""
+    """Return the number of parts of item b, and the length of an atom's row.
+
+    The row is filled from its beginning.
+    """
 
 
 def prepare(oracle, start, stop, lengths):
-    """How many of the items start .. stop−1 may be open at a time, and a workspace for them."""
+    """Return how many of the items start .. stop−1 may be open at a time, and their workspace."""
 
 
 def read_scores(oracle, scores, lengths, b, result):
-    """Write the scores of item b, float64, to the first numbers of ``result``: one for each part,
-    −inf where it is forbidden. RETURNS: FEASIBLE or NOT_FINITE."""
+    """Write the scores of item b, float64, to the first numbers of ``result``.
+
+    There is one score for each part, −inf if it is forbidden.
+
+    Returns:
+        FEASIBLE or NOT_FINITE.
+    """
 
 
 def find_best(oracle, lengths, items, calls, gradients, workspace, candidates, solved):
-    """The best structures of open items under their gradients.
+    """Write the best structures of open items under their gradients.
 
-    items: ``(P,)``, at each place the number of an item; −1 for none. calls: how often it was asked
-        before.
-    gradients: ``(P, parts)``, in which the first numbers are those of the item.
-    candidates: ``(P, W)`` int32, written: the parts of the structure, then −1. solved: ``(P,)``,
-        written: whether there is a structure.
+    Args:
+        items: ``(P,)``, the item number at each place, or −1 for an empty place.
+        calls: how often the oracle was called before.
+        gradients: ``(P, parts)``; the first numbers of a row belong to the item.
+        candidates: ``(P, W)`` int32, written: the parts of the structure, then −1.
+        solved: ``(P,)``, written: whether there is a structure.
     """
 
 
 def padded_part(oracle, lengths, b, stride, part):
-    """The number of a part of item b in the scores, whose rows have ``stride`` columns."""
+    """Return the number of a part of item b in the scores, whose rows have ``stride`` columns."""
 
 
 # ------------------------------------------------------------------------------------ the loop
@@ -400,22 +436,25 @@ def solve(
     gaps,
     status,
 ):
-    """SparseMAP of items ``start`` to ``stop``, the oracle called in place.
+    """Solve SparseMAP for items ``start`` to ``stop``, calling the oracle directly.
 
-    scores: ``(B, N, M)`` float32 or float64. All else is float64: the gap is a difference of sums
-        of parts that may be as large as the scores.
-    atoms: ``(B, K, W)`` int32, room for K − 1 atoms and a candidate; written: the parts of the
-        support, row · M + column, and −1 to the end.
-    weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must come as zeros.
-    residuals: as means, written where there are parts, but for forbidden ones: s − μ. It must come
-        as −inf.
-    inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b is
-        the count² numbers from ``offsets[b]``. Packed, so that the unused rest is never touched.
-    counts, gaps: ``(B,)``; size of the support; duality gap.
-    status: ``(B,)`` int8; written where an item is not feasible or not finite.
+    Several items are open at a time if the oracle can solve them in SIMD lanes. A finished item is
+    replaced by the next.
 
-    Several items are open at a time where the oracle can do them side by side; one that is done
-    makes place for the next.
+    Args:
+        scores: ``(B, N, M)`` float32 or float64. Everything else is float64: the gap is a
+            difference of sums over parts that may be as large as the scores.
+        atoms: ``(B, K, W)`` int32, with capacity for K − 1 atoms and a candidate; written: the
+            parts of the support, row · M + column, padded with −1.
+        weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must be passed as
+            zeros.
+        residuals: like means; s − μ is written at parts that are not forbidden. It must be passed
+            filled with −inf.
+        inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b
+            is the count² numbers from ``offsets[b]``. They are packed, so that unused memory is
+            never touched.
+        counts, gaps: ``(B,)``; size of the support; duality gap.
+        status: ``(B,)`` int8; written if an item is not feasible or not finite.
     """
     room = atoms.shape[1]
     used = start * room * room
@@ -496,7 +535,7 @@ def solve(
                 workspace[1],
             )
             if not np.isfinite(weights[b, 0]):
-                # Sums of the scores are not.
+                # The scores are finite, but their sums are not.
                 status[b] = NOT_FINITE
             for k in range(parts):
                 if gradient[k] > -np.inf:
@@ -515,11 +554,13 @@ def solve(
 
 @kernel
 def find_both(start, stop, which, lengths, oracle, stride, gradients, candidates):
-    """The best structures of the items which[start .. stop−1], each under two gradients.
+    """Write the best structures of the items which[start .. stop−1], each under two gradients.
 
-    stride: columns of the scores. gradients: ``(2, B, N·M)``.
-    candidates: ``(2, len(which), W)`` int32, written: the parts of the structures, row · M + column
-        as in :func:`solve`, then −1.
+    Args:
+        stride: columns of the scores.
+        gradients: ``(2, B, N·M)``.
+        candidates: ``(2, len(which), W)`` int32, written: the parts of the structures, row · M +
+            column as in :func:`solve`, then −1.
     """
     sizes = lengths[which[start:stop]]
     places, workspace = prepare(oracle, 0, len(sizes), sizes)
@@ -552,8 +593,11 @@ def find_both(start, stop, which, lengths, oracle, stride, gradients, candidates
 
 @kernel
 def pull_back_weights(start, stop, atoms, counts, inverses, offsets, of_weights, result):
-    """Gradients of scores, added to ``result`` ``(B, P)``, from those of weights ``(B, K)``. The
-    rest is what :func:`solve` wrote; all float64 but the integers."""
+    """Add the gradients of scores to ``result`` ``(B, P)``, from those of weights ``(B, K)``.
+
+    The other arguments are those that :func:`solve` wrote. All arrays are float64 except the
+    integers.
+    """
     room = 1
     for b in range(start, stop):
         room = max(room, counts[b])

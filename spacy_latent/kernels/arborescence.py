@@ -1,7 +1,9 @@
-"""Maximum spanning arborescences of dense graphs: Chu and Liu (1965) and Edmonds (1967), by growing
-paths and contracting cycles as Gabow et al. (1986) do, in O(n²) for one sentence. Arcs out of a
-contracted cycle stay where they are: only the rows of arcs into its members are merged, and only
-these are written out. For all other tokens it is enough to know the best head.
+"""Maximum spanning arborescences of dense graphs, in O(n²) for one sentence.
+
+The algorithm is that of Chu and Liu (1965) and Edmonds (1967). Paths are grown and cycles
+contracted as in Gabow et al. (1986). Only the rows of arcs into the members of a contracted cycle
+are merged and written. Arcs out of the cycle stay in place. For all other tokens the best head is
+enough.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from spacy_latent.kernels.vector import (
     merge_column,
 )
 
-# Over heads: the better of the arcs into two members of a cycle, and the token that it enters.
+# Over heads: the better of the arcs into two members of a cycle, and the token that the arc enters.
 _merge = fused_loop([("best", 0, ((0, 1), (2, 3)))])
 
 
@@ -29,7 +31,7 @@ def integer_workspace_size(n):
 
 @kernel
 def _row_width(n):
-    """Numbers in a row, with room for whole vectors from the first token on."""
+    """Return the numbers in a row, so that whole vectors fit from the first token on."""
     return (n + 2 * LANES) // LANES * LANES
 
 
@@ -40,20 +42,23 @@ def float_workspace_size(n):
 
 @kernel
 def best_arborescence(scores, n, single_root, heads, integer_workspace, float_workspace):
-    """The best tree over n tokens and the root, node 0.
+    """Write the best tree over n tokens and the root, node 0.
 
-    scores: ``(n+1, n+1)`` or larger, float32 or float64, contiguous, [head, modifier], −inf where
-        forbidden. The diagonal and what is past n + 1 may be anything, and column 0 anything finite
-        or −inf.
-    single_root: exactly one token attached to the root.
-    heads: ``(n+1,)`` int32, filled; heads[0] = −1.
-    integer_workspace, float_workspace: int32 and float64, of the sizes above at least.
-    RETURNS: FEASIBLE, or INFEASIBLE where there is no tree, or NOT_FINITE where a score off the
-        diagonal is NaN or +inf.
+    Args:
+        scores: ``(n+1, n+1)`` or larger, float32 or float64, contiguous, [head, modifier], −inf if
+            forbidden. The diagonal and entries beyond n + 1 may be anything, and column 0 anything
+            finite or −inf.
+        single_root: whether exactly one token is attached to the root.
+        heads: ``(n+1,)`` int32, filled; heads[0] = −1.
+        integer_workspace, float_workspace: int32 and float64, at least of the sizes above.
+
+    Returns:
+        FEASIBLE, INFEASIBLE if there is no tree, or NOT_FINITE if a score off the diagonal is NaN
+        or +inf.
     """
     heads[0] = -1
     status = FEASIBLE
-    # One call in a loop: two would be compiled twice.
+    # A single call in a loop, since two calls would be compiled twice.
     for attempt in range(2 if n > 0 else 0):
         status = _solve(scores, n, attempt == 1, heads, integer_workspace, float_workspace)
         roots = 0
@@ -67,35 +72,40 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
 
 @kernel
 def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
-    """root_last: of all trees, one with the fewest root arcs, and of those the best.
+    """Find the best tree as :func:`best_arborescence` does.
 
-    That is the best tree over pairs (root arcs, score) in lexicographic order. No cycle holds a
-    root arc, so nothing subtracted counts one: each arc of column 0 counts 1, the others 0.
-    RETURNS: as :func:`best_arborescence`.
+    With root_last, it is the best among the trees with the fewest root arcs. That is the best tree
+    over pairs (root arcs, score) in lexicographic order. No cycle contains a root arc, so no
+    subtracted score counts one. Each arc of column 0 counts 1, the others 0.
+
+    Returns:
+        As :func:`best_arborescence`.
     """
     size, width = n + 1, _row_width(n)
     # incoming[m, h]: reduced score of the best arc from token h, or the root, into the node of row
-    # m, and modifiers[m, h] the token in that node that the arc enters. A contracted cycle lives in
-    # the row of one of its members; its own tokens become −inf once the row is searched.
+    # m. modifiers[m, h]: the token in that node that the arc enters. A contracted cycle is stored
+    # in the row of one of its members. Entries of its own tokens become −inf once the row is
+    # searched.
     incoming = float_workspace[: size * width].reshape(size, width)
     modifiers = float_workspace[size * width : 2 * size * width].reshape(size, width)
     used = 2 * size * width
     paid = float_workspace[used : used + width]
-    # Of a token alone; and its head. 64 bits wide, as is the row of the node that a token is in.
+    # Best scores of single tokens, and their heads. They are 64 bits wide, like the row of a
+    # token's node.
     best = float_workspace[used + width : used + 2 * width]
     best_head = float_workspace[used + 2 * width : used + 3 * width].view(np.int64)
     row_of = float_workspace[used + 3 * width : used + 4 * width].view(np.int64)
     state = integer_workspace[:size]  # 0 untouched, 1 on the path, 2 attached
     path = integer_workspace[size : 2 * size]
     identity = integer_workspace[2 * size : 3 * size]  # the node that a row stands for
-    position = integer_workspace[3 * size : 4 * size]  # of a row on the path
-    following = integer_workspace[4 * size : 5 * size]  # tokens of a node, in a list
+    position = integer_workspace[3 * size : 4 * size]  # position of a row on the path
+    following = integer_workspace[4 * size : 5 * size]  # linked list of the tokens of a node
     last = integer_workspace[5 * size : 6 * size]
-    parent = integer_workspace[6 * size : 8 * size]  # of a node in the forest of contractions
+    parent = integer_workspace[6 * size : 8 * size]  # parent in the forest of contractions
     entering_head = integer_workspace[8 * size : 10 * size]
     entering_modifier = integer_workspace[10 * size : 12 * size]
     removed = integer_workspace[12 * size : 14 * size]
-    written = integer_workspace[14 * size : 15 * size]  # whether a row of ``incoming`` is
+    written = integer_workspace[14 * size : 15 * size]  # whether a row of ``incoming`` is filled
 
     lowest = 1 if root_last else 0
     if column_maxima(scores, lowest, size, best, best_head):
@@ -148,10 +158,10 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
                 position[below] = depth
                 state[below] = 1
                 continue
-            # The path has closed a cycle from ``below`` to its end: contract it into that row.
+            # The path has closed a cycle from row ``below`` to its end: contract it into that row.
             into, labels = incoming[below], modifiers[below]
-            # What an arc gains over the one that it would replace, of each member for itself: as
-            # exact as can be however large the scores of others are.
+            # The gain of an arc over the arc that it would replace, for each member separately.
+            # This is as exact as possible, however large the scores of others are.
             cost = -paid[below]
             if not written[below]:
                 into[:] = -np.inf
@@ -180,7 +190,7 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
             count += 1
             depth = first
 
-    # Expand the cycles, the last contracted first: the arc that enters one breaks it.
+    # Expand the cycles, the last contracted first. The arc that enters a cycle breaks it.
     for node in range(count - 1, 0, -1):
         if removed[node]:
             continue
@@ -197,8 +207,10 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
 
 @kernel
 def _copy_arcs(scores, n, direction, max_arc_length, result):
-    """As kernels.status.read_arc_scores, in the precision of the scores: in float64, all that
-    follows would be compiled twice."""
+    """Copy arc scores like kernels.status.read_arc_scores, in the precision of the scores.
+
+    With float64 copies, the following kernels would be compiled twice.
+    """
     wrong = False
     for head in range(n + 1):
         for modifier in range(n + 1):
@@ -212,11 +224,12 @@ def _copy_arcs(scores, n, direction, max_arc_length, result):
 def best_arborescences(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):
-    """Best trees of the items start .. stop−1.
+    """Write the best trees of the items start .. stop−1.
 
-    scores: ``(B, N+1, N+1)`` float32 or float64; only allowed arcs of real tokens are read.
-    heads: ``(B, N+1)`` int32, filled up to each length; −1 elsewhere.
-    status: ``(B,)`` int8, see kernels.status.
+    Args:
+        scores: ``(B, N+1, N+1)`` float32 or float64; only allowed arcs of real tokens are read.
+        heads: ``(B, N+1)`` int32, filled up to each length; −1 elsewhere.
+        status: ``(B,)`` int8, see kernels.status.
     """
     longest = 0
     for b in range(start, stop):
@@ -230,7 +243,8 @@ def best_arborescences(
         for node in range(heads.shape[1]):
             heads[b, node] = -1
         square, read = scores[b], FEASIBLE
-        # One call in a loop, as above: first what is there, then what is allowed of it.
+        # A single call in a loop, as above: first on the scores as they are, then on the allowed
+        # arcs.
         for attempt in range(0 if plain else 1, 2):
             if attempt == 1:
                 square = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)
@@ -244,7 +258,7 @@ def best_arborescences(
 
 @kernel
 def mark_arcs(heads, z):
-    """Set ``z`` ``(B, N+1, N+1)`` to 1 at the arcs of ``heads`` ``(B, N+1)``, −1 for none."""
+    """Set ``z`` ``(B, N+1, N+1)`` to 1 at the arcs of ``heads`` ``(B, N+1)``; −1 is no head."""
     for b in range(heads.shape[0]):
         for modifier in range(heads.shape[1]):
             if heads[b, modifier] >= 0:

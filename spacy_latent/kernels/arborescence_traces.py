@@ -1,11 +1,12 @@
-"""Random arborescences by the choices that the algorithm of Chu and Liu (1965) and Edmonds (1967)
-takes where each arc has an exponential clock of rate exp(score) (Struminsky et al. 2021).
+"""Random arborescences, drawn as traces of the algorithm of Chu and Liu and Edmonds.
 
-The clock that rings first is of each arc with a probability proportional to its rate, and what is
-left of the others then is exponential of the same rate again. So the best arc into a token, and
-after each contraction the best arc into the cycle from outside of it, are independent draws from
-softmaxes of the scores, and no clock has to be drawn. These draws are the trace; the tree follows
-from it, and several traces may lead to the same tree.
+Each arc has an exponential clock of rate exp(score), and the algorithm of Chu and Liu (1965) and
+Edmonds (1967) chooses the clock that rings first (Struminsky et al. 2021). An arc rings first with
+a probability proportional to its rate. The remaining times of the other clocks are then exponential
+with the same rates. So the best arc into a token is an independent draw from a softmax of the
+scores. After each contraction, so is the best arc into the cycle from outside. No clock has to be
+drawn. These draws are the trace. The tree follows from it, and several traces may lead to the same
+tree.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from spacy_latent.kernels.transfers import fetch
 
 @kernel
 def _choose_entering(incoming, lowest, n, row, row_of, following, slopes, state, chosen):
-    """Draw one of the arcs into the node of ``row`` from outside of it.
+    """Draw one of the arcs into the node of ``row`` from outside it.
 
-    incoming: [modifier, head]. lowest: the first node that may be a head. slopes: [head, modifier];
-        the derivatives of the logarithm of the probability are added. chosen: (2,), gets head and
-        modifier.
-    RETURNS: that logarithm, or 1 where no arc enters.
+    Args:
+        incoming: [modifier, head].
+        lowest: the first node that may be a head.
+        slopes: [head, modifier]; the derivatives of the log-probability are added.
+        chosen: (2,), written: head and modifier.
+
+    Returns:
+        The log-probability, or 1 if no arc enters.
     """
     top = -np.inf
     token = row
@@ -59,7 +64,7 @@ def _choose_entering(incoming, lowest, n, row, row_of, following, slopes, state,
                 continue
             slopes[head, token] -= weight / total
             if not found:
-                # The last one that is possible stays, where rounding leaves a rest.
+                # The last possible arc stays chosen if rounding leaves a remainder.
                 chosen[0], chosen[1] = head, token
                 left -= weight
                 found = left < 0.0
@@ -70,8 +75,14 @@ def _choose_entering(incoming, lowest, n, row, row_of, following, slopes, state,
 
 @kernel
 def _reach(incoming, n, start, along, reached, stack):
-    """Mark the tokens that can be reached from one over arcs between tokens, in their direction, or
-    where ``along`` is False against it. RETURNS: how many are marked now."""
+    """Mark the tokens that can be reached from a token over arcs between tokens.
+
+    Args:
+        along: whether arcs are followed in their direction or against it.
+
+    Returns:
+        The number of tokens marked so far.
+    """
     reached[start] = 1
     stack[0] = start
     waiting = 1
@@ -92,7 +103,10 @@ def _reach(incoming, n, start, along, reached, stack):
 
 @kernel
 def _roots(incoming, n, column, reached, stack):
-    """The scores of single roots that all other tokens can hang on; −inf for other tokens."""
+    """Write the scores of possible single roots, and −inf for other tokens.
+
+    A possible root reaches all other tokens.
+    """
     column[:] = -np.inf
     reached[:] = 0
     last = 1
@@ -100,7 +114,7 @@ def _roots(incoming, n, column, reached, stack):
         if not reached[token]:
             last = token
             _reach(incoming, n, token, True, reached, stack)
-    # If any token reaches all others, the last one that a search began at does.
+    # If any token reaches all others, the last start of a search does.
     reached[:] = 0
     if _reach(incoming, n, last, True, reached, stack) < n:
         return INFEASIBLE
@@ -117,7 +131,7 @@ def _roots(incoming, n, column, reached, stack):
 
 @kernel
 def _choose_root(column, n, slopes, state, chosen):
-    """As _choose_entering, of the root alone."""
+    """Draw a single root as _choose_entering draws an arc."""
     top = -np.inf
     for token in range(1, n + 1):
         top = max(top, column[token])
@@ -153,17 +167,20 @@ def sample_traces(
     slopes,
     status,
 ):
-    """Trees of the items start .. stop−1, and the probability of what led to them.
+    """Draw trees of the items start .. stop−1, and compute the probabilities of their traces.
 
-    scores: ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read. seeds: ``(B,)``
-    uint64, not zero. samples: ``(K, B, N+1)`` int32 heads, −1 for the root and padding. log_probs:
-    ``(K, B)`` float64, of the traces. slopes: ``(K, B, N+1, N+1)`` float64, zeros; gets their
-    derivatives. status: ``(B,)`` int8.
+    A single root is drawn first, among the tokens that reach all others. The algorithm would take
+    arcs from node 0 last, when all tokens are in one cycle, and draw the root from the same
+    softmax. But it would also draw an arc into each cycle that contains the root, and then drop it.
+    Without these draws the probability of each tree is the same.
 
-    With a single root that is drawn first, from those that all other tokens can hang on. The
-    algorithm would take arcs from node 0 last, when all tokens are in one cycle, and draw the root
-    from the same softmax; but then the arc into each cycle that holds the root is drawn, and thrown
-    away. Without these draws each tree is as probable as with them.
+    Args:
+        scores: ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read.
+        seeds: ``(B,)`` uint64, not zero.
+        samples: ``(K, B, N+1)`` int32 heads, −1 for the root and padding.
+        log_probs: ``(K, B)`` float64, log-probabilities of the traces.
+        slopes: ``(K, B, N+1, N+1)`` float64, zeros; written: derivatives of log_probs.
+        status: ``(B,)`` int8.
     """
     for b in range(start, stop):
         n = lengths[b]
@@ -186,7 +203,7 @@ def sample_traces(
         lowest = 1 if single_root else 0
         draws = seeds[b : b + 1].copy()
         chosen = np.zeros(2, dtype=np.int64)
-        # As in arborescence.py: a contracted cycle lives in the row of one of its members.
+        # As in arborescence.py, a contracted cycle is stored in the row of one of its members.
         row_of = np.empty(size, dtype=np.int64)
         following = np.empty(size, dtype=np.int64)
         last = np.empty(size, dtype=np.int64)
@@ -243,7 +260,7 @@ def sample_traces(
                         position[below] = depth
                         state[below] = 1
                         continue
-                    # The path has closed a cycle from ``below`` to its end.
+                    # The path has closed a cycle from row ``below`` to its end.
                     parent[identity[below]] = count
                     for i in range(position[below] + 1, depth + 1):
                         member = path[i]
@@ -261,7 +278,7 @@ def sample_traces(
                     break
             if status[b] != FEASIBLE:
                 break
-            # Expand the cycles, the last contracted first: the arc that enters one breaks it.
+            # Expand the cycles, the last contracted first. The arc that enters a cycle breaks it.
             for node in range(count - 1, 0, -1):
                 if removed[node] or entering_head[node] == -1:
                     continue
@@ -284,11 +301,19 @@ def traces(
     generator: torch.Generator | None,
     name: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Heads ``(K, B, N+1)`` int32, log-probabilities ``(K, B)`` of the traces, and their
-    derivatives ``(K, B, N+1, N+1)``, both float64, all on the CPU and without gradient.
+    """Return sampled heads with the log-probabilities of their traces and the derivatives.
 
-    options: direction, max_arc_length and single_root as numbers. name: of the structure, for
-    messages. Raises InvalidScores and InfeasibleError, which name the items.
+    Args:
+        options: direction, max_arc_length and single_root as numbers.
+        name: the name of the structure, for messages.
+
+    Returns:
+        Heads ``(K, B, N+1)`` int32, log-probabilities ``(K, B)`` and their derivatives ``(K, B,
+        N+1, N+1)``, both float64. All are on the CPU and without gradient.
+
+    Raises:
+        InvalidScores: items, which the message names, have invalid scores.
+        InfeasibleError: items, which the message names, have no tree.
     """
     array, sizes = read_float64(scores.detach()), fetch(lengths).contiguous().numpy()
     seeds = draw_seeds(len(array), generator).numpy().astype(np.uint64)

@@ -1,9 +1,11 @@
-"""Best assignments by shortest augmenting paths (Jonker and Volgenant 1987; Crouse 2016 for
-rectangular problems), O(n²m) time for n rows and m ≥ n columns, one item at a time.
+"""Best assignments by shortest augmenting paths, one item at a time.
 
-Costs are minimised. With the price p[j] of a column subtracted from it, each matched row is in its
-cheapest column; prices are at most 0, and 0 where a column is free. Rows that may stay alone have a
-column of cost 0 of their own, which is not stored: once there, a row never leaves it.
+The algorithm is from Jonker and Volgenant (1987), and Crouse (2016) for rectangular problems. It
+takes O(n²m) time for n rows and m ≥ n columns.
+
+Costs are minimised. Each column has a price p[j], and each matched row is in the column with its
+lowest cost less price. Prices are at most 0, and 0 for free columns. A row that may stay unmatched
+has its own column of cost 0, which is not stored. A row never leaves that column.
 """
 
 from __future__ import annotations
@@ -22,15 +24,17 @@ from spacy_latent.kernels.torch_operators import torch_operator
 
 FREE = -1
 ALONE = -2
-# Rows may take turns at lowering a price by almost nothing: bids per row, on average, before paths
-# are searched for the rows that are left.
+# Rows may take turns at lowering a price by tiny amounts. This bounds the bids per row, on average.
+# For the remaining rows, paths are searched.
 BIDS = 2
 
 
 @kernel
 def _smallest(values, count):
-    """The minimum of the first ``count`` values; four at a time, since one would wait for the
-    other."""
+    """Return the minimum of the first ``count`` values.
+
+    It keeps four minima at a time, since one comparison would wait for the previous one.
+    """
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
     whole = count // 4 * 4
     for j in range(0, whole, 4):
@@ -45,8 +49,13 @@ def _smallest(values, count):
 
 @kernel
 def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
-    """Put a free row in its cheapest column and make that as expensive as the second cheapest
-    choice: "augmenting row reduction". RETURNS: the row that held the column, or −1."""
+    """Put a free row in its cheapest column, by augmenting row reduction.
+
+    The price changes so that the column becomes as expensive as the second cheapest.
+
+    Returns:
+        The row that held the column, or −1.
+    """
     row_costs = costs[row]
     for j in range(columns):
         reduced[j] = row_costs[j] - prices[j]
@@ -62,12 +71,12 @@ def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     if unaligned and second > 0.0:
         second = 0.0
     if second == np.inf:
-        # Nothing to compare with: left to the search for paths.
+        # There is no second choice, so the row is left to the search for paths.
         return -1
     loser = partner[best]
     if loser >= 0:
         if first == second:
-            # The price stays, so that the loser would win the column back.
+            # The price stays the same, so the other row would win the column back.
             return -1
         matched[loser] = FREE
     prices[best] -= second - first
@@ -80,11 +89,15 @@ def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
 def _augment(
     costs, columns, unaligned, start, matched, partner, prices, distance, visited, reach, previous
 ):
-    """Match one more row, by the cheapest path of changes that begins at it (Dijkstra 1959).
+    """Match one more row, by the shortest augmenting path from it (Dijkstra 1959).
 
-    distance, visited, reach, previous: workspaces, one entry per column. ``visited`` is 0, and inf
-    for a column whose distance is final, which takes it out of every comparison.
-    RETURNS: whether there is a path.
+    Args:
+        distance, visited, reach, previous: workspaces, one entry per column. ``visited`` is 0, or
+            inf for a column whose distance is final. This excludes the column from every
+            comparison.
+
+    Returns:
+        Whether there is a path.
     """
     for j in range(columns):
         distance[j] = np.inf
@@ -152,17 +165,21 @@ def assign(
     reach,
     previous,
 ):
-    """The cheapest assignment of each row to a column of its own.
+    """Find the cheapest assignment of each row to a different column.
 
-    costs: ``(rows, columns)`` float64, +inf for what is forbidden; no more rows than columns,
-        except with ``unaligned``.
-    unaligned: a row may stay without a column, at cost 0.
-    warm: begin with ``prices`` and ``matched`` as an earlier call with other costs left them; only
-        for as many rows as columns, and without ``unaligned``, where prices may be anything.
-    matched: ``(rows,)`` int32; written: the column of each row, ALONE for none.
-    partner, prices: ``(columns,)`` int32 and float64; written.
-    distance, visited, reach, previous: see :func:`_augment`.
-    RETURNS: whether there is an assignment.
+    Args:
+        costs: ``(rows, columns)`` float64, +inf if forbidden; no more rows than columns, except
+            with ``unaligned``.
+        unaligned: whether a row may stay without a column, at cost 0.
+        warm: whether to start from ``prices`` and ``matched`` of an earlier call with other costs.
+            Only if there are as many rows as columns and without ``unaligned``, since prices are
+            then unrestricted.
+        matched: ``(rows,)`` int32; written: the column of each row, ALONE if it has none.
+        partner, prices: ``(columns,)`` int32 and float64; written.
+        distance, visited, reach, previous: see :func:`_augment`.
+
+    Returns:
+        Whether there is an assignment.
     """
     for j in range(columns):
         partner[j] = FREE
@@ -209,12 +226,15 @@ def assign(
 
 @kernel
 def read_costs(scores, rows, columns, result):
-    """Write −scores to ``result`` as float64, transposed where there are more rows than columns.
-    RETURNS: FEASIBLE or NOT_FINITE."""
+    """Write −scores to ``result`` as float64, transposed if there are more rows than columns.
+
+    Returns:
+        FEASIBLE or NOT_FINITE.
+    """
     for i in range(rows):
         for j in range(columns):
             value = scores[i, j]
-            # Fails for NaN as well.
+            # Also false for NaN.
             if not value < np.inf:
                 return NOT_FINITE
             if rows <= columns:
@@ -226,12 +246,13 @@ def read_costs(scores, rows, columns, result):
 
 @kernel
 def best_assignments(start, stop, scores, lengths, unaligned, best, status):
-    """The best one-to-one alignments of items ``start`` to ``stop``.
+    """Write the best one-to-one alignments of items ``start`` to ``stop``.
 
-    scores: ``(B, N, M)``, float32 or float64.
-    lengths: ``(B, 2)`` int64.
-    best: like ``scores``; written: 1 in the cells of the alignment. Must come as zeros.
-    status: ``(B,)`` int8; written where an item is not feasible or not finite.
+    Args:
+        scores: ``(B, N, M)``, float32 or float64.
+        lengths: ``(B, 2)`` int64.
+        best: like ``scores``; written: 1 in the cells of the alignment. It must be passed as zeros.
+        status: ``(B,)`` int8; written if an item is not feasible or not finite.
     """
     longest = 1
     for b in range(start, stop):
@@ -275,14 +296,19 @@ def best_assignments(start, stop, scores, lengths, unaligned, best, status):
 
 
 def assignment_costs(sizes: np.ndarray) -> np.ndarray:
-    """Estimated nanoseconds of items of ``sizes`` (B, 2), for sharing a batch among threads."""
+    """Return the estimated nanoseconds of items of ``sizes`` (B, 2).
+
+    They are used to share a batch among threads.
+    """
     return 500.0 + 7.0 * sizes.min(1) * sizes.max(1)
 
 
 @torch_operator("best_alignments")
 def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str) -> Tensor:
-    """The best one-to-one alignments, 0/1, like ``scores``. Tensors on a GPU are solved on the CPU
-    and sent back."""
+    """Return the best one-to-one alignments, 0/1, like ``scores``.
+
+    Tensors on a GPU are solved on the CPU and sent back.
+    """
     from spacy_latent.kernels import transfers
 
     matrix = transfers.fetch(scores).contiguous().numpy()

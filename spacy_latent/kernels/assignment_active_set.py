@@ -1,8 +1,8 @@
-"""The oracle of one-to-one alignments, see kernels.active_set.
+"""The oracle of one-to-one alignments (see kernels.active_set).
 
-Parts are cells, row · columns + column in an array with no more rows than columns: turned, where
-the scores have more. The scores of one search differ little from those of the search before, so
-that where prices may be anything it goes on from the prices of that.
+Parts are cells, row · columns + column, in an array with no more rows than columns. Scores with
+more rows than columns are transposed. Consecutive searches have similar scores. If prices are
+unrestricted, a search therefore starts from the prices of the previous one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from spacy_latent.kernels.compilation import implements
 
 
 class AssignmentOracle(NamedTuple):
-    """unaligned: words may stay alone. by_slot: the contrary, see kernels.active_set.let_in."""
+    """An oracle of one-to-one alignments.
+
+    Attributes:
+        unaligned: whether words may stay unmatched.
+        by_slot: the negation of ``unaligned`` (see kernels.active_set.let_in).
+    """
 
     unaligned: bool
     by_slot: bool

@@ -1,5 +1,8 @@
-"""Attention other than softmax and sparsemax: α-entmax, and the proximal steps of fusedmax and
-oscarmax. Rows of float32 or float64, −inf where forbidden; inside, float64."""
+"""Attention other than softmax and sparsemax.
+
+The mappings are α-entmax and the proximal steps of fusedmax and oscarmax. Rows are float32 or
+float64, −inf if forbidden. All computations are in float64.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,18 @@ from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.torch_operators import torch_operator
 
-# Nanoseconds of one number of a row, for sharing rows among threads.
+# Estimated nanoseconds of one number of a row, for sharing rows among threads.
 ENTMAX_COST, PROXIMAL_COST = 60.0, 20.0
 TOTAL_VARIATION, ORDERED = 0, 1
 
 
 @kernel
 def _read(scores, n, values, places):
-    """The allowed numbers of a row, and where they stand. RETURNS: status, how many."""
+    """Write the allowed numbers of a row and their indices.
+
+    Returns:
+        The status, and the number of allowed numbers.
+    """
     count, wrong = 0, 0
     for j in range(n):
         value = float(scores[j])
@@ -38,11 +45,11 @@ def _read(scores, n, values, places):
 
 @kernel
 def entmax_rows(start, stop, scores, lengths, alphas, result, status):
-    """p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019), rows start ..
-    stop−1, each with its own α > 1; result like scores, 0 at padding.
+    """Write p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019).
 
-    τ by Newton's method, kept inside a bracket that every step narrows. For α ≤ 2 the sum is
-    convex in τ and the steps from the left never overshoot.
+    This is done for rows start .. stop−1, each with its own α > 1. ``result`` is like scores, 0 for
+    padding. τ comes from Newton's method within a bracket that every step narrows. For α ≤ 2 the
+    sum is convex in τ and steps from the left never overshoot.
     """
     size = scores.shape[1]
     values, places = np.empty(size), np.empty(size, dtype=np.int64)
@@ -91,9 +98,12 @@ def entmax_rows(start, stop, scores, lengths, alphas, result, status):
 
 @kernel
 def _total_variation(y, count, strength, x, block):
-    """argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]|, and for each number which run of equal ones it
-    is in. The taut string (Davies and Kovac 2001): the shortest path through a tube of this radius
-    about the cumulative sums of y, the slopes of which are x."""
+    """Write argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]| and its runs of equal values.
+
+    ``block`` holds the run of each number. The method is the taut string (Davies and Kovac 2001).
+    It is the shortest path through a tube of radius ``strength`` around the cumulative sums of y,
+    and its slopes are x.
+    """
     run, begin, height = 0, 0, 0.0
     total_at_begin = 0.0
     while begin < count:
@@ -128,9 +138,11 @@ def _total_variation(y, count, strength, x, block):
 
 @kernel
 def _ordered(y, count, strength, x, block):
-    """argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and for each number which group of equal
-    ones it is in: isotonic regression of the sorted numbers (as Zeng and Figueiredo 2014 for
-    magnitudes)."""
+    """Write argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and the group of each number.
+
+    A group has equal values. The method is isotonic regression of the sorted numbers (as in Zeng
+    and Figueiredo 2014 for magnitudes).
+    """
     order = np.argsort(-y[:count])
     sums, sizes = np.empty(count), np.empty(count, dtype=np.int64)
     groups = 0
@@ -156,8 +168,12 @@ def _ordered(y, count, strength, x, block):
 
 @kernel
 def proximal_rows(start, stop, scores, lengths, kind, strength, result, blocks, status):
-    """Proximal steps of rows start .. stop−1. result: like scores, −inf at what is forbidden and at
-    padding. blocks: int32, which numbers of a row moved together; −1 for the rest."""
+    """Apply proximal steps to rows start .. stop−1.
+
+    Args:
+        result: like scores, written; −inf for forbidden numbers and padding.
+        blocks: int32, written: the block of numbers that moved together; −1 for the others.
+    """
     size = scores.shape[1]
     values, places = np.empty(size), np.empty(size, dtype=np.int64)
     moved, block = np.empty(size), np.empty(size, dtype=np.int64)
@@ -176,7 +192,7 @@ def proximal_rows(start, stop, scores, lengths, kind, strength, result, blocks, 
 
 @kernel
 def proximal_gradient_rows(start, stop, blocks, upstream, result):
-    """Means of the upstream gradients over blocks."""
+    """Write the mean of the upstream gradient over each block."""
     size = blocks.shape[1]
     sums, sizes = np.empty(size), np.empty(size)
     for r in range(start, stop):
@@ -196,7 +212,10 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
 
 @torch_operator("entmax")
 def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor:
-    """α-entmax of rows ``(R, N)``, α > 1 of each ``(R,)``, or of all ``()``, float64."""
+    """Return α-entmax of rows ``(R, N)``, float64.
+
+    α > 1 is given for each row, ``(R,)``, or for all, ``()``.
+    """
     from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)
@@ -218,7 +237,10 @@ def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor
 def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Rows ``(R, N)`` after a proximal step, and which of their numbers moved together."""
+    """Return rows ``(R, N)`` after a proximal step, and their blocks.
+
+    A block has the numbers that moved together.
+    """
     from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)
@@ -265,10 +287,13 @@ def _keep_probabilities(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 
 def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """With u = p^(2−α) on the support: u·(g − Σug/Σu); and for α, with q = u/Σu, the product of g
-    with (p − q)/(α − 1)² − (p log p − q Σ p log p)/(α − 1) (Correia et al. 2019)."""
+    """Return the gradients for the scores and for α.
+
+    With u = p^(2−α) on the support, the first is u·(g − Σug/Σu). With q = u/Σu, the second is the
+    product of g with (p − q)/(α − 1)² − (p log p − q Σ p log p)/(α − 1) (Correia et al. 2019).
+    """
     output, alphas = ctx.saved_tensors
-    # One for all may be on the CPU wherever the scores are.
+    # A single α may be on the CPU wherever the scores are.
     alpha = alphas[:, None] if alphas.dim() else alphas
     inside = output > 0
     safe = torch.where(inside, output.clamp_min(1e-300), 1.0)
@@ -278,7 +303,7 @@ def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     of_scores = torch.where(inside, u * (upstream - mean), 0.0)
     if not ctx.needs_input_grad[2]:
         return of_scores, None, None, None
-    # In float64, as alphas are: near 1 it is a small difference.
+    # In float64 like alphas, since the difference is small for α near 1.
     share, logs = (u / total).double(), (safe * safe.log()).double()
     excess = (output - share) / (alpha - 1).square()
     slope = excess - (logs - share * logs.sum(1, keepdim=True)) / (alpha - 1)
@@ -295,7 +320,7 @@ def _proximal_backward(ctx: Any, upstream: Tensor, _: Any) -> tuple[Tensor | Non
     (blocks,) = ctx.saved_tensors
     if not torch.is_grad_enabled():
         return proximal_gradient(blocks, upstream), None, None, None, None
-    # The same in operations that can be differentiated again: the mean of each block.
+    # The same result from twice differentiable operations: the mean of each block.
     inside = blocks >= 0
     index = torch.where(inside, blocks, 0).long()
     nothing = torch.zeros_like(upstream)

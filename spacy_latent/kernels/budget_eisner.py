@@ -1,5 +1,7 @@
-"""The best projective dependency tree in which words have a budget of modifiers: the spans of
-Eisner (1996), each with how many modifiers its head may have on that side. O(n³·k²) for a budget k.
+"""The best projective dependency tree if words have a budget of modifiers.
+
+Spans are those of Eisner (1996). Each also has the number of modifiers that its head may have on
+that side. Time is O(n³·k²) for a budget k.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from spacy_latent.kernels.compilation import kernel
 
 @kernel
 def table_size(n: int, budget: int) -> int:
-    """Numbers in the larger tables of :func:`best_budget_tree`."""
+    """Return the size of the larger tables of :func:`best_budget_tree`."""
     return (n + 1) * (n + 1) * (budget + 1) * (budget + 1)
 
 
@@ -20,13 +22,18 @@ def table_size(n: int, budget: int) -> int:
 def best_budget_tree(
     scores: NDArray[np.float64], budget: int, single_root: bool, heads: NDArray[np.int32]
 ) -> bool:
-    """Write the heads of the highest-scoring projective tree over tokens 1..n in which no token has
-    more than ``budget`` modifiers; the root, node 0, may have any number, or one.
+    """Write the heads of the best projective tree with at most ``budget`` modifiers per token.
 
-    scores: ``(n+1, n+1)``, ``[head, modifier]``; −inf forbids an arc, also on the diagonal and in
-        column 0, which are not read. No NaN, no +inf.
-    heads: ``(n+1,)``, written; ``heads[0]`` is −1.
-    RETURNS: whether there is such a tree; if not, ``heads`` is undefined.
+    The tree is over tokens 1..n. The root, node 0, may have any number of modifiers, or exactly one
+    with ``single_root``.
+
+    Args:
+        scores: ``(n+1, n+1)``, ``[head, modifier]``; −inf forbids an arc. The diagonal and column 0
+            must be −inf; they are not read. No NaN, no +inf.
+        heads: ``(n+1,)``, written; ``heads[0]`` is −1.
+
+    Returns:
+        Whether there is such a tree. If not, ``heads`` is undefined.
     """
     n = scores.shape[0] - 1
     heads[0] = -1
@@ -37,8 +44,8 @@ def best_budget_tree(
     # root's are at c = 0.
     right = np.full((n + 1, n + 1, room), -np.inf)
     left = np.full((n + 1, n + 1, room), -np.inf)
-    # Arcs and what lies between [left end, right end, c, d]: c for the head, d for the modifier, on
-    # the side of the other.
+    # Arcs, and pairs of spans between their ends, [left end, right end, c, d]. c bounds the
+    # modifiers of the head, d those of the modifier, each on the side of the other.
     to_right = np.full((n + 1, n + 1, room, room), -np.inf)
     to_left = np.full((n + 1, n + 1, room, room), -np.inf)
     for i in range(n, -1, -1):
@@ -72,7 +79,8 @@ def best_budget_tree(
     if right[0, n, 0] == -np.inf:
         return False
 
-    # Spans to open: ends, the number of modifiers allowed, and whether the head is at the left.
+    # Stack of spans to open: ends, the number of modifiers allowed, and whether the head is at the
+    # left.
     waiting = np.empty((2 * n + 3, 4), dtype=np.int64)
     waiting[0] = 0, n, 0, 1
     depth = 1

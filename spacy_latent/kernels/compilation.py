@@ -1,15 +1,15 @@
-"""How kernels are compiled, and where their machine code is kept.
+"""Compilation of kernels, and the cache of their machine code.
 
-The machine code of a function holds that of the functions which it calls. numba's cache looks at
-the file of the function alone: after a change of a helper in another file it goes on with the old
-code. It also writes what is in a file before the file is there, so that a process that is killed,
-or two that compile at once, can leave one function's code under the name of another's.
+The machine code of a function includes that of the functions it calls. numba's cache only checks
+the file of the function itself. After a change of a helper in another file, it still loads the old
+code. It also writes its index before the code that the index names. If a process is killed, or two
+compile at once, code of one function may be stored under the name of another.
 
-Here machine code lies in a folder of its own for each state of the sources: its name holds a digest
-of all files beside the function's own, of all files of this floor, of the versions of numba and
-Python, and of numba's settings. A file holds one function for one set of argument types on one
-processor. It is written under another name and then renamed, and begins with a hash of what
-follows: so a file is right, or as if it were not there.
+Here each state of the sources has its own cache folder. The name of the folder has a digest of all
+files next to the function's own and of all files of spacy_latent/kernels. The digest also covers
+the versions of numba and Python, and numba's settings. A file holds the machine code of one
+function for one set of argument types on one processor. It is written under a temporary name and
+then renamed. It begins with a hash of its content, so an incomplete file is ignored.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ from numba.misc.appdirs import AppDirs
 
 from spacy_latent.errors import LatentWarning
 
-# Floating point. In a sum in any order, which vectors need; a product and a sum in one instruction.
+# Floating-point flags. Sums in any order, which vectorisation needs; and a product and a sum fused
+# into one instruction.
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 FUSED = {"contract", "nsz"}
 
 FLOOR = Path(os.path.abspath(__file__)).parent
 PREFIX = "kernels-"
-# Machine code of as many states of the sources is kept: of branches, and of versions of Python.
+# Number of states of the sources whose machine code is kept, for several branches and versions of
+# Python.
 KEPT = 4
 
 Function = Callable[..., Any]
-# Its names are made when it is imported.
+# Its attributes are defined at import, so type checkers do not know them.
 config: Any = numba.config
 
 
@@ -63,19 +65,22 @@ def kernel(*, fastmath: bool | set[str] = False, **options: Any) -> Callable[[Fu
 def kernel(
     function: Function | None = None, *, fastmath: bool | set[str] = False, **options: Any
 ) -> Any:
-    """Compile a function of a module when it is first called, and keep its machine code on disk.
+    """Compile a function of a module when it is first called, and cache its machine code on disk.
 
-    It runs without the interpreter's lock.
+    The function releases the interpreter's lock.
 
-    fastmath: what may be done to floats beyond what is written: nothing, ``ANY_ORDER``, ``FUSED``.
-        numba gets it in any case: it would give a function for which nothing is said the flags of
-        whoever compiled it first.
-    options: of ``numba.njit``, as forceinline. Where operations may be fused, as in lanes, and a
-        function is not inlined, the process that compiles it may call it as it is alone, and later
-        ones as it became beside its caller: last digits differ then. So it was with constituency
-        trees, whose recurrences are under forceinline for this reason.
+    Args:
+        fastmath: floating-point transformations that the compiler may use: none, ``ANY_ORDER``, or
+            ``FUSED``. It is always passed to numba. Without it, numba would compile a function with
+            the flags of its first caller.
+        options: options of ``numba.njit``, such as forceinline. A function with fused operations
+            that is not inlined, as in lanes, may lose reproducibility. The process that compiles it
+            may call the version compiled alone. Later processes may call the version compiled
+            together with its caller. The last digits differ then. This happened with constituency
+            trees, so their recurrences have forceinline.
 
-    Raises TypeError for a function inside of another: what it closes over is in no file.
+    Raises:
+        TypeError: the function is defined inside another function, since its closure is in no file.
     """
     if function is None:
         return partial(kernel, fastmath=fastmath, **options)
@@ -85,19 +90,23 @@ def kernel(
             "module: pass what varies as an argument."
         )
     dispatcher = njit(nogil=True, fastmath=fastmath, **options)(function)
-    # With NUMBA_DISABLE_JIT it is the function itself.
+    # With NUMBA_DISABLE_JIT, njit returns the function itself.
     if hasattr(dispatcher, "enable_caching"):
         _keep(dispatcher, function)
     return dispatcher
 
 
 def implements(operation: Function, first: type, **options: Any) -> Callable[[Function], Function]:
-    """Let a function be what kernels run where they call ``operation`` with this kind of first
-    argument: an instance of a NamedTuple class of a module. So a loop stands once, and what differs
-    is chosen when it is compiled. A function as an argument would do the same, but machine code for
-    it could not be kept.
+    """Register the implementation of ``operation`` for one type of its first argument.
 
-    options: of ``numba.njit``, as forceinline. Floats are treated as written.
+    The type is a NamedTuple class of a module. Kernels that call ``operation`` with an instance of
+    it run the registered function. So a loop is written once, and its variants are selected at
+    compilation. A function as an argument would do the same, but its machine code could not be
+    cached.
+
+    Args:
+        options: options of ``numba.njit``, such as forceinline. The fastmath flags are off by
+            default.
     """
 
     def register(function: Function) -> Function:
@@ -116,7 +125,7 @@ def _keep(dispatcher: Any, function: Function) -> None:
     if _is_in_a_file(function) and digest(_folder(function)) is not None:
         dispatcher._cache = _CodeCache(function)
         return
-    # A frozen program, or an archive: its sources do not change.
+    # A frozen program or an archive: its sources do not change.
     try:
         dispatcher.enable_caching()
     except RuntimeError as error:
@@ -127,7 +136,11 @@ def _keep(dispatcher: Any, function: Function) -> None:
 
 
 def _is_in_a_file(function: Function) -> bool:
-    """Not typed in, nor given to ``exec`` or ``python -c``: the folder then says nothing of it."""
+    """Return whether the source of a function is a file.
+
+    It is not if the function was typed in, or passed to ``exec`` or ``python -c``. The folder then
+    does not determine the source.
+    """
     return os.path.isfile(function.__code__.co_filename)
 
 
@@ -137,13 +150,15 @@ def _folder(function: Function) -> Path:
 
 @cache
 def digest(folder: Path) -> str | None:
-    """Of what machine code of a folder's functions depends on; the same throughout a process. None
-    where there are no sources."""
+    """Return a digest of everything that machine code of a folder's functions depends on.
+
+    The digest stays the same throughout a process. It is None if the folder has no sources.
+    """
     return _digest(folder)
 
 
 def _digest(folder: Path) -> str | None:
-    # An editor's lock may be a link to nothing.
+    # An editor's lock file may be a dangling link.
     sources = [
         source
         for part in (FLOOR, folder)
@@ -159,7 +174,7 @@ def _digest(folder: Path) -> str | None:
         try:
             code = source.read_bytes()
         except OSError:
-            # A neighbour that is not ours to read.
+            # A file of the folder that this user may not read.
             code = b"unreadable"
         hashed.update(f"\n{source.name} {len(code)}\n".encode())
         hashed.update(code)
@@ -170,11 +185,11 @@ def _digest(folder: Path) -> str | None:
 
 
 class _Place:
-    """What numba asks of a place for one function. It is found once for all of a folder."""
+    """A cache locator of numba for one function; its paths are computed once for each folder."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        # numba names it where it says that machine code cannot be kept.
+        # numba uses this name in its error if machine code cannot be cached.
         self._py_file = function.__code__.co_filename
 
     @classmethod
@@ -200,9 +215,11 @@ class _CodeImplementation(caching.CompileResultCacheImpl):
 
 @cache
 def _places(folder: Path) -> tuple[list[Path], Path | None]:
-    """Where machine code of a folder's functions is read, in turn, and where it is written; None
-    where nothing can be. These are numba's places: NUMBA_CACHE_DIR, beside the functions, and the
-    user's. One that cannot be written is read, and the next is tried.
+    """Return the folders from which machine code is read, in order, and the one for writing.
+
+    The second is None if no folder can be written. The candidates are the same as numba's:
+    NUMBA_CACHE_DIR, the folder of the functions, and the user's cache. A folder that cannot be
+    written is still read, and the next one is tried.
     """
     name = f"{folder.name}_{hashlib.sha1(str(folder).encode()).hexdigest()}"
     user = AppDirs(appname="numba", appauthor=False).user_cache_dir
@@ -216,7 +233,7 @@ def _places(folder: Path) -> tuple[list[Path], Path | None]:
         try:
             place.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=place).close()
-            # That it is in use, see _remove_superseded.
+            # Mark the folder as in use (see _remove_superseded).
             os.utime(place)
         except OSError:
             continue
@@ -226,8 +243,10 @@ def _places(folder: Path) -> tuple[list[Path], Path | None]:
 
 @cache
 def _remove_superseded(place: Path) -> None:
-    """Remove all but the last states of the sources. A process that still uses one of them compiles
-    what it needs once more."""
+    """Remove the machine code of all but the most recent states of the sources.
+
+    A process that still uses a removed state compiles again what it needs.
+    """
 
     def age(other: Path) -> float:
         try:
@@ -254,18 +273,22 @@ def _warn_once(message: str) -> None:
 
 
 class _Files:
-    """Machine code of one function. name: of the function, its line and the version of Python."""
+    """Cache files of one function.
+
+    Attributes:
+        name: the name of the function, its line and the version of Python.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.name = name
 
     def _file(self, place: Path, key: Any) -> Path:
-        # Names of types are not always different: the key is in the file as well.
+        # Names of types are not always distinct, so the file also contains the key.
         return place / f"{self.name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
 
     def load(self, key: Any) -> Any:
-        """What was saved for argument types, processor and byte code; None where nothing was."""
+        """Return the data saved for argument types, processor and byte code, or None."""
         for place in _places(self.folder)[0]:
             try:
                 content = self._file(place, key).read_bytes()
@@ -276,14 +299,14 @@ class _Files:
             try:
                 saved_key, data = pickle.loads(content[32:])
             except (ImportError, AttributeError):
-                # A class of another extension with the name of this one's, which is gone.
+                # A class of another extension that had the same name and no longer exists.
                 continue
             if saved_key == key:
                 return data
         return None
 
     def save(self, key: Any, data: Any) -> None:
-        """Write, if that is possible."""
+        """Write the data, if a folder can be written."""
         place = _places(self.folder)[1]
         if place is None:
             _warn_once(f"no place to keep machine code of {self.folder} can be written")
@@ -292,7 +315,7 @@ class _Files:
         file = self._file(place, key)
         unfinished = file.with_suffix(f".{uuid4().hex[:16]}")
         try:
-            # Modules that are imported after a change do not belong to the digest that was taken.
+            # Modules that were imported after a change of the sources do not match the digest.
             if _digest(self.folder) != digest(self.folder):
                 return
             place.mkdir(parents=True, exist_ok=True)
@@ -306,18 +329,18 @@ class _Files:
             _remove_superseded(place)
 
     def flush(self) -> None:
-        """Remove what was kept."""
+        """Remove the cached files of the function."""
         place = _places(self.folder)[1]
         for file in place.glob(f"{self.name}.*") if place else ():
             file.unlink(missing_ok=True)
 
 
-# The folders of the functions that were registered for a class.
+# The folders of the functions that are registered for each class.
 _implementing: dict[type, set[Path]] = {}
 
 
 def _implementations(kind: Any) -> set[str]:
-    """Digests of what is compiled into a function because it has arguments of this type."""
+    """Return digests of the functions that are compiled in because an argument has this type."""
     own = _implementing.get(getattr(kind, "instance_class", type(None)), set())
     found = {digest(folder) or "" for folder in own}
     members = kind if isinstance(kind, tuple) else getattr(kind, "types", ())

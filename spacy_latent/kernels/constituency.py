@@ -1,12 +1,13 @@
-"""Binary constituency trees: CKY and inside-outside (Baker 1979), O(n³) time and O(n²) memory, in
-float64.
+"""Binary constituency trees: CKY and inside-outside.
 
-Charts are ``(n, width)``, [first word, last word]. Rows are filled from the last to the first, and
-a finished span is pushed into all longer ones of its row at once. Words themselves are in every
-tree: their scores are added at the end. Weights of the other spans are exp(score − c) with a c that
-keeps the sum over trees near 1; where what under- or overflowed could matter, the sentence is left
-to :func:`sum_by_exponents`, with an exponent beside each number. Samples are drawn from charts of
-logarithms.
+The recurrences are from Baker (1979): O(n³) time and O(n²) memory, in float64.
+
+Charts are ``(n, width)``, [first word, last word]. Rows are filled from the last to the first. A
+finished span is at once pushed into all longer spans of its row. Every tree has the spans of single
+words, so their scores are added at the end. The weights of the other spans are exp(score − c), with
+c chosen so that the sum over trees is near 1. If an overflow or underflow could matter,
+:func:`sum_by_exponents` solves the sentence with scaled floats: each number has its own exponent.
+Samples are drawn from charts of logarithms.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ HEADER = 8
 # Weights, sums over splits, inside, outside, outside times weight.
 WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
 
-# Over the last word of spans that start at i and are split after k, see kernels.row_numbers.
+# Joins over the last word of spans that start at i and are split after k (see kernels.row_numbers).
 JOINS = [(SPLITS, INSIDE, INSIDE)]
 _push = pushes_of(JOINS)
 _pull = pulls_of(JOINS, {SPLITS: PASSED, INSIDE: OUTSIDE})
@@ -70,13 +71,17 @@ _pull = pulls_of(JOINS, {SPLITS: PASSED, INSIDE: OUTSIDE})
 
 @kernel
 def _width(n):
-    """Numbers in a row of a chart: whole vectors."""
+    """Return the numbers in a row of a chart: whole vectors."""
     return (n + LANES - 1) // LANES * LANES
 
 
 @kernel(forceinline=True)
 def _fill_spans(number, n):
-    """Fill SPLITS and INSIDE, in which is what an empty sum is. number: of kernels.row_numbers."""
+    """Fill SPLITS and INSIDE, which must be filled with the empty sum.
+
+    Args:
+        number: a number type of kernels.row_numbers.
+    """
     for i in range(n - 1, -1, -1):
         total = write(number, INSIDE, i, i, one(number))
         for k in range(i + 1, n):
@@ -87,8 +92,10 @@ def _fill_spans(number, n):
 
 @kernel(forceinline=True)
 def _spread_spans(number, n):
-    """Fill OUTSIDE and PASSED, the gradients of INSIDE and SPLITS, in which are 0 and that of the
-    whole sentence."""
+    """Fill OUTSIDE and PASSED, the gradients of INSIDE and SPLITS.
+
+    They must be 0, except the gradient of the whole sentence.
+    """
     for i in range(n - 1):
         for k in range(n - 1, i - 1, -1):
             total = read(number, OUTSIDE, i, k)
@@ -100,8 +107,14 @@ def _spread_spans(number, n):
 
 @kernel
 def _inside(s, n, center, floor, charts):
-    """Fill the first three charts. floor: added to each weight and span. RETURNS: the sum over
-    trees."""
+    """Fill the first three charts.
+
+    Args:
+        floor: added to each weight and span.
+
+    Returns:
+        The sum over trees.
+    """
     charts[SPLITS] = floor
     charts[INSIDE] = floor
     for i in range(n):
@@ -114,8 +127,15 @@ def _inside(s, n, center, floor, charts):
 
 @kernel
 def _trusted_inside(s, n, center, low, charts):
-    """Fill the first three charts. RETURNS: the sum over trees, 0 where it cannot be trusted, and
-    +inf where something has overflowed, as in kernels.inside_outside. low: of the scores."""
+    """Fill the first three charts, and check the precision of the sum.
+
+    Args:
+        low: the lowest score.
+
+    Returns:
+        The sum over trees, 0 if it is not precise, or +inf after an overflow, as in
+        kernels.inside_outside.
+    """
     bound = np.inf
     safe = (n - 1) * (low - center) >= LOG_SMALLEST
     if not safe:
@@ -129,8 +149,12 @@ def _trusted_inside(s, n, center, low, charts):
 
 @kernel
 def _scaled_inside(s, n, charts):
-    """Fill the first three charts with what float64 can hold. RETURNS: what was subtracted from the
-    scores, −inf where none is above that, and the sum over trees, 0 where nothing served."""
+    """Fill the first three charts with a scaling that fits float64.
+
+    Returns:
+        The constant subtracted from the scores, −inf if no score is above −inf; and the sum over
+        trees, 0 if no scaling fits.
+    """
     low, high, mean, count = np.inf, -np.inf, 0.0, 0
     for i in range(n):
         for j in range(i + 1, n):
@@ -143,12 +167,12 @@ def _scaled_inside(s, n, charts):
         for j in range(i + 1, n):
             mean += math.exp(s[i, j] - high)
             count += 1
-    # About 4 per word is how the number of trees grows.
+    # The number of trees grows by a factor of about 4 per word.
     center = high + math.log(mean / count) + 1.3
     total = _trusted_inside(s, n, center, low, charts)
     if 0.0 < total < np.inf:
         return center, total
-    # By this center the best tree has weight 1.
+    # With this center the best tree has weight 1.
     charts[:OUTSIDE] = -np.inf
     _fill_spans(Maxima(s, charts[:OUTSIDE]), n)
     if charts[INSIDE, 0, n - 1] == -np.inf:
@@ -162,8 +186,11 @@ def _scaled_inside(s, n, charts):
 
 @kernel(fastmath=ANY_ORDER)
 def _outside(n, charts):
-    """Fill the last two charts. RETURNS: the sum over trees times that of the marginals of spans of
-    more than a word."""
+    """Fill the last two charts.
+
+    Returns:
+        The sum over trees, times the sum of the marginals of spans of two or more words.
+    """
     charts[OUTSIDE] = 0.0
     charts[PASSED] = 0.0
     charts[OUTSIDE, 0, n - 1] = 1.0
@@ -178,7 +205,7 @@ def _outside(n, charts):
 
 @kernel
 def _tangent(n, charts, dcharts):
-    """Directional derivatives of all charts along that of the weights, dcharts[WEIGHT]."""
+    """Write the tangents of all charts along the tangent of the weights, dcharts[WEIGHT]."""
     number = Tangents(charts[WEIGHT], dcharts[WEIGHT], charts, dcharts)
     dcharts[SPLITS:] = 0.0
     _fill_spans(number, n)
@@ -187,7 +214,11 @@ def _tangent(n, charts, dcharts):
 
 @kernel
 def _log_inside(s, ds, n, inside, dinside, turned, dturned):
-    """Inside on logarithms, words at 0, with directional derivatives; turned: [last, first]."""
+    """Run inside on logarithms, with tangents; single words have score 0.
+
+    Args:
+        turned: written: the transposed chart, [last, first].
+    """
     for i in range(n - 1, -1, -1):
         inside[i, i] = turned[i, i] = 0.0
         dinside[i, i] = dturned[i, i] = 0.0
@@ -204,9 +235,13 @@ def _log_inside(s, ds, n, inside, dinside, turned, dturned):
 
 @kernel
 def _wide_inside(s, ds, n, charts, change, powers):
-    """_inside, and its directional derivatives along ``ds`` where ``change`` is not empty, for sums
-    of any size, see kernels.wide. charts, change, powers: (2, n, n), of the sums over splits and of
-    the spans."""
+    """Run _inside in scaled floats (see kernels.wide), with its tangent along ``ds``.
+
+    The tangent is left out if ``change`` is empty.
+
+    Args:
+        charts, change, powers: (2, n, n), for the sums over splits and the spans.
+    """
     charts[:] = 0.0
     change[:] = 0.0
     powers[:] = EMPTY
@@ -240,8 +275,11 @@ def _wide_inside(s, ds, n, charts, change, powers):
 
 @kernel
 def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
-    """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
-    like charts and change, with the exponents of these turned round."""
+    """Write the marginals and their tangents, from the results of _wide_inside.
+
+    Args:
+        outer, d_outer: like charts and change, with the negated exponents of these.
+    """
     outer[:] = 0.0
     d_outer[:] = 0.0
     tangent = len(change) > 0
@@ -281,8 +319,11 @@ def _wide_outside(s, ds, n, charts, change, powers, outer, d_outer, out, d_out):
 
 
 def alone_size(n):
-    """Float64 numbers that an item of n words may keep alone: whether it does and the sum over
-    trees in the header, then the charts. In Python, where n may be a symbol of torch."""
+    """Return the float64 numbers that a single item of n words may save.
+
+    They are a header with a flag and the sum over trees, then the charts. This is Python code,
+    since n may be a symbol of torch.
+    """
     width = (n + LANES - 1) // LANES * LANES
     return HEADER + 5 * n * width
 
@@ -291,8 +332,10 @@ _item_size = kernel(alone_size)
 
 
 def kept_size(n):
-    """Float64 numbers per item that items of up to n words may keep: whole vectors. n may be a
-    symbol of torch."""
+    """Return the float64 numbers per item that items of up to n words may save, in whole vectors.
+
+    n may be a symbol of torch.
+    """
     return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
 
 
@@ -300,7 +343,10 @@ def kept_size(n):
 def sum_over_constituency_trees(
     start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N, N)``, [first, last]."""
+    """Compute the sums over binary trees as ``Family.total`` of kernels.operators.
+
+    Scores are ``(B, N, N)``, [first, last].
+    """
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -340,7 +386,8 @@ def sum_over_constituency_trees(
             if known:
                 log_partition[b] = math.log(total) + (n - 1) * center + words
             if known and operation != LOG_PARTITION:
-                # That of the n − 1 spans: less where something under- or overflowed on the way out.
+                # The expected sum for n − 1 spans. It is smaller after an overflow or underflow in
+                # the outside pass.
                 expected = _outside(n, charts)
                 known = abs(expected / total - (n - 1)) < 1e-11 * n
             if known:
@@ -369,14 +416,14 @@ def sum_over_constituency_trees(
                     inner, outer = charts[INSIDE, i, j], charts[OUTSIDE, i, j]
                     value = dcharts[OUTSIDE, i, j] * inner + outer * dcharts[INSIDE, i, j]
                     result[b, i, j] = value / total - inner * outer / total * relative
-            # A sum over spans may be so small that its relative change is above all numbers.
+            # A sum over spans may be so small that its relative change overflows.
             if not is_finite(result[b], n):
                 status[b] = UNSOLVED
 
 
 @kernel
 def _adds_up(marginals, n):
-    """Whether they are probabilities, of 2n − 1 spans altogether."""
+    """Return whether the marginals are probabilities of 2n − 1 spans in all."""
     total, right = 0.0, True
     for i in range(n):
         for j in range(i, n):
@@ -389,7 +436,10 @@ def _adds_up(marginals, n):
 def sum_by_exponents(
     start, stop, items, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """As :func:`sum_over_constituency_trees`, for sums of any size; for items that have words."""
+    """Compute the sums like :func:`sum_over_constituency_trees`, in scaled floats.
+
+    All items must have words.
+    """
     for b in items[start:stop]:
         n = lengths[b]
         if operation != LOG_PARTITION:
@@ -425,7 +475,11 @@ def sum_by_exponents(
 
 @kernel
 def best_constituency_trees(start, stop, scores, lengths, spans, status):
-    """Best trees; spans ``(B, N, 2)`` int32: the spans of more than a word, −1 from the n-th on."""
+    """Write the best trees.
+
+    Args:
+        spans: ``(B, N, 2)`` int32, written: the spans of two or more words, −1 from the n-th on.
+    """
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
@@ -470,7 +524,11 @@ def best_constituency_trees(start, stop, scores, lengths, spans, status):
 
 @kernel
 def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, status):
-    """Exact samples, from the widest span down; samples ``(K, B, N, 2)`` as ``spans`` above."""
+    """Draw exact samples, from the longest span down.
+
+    Args:
+        samples: ``(K, B, N, 2)``, as ``spans`` in best_constituency_trees.
+    """
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
@@ -504,7 +562,7 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
                 count += 1
                 top, total = inside[i, j] - s[i, j], 1.0
                 if abs(inside[i, j]) > LARGE or abs(s[i, j]) > LARGE:
-                    # Of this difference too few digits are left.
+                    # This difference has too few digits.
                     top, total = -np.inf, 0.0
                     for k in range(i, j):
                         top = max(top, inside[i, k] + turned[j, k + 1])

@@ -1,8 +1,10 @@
-"""Sums over constituency trees of LANES sentences side by side, see kernels.lanes; the sums and
-what is trusted of them are those of kernels.constituency, which does what is not trusted here.
+"""Sums over constituency trees, for LANES sentences at a time in SIMD lanes (see kernels.lanes).
 
-Charts are as in kernels.inside_outside_lanes: symmetric where they are read both ways, with rows
-done in pairs i, m = i + 1. A word is a span of weight 1.
+The sums, and the checks of their precision, are the same as in kernels.constituency. Sentences that
+fail the checks are solved there.
+
+Charts are laid out as in kernels.inside_outside_lanes. Charts that are read by row and by column
+are symmetric, and rows are filled in pairs i, m = i + 1. A word is a span of weight 1.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARG
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
-# After WEIGHT: inside, outside, outside times weight.
+# Charts after WEIGHT: inside, outside, outside times weight.
 INSIDE, OUTSIDE, PASSED = range(1, 4)
 CHARTS = 4
 
@@ -69,7 +71,11 @@ _dots_down = dots_of_rows([(PASSED, INSIDE)], -1, down=True, apart=True)
 
 @kernel
 def read_spans(scores, n, s):
-    """Copy the spans of one sentence to ``s``. RETURNS: status, sum of the words' scores."""
+    """Copy the span scores of one sentence to ``s``.
+
+    Returns:
+        The status, and the sum of the words' scores.
+    """
     wrong, total = 0, 0.0
     for i in range(n):
         for j in range(i, n):
@@ -84,21 +90,25 @@ def read_spans(scores, n, s):
 
 @kernel
 def charts_size(n):
-    """Float64 numbers that charts of LANES items of at most n words need."""
+    """Return the float64 numbers that charts of LANES items of at most n words need."""
     rows, columns = lanes_shape(n)
     return CHARTS * rows * columns * LANES
 
 
 @kernel
 def lanes_size(n):
-    """Float64 numbers that LANES items of at most n words may keep."""
+    """Return the float64 numbers that LANES items of at most n words may save."""
     return HEADER + ALIGNMENT + charts_size(n)
 
 
 @kernel
 def _weights(w, n, sizes, centers, low):
-    """Turn the scores in ``w`` to exp(score − center), with centers that are about what keeps the
-    sum over trees near 1. centers, low: (1, 1, LANES), written; low: the smallest score."""
+    """Replace the scores in ``w`` by exp(score − center), with the sum over trees near 1.
+
+    Args:
+        centers: (1, 1, LANES), written.
+        low: (1, 1, LANES), written: the smallest score.
+    """
     high, least, mean = every(LOWEST), every(np.inf), every(0.0)
     for i in range(n):
         for j in range(i + 1, n):
@@ -115,7 +125,7 @@ def _weights(w, n, sizes, centers, low):
     for lane in range(LANES):
         count = sizes[lane] * (sizes[lane] - 1) / 2
         if centers[0, 0, lane] > 0.0 and count > 0:
-            # About 4 per word is how the number of trees grows.
+            # The number of trees grows by a factor of about 4 per word.
             offset = np.log(centers[0, 0, lane] / count) + 1.3
             factors[0, 0, lane] = np.exp(-offset)
             centers[0, 0, lane] = offset
@@ -137,8 +147,10 @@ def _column(number, i, j, of_i, of_m):
 
 @kernel(forceinline=True)
 def _inside(number, n):
-    """Fill the inside chart of n words, an even number; of any number of
-    kernels.lane_numbers."""
+    """Fill the inside chart of n words, an even number.
+
+    ``number`` is any number type of kernels.lane_numbers.
+    """
     columns = columns_of(number)
     for i in range(n - 2, -1, -2):
         m, above = i + 1, i * columns
@@ -158,9 +170,13 @@ def _inside(number, n):
 
 @kernel
 def _weights_of_best(charts, n, sizes, centers, low):
-    """As :func:`_weights`, with centers by which the best tree has weight 1: those of the most
-    likely spans are then near 1, of whatever scale the scores are. charts: their weights are scores
-    before."""
+    """Write weights as :func:`_weights` does, with centers for which the best tree has weight 1.
+
+    The sums of the most likely spans are then near 1, whatever the scale of the scores.
+
+    Args:
+        charts: the weights are scores at first.
+    """
     w = charts[WEIGHT]
     _inside(Maxima(charts), n)
     least, high = every(np.inf), every(LOWEST)
@@ -175,7 +191,8 @@ def _weights_of_best(charts, n, sizes, centers, low):
         center = 0.0
         if sizes[lane] > 1 and charts[INSIDE, 0, sizes[lane] - 1, lane] > -np.inf:
             center = charts[INSIDE, 0, sizes[lane] - 1, lane] / (sizes[lane] - 1)
-        # What is far above is in no tree with others like it: charts would overflow.
+        # A span with a much larger score is in no tree of similar probability, and charts would
+        # overflow.
         centers[0, 0, lane] = max(center, highest[0, 0, lane] + LOG_SMALLEST)
     center = load(centers, 0, 0)
     for i in range(n):
@@ -185,11 +202,16 @@ def _weights_of_best(charts, n, sizes, centers, low):
 
 @kernel
 def _trusted_sums(charts, n, sizes, centers, low, partitions):
-    """Fill the inside charts from the weights. RETURNS: in ``partitions`` the sums over trees, 0
-    where they cannot be trusted; and whether they can be in all lanes."""
+    """Fill the inside charts from the weights, and check the precision of the sums.
+
+    The sums over trees are written to ``partitions``, 0 if they are not precise.
+
+    Returns:
+        Whether they are precise in all lanes.
+    """
     bounds, logs = np.zeros(LANES), np.zeros(LANES)
     for lane in range(LANES):
-        # One word has no weight.
+        # A sentence of one word has no weight.
         if sizes[lane] > 1:
             logs[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
     if logs.min() < LOG_SMALLEST:
@@ -205,7 +227,7 @@ def _trusted_sums(charts, n, sizes, centers, low, partitions):
 
 @kernel(forceinline=True)
 def _of_span(number, i, k, total):
-    """Write the gradient of a span, and what it passes on, which is RETURNED."""
+    """Write the gradient of a span, and return its product with the weight."""
     gradient = write(number, OUTSIDE, i, k, plus(number, total, read(number, OUTSIDE, i, k)))
     return write_both(number, PASSED, i, k, times_weight(number, gradient, i, k))
 
@@ -222,13 +244,18 @@ def _of_column(number, sums, i, k, of_i, of_m):
 
 @kernel(forceinline=True)
 def _outside(number, n, sums):
-    """Fill the last two charts, from the seeds in OUTSIDE, which is 0 elsewhere; as _inside. sums:
-    (2, columns, LANES) workspace."""
+    """Fill the last two charts from the seeds in OUTSIDE, which is 0 elsewhere.
+
+    ``number`` is any number type, as in _inside.
+
+    Args:
+        sums: (2, columns, LANES) workspace.
+    """
     columns = columns_of(number)
     for i in range(0, n, 2):
         m, above = i + 1, i * columns
         dots_from_before(number, sums, 0, INSIDE, PASSED, -1, 0, i, n - 1)
-        # What is left is from spans that end after k.
+        # The rest comes from spans that end after k.
         for k in range(n - 1, i, -2):
             below = (k + 1) * columns
             of_i, more_i, of_m, more_m = _dots_down(number, (above, below), k + 1, n)
@@ -253,7 +280,7 @@ def _write(row, i, n, sizes, items, result, starts):
 def sum_side_by_side(
     start, stop, groups, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """``Family.beside`` of kernels.operators."""
+    """Compute the sums of groups of items as ``Family.beside`` of kernels.operators."""
     beside = 0
     for group in range(start, stop):
         beside = max(beside, longest_beside(groups[group], lengths))
@@ -311,7 +338,7 @@ def sum_side_by_side(
                         store(row, 0, j, value)
                     if operation == MARGINALS:
                         _write(row[0], i, longest, sizes, items, result, starts)
-                # Less where something under- or overflowed on the way out.
+                # The sum is smaller after an overflow or underflow in the outside pass.
                 store(row, 0, 0, expected)
                 for lane in range(LANES):
                     size = sizes[lane]

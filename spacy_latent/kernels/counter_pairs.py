@@ -1,8 +1,8 @@
-"""Scores of pairs of places by a perceptron over what running sums do between them.
+"""Scores of pairs of positions by a perceptron over differences of running sums.
 
-The hidden layers of all pairs of a batch are many times larger than a cache, and most of the time
-would go into writing and reading them. So a few thousand pairs go through at once, in the same
-memory, and the gradient makes their layers again. There are no pairs of padding.
+The hidden layers of all pairs of a batch are many times larger than a cache. Writing and reading
+them would take most of the time. So pairs are computed in blocks of a few thousand, in the same
+memory. The gradient computes the layers again. Pairs with padding are left out.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from spacy_latent.kernels.derivatives import last_derivative
 from spacy_latent.kernels.pool import ranges, spread
 from spacy_latent.kernels.torch_operators import torch_operator
 
-# Pairs worked on together: their hidden layers are a megabyte or two.
+# Pairs in a block: their hidden layers take one or two megabytes.
 PAIRS = 2048
-# Nanoseconds of one pair, for sharing items among threads: of a counter, and of a weight.
+# Estimated nanoseconds of a pair for each counter and for each weight, for sharing items among
+# threads.
 COUNTER_COST, WEIGHT_COST = 4.0, 0.02
-# Rows of what is seen of each counter: differences up to a limit, then how near that of the ends is
-# to 0, to 1 and to −1.
+# Input rows of each counter: bounded differences, then how near the difference of the ends is to 0,
+# 1 and −1.
 BOUNDED, SEEN = 5, 8
-# Training shows how much counters differ up to the depth of its texts. Deeper ones look the same,
-# since what is more than this makes no difference; tanh of it would go on growing.
+# In training, counters differ at most by the depth of the training texts. Differences above the
+# limit are clipped, so deeper texts look the same. With tanh, they would go on growing.
 LIMIT = 1.0
 
 
 @dataclass
 class Rows:
-    """Pairs of places i < j as rows of pairs that have their item and i in common.
+    """Pairs of positions i < j, in rows of pairs with the same item and the same i.
 
-    item, place: of each row, b and i. begin: pairs before each row, and after the last.
+    Attributes:
+        item, place: b and i of each row.
+        begin: the number of pairs before each row, and after the last.
     """
 
     item: np.ndarray
@@ -46,7 +49,7 @@ class Rows:
 
     @classmethod
     def of(cls, start: int, stop: int, lengths: np.ndarray) -> Rows:
-        """Those of the items start .. stop−1."""
+        """Return the rows of the items start .. stop−1."""
         counts = np.maximum(lengths[start:stop] - 1, 0)
         item = np.repeat(np.arange(start, stop), counts)
         place = np.arange(len(item)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -55,7 +58,7 @@ class Rows:
         return cls(item, place, begin)
 
     def blocks(self) -> Iterator[Rows]:
-        """Rows that are worked on together: as many as :data:`PAIRS` hold, or one."""
+        """Yield blocks of rows that together have at most :data:`PAIRS` pairs, or single rows."""
         start = 0
         while start < len(self.item):
             limit = self.begin[start] + PAIRS
@@ -65,17 +68,19 @@ class Rows:
             start = stop
 
     def room(self) -> int:
-        """Pairs that no block has more of."""
+        """Return the largest number of pairs in a block."""
         return min(max(PAIRS, int(np.diff(self.begin).max(initial=0))), int(self.begin[-1]))
 
 
 @kernel
 def differences(item, place, begin, values, lengths, inner, seen):
-    """seen ``(8·K + 2, pairs)``: v_j − v_i, least − v_i, least − v_j, greatest − v_i and greatest −
-    v_j of each of the K values; of each v_j − v_i, 2·(v_j − v_i − 1) and 2·(v_j − v_i + 1); at the
-    end exp(i − j) and 1.
+    """Write the inputs of the perceptron to seen ``(8·K + 2, pairs)``.
 
-    Extremes are of v_i … v_{j−1}; without v_i if inner, where those of nothing are infinite.
+    Rows come in groups of K, one row for each value. The groups are v_j − v_i, minimum − v_i,
+    minimum − v_j, maximum − v_i and maximum − v_j; then v_j − v_i again, 2·(v_j − v_i − 1) and
+    2·(v_j − v_i + 1). The last two rows are exp(i − j) and 1.
+
+    Extremes are over v_i … v_{j−1}, without v_i if inner. They are infinite over an empty range.
     """
     count = values.shape[2]
     infinite = values.dtype.type(np.inf)
@@ -113,10 +118,12 @@ def _within_limit(result, change):
 
 @kernel
 def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
-    """Adds to result ``(B, n, K)`` the gradient of the values.
+    """Add the gradient of the values to result ``(B, n, K)``.
 
-    seen: within the limit, and after exp. change ``(8·K, pairs)``: its gradient. That of an extreme
-    goes to the first of equal places.
+    Args:
+        seen: within the limit, and after exp.
+        change: ``(8·K, pairs)``, the gradient of seen. The gradient of an extreme goes to the first
+            of equal positions.
     """
     count = values.shape[2]
     infinite, one = values.dtype.type(np.inf), values.dtype.type(1)
@@ -156,9 +163,10 @@ def differences_gradient(item, place, begin, values, lengths, inner, seen, chang
 
 @kernel(fastmath=ANY_ORDER)
 def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, scores):
-    """scores[b, h, m] = Σ output·max(0, hidden + heads[b, h] + modifiers[b, m]).
+    """Write scores[b, h, m] = Σ output·max(0, hidden + heads[b, h] + modifiers[b, m]).
 
-    hidden: ``(pairs, 1 or 2, H)``, of h = i and m = j, then of h = j and m = i.
+    Args:
+        hidden: ``(pairs, 1 or 2, H)``, for h = i and m = j, then for h = j and m = i.
     """
     orders, units = hidden.shape[1:]
     zero = hidden.dtype.type(0)
@@ -191,9 +199,10 @@ def outputs_gradient(
     of_modifiers,
     of_output,
 ):
-    """Puts the gradient of hidden in its place, and adds to those of the other three.
+    """Overwrite hidden with its gradient, and add to the gradients of the other three.
 
-    change: the gradient of the scores, ``(B, n, n)``.
+    Args:
+        change: the gradient of the scores, ``(B, n, n)``.
     """
     orders, units = hidden.shape[1:]
     zero = hidden.dtype.type(0)
@@ -216,8 +225,10 @@ def outputs_gradient(
 
 @dataclass
 class Weights:
-    """Arguments of :func:`counter_pairs` on the CPU, without history: tensors for torch's products,
-    arrays for kernels."""
+    """Arguments of :func:`counter_pairs` on the CPU, detached.
+
+    They are tensors for torch's products and arrays for kernels.
+    """
 
     values: np.ndarray
     lengths: np.ndarray
@@ -236,17 +247,17 @@ class Weights:
         return cls(values.numpy(), lengths.numpy(), first, hidden, heads, modifiers, output, inner)
 
     def cost(self) -> float:
-        """Of a pair, in nanoseconds."""
+        """Return the estimated nanoseconds of a pair."""
         weights = self.first.numel() + self.hidden.shape[0] * self.first.shape[1]
         return COUNTER_COST * self.values.shape[2] + WEIGHT_COST * weights
 
     def costs(self) -> np.ndarray:
-        """Of each item."""
+        """Return the estimated nanoseconds of each item."""
         return 0.5 * self.lengths * (self.lengths - 1.0) * self.cost()
 
 
 class _Layers:
-    """The layers of one block of pairs after another, in the same memory."""
+    """The layers of one block of pairs at a time, in reused memory."""
 
     def __init__(self, given: Weights, room: int) -> None:
         self.given = given
@@ -255,8 +266,10 @@ class _Layers:
         self._two = torch.empty_like(self._one)
 
     def run(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """What is seen ``(8·K + 2, pairs)``, and the two layers ``(pairs, 1 or 2, H)``, the second
-        before what the places add to it."""
+        """Return the inputs ``(8·K + 2, pairs)`` and the two layers ``(pairs, 1 or 2, H)``.
+
+        The terms of heads and modifiers are not yet added to the second layer.
+        """
         given, pairs = self.given, int(rows.begin[-1])
         count, units = given.values.shape[2], len(given.hidden)
         seen, one, two = self._seen[:, :pairs], self._one[:pairs], self._two[:pairs]
@@ -279,7 +292,7 @@ class _Layers:
 def _score(
     start: int, stop: int, given: Weights, room: int, blocks: list[Rows], scores: np.ndarray
 ) -> None:
-    """The scores of some of the blocks, none of which has more pairs than there is room for."""
+    """Write the scores of blocks, none of which exceeds the workspace of ``room`` pairs."""
     layers = _Layers(given, room)
     for block in blocks[start:stop]:
         _, _, two = layers.run(block)
@@ -298,9 +311,11 @@ def _score(
 
 @dataclass
 class Gradients:
-    """Of the fields of :class:`Weights`; those of weights have a row for each range of items, so
-    that threads do not wait for each other, and sums depend neither on which is first nor on how
-    many there are."""
+    """Gradients of the fields of :class:`Weights`.
+
+    Gradients of weights have a row for each range of items. Threads then do not wait for each
+    other, and sums depend neither on the order nor on the number of threads.
+    """
 
     values: np.ndarray
     heads: np.ndarray
@@ -327,7 +342,7 @@ def _total(parts: dict[int, Tensor], like: Tensor) -> Tensor:
 def _add_gradients(
     start: int, stop: int, given: Weights, change: np.ndarray, result: Gradients
 ) -> None:
-    """What the items start .. stop−1 add."""
+    """Add the gradients of the items start .. stop−1."""
     rows = Rows.of(start, stop, given.lengths)
     room, units = rows.room(), len(given.hidden)
     layers = _Layers(given, room)
@@ -386,8 +401,8 @@ def _counter_pairs(
     batch, size, _ = given.values.shape
     scores = np.zeros((batch, size, size), dtype=given.values.dtype)
     rows = Rows.of(0, batch, given.lengths)
-    # A product's last digits hang on how many rows it has. So blocks are the same on any number of
-    # threads.
+    # The last digits of a product depend on its number of rows. So blocks are the same for any
+    # number of threads.
     blocks = list(rows.blocks())
     costs = given.cost() * np.array([block.begin[-1] for block in blocks], dtype=float)
     if blocks:
@@ -407,11 +422,11 @@ def _counter_pairs_gradient(
     inner: bool,
     change: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of all arguments but the lengths, in order."""
+    """Return the gradients of all arguments except the lengths, in order."""
     given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
     result = Gradients.of(given)
     along = change.detach().cpu().contiguous().numpy()
-    # Late in training most items are sure of their structure, and their gradients are 0.
+    # Late in training most items have certain structures, and gradients of 0.
     given = replace(given, lengths=np.where(along.any((1, 2)), given.lengths, 0))
     costs = 3 * given.costs()
     parts = ranges(costs)
@@ -469,20 +484,24 @@ def counter_pairs(
     output: Tensor,
     inner: bool = False,
 ) -> Tensor:
-    """Scores ``(B, n, n)``, [h, m]: outputᵀ relu(hiddenᵀ relu(firstᵀ x) + heads[h] + modifiers[m]),
-    0 at padding and wherever no pair is scored.
+    """Return the scores of pairs by the perceptron, ``(B, n, n)``, [h, m].
 
-    values: ``(B, n, K)``, float32 or float64 as all others. Of the places i < j the perceptron has
-        as x, of each of the K in turn: v_j − v_i; the least of v_i … v_{j−1} less v_i, and less
-        v_j; the same of the greatest; all of these between −1 and 1, with what is more cut off;
-        exp(−d²), exp(−4(d − 1)²) and exp(−4(d + 1)²) of d = v_j − v_i; and at the end exp(i − j)
-        and 1.
-    lengths: ``(B,)`` int64; padding is not read.
-    first: ``(8·K + 2, H)`` scores h = i and m = j alone; H columns more score h = j and m = i.
-    hidden: ``(H, H)``. heads, modifiers: ``(B, n, H)``. output: ``(H,)``.
-    inner: leave v_i out of the extremes. Where nothing is between, they count as 1 and −1.
+    A score is outputᵀ relu(hiddenᵀ relu(firstᵀ x) + heads[h] + modifiers[m]), or 0 for padding and
+    for h = m. On a GPU it is computed by torch's operations, in O(B·n²·H) memory.
 
-    On a GPU by torch's operations, in O(B·n²·H) memory.
+    Args:
+        values: ``(B, n, K)``, float32 or float64 like all others. For positions i < j, the input x
+            of the perceptron has for each of the K values: v_j − v_i; the minimum of v_i … v_{j−1}
+            less v_i, and less v_j; and the same for the maximum. All of these are clipped to −1 …
+            1. Then follow exp(−d²), exp(−4(d − 1)²) and exp(−4(d + 1)²) for d = v_j − v_i, and at
+            the end exp(i − j) and 1.
+        lengths: ``(B,)`` int64; padding is not read.
+        first: ``(8·K + 2, H)`` for h = i and m = j alone; with H more columns also for h = j and m
+            = i.
+        hidden: ``(H, H)``.
+        heads, modifiers: ``(B, n, H)``.
+        output: ``(H,)``.
+        inner: leave v_i out of the extremes. Over an empty range they count as 1 and −1.
     """
     score = pairs_by_tensors if values.is_cuda else _counter_pairs
     return score(values, lengths, first, hidden, heads, modifiers, output, inner)
@@ -498,7 +517,7 @@ def pairs_by_tensors(
     output: Tensor,
     inner: bool = False,
 ) -> Tensor:
-    """:func:`counter_pairs` of all pairs at once, on any device."""
+    """Return the scores of :func:`counter_pairs` for all pairs at once, on any device."""
     batch, size, _ = values.shape
     place = torch.arange(size, device=values.device)
     padding = place >= lengths[:, None].to(values.device)

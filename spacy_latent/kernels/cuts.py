@@ -1,6 +1,8 @@
-"""Which averages of heads are averages of trees: a point lies in the hull of all arborescences
-where every set of words is entered from outside by 1 or more (Edmonds 1967), which flows from the
-root tell."""
+"""Membership of averages of heads in the arborescence polytope.
+
+A point is an average of trees if at least 1 enters each set of words from outside (Edmonds 1967).
+Maximum flows from the root check this condition.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,23 @@ from numpy.typing import NDArray
 
 from spacy_latent.kernels.compilation import kernel
 
-# What is left of an arc is rounding.
+# A smaller remaining capacity of an arc is rounding.
 EMPTY = 1e-13
 
 
 @kernel
 def _set_distances(left, sink, distance, queue):
     """Set the number of arcs from the root to each word that is no farther than ``sink``, else −1.
-    RETURNS: whether ``sink`` is reached."""
+
+    Returns:
+        Whether ``sink`` is reached.
+    """
     nodes = left.shape[0]
     distance[:] = -1
     distance[0] = 0
     for k in range(nodes):
         queue[k] = k
-    # After the last are those that nothing led to yet.
+    # The entries of the queue from ``last`` on have not been reached yet.
     first, last = 0, 1
     while first < last and distance[sink] < 0:
         node = queue[first]
@@ -38,7 +43,7 @@ def _set_distances(left, sink, distance, queue):
 
 @kernel
 def _set_upstream(left, sink, upstream, queue):
-    """Set from which words something leads to ``sink``, and that itself."""
+    """Mark ``sink`` and all words from which the residual graph leads to it."""
     nodes = left.shape[0]
     upstream[:] = False
     upstream[sink] = True
@@ -59,7 +64,11 @@ def _set_upstream(left, sink, upstream, queue):
 
 @kernel
 def _flow_on(left, sink, distance, before, place):
-    """Take from ``left`` a flow to ``sink`` that blocks all shortest paths. RETURNS: how much."""
+    """Subtract from ``left`` a flow to ``sink`` that blocks all shortest paths.
+
+    Returns:
+        The amount of flow.
+    """
     nodes = left.shape[0]
     place[:] = 1
     flow, node = 0.0, 0
@@ -72,7 +81,7 @@ def _flow_on(left, sink, distance, before, place):
             node = sink
             while node:
                 left[before[node], node] -= room
-                # What has flowed may flow back.
+                # Flow may be reversed later.
                 left[node, before[node]] += room
                 node = before[node]
             flow += room
@@ -96,19 +105,23 @@ def _flow_on(left, sink, distance, before, place):
 def entered_too_little(
     mean: NDArray[np.float64], tolerance: float, inside: NDArray[np.bool_]
 ) -> int:
-    """Find sets of words that are entered by less than 1, from how much can flow from the root to
-    a word, by blocking flows (Dinic 1970): by the theorem of the least cut there is such a set
-    with a word where less than 1 can flow to it. Where 1 can, the word is in no such set, and for
-    what is left as good as the root, of which it becomes a part (Padberg and Rinaldi 1990). Of all
-    sets with the least cut the smallest and the largest are given: where words are alike, those
-    between are many.
+    """Find sets of words that are entered by less than 1, by maximum flows from the root.
 
-    mean: ``(n+1, n+1)``, ``[head, modifier]``, what each arc can carry, at least 0; column 0 and
-        the diagonal are 0.
-    tolerance: how much less than 1 will do.
-    inside: ``(2n, n+1)``, written: which nodes are in each set.
-    RETURNS: how many sets were found: none where there is none. A word that is in one is asked for
-        no other.
+    Flows are blocking flows (Dinic 1970). If less than 1 can flow to a word, the minimum cut is
+    such a set with that word. If 1 can flow to it, no such set contains the word. For the remaining
+    words it is then equivalent to the root and merged with it (Padberg and Rinaldi 1990). Of all
+    sets with the minimum cut, the smallest and the largest are returned. If words are similar,
+    there are many sets between these two.
+
+    Args:
+        mean: ``(n+1, n+1)``, ``[head, modifier]``, capacity of each arc, at least 0; column 0 and
+            the diagonal are 0.
+        tolerance: the allowed difference from 1.
+        inside: ``(2n, n+1)``, written: the nodes of each set.
+
+    Returns:
+        The number of sets, 0 if the point is an average of trees. No other set is searched for a
+        word that is already in one.
     """
     nodes = mean.shape[0]
     arcs, left = mean.copy(), np.empty((nodes, nodes))
@@ -124,7 +137,7 @@ def entered_too_little(
                 sink, most = k, arcs[0, k]
         if sink == 0:
             return count
-        # Mostly the root's own arc is enough.
+        # In most cases the root's own arc is enough.
         flow = most if most >= 1.0 - tolerance else 0.0
         if flow == 0.0:
             left[:] = arcs

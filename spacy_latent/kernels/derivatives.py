@@ -1,7 +1,7 @@
-"""Which derivatives there are of what kernels compute, and an error where torch asks for others.
+"""The derivatives that kernels have, and errors if torch asks for others.
 
-torch takes what it has not recorded for a constant: a second derivative that is missing would be 0,
-and so would one in forward mode, without a word.
+torch treats as constant everything it has not recorded. Without these errors a missing second
+derivative, or one in forward mode, would silently be 0.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ OF_SPARSEMAP = "sparsemap can be differentiated once"
 
 
 def last_derivative(said: str) -> Callable[[Backward], Backward]:
-    """Decorate the backward of a function or an operator, whose gradients have none themselves.
+    """Decorate the backward pass of a function or an operator that is only once differentiable.
 
-    Where they are to be differentiated (``create_graph``) they depend on what was given and on the
-    tensors that ``ctx`` has saved, among which has to be what the function is of; and to
-    differentiate them raises NotDifferentiable. Else nothing is done.
+    With ``create_graph``, the gradients depend on the incoming gradients and on the tensors that
+    ``ctx`` has saved. These must include all differentiable inputs. Differentiating the gradients
+    again raises NotDifferentiable. Without ``create_graph`` the decorator does nothing.
 
-    said: how often what can be differentiated, a sentence without its end.
+    Args:
+        said: how often the function can be differentiated, as a sentence without a period.
     """
 
     def decorate(backward: Backward) -> Backward:
@@ -41,7 +42,7 @@ def last_derivative(said: str) -> Callable[[Backward], Backward]:
         def run(ctx: Any, *gradients: Tensor | None) -> Gradients:
             with torch.no_grad():
                 found = backward(ctx, *gradients)
-            # The saved tensors are not asked for before: someone may have written to them since.
+            # The saved tensors are not read earlier, since they may have been written to since.
             if not torch.is_grad_enabled():
                 return found
             given = (*ctx.saved_tensors, *gradients)
@@ -64,7 +65,7 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def forward(said: str, gradient: Tensor, *sources: Tensor) -> Tensor:
-        # Nobody could write to what is given back as it came.
+        # A returned input could be written to in place, so it is cloned.
         return gradient.clone()
 
     @staticmethod
@@ -83,26 +84,33 @@ class _Last(torch.autograd.Function):
         )
 
 
-# Of torch.func, which has no public way to ask. Without it nothing looks transformed.
+# Internals of torch.func, which has no public function for this. Without them no tensor counts as
+# transformed.
 transforms = getattr(torch._C, "_functorch", None)
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func runs. False where torch compiles what is done."""
+    """Return whether a transform of torch.func is active, and torch does not compile."""
     if transforms is None or torch.compiler.is_compiling():
         return False
     return transforms.maybe_current_level() is not None
 
 
 def tangent_of(values: Tensor) -> Tensor | None:
-    """That of a tensor in forward mode; None where there is none, and nearly always at once."""
+    """Return the tangent of a tensor in forward mode, or None if it has none.
+
+    Without forward mode the function returns at once.
+    """
     if getattr(forward_ad, "_current_level", 0) < 0:
         return None
     return forward_ad.unpack_dual(values).tangent
 
 
 def refuse_tangents(name: str, *values: object) -> None:
-    """Raise NotDifferentiable for a tensor with a tangent, of what has no rule for it."""
+    """Raise NotDifferentiable if a value has a tangent.
+
+    It is called by functions without a rule for forward mode.
+    """
     if any(isinstance(one, Tensor) and tangent_of(one) is not None for one in values):
         raise NotDifferentiable(
             f"{name} has no derivative in forward mode (torch.func.jvp, dual numbers). Take its "
@@ -111,7 +119,7 @@ def refuse_tangents(name: str, *values: object) -> None:
 
 
 def refuse_forward_over_reverse(name: str) -> NoReturn:
-    """Raise NotDifferentiable for forward mode inside of what reverse mode has recorded."""
+    """Raise NotDifferentiable for forward mode over a function recorded in reverse mode."""
     raise NotDifferentiable(
         f"{name}: there is no derivative in forward mode of one in reverse mode, which "
         "torch.func.hessian takes. Use torch.func.jacrev twice, or "

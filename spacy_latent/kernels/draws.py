@@ -1,6 +1,9 @@
-"""Random draws inside kernels. A state is an array of one uint64, not 0, of each item: so an item's
-draws do not depend on threads. Which of the two generators a structure uses stays as it is, since
-another one draws other samples from the same seed."""
+"""Random generators for use inside kernels.
+
+The state is an array of one uint64, not 0, for each item. An item's draws therefore do not depend
+on threads. There are two generators. A structure must always keep the same one, since the other
+gives other samples for the same seed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from spacy_latent.kernels.compilation import kernel
 
 @kernel
 def uniform(state):
-    """Uniform in [0, 1) by xorshift64*."""
+    """Return a uniform number in [0, 1) by xorshift64*."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -24,7 +27,7 @@ def uniform(state):
 
 @kernel
 def uniform_of_splitmix(state):
-    """Uniform in [0, 1) by SplitMix64 (Steele et al. 2014)."""
+    """Return a uniform number in [0, 1) by SplitMix64 (Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -35,7 +38,7 @@ def uniform_of_splitmix(state):
 
 @kernel
 def choose(log_weights, count, state):
-    """An index with probability proportional to exp(log_weights)."""
+    """Return an index with probability proportional to exp(log_weights)."""
     top = -np.inf
     for i in range(count):
         top = max(top, log_weights[i])

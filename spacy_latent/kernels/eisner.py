@@ -1,10 +1,10 @@
-"""The best projective dependency tree of one sentence (Eisner 1996), O(n³).
+"""The best projective dependency tree of one sentence (Eisner 1996), in O(n³).
 
-Charts are ``(nodes, stride)``, ``[left end, right end]``. A *complete* span has found all modifiers
-of its head on that side; an *incomplete* one is a head, a modifier and what lies between them. Rows
-are filled from the last to the first, and a finished cell is pushed into all wider spans of its row
-at once: every inner loop is an element-wise maximum over contiguous rows. The arguments of the
-maxima are found only for the cells of the best tree, while tracing back.
+Charts are ``(nodes, stride)``, ``[left end, right end]``. A *complete* span has all modifiers of
+its head on that side. An *incomplete* span is a head, a modifier and the tokens between them. Rows
+are filled from the last to the first. A finished cell is at once pushed into all longer spans of
+its row, so every inner loop is an element-wise maximum over contiguous rows. The arguments of the
+maxima are computed during backtracking, and only for the cells of the best tree.
 """
 
 from __future__ import annotations
@@ -29,35 +29,39 @@ from spacy_latent.kernels.vector import LANES
 
 BETWEEN, TO_RIGHT, TO_LEFT, RIGHT, LEFT = range(5)
 CHARTS = 5
-# Over the right end of spans that start at i and are split at k, see kernels.row_numbers.
+# Joins over the right end of spans that start at i and are split at k (see kernels.row_numbers).
 JOINS = [(BETWEEN, LEFT, RIGHT), (RIGHT, RIGHT, TO_RIGHT), (LEFT, TO_LEFT, LEFT)]
 _push = pushes_of(JOINS)
 
 
 @kernel(inline="always")
 def chart_stride(n: int) -> int:
-    """Length of a row of a chart over n tokens and the root: whole vectors."""
+    """Return the length of a row of a chart over n tokens and the root, in whole vectors."""
     return (n + LANES) // LANES * LANES
 
 
 @kernel
 def integer_workspace_size(n: int) -> int:
-    """Elements of int32 that :func:`best_projective_tree` needs for n tokens."""
+    """Return the int32 elements that :func:`best_projective_tree` needs for n tokens."""
     return 6 * (n + 2)
 
 
 @kernel
 def float_workspace_size(n: int) -> int:
-    """Elements of float64 that :func:`best_projective_tree` needs for n tokens."""
+    """Return the float64 elements that :func:`best_projective_tree` needs for n tokens."""
     return CHARTS * (n + 2) * chart_stride(n)
 
 
 @kernel(forceinline=True)
 def fill_spans(number, n, first):
-    """Fill the charts of spans over the nodes from ``first`` to n, in which is what an empty sum
-    is. Of row n + 1, which is read where nothing lies between, only that is needed.
+    """Fill the charts of spans over the nodes from ``first`` to n.
 
-    number: of kernels.row_numbers; its weights are those of arcs, [head, modifier].
+    The charts must be filled with the empty sum. Row n + 1 is read for spans with no token between
+    their ends, and only needs the empty sum.
+
+    Args:
+        number: a number type of kernels.row_numbers; its weights are those of arcs, [head,
+            modifier].
     """
     for i in range(n, first - 1, -1):
         write(number, RIGHT, i, i, one(number))
@@ -69,9 +73,9 @@ def fill_spans(number, n, first):
             to_left = times_weight(number, reach, BETWEEN, i, k, k, i) if i > 0 else nothing(number)
             write(number, TO_RIGHT, i, k, to_right)
             write(number, TO_LEFT, i, k, to_left)
-            # Cells are written by whole vectors only: reading a vector soon after one number in it
-            # was written waits. So right[i, k] gets its arc in the loop, from right[k, k], and
-            # left[i, k] when the row is done. What lies left of k there is that of an empty sum.
+            # Cells are only written as whole vectors, since reading a vector soon after one of its
+            # numbers was written stalls. So right[i, k] gets its arc in the loop, from right[k, k],
+            # and left[i, k] when the row is done. Entries left of k are the empty sum there.
             right = plus(number, read(number, RIGHT, i, k), to_right)
             left = plus(number, read(number, LEFT, i, k), to_left)
             following, totals = (k + 1, k, k), (right, to_right, left)
@@ -97,14 +101,17 @@ def best_projective_tree(
 ) -> bool:
     """Write the heads of the highest-scoring projective tree over tokens 1..n, node 0 the root.
 
-    scores: ``(n+1, n+1)`` float64, C-contiguous, ``[head, modifier]``; −inf forbids an arc. The
-        diagonal and column 0 are not read. No NaN, no +inf.
-    single_root: exactly one token is attached to the root.
-    heads: ``(n+1,)`` int32, written; ``heads[0]`` is −1. Of equally good trees the same one is
-        found each time.
-    integer_workspace, float_workspace: scratch of at least :func:`integer_workspace_size` int32 and
-        :func:`float_workspace_size` float64, C-contiguous; what they hold does not matter.
-    RETURNS: whether there is such a tree; if not, ``heads`` is undefined.
+    Args:
+        scores: ``(n+1, n+1)`` float64, C-contiguous, ``[head, modifier]``; −inf forbids an arc. The
+            diagonal and column 0 are not read. No NaN, no +inf.
+        single_root: whether exactly one token is attached to the root.
+        heads: ``(n+1,)`` int32, written; ``heads[0]`` is −1. Ties are always broken in the same
+            way.
+        integer_workspace, float_workspace: at least :func:`integer_workspace_size` int32 and
+            :func:`float_workspace_size` float64, C-contiguous, uninitialised.
+
+    Returns:
+        Whether there is such a tree. If not, ``heads`` is undefined.
     """
     heads[0] = -1
     if n == 0:
@@ -116,7 +123,8 @@ def best_projective_tree(
     first = 1 if single_root else 0
     _fill(scores, n, first, charts)
 
-    # Spans to open: their two ends, and whether the head is at the left (1) or the right (0).
+    # Stack of spans to open: their two ends, and whether the head is at the left (1) or the right
+    # (0).
     depth = 0
     if single_root:
         root, best = 0, -np.inf

@@ -1,6 +1,8 @@
-"""The best projective trees of LANES sentences side by side, see kernels.lanes: the algorithm of
-kernels.eisner with charts and pairs of rows as in kernels.inside_outside_lanes, which fills them
-with sums and derivatives by the same loop."""
+"""The best projective trees of LANES sentences at a time in SIMD lanes (see kernels.lanes).
+
+The algorithm is the same as in kernels.eisner. Charts and pairs of rows are laid out as in
+kernels.inside_outside_lanes, which uses the same loop for sums and derivatives.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from spacy_latent.kernels.lane_numbers import (
 from spacy_latent.kernels.lanes import interleave_row, lanes_shape
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
-# After WEIGHT.
+# Chart numbers after WEIGHT.
 RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(1, 5)
 CHARTS = 5
 
@@ -33,7 +35,7 @@ _dots = dots_of_rows([(RIGHT, LEFT), (TO_RIGHT, RIGHT), (LEFT, TO_LEFT)], 1)
 
 @kernel
 def charts_of_trees(n):
-    """Workspace for LANES sentences of at most n tokens."""
+    """Return a workspace for LANES sentences of at most n tokens."""
     rows, columns = lanes_shape(n)
     room = aligned_empty(CHARTS * rows * columns * LANES)
     return room.reshape((CHARTS, rows, columns, LANES))
@@ -41,7 +43,11 @@ def charts_of_trees(n):
 
 @kernel(forceinline=True)
 def _arcs(number, i, j, between):
-    """Write both arcs of a span, from the total of what lies between. RETURNS: their cells."""
+    """Write both arcs of a span, from the total between its ends.
+
+    Returns:
+        Their cells.
+    """
     to_right = write_weighted(number, TO_RIGHT, i, j, between, i, j)
     to_left = write_weighted(number, TO_LEFT, i, j, between, j, i)
     return to_right, to_left
@@ -69,8 +75,10 @@ def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m
 
 @kernel
 def fill_spans(number, last, first):
-    """Fill the first five charts for the nodes first .. last, an even number; of any number of
-    kernels.lane_numbers."""
+    """Fill the first five charts for the nodes first .. last, an even number.
+
+    ``number`` is any number type of kernels.lane_numbers.
+    """
     columns = columns_of(number)
     for i in range(last - 1, first - 1, -2):
         m, above = i + 1, i * columns
@@ -104,13 +112,17 @@ def fill_spans(number, last, first):
 
 @kernel
 def trace(charts, lane, n, first, heads, stack):
-    """Write the heads of a lane's best tree. RETURNS: whether there is one."""
+    """Write the heads of a lane's best tree.
+
+    Returns:
+        Whether there is one.
+    """
     right, left = charts[RIGHT], charts[LEFT]
     to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
     heads[0] = -1
     if n == 0:
         return True
-    # Spans to open: their two ends, and whether the head is at the left (1) or the right (0).
+    # Stack of spans to open: their two ends, and whether the head is at the left.
     if first == 1:
         root, best = 0, -np.inf
         for r in range(1, n + 1):
@@ -133,7 +145,7 @@ def trace(charts, lane, n, first, heads, stack):
         i, j = stack[3 * depth], stack[3 * depth + 1]
         if i == j:
             continue
-        # What made a maximum is equal to it; charts are read along their rows.
+        # The argument of a maximum equals it. Charts are read along their rows.
         if stack[3 * depth + 2] == 1:
             best, k = right[i, j, lane], i + 1
             while k < j and to_right[i, k, lane] + right[j, k, lane] != best:
@@ -162,17 +174,18 @@ def trace(charts, lane, n, first, heads, stack):
 
 @kernel
 def set_scores(charts, matrices, sizes, longest, rows):
-    """Write the scores of all sentences.
+    """Write the scores of all sentences to the charts.
 
-    matrices: ``(LANES, room)`` float64: of each sentence with n tokens the first (n + 1)² numbers,
-        [head, modifier]; column 0 and the diagonal are −inf. Room for as many of the longest, and
-        LANES more.
-    sizes, longest: as in :func:`best_trees_beside`.
-    rows: ``(2, LANES)`` int64, workspace.
+    Args:
+        matrices: ``(LANES, room)`` float64. A sentence with n tokens has the first (n + 1)²
+            numbers, [head, modifier]; column 0 and the diagonal are −inf. Each row has the capacity
+            of the longest sentence and LANES more numbers.
+        sizes, longest: as in :func:`best_trees_beside`.
+        rows: ``(2, LANES)`` int64, workspace.
     """
     chart, source = charts[WEIGHT], matrices.reshape(-1)
     starts, limits = rows[0], rows[1]
-    # The node after the last may be worked on, see :func:`best_trees_beside`.
+    # The node after the last may be computed too (see :func:`best_trees_beside`).
     nodes = longest + 2
     for h in range(nodes):
         for lane in range(LANES):
@@ -184,13 +197,16 @@ def set_scores(charts, matrices, sizes, longest, rows):
 
 @kernel
 def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved):
-    """The best trees of LANES sentences, those that kernels.eisner finds.
+    """Write the best trees of LANES sentences, with the same result as kernels.eisner.
 
-    sizes: tokens of each; −1 for no sentence. longest: the largest, not 0.
-    charts: of :func:`charts_of_trees` for as many tokens or more; the scores are kept.
-    heads: ``(LANES, S)`` int32, S above each size, written; solved: ``(LANES,)``, written: whether
-        there is a tree.
-    stack: 6·S int32, workspace.
+    Args:
+        sizes: tokens of each; −1 for no sentence.
+        longest: the largest size, not 0.
+        charts: a workspace from :func:`charts_of_trees` for at least as many tokens; the scores are
+            kept.
+        heads: ``(LANES, S)`` int32, S above each size, written.
+        solved: ``(LANES,)``, written: whether there is a tree.
+        stack: 6·S int32, workspace.
     """
     first = 1 if single_root else 0
     fill_spans(Maxima(charts), longest + (longest + 1 - first) % 2, first)

@@ -1,17 +1,18 @@
-"""How probably a walk over heads escapes to the root before it comes to a token, for all pairs of
-tokens and without subtraction.
+"""Probabilities that a walk over heads reaches the root before a token, for all pairs of tokens.
 
-The walk goes from a token m to its head h with probability w[h, m] / Σ w[·, m]. To take tokens out
-of the graph by the elimination of Grassmann, Taksar and Heyman (1985) leaves the walks among the
-others as they were. If token k is the only one left, the weight of its arc to the root is 1 / B[k,
-k], where B is the inverse of the Laplacian, and 1 − B[k, h] / B[k, k] is the probability that a
-walk from h comes to the root before k. So each token must be the last one left in an order of its
-own: of a set of tokens take out the first half and go on with the second, then the second and go on
-with the first, which together is work for 4/3·n³ products, little more than the inverse takes. All
-numbers that are added are positive, so each result, however small, is right to its last digits.
+The walk goes from a token m to its head h with probability w[h, m] / Σ w[·, m]. The elimination of
+Grassmann, Taksar and Heyman (1985) removes tokens from the graph without a subtraction. It does not
+change the walks among the remaining tokens. If token k is the only one left, the weight of its arc
+to the root is 1 / B[k, k], and B is the inverse of the Laplacian. 1 − B[k, h] / B[k, k] is the
+probability that a walk from h reaches the root before k.
 
-Sets are of whole blocks of LANES tokens. A single block is solved with another token left in each
-lane of a vector.
+So each token must be the last one in some order of elimination. A recursion over sets of tokens
+does this. It eliminates the first half of a set and continues with the second, then the reverse. In
+all this takes 4/3·n³ products, little more than the inverse. All summands are positive, so each
+result is accurate to its last digits, however small.
+
+Sets consist of whole blocks of LANES tokens. The last block is solved in a vector: each lane keeps
+another token.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from spacy_latent.kernels.vector import (
     vector_of,
 )
 
-# Weights below 1e−308 are lost; a pivot above this cannot miss them.
+# Weights below 1e−308 are lost; they cannot matter in a pivot above this.
 SMALLEST_PIVOT = 1e-150
-# What a tile of a product starts from: what stands there, or a column of the left factor, the one
-# after those that are multiplied.
+# Initial value of a tile of a product: the entries of the target, 0, or the column of the left
+# factor after the multiplied ones.
 GIVEN, NOTHING, COLUMN = range(3)
 
 
 def _address(builder: Any, array: Any, i: Any, j: Any) -> Any:
-    """Of a number in a contiguous matrix."""
+    """Return the address of a number in a contiguous matrix."""
     width = builder.extract_value(array.shape, 1)
     return builder.gep(array.data, [builder.add(builder.mul(i, width), j)])
 
@@ -59,7 +60,7 @@ def _times_plus(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _lane(k: int) -> Any:
-    """True in one lane."""
+    """Return a mask that is true in one lane."""
     return ir.Constant(ir.VectorType(ir.IntType(1), LANES), [int(i == k) for i in range(LANES)])
 
 
@@ -76,12 +77,14 @@ def _total(builder: Any, values: list[Any]) -> Any:
 
 
 def _tile(rows: int, vectors: int, turned: bool = False) -> Any:
-    """A compiled function of (start, a, ai, aj, b, bi, bj, c, ci, cj, n):
+    """Return a compiled function of (start, a, ai, aj, b, bi, bj, c, ci, cj, n).
+
+    It computes
 
         c[ci + r, cj + s] = start + Σ_{k < n} a[ai + r, aj + k] · b[bi + k, bj + s]
 
-    for r below ``rows`` and s below ``vectors`` · LANES, or with the transpose of a; of contiguous
-    float64 matrices. All of it is kept in registers, and written last: c may be b.
+    for r below ``rows`` and s below ``vectors`` · LANES, or with the transpose of a. Matrices are
+    contiguous float64. The tile stays in registers and is written last, so c may be b.
     """
 
     def build(
@@ -172,8 +175,10 @@ _turned_4, _turned_3, _turned_2, _turned_1 = (
 
 @kernel
 def product(start, a, ai, aj, b, bi, bj, c, ci, cj, rows, n, columns):
-    """As :func:`_tile`, of whole blocks of ``rows`` and ``columns``; of more than 3 · LANES columns
-    c must not be b."""
+    """Multiply as :func:`_tile` does, for whole blocks of ``rows`` and ``columns``.
+
+    With more than 3 · LANES columns, c must not be b.
+    """
     j = 0
     while columns - j > 3 * LANES:
         for i in range(0, rows, 4):
@@ -191,7 +196,7 @@ def product(start, a, ai, aj, b, bi, bj, c, ci, cj, rows, n, columns):
 
 @kernel
 def turned_product(start, a, ai, aj, b, bi, bj, c, ci, cj, rows, n, columns):
-    """As :func:`product`, with the transpose of a."""
+    """Multiply as :func:`product` does, with the transpose of a."""
     j = 0
     while columns - j > 3 * LANES:
         for i in range(0, rows, 4):
@@ -209,7 +214,7 @@ def turned_product(start, a, ai, aj, b, bi, bj, c, ci, cj, rows, n, columns):
 
 @kernel
 def _multiply_block(inverse, x, i, j, end):
-    """x[i:i + LANES, j:end] = inverseᵀ · x[i:i + LANES, j:end]."""
+    """Write x[i:i + LANES, j:end] = inverseᵀ · x[i:i + LANES, j:end]."""
     while j < end:
         if end - j >= 3 * LANES:
             _turned_3(NOTHING, inverse, 0, 0, x, i, j, x, i, j, LANES)
@@ -226,8 +231,10 @@ def _multiply_block(inverse, x, i, j, end):
 def _copy_block(
     typingctx: Any, a: Any, i: Any, j: Any, k: Any, l: Any, rows: Any, columns: Any
 ) -> Any:
-    """a[k:k + rows, l:l + columns] = a[i:i + rows, j:j + columns], of whole vectors of a contiguous
-    float64 matrix, which have no rows in common."""
+    """Copy a[i:i + rows, j:j + columns] to a[k:k + rows, l:l + columns].
+
+    Rows are whole vectors of a contiguous float64 matrix. The two blocks have no rows in common.
+    """
     number = types.int64
     signature = types.none(a, number, number, number, number, number, number)
 
@@ -251,10 +258,16 @@ def _copy_block(
 def _invert_block(
     typingctx: Any, x: Any, i: Any, j: Any, end: Any, inverse: Any, pivots: Any
 ) -> Any:
-    """Write the transpose of the inverse of the Laplacian of LANES tokens, whose weights start at
-    x[i, j], with all the weights that follow, up to x[:, end], as those of their root; and what
-    each token was divided by. x: contiguous, float64; inverse: ``(LANES, LANES)``; pivots:
-    ``(LANES,)``."""
+    """Write the transposed inverse of the Laplacian of LANES tokens, and their pivots.
+
+    Their weights start at x[i, j]. All following weights, up to x[:, end], count as arcs to their
+    root.
+
+    Args:
+        x: contiguous, float64.
+        inverse: ``(LANES, LANES)``, written.
+        pivots: ``(LANES,)``, written.
+    """
     number = types.int64
     signature = types.none(x, number, number, number, inverse, pivots)
 
@@ -288,7 +301,7 @@ def _invert_block(
             pivot = builder.extract_element(_total(builder, [exits, *columns[k + 1 :]]), at)
             found = builder.insert_element(found, pivot, at)
             share = broadcast(builder, builder.fdiv(one, pivot))
-            # Of the token itself nothing is left but its own share.
+            # The row of the token itself keeps only its own share.
             passing = builder.select(lane, ones, columns[k])
             for m, column in enumerate([*columns, exits]):
                 if m == k:
@@ -322,12 +335,15 @@ def _solve_block(
     smallest: Any,
     pivots: Any,
 ) -> Any:
-    """Of LANES tokens, whose weights start at x[i, 0] and those of the root at x[i, LANES], write
-    escapes[lo + h, lo + k], and the weight of the arc to the root of k if it alone is left to
-    exits[lo + k].
+    """Write the escapes and exits of LANES tokens.
 
-    counted: 1, or 0 with a single root. smallest: written: the least that was divided by, for each
-    k. pivots: written: what was divided by for k = 0, with its exit as its own.
+    Weights of the tokens start at x[i, 0], and of the root at x[i, LANES]. escapes[lo + h, lo + k]
+    is written, and to exits[lo + k] the weight of the arc from k to the root if only k is left.
+
+    Args:
+        counted: 1, or 0 with a single root.
+        smallest: written: the smallest pivot for each k.
+        pivots: written: the pivots for k = 0, with the exit of k = 0 as its own.
     """
     number = types.int64
     signature = types.none(x, number, types.float64, escapes, number, exits, smallest, pivots)
@@ -392,9 +408,14 @@ def _solve_block(
 
 @kernel
 def _eliminate_blocks(x, i, blocks, width, counted, single_root, inverse, pivots):
-    """Take the first tokens of x[i:, :width] out of the graph: in their rows, the weights of all
-    columns after theirs, of which the root's are the last, become probabilities of coming there
-    first. RETURNS: Σ log of what was divided by, if ``counted``; NaN where that is too small."""
+    """Eliminate the first tokens of x[i:, :width] from the graph.
+
+    In their rows, the weights of all later columns, with the root's as the last, become
+    probabilities of reaching these first.
+
+    Returns:
+        Σ log of the pivots, if ``counted``; NaN if a pivot is too small.
+    """
     total = 0.0
     for k in range(blocks):
         begin = LANES * k
@@ -418,7 +439,10 @@ def _eliminate_blocks(x, i, blocks, width, counted, single_root, inverse, pivots
 
 @kernel
 def log_of_product(values):
-    """Of LANES numbers of any size: pairs of them neither overflow nor underflow."""
+    """Return the logarithm of a product of LANES numbers of any magnitude.
+
+    Products of pairs neither overflow nor underflow.
+    """
     total = 0.0
     for k in range(0, LANES, 2):
         total += math.log(values[k] * values[k + 1])
@@ -427,7 +451,7 @@ def log_of_product(values):
 
 @kernel
 def room_shape(n):
-    """Of the matrix that :func:`escape_probabilities` needs for n tokens."""
+    """Return the shape of the matrix that :func:`escape_probabilities` needs for n tokens."""
     blocks = max(1, (n + LANES - 1) // LANES)
     rows, own = 0, blocks
     while own > 1:
@@ -438,18 +462,24 @@ def room_shape(n):
 
 @kernel
 def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
-    """Write escapes[h, m], the probability that a walk over heads from h comes to the root before
-    m, for m ≠ h, and 0 for m = h; and exits[m], the weight of the arc of m to the root if all other
-    tokens are taken out of the graph.
+    """Write the escape probabilities and exits of all tokens.
 
-    With a single root, in the limit of small weights of the root's arcs, in their unit.
+    escapes[h, m] is the probability that a walk over heads from h reaches the root before m, and 0
+    for m = h. exits[m] is the weight of the arc from m to the root after all other tokens are
+    eliminated. With a single root, they are the limits for small weights of the root's arcs, in the
+    unit of these weights.
 
-    room: ``room_shape(n)``; its first rows the tokens' weights, [modifier, head], with the root's
-        after those of the last block, nothing but zeros after it, and on the diagonal anything.
-        Tokens from n up to whole blocks must have a head, and be that of none. Overwritten.
-    stack: ``(64, 4)`` int64, scratch: ``(LANES + 2, LANES)`` workspaces.
-    escapes, exits: of whole blocks; what stands at tokens from n on means nothing.
-    RETURNS: log Z, or NaN where something was too small to be divided by.
+    Args:
+        room: ``room_shape(n)``. Its first rows are the tokens' weights, [modifier, head]. The
+            root's weights follow those of the last block, then only zeros. The diagonal may be
+            anything. Padding tokens from n up to whole blocks must have a head and be the head of
+            no token. Overwritten.
+        stack: ``(64, 4)`` int64 workspace.
+        scratch: ``(LANES + 2, LANES)`` workspace.
+        escapes, exits: written, in whole blocks; entries for tokens from n on have no meaning.
+
+    Returns:
+        log Z, or NaN if a pivot was too small.
     """
     blocks = (n + LANES - 1) // LANES
     inverse, pivots, smallest = scratch[:LANES], scratch[LANES], scratch[LANES + 1]
@@ -471,7 +501,7 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
         middle, width = (lo + hi) // 2, LANES * (hi - lo + 1)
         y = x + LANES * (hi - lo)
         if phase > 0:
-            # What is left was solved; go back to what was taken out.
+            # The rest has been solved. Go back to the eliminated tokens.
             gone, stop, left, size = (lo, middle, middle, hi - middle)
             if phase == 2:
                 gone, stop, left, size = (middle, hi, lo, middle - lo)
@@ -487,7 +517,7 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
         others = LANES * (hi - middle)
         if phase == 1:
             gone, size, left, others = left, others, 0, size
-        # The columns of what is taken out, of what is left, of the root.
+        # The columns of the eliminated tokens, of the remaining tokens, of the root.
         _copy_block(room, x + gone, gone, y, 0, size, size)
         _copy_block(room, x + gone, left, y, size, size, others)
         _copy_block(room, x + gone, width - LANES, y, width - LANES, size, LANES)
@@ -514,8 +544,11 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
 
 @intrinsic
 def turn_to(typingctx: Any, matrix: Any, begin: Any, size: Any, result: Any) -> Any:
-    """Write the transpose of ``size`` rows from ``begin`` on, and as many columns from 0 on, whole
-    blocks of LANES, to a matrix of any width; both contiguous, of float64."""
+    """Write the transpose of ``size`` rows from ``begin`` on, and as many columns from 0 on.
+
+    They are whole blocks of LANES. The result may have any width. Both matrices are contiguous
+    float64.
+    """
     signature = types.none(matrix, types.int64, types.int64, result)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -552,9 +585,11 @@ def column_weights(
     tops: Any,
     best: Any,
 ) -> Any:
-    """Write weights[h, c] = exp(scores[h, j + c] − tops[c]) with tops[c] the largest of a column,
-    which best[c] is the first to have, 0 in place of −inf. All contiguous, of float64, ``columns``
-    whole vectors; without NaN and +inf."""
+    """Write weights[h, c] = exp(scores[h, j + c] − tops[c]), with tops[c] the maximum of a column.
+
+    best[c] is the first row with the maximum. A maximum of −inf counts as 0. All arrays are
+    contiguous float64 without NaN and +inf, and ``columns`` is a number of whole vectors.
+    """
     number = types.int64
     signature = types.none(scores, number, number, number, weights, tops, best)
 
@@ -601,9 +636,11 @@ def column_weights(
 def write_probabilities(
     typingctx: Any, weights: Any, escapes: Any, inverse: Any, n: Any, total: Any, out: Any
 ) -> Any:
-    """Write out[h, m + 1] = weights[h, m] · inverse[m] · escapes[h − 1, m], or without the last for
-    the root h = 0; and total[m] = Σ_h weights[h, m] · inverse[m]. For n of at least LANES; out:
-    float32 or float64."""
+    """Write out[h, m + 1] = weights[h, m] · inverse[m] · escapes[h − 1, m].
+
+    For the root h = 0 the last factor is left out. total[m] = Σ_h weights[h, m] · inverse[m] is
+    written too. n is at least LANES, and out is float32 or float64.
+    """
     signature = types.none(weights, escapes, inverse, types.int64, total, out)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -641,7 +678,7 @@ def write_probabilities(
 
 
 def _put(builder: Any, kind: Any, array: Any, i: Any, j: Any, value: Any) -> None:
-    """A vector to a matrix of float32 or float64."""
+    """Store a vector in a matrix of float32 or float64."""
     vector = vector_of(kind)
     if vector != VECTOR:
         value = builder.fptrunc(value, vector)
@@ -650,7 +687,7 @@ def _put(builder: Any, kind: Any, array: Any, i: Any, j: Any, value: Any) -> Non
 
 
 def _get(builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
-    """A vector of a matrix of float32 or float64."""
+    """Load a vector from a matrix of float32 or float64."""
     vector = vector_of(kind)
     place = builder.bitcast(_address(builder, array, i, j), vector.as_pointer())
     value = builder.load(place, align=4)
@@ -669,10 +706,12 @@ def read_change(
     change: Any,
     total: Any,
 ) -> Any:
-    """Write e[h, m] = weights[h, m] · inverse[m] · (along[h, m + 1] − common[m]) to change[h − 1,
-    m], of the root h = 0 to change[n, m], and total[m] = Σ_h e[h, m], with a single root without
-    it. What stands along an arc of weight 0 is not read. For n of at least LANES; along: float32 or
-    float64."""
+    """Write e[h, m] = weights[h, m] · inverse[m] · (along[h, m + 1] − common[m]) and its sums.
+
+    e[h, m] is written to change[h − 1, m], or to change[n, m] for the root h = 0. total[m] = Σ_h
+    e[h, m], without the root if there is a single root. ``along`` is not read at arcs of weight 0.
+    n is at least LANES, and along is float32 or float64.
+    """
     number = types.int64
     signature = types.none(weights, inverse, along, common, number, number, change, total)
 
@@ -730,13 +769,15 @@ def write_change(
     total: Any,
     out: Any,
 ) -> Any:
-    """Write out[h, m + 1] = weights[h, m] · inverse[m] · (escapes[h − 1, m] · (along[h, m + 1] −
-    common[m]) − both[h − 1, m] + diagonal[m]), or 0 where h is best[m] or the weight is 0; and
-    total[m], their sum over h.
+    """Write the change of the marginals and its sum over heads.
 
-    For the root h = 0 its escape is 1, in place of ``both`` there is the sum of the rows of
-    ``left``, and with a single root 0 in place of the diagonal. For n of at least LANES; along,
-    out: float32 or float64.
+    out[h, m + 1] = weights[h, m] · inverse[m] · (escapes[h − 1, m] · (along[h, m + 1] − common[m])
+    − both[h − 1, m] + diagonal[m]), or 0 if h is best[m] or the weight is 0. total[m] is the sum
+    over h.
+
+    For the root h = 0, the escape is 1, and the sum of the rows of ``left`` replaces ``both``. With
+    a single root, 0 then replaces the diagonal. n is at least LANES; along and out are float32 or
+    float64.
     """
     number = types.int64
     signature = types.none(

@@ -1,5 +1,8 @@
-"""An exponential that vectorises: no call, no table, no branch; right to about one unit in the last
-place (argument reduction by Cody and Waite 1980, then Taylor's polynomial)."""
+"""An exponential that vectorises: no call, no table, no branch.
+
+The error is about one unit in the last place. The argument is reduced as in Cody and Waite (1980).
+A Taylor polynomial follows.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ from spacy_latent.kernels.vector import LANES, VECTOR, broadcast, vector_of
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.693147180369123816490
 LN2_LOW = 1.90821492927058770002e-10
-# Added to a float64, it leaves the nearest integer in the lowest bits.
+# Adding it to a float64 leaves the nearest integer in the lowest bits.
 ROUND = 6755399441055744.0
-# Below it the result would be subnormal; it is 0.
+# Below this the result would be subnormal, and 0 is returned.
 LOWEST = -708.0
-# The same for float32, and 2**x for −.5 ≤ x ≤ .5 as a polynomial, from its second coefficient on:
-# 1 at 0, with the smallest relative error, 1e-7.
+# The same for float32, and the coefficients of a polynomial for 2**x, −.5 ≤ x ≤ .5, from the second
+# on. The first is 1. It has the smallest relative error, 1e-7.
 ROUND_FLOAT32, LOWEST_FLOAT32 = 12582912.0, -87.0
 POWER_OF_TWO = (0.69314698, 0.24022242, 0.055507337, 0.0096715126, 0.0013264727)
 
 
 @intrinsic
 def _bits(typingctx: Any, value: Any) -> Any:
-    """The bits of a float64 as int64."""
+    """Return the bits of a float64 as int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -40,7 +43,7 @@ def _bits(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def _from_bits(typingctx: Any, value: Any) -> Any:
-    """The float64 of an int64's bits."""
+    """Return the float64 with the bits of an int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.DoubleType())
@@ -50,7 +53,10 @@ def _from_bits(typingctx: Any, value: Any) -> Any:
 
 @kernel
 def exponential(x):
-    """exp(x) for float64 x ≤ 709, −inf included; 0 below −708. Not for NaN."""
+    """Return exp(x) for float64 x ≤ 709, −inf included.
+
+    It is 0 below −708. NaN is not allowed.
+    """
     shifted = x * LOG2_E + ROUND
     power = shifted - ROUND
     r = (x - power * LN2_HIGH) - power * LN2_LOW
@@ -74,7 +80,7 @@ def exponential(x):
 
 @intrinsic
 def _exponentials_of_vectors(typingctx: Any, row: Any, shift: Any, result: Any) -> Any:
-    """As :func:`exponentials`, of the whole vectors at the start of the row."""
+    """Compute :func:`exponentials` for the whole vectors at the start of the row."""
     signature = types.none(row, types.float64, result)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -100,8 +106,11 @@ def _exponentials_of_vectors(typingctx: Any, row: Any, shift: Any, result: Any) 
 
 
 def exponential_of(builder: Any, x: Any) -> Any:
-    """:func:`exponential` of a vector of float64. Of one of float32 for x ≤ 88, 0 below −87; right
-    to 2e-7 + 8e-8 · |x| of the value. NaN gives 0."""
+    """Return :func:`exponential` of a vector of float64 or float32.
+
+    For float32, x ≤ 88, and the result is 0 below −87. Its relative error is at most 2e-7 + 8e-8 ·
+    |x|. NaN gives 0.
+    """
     vector, integers = x.type, ir.VectorType(ir.IntType(64), x.type.count)
     double = vector.element == ir.DoubleType()
     if not double:
@@ -136,8 +145,10 @@ def exponential_of(builder: Any, x: Any) -> Any:
 
 @kernel
 def exponentials(row, shift, result):
-    """exp(row − shift) of a contiguous row of float32 or float64 to one of float64; range as of
-    :func:`exponential`. numba's own loops use vectors of half the width."""
+    """Write exp(row − shift) of a contiguous row of float32 or float64 to a row of float64.
+
+    The range is that of :func:`exponential`. numba's own loops use vectors of half the width.
+    """
     _exponentials_of_vectors(row, shift, result)
     for j in range(len(row) // LANES * LANES, len(row)):
         result[j] = exponential(np.float64(row[j]) - shift)

@@ -1,15 +1,16 @@
-"""The faces that solutions of SparseMAP lie in: all structures that tie with the support.
+"""The faces that contain solutions of SparseMAP: all structures that tie with the support.
 
 Near scores s the solution μ moves along the differences of all structures that are best under the
-residual s − μ, and its Jacobian projects on these. The support has enough of them to make up μ, but
-may span less: of four tag sequences that tie, two have the mean of all. What is left of a gradient
-beside the support's directions tells which structure is missing: it is among the best of those that
-tie, along what is left or against it, or there is none.
+residual s − μ. Its Jacobian projects on these differences. The support is enough to represent μ,
+but may span less. For example, if four tag sequences tie, two of them may have the mean of all
+four. The missing structures are found from the rest of a gradient after projection on the support.
+Among the structures that tie, the best along that rest, or along its negative, is missing.
+Otherwise the face is complete.
 
-Items lie one after the other in flat arrays, of which ``starts`` ``(F + 1,)`` says where each
-begins. ``which`` are numbers of items. Atoms are ``(F, K, W)`` int32, parts counted from the item's
-first, padded with −1; an item's inverse, of G + 11ᵀ of its atoms as in kernels.active_set, lies
-from ``offsets`` ``(F,)`` on in rows of ``strides`` ``(F,)`` numbers.
+Items lie one after the other in flat arrays, and ``starts`` ``(F + 1,)`` has the first entry of
+each. ``which`` holds item numbers. Atoms are ``(F, K, W)`` int32, padded with −1. Their parts are
+counted from the item's first part. The inverse of an item is that of G + 11ᵀ over its atoms, as in
+kernels.active_set. It begins at ``offsets`` ``(F,)`` and has rows of ``strides`` ``(F,)`` numbers.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import numpy as np
 from spacy_latent.kernels.active_set import add_at_parts, extend, gradient_of_weights, shared_parts
 from spacy_latent.kernels.compilation import kernel
 
-# Structures whose scores under the residual are as near as this tie; and over the largest residual
-# of a part, whose rounding hides less.
+# Structures tie if their scores under the residual differ by at most TIE, or by TIE_OF_RESIDUAL
+# times the largest residual of a part, whose rounding hides smaller differences.
 TIE, TIE_OF_RESIDUAL = 1e-7, 1e-10
-# Of a gradient, what is not worth another structure.
+# The fraction of a gradient that is too small for another structure.
 SLIGHT = 1e-7
-# How often a projection is corrected for the rounding of an inverse at most, and until what is left
-# along atoms differs by no more than this of the gradient.
+# Maximum number of corrections of a projection for the rounding of an inverse. They end once the
+# remainders along atoms differ by at most REFINED of the gradient.
 REFINEMENTS, REFINED = 5, 1e-11
-# How many atoms are looked at for that.
+# Number of atoms that are checked for that.
 SAMPLED = 8
 
 
@@ -47,8 +48,11 @@ def _sum_at_parts(atom, values):
 
 @kernel
 def _spread(atoms, count, beside, rest, values):
-    """Set ``values`` to what is left along atoms, those ``beside`` each other. RETURNS: by how much
-    they differ."""
+    """Set ``values`` to the remainders along every ``beside``-th atom.
+
+    Returns:
+        The range of the remainders.
+    """
     lowest, highest = np.inf, -np.inf
     for i in range(0, count, beside):
         values[i] = _sum_at_parts(atoms[i], rest)
@@ -77,16 +81,19 @@ def survey(
     reaches,
     steps,
 ):
-    """For the items which[start .. stop−1] split the gradients ``upstream`` into what lies along
-    differences of atoms, ``pulled``, and the rest, ``left``; all three flat. The rest is 0 at parts
-    that no structure has that ties.
+    """Split the gradients ``upstream`` of the items which[start .. stop−1].
 
-    residuals: flat; −inf where a part is forbidden, or there is none.
-    levels: ``(F,)``, written: the score of the atoms under the residual. ties: by how much that of
-        a structure that ties may differ from it.
-    sizes: ``(F,)``, the norm of the gradient at parts that are not left out.
-    steps: ``(F,)``, what to multiply ``left`` by to add it to the residual without changing what
-        ties; 0 where nothing is left. reaches: the same times the norm of what is left.
+    ``pulled`` is the component along differences of atoms, and ``left`` is the rest. All three are
+    flat. The rest is 0 at parts that no tying structure has.
+
+    Args:
+        residuals: flat; −inf if a part is forbidden, or for padding.
+        levels: ``(F,)``, written: the score of the atoms under the residual.
+        ties: ``(F,)``, written: how much the score of a tying structure may differ from the level.
+        sizes: ``(F,)``, written: the norm of the gradient at the remaining parts.
+        steps: ``(F,)``, written: the factor with which ``left`` is added to the residual without
+            breaking ties; 0 if ``left`` is 0.
+        reaches: ``(F,)``, written: that factor times the norm of ``left``.
     """
     room = 1
     for index in range(start, stop):
@@ -104,7 +111,8 @@ def survey(
             along[part], rest[part] = 0.0, given[part]
         scale = 0.0
         for attempt in range(REFINEMENTS):
-            # Rounding is that of an inverse, and seen along some atoms if it is along any.
+            # Rounding comes from the inverse. If it affects any atoms, it also shows along a few of
+            # them.
             beside = max(count // SAMPLED, 1) if attempt > 0 else 1
             if _spread(atoms[f], count, beside, rest, values) <= REFINED * scale:
                 break
@@ -128,7 +136,8 @@ def survey(
         above, size = 0.0, 0.0
         for part in range(parts):
             above += max(residual[part], 0.0)
-        # A structure with such a part has at most the sum of all others above 0 beside it.
+        # A structure with such a part has at most the sum of all other positive residuals in
+        # addition.
         floor = levels[f] - above - ties[f]
         for part in range(parts):
             if min(residual[part], 0.0) >= floor:
@@ -136,8 +145,8 @@ def survey(
             else:
                 rest[part] = 0.0
         sizes[f] = np.sqrt(size)
-        # Two structures of so many parts differ in twice as many at most; those that tie with the
-        # support may have more of them than it has.
+        # Two structures differ in at most twice their number of parts. Structures that tie with the
+        # support may have more parts than it has.
         reaches[f] = ties[f] / np.sqrt(2.0 * width)
         steps[f] = _step(rest, sizes[f], reaches[f]) if count > 0 else 0.0
 
@@ -165,8 +174,10 @@ def tilt(which, starts, residuals, left, steps, gradients):
 
 @kernel
 def _gain(candidate, atom, residual, rest, level, tie, size):
-    """What is left of a gradient along a candidate, above that along an atom; 0 where it is
-    rounding, or the candidate does not tie."""
+    """Return the remaining gradient along a candidate, less that along an atom.
+
+    It is 0 if it is rounding, or if the candidate does not tie.
+    """
     if not abs(_sum_at_parts(candidate, residual) - level) <= tie:
         return 0.0
     gain = _sum_at_parts(candidate, rest) - _sum_at_parts(atom, rest)
@@ -175,7 +186,7 @@ def _gain(candidate, atom, residual, rest, level, tie, size):
 
 @kernel
 def is_useful(which, candidates, starts, residuals, atoms, left, levels, ties, sizes):
-    """Whether :func:`take` might take any of the candidates."""
+    """Return whether :func:`take` might add any of the candidates."""
     for index in range(len(which)):
         f = which[index]
         own = slice(starts[f], starts[f + 1])
@@ -203,15 +214,17 @@ def take(
     left,
     steps,
 ):
-    """Add a candidate to the atoms of each item, without weight, and what lies along it of what is
-    left to ``pulled``, where the candidate ties with the atoms and does not depend on them, and
-    more than rounding of the gradient is left along it. The residual becomes the same along all of
-    them.
+    """Add a candidate to the atoms of each item, with weight 0.
 
-    candidates: ``(len(which), W)``.
-    atoms: with room for one more, and as wide.
-    inverses: ``(F, K, K)``, K whole vectors and room for one more. row_sums: ``(F, K)``, their
-        products with 1.
+    It must tie with the atoms and be independent of them, and the remaining gradient along it must
+    exceed rounding. The component along it is moved from ``left`` to ``pulled``. The residual
+    becomes the same along all atoms.
+
+    Args:
+        candidates: ``(len(which), W)``.
+        atoms: with capacity for one more, and the same width.
+        inverses: ``(F, K, K)``. K is a number of whole vectors, with capacity for one more atom.
+        row_sums: ``(F, K)``, the products of inverses with 1.
     """
     room, longest = inverses.shape[1], 1
     for f in which:
@@ -240,8 +253,8 @@ def take(
         atoms[f, new] = -1
         atoms[f, new, :size] = candidate[:size]
         counts[f] += 1
-        # As in kernels.active_set.enter: the same is left along all atoms but the new one. So it is
-        # of the residual but for a gap, which is so small that its atom never got a weight.
+        # As in kernels.active_set.enter, ``left`` is equal along all atoms except the new one. The
+        # residual is too, except for a gap so small that the atom never got a weight.
         gap = _sum_at_parts(candidate, residual) - levels[f]
         total, of_sums = 0.0, 0.0
         for i in range(new + 1):

@@ -1,5 +1,7 @@
-"""SparseMAP of many structures again and again, for points that change little: the active-set
-method, started from the support and the weights of the time before."""
+"""SparseMAP of many structures, solved repeatedly for points that change little.
+
+The active-set method starts from the support and the weights of the previous call.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ import numpy as np
 from spacy_latent.kernels.active_set import add_at_parts, leave, let_in, row_room, sum_rows
 from spacy_latent.kernels.compilation import kernel
 
-# Larger differences than this, relative to the points, between atoms of a support that is solved
-# come from an inverse that has seen too many updates.
+# A larger deviation between atoms of a solved support, relative to the points, means that its
+# inverse has had too many updates.
 DRIFTED = 1e-11
 
 
 @kernel
 def _invert(atoms, count, indicator, inverse, row_sums):
-    """Set the inverse of G + 11ᵀ, positive definite with whole numbers, and its product with 1."""
+    """Compute the inverse of G + 11ᵀ, positive definite and integer, and its product with 1."""
     for i in range(count):
         for part in atoms[i]:
             if part < 0:
@@ -51,7 +53,7 @@ def _invert(atoms, count, indicator, inverse, row_sums):
 
 @kernel
 def _solve(count, inverse, row_sums, upstream, result):
-    """The change of weights, summing to zero, for a change of what they should weigh."""
+    """Write the change of weights, with sum 0, for a change of the scores of the atoms."""
     sum_rows(upstream, inverse, count, result)
     total, sums = 0.0, 0.0
     for i in range(count):
@@ -63,8 +65,11 @@ def _solve(count, inverse, row_sums, upstream, result):
 
 @kernel
 def _spread(atoms, count, gradient, residual):
-    """Set ``residual`` to what each atom has of the gradient, above the mean over atoms.
-    RETURNS: the largest, in absolute value."""
+    """Set ``residual`` to the gradient along each atom less its mean over atoms.
+
+    Returns:
+        The largest absolute value.
+    """
     average = 0.0
     for i in range(count):
         residual[i] = 0.0
@@ -93,8 +98,11 @@ def _settle(
     residual,
     direction,
 ):
-    """Move ``weights`` to the optimum over the support or a part of it, for new points.
-    RETURNS: the number of atoms left."""
+    """Move ``weights`` to the optimum for new points, over the support or a subset of it.
+
+    Returns:
+        The number of remaining atoms.
+    """
     kept = 0.0
     for i in range(count):
         kept += weights[i]
@@ -132,10 +140,11 @@ def _settle(
 
 @kernel
 def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums, weights):
-    """Take new points for the factors ``which``: the optimum over the old support.
+    """Solve the factors ``which`` for new points over the old support.
 
-    starts: ``(F + 1,)``, the edges of each factor in ``points`` and ``gradients``.
-    atoms: ``(F, K, W)`` int32, edges of the factor counted from its first, padded with −1.
+    Args:
+        starts: ``(F + 1,)``, the edges of each factor in ``points`` and ``gradients``.
+        atoms: ``(F, K, W)`` int32, edges counted from the factor's first, padded with −1.
     """
     room = row_room(atoms.shape[1])
     residual, direction = np.empty(room), np.empty(room)
@@ -173,12 +182,16 @@ def offer(
     row_sums,
     weights,
 ):
-    """Let the best atom under the gradient into the support of each factor of ``which``.
+    """Add the best atom under the gradient to the support of each factor of ``which``.
 
-    candidates: ``(len(which), W)`` int32, as rows of ``atoms``, which have room for one more.
-    gaps: ``(F,)``, written: by how much the atom was better; 0 where solved.
-    RETURNS: ``(len(which),)`` bool: False where the atom is no better than the support, by more
-        than the factor's tolerance: that factor is solved.
+    Args:
+        candidates: ``(len(which), W)`` int32, like rows of ``atoms``, which have capacity for one
+            more.
+        gaps: ``(F,)``, written: how much better the atom was; 0 if the factor is solved.
+
+    Returns:
+        ``(len(which),)`` bool: False if the atom is not better than the support by more than the
+        factor's tolerance. That factor is solved.
     """
     workspace, gap = np.empty((3, row_room(atoms.shape[1]))), np.empty(1)
     changed = np.zeros(len(which), dtype=np.bool_)
@@ -215,7 +228,7 @@ def offer(
 
 @kernel
 def means(which, starts, atoms, counts, weights, result):
-    """The weighted sums of atoms, per edge."""
+    """Write the weighted sums of atoms, per edge."""
     for f in which:
         result[starts[f] : starts[f + 1]] = 0.0
         for i in range(counts[f]):
@@ -227,7 +240,10 @@ def means(which, starts, atoms, counts, weights, result):
 
 @kernel
 def support_jacobian(starts, atoms, counts, inverses, row_sums, directions, result):
-    """The product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
+    """Write the product of each factor's Jacobian with ``directions``.
+
+    The Jacobian is an orthogonal projection.
+    """
     room = row_room(atoms.shape[1])
     upstream, change = np.empty(room), np.empty(room)
     for f in range(len(counts)):

@@ -1,4 +1,4 @@
-"""Whether any score of a batch is far from the others, at a glance: asked before every sum."""
+"""A fast test for scores of large magnitude in a batch, run before every sum."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import numpy as np
 
 from spacy_latent.kernels.compilation import kernel
 
-# Only of counts, which are right in any order.
+# Flags for the counts only, which are exact in any order.
 COUNTS = {"reassoc", "nsz"}
 
 
 @kernel(fastmath=COUNTS)
 def holds_beyond(values, bound):
-    """Whether one of them, of a contiguous row, is finite and its size above ``bound``, a number of
-    their type."""
+    """Return whether a finite value of a contiguous row has a magnitude above ``bound``.
+
+    ``bound`` has the type of the values.
+    """
     found = np.float32(0.0)
     for i in range(len(values)):
         size = abs(values[i])

@@ -1,5 +1,7 @@
-"""Dependency trees as binary ones, in which a head takes its modifiers one at a time; what occurs
-in several trees over the same tokens once."""
+"""Dependency trees as binary trees in which a head takes its modifiers one at a time.
+
+Subtrees that occur in several trees over the same tokens are stored once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from spacy_latent.kernels.heads import ENDLESS, HARD, modifiers_of, order_upward
 
 @kernel
 def _find(left, right, share, first, lefts, rights, latest, following, count):
-    """The row of a merge; a new one, at ``first + count``, where there is none yet."""
+    """Return the row of a merge, or a new one at ``first + count`` if there is none yet."""
     row = latest[left] if share else -1
     while row >= 0 and rights[row - first] != right:
         row = following[row - first]
@@ -27,7 +29,11 @@ def _find(left, right, share, first, lefts, rights, latest, following, count):
 
 @kernel
 def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, following, result):
-    """Write the merges of all trees. RETURNS: their number, −1 where a tree is none."""
+    """Write the merges of all trees.
+
+    Returns:
+        Their number, or −1 if one of the arrays is not a tree.
+    """
     heads = np.empty(width + 1, np.int32)
     height, depth = np.empty(width + 1, np.int32), np.empty(width + 1, np.int32)
     order, waiting = np.empty(width + 1, np.int32), np.empty(width + 2, np.int32)
@@ -49,7 +55,7 @@ def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, f
             middle = low
             while middle < high and modifiers[middle] < token:
                 middle += 1
-            # The nearest first, those on the right before those on the left.
+            # The nearest modifier first, those on the right before those on the left.
             for index in range(high - low):
                 right = index < high - middle
                 child = modifiers[middle + index if right else low + high - low - 1 - index]
@@ -77,11 +83,13 @@ def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, f
 class Merges:
     """M merges of two states each, sorted by the round in which both are known.
 
-    left, right: ``(M,)``, the rows of the states: the first ``items · N`` are those of the tokens
-        alone, ``item · N + token``, then come those of the merges, in order.
-    sizes: merges of each round.
-    arcs: ``(M, 3)``, a tree that has the merge, and head and modifier of the arc.
-    result: ``(S, N)``, the row of each token with all its modifiers; at padding, the token alone.
+    Attributes:
+        left, right: ``(M,)``, the rows of the states. The first ``items · N`` rows are the single
+            tokens, ``item · N + token``. The merges follow in order.
+        sizes: the number of merges of each round.
+        arcs: ``(M, 3)``, a tree that has the merge, and head and modifier of the arc.
+        result: ``(S, N)``, the row of each token with all its modifiers; for padding the token
+            alone.
     """
 
     left: np.ndarray
@@ -94,13 +102,16 @@ class Merges:
 def merge_heads(
     z: np.ndarray, lengths: np.ndarray, item: np.ndarray, items: int, share: bool
 ) -> Merges | None:
-    """The merges of trees z ``(S, N+1, N+1)``, [head, modifier]; None where z is not 0/1, or a
-    token has several heads or is above itself.
+    """Return the merges of trees z ``(S, N+1, N+1)``, [head, modifier].
 
-    A head takes what is on its right first, from the nearest on, then what is on its left, and of
-    the two halves the left one is what stands on the left. lengths: ``(S,)`` int64. item: ``(S,)``
-    int64, the item, of so many, whose tokens each tree is over. share: make merges of an item that
-    are the same one.
+    The result is None if z is not 0/1, or if a token has several heads or is above itself. A head
+    first takes the modifiers on its right, from the nearest on, then those on its left. The left
+    state of a merge is the one on the left in the text.
+
+    Args:
+        lengths: ``(S,)`` int64.
+        item: ``(S,)`` int64, the item whose tokens each tree is over, below ``items``.
+        share: whether equal merges of an item become one.
     """
     width = z.shape[-1] - 1
     first, most = items * width, int(lengths.sum())

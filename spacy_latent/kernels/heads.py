@@ -1,4 +1,4 @@
-"""Hard dependency trees as lists of heads: how they are read, and orders of their tokens."""
+"""Dependency trees as lists of heads: validation, and orders of their tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ ENDLESS = 1 << 30
 
 @kernel
 def read_heads(z, n, heads):
-    """Heads of the tokens 1 .. n, −1 where a token has none. RETURNS: whether z is 0/1 with at most
-    one head for each token."""
+    """Write the heads of the tokens 1 .. n, −1 if a token has none.
+
+    Returns:
+        Whether z is 0/1 with at most one head for each token.
+    """
     heads[: n + 1] = -1
     for head in range(n + 1):
         row = z[head]
@@ -27,9 +30,16 @@ def read_heads(z, n, heads):
 
 @kernel
 def order_upwards(heads, n, waiting, order, height, depth):
-    """order: the tokens, each after its modifiers, and last those of cycles. height: levels below a
-    token; depth: tokens above it. RETURNS: the levels of what is on no cycle and below none; 1 at
-    least."""
+    """Write an order of the tokens from the leaves up.
+
+    Args:
+        order: written: the tokens, each after its modifiers, and last those of cycles.
+        height: written: levels below each token.
+        depth: written: tokens above each token.
+
+    Returns:
+        The number of levels among tokens that are neither on a cycle nor below one, at least 1.
+    """
     waiting[: n + 1] = 0
     for token in range(1, n + 1):
         height[token] = 0
@@ -70,7 +80,7 @@ def order_upwards(heads, n, waiting, order, height, depth):
 
 @kernel
 def modifiers_of(heads, n, start, modifiers):
-    """The modifiers of token t, in order, are those from start[t] to start[t + 1]."""
+    """Write the modifiers of each token t, in order, to modifiers[start[t]:start[t + 1]]."""
     start[: n + 2] = 0
     for token in range(1, n + 1):
         if heads[token] > 0:
@@ -82,7 +92,7 @@ def modifiers_of(heads, n, start, modifiers):
         if head > 0:
             modifiers[start[head]] = token
             start[head] += 1
-    # Each has come to the beginning of the next.
+    # Each start has moved to the start of the next token.
     for token in range(n, 0, -1):
         start[token + 1] = start[token]
     start[1] = 0

@@ -1,12 +1,14 @@
-"""Sums over projective dependency trees: inside-outside on Eisner's charts (Eisner 1996; Paskin
-2001), O(n³) time and O(n²) memory, in float64. The charts are those of kernels.eisner.
+"""Sums over projective dependency trees: inside-outside on Eisner's charts.
 
-Weights are exp(score) over the sum of their column, so that a cell is the probability that heads
-drawn independently form its span, and never above 1; inner loops are multiply-adds on contiguous
-rows. Each weight is then scaled by γ ≥ 1, since long sentences have few trees among all choices of
-heads. Where what under- or overflowed could matter (see :func:`_trusted_inside`), the sentence is
-left to :func:`sum_by_exponents`, with an exponent beside each number, and samples are drawn from
-charts of logarithms.
+The recurrences are from Eisner (1996) and Paskin (2001): O(n³) time and O(n²) memory, in float64.
+Charts are laid out as in kernels.eisner.
+
+Weights are exp(score) divided by the sum of their column. A cell is then the probability that
+independently drawn heads form its span, and at most 1. Inner loops are multiply-adds on contiguous
+rows. Since few of all choices of heads for a long sentence are trees, each weight is scaled by some
+γ ≥ 1. If an overflow or underflow could matter (see :func:`_trusted_inside`),
+:func:`sum_by_exponents` solves the sentence with scaled floats: each number has its own exponent.
+Samples are then drawn from charts of logarithms.
 """
 
 from __future__ import annotations
@@ -83,22 +85,28 @@ from spacy_latent.kernels.wide import (
 )
 
 HEADER = 8
-# After the charts those of their gradients.
+# Charts of gradients, after the inside charts.
 OF_BETWEEN, OF_TO_RIGHT, OF_TO_LEFT, OF_RIGHT, OF_LEFT = range(CHARTS, 2 * CHARTS)
 _pull = pulls_of(JOINS, {chart: CHARTS + chart for chart in range(CHARTS)})
 
 
 @kernel
 def _stride(n):
-    """Numbers in a row of a chart: whole vectors."""
+    """Return the numbers in a row of a chart: whole vectors."""
     return (n + 1 + LANES) // LANES * LANES
 
 
 @kernel(fastmath=FUSED)
 def _weights(scores, n, log_gamma, w, column):
-    """Write γ·(column softmax of ``scores``). column: ``(2, n+1)`` workspace. RETURNS: log of what
-    the weights were divided by and the log of the smallest weight; the first is −inf where a token
-    has no head."""
+    """Write γ·(column softmax of ``scores``).
+
+    Args:
+        column: ``(2, n+1)`` workspace.
+
+    Returns:
+        The log of the product of the divisors of the weights, −inf if a token has no head; and the
+        log of the smallest weight.
+    """
     top, total = column[0], column[1]
     for m in range(n + 1):
         top[m] = -np.inf
@@ -122,7 +130,8 @@ def _weights(scores, n, log_gamma, w, column):
     for m in range(1, n + 1):
         column_sum = top[m] + math.log(total[m]) - log_gamma
         shift += column_sum
-        # From here the column's logarithm, and what its exponentials still lack.
+        # From here on the logarithm of the column's sum, and the remaining factor of its
+        # exponentials.
         top[m] = column_sum
         total[m] = gamma / total[m]
     smallest = 0.0
@@ -137,8 +146,11 @@ def _weights(scores, n, log_gamma, w, column):
 
 @kernel(fastmath=FUSED)
 def _weights_beside(scores, n, heads, w):
-    """Write exp(score − the score of the token's arc in a tree). RETURNS: as :func:`_weights`, −inf
-    where float64 cannot hold the charts in any case."""
+    """Write exp(score − the score of the token's arc in a tree).
+
+    Returns:
+        As :func:`_weights`. The first is −inf if float64 cannot hold the charts in any case.
+    """
     shift, smallest, largest = 0.0, 0.0, 0.0
     for m in range(1, n + 1):
         shift += scores[heads[m], m]
@@ -154,11 +166,13 @@ def _weights_beside(scores, n, heads, w):
 
 @kernel
 def _trusted_inside(w, n, first, smallest, charts):
-    """Fill ``charts`` as _inside. RETURNS: the sum over trees, 0 where it cannot be trusted, and
-    +inf where something has overflowed.
+    """Fill ``charts`` as _inside does, and check the precision of the sum.
 
-    What has underflowed is below FLOOR: with that added wherever it may have, the sum is an upper
-    bound, while the sum itself is a lower one. What has overflowed is in both.
+    Underflowed numbers are below FLOOR. With FLOOR added wherever an underflow is possible, the sum
+    is an upper bound; the plain sum is a lower bound. An overflow shows in both.
+
+    Returns:
+        The sum over trees, 0 if it is not precise, or +inf after an overflow.
     """
     bound = np.inf
     safe = n * smallest >= LOG_SMALLEST
@@ -174,13 +188,15 @@ def _trusted_inside(w, n, first, smallest, charts):
 
 @kernel
 def _inside_by_columns(s, n, first, w, column, charts):
-    """Fill ``w`` and ``charts``, with the weights of each token's heads over their sum.
+    """Fill ``w`` and ``charts``, with each token's weights divided by their sum.
 
-    RETURNS: the log of what the weights were divided by, −inf where a token has no head, and their
-    sum over trees, 0 where it cannot be trusted."""
+    Returns:
+        The log of the product of the divisors, −inf if a token has no head; and the sum over trees
+        of the weights, 0 if it is not precise.
+    """
     shift, partition = -np.inf, 0.0
-    # About 6.75 per token is how the number of trees grows. Where a few arcs have all the weight,
-    # most of them fit together.
+    # The number of trees grows by a factor of about 6.75 per token. If a few arcs have all the
+    # weight, most of them are compatible.
     for log_gamma in (max(math.log(n) - 1.91, 0.0), 0.0):
         shift, smallest = _weights(s, n, log_gamma, w, column)
         if shift == -np.inf:
@@ -193,13 +209,19 @@ def _inside_by_columns(s, n, first, w, column, charts):
 
 @kernel
 def _scaled_inside(s, n, first, w, column, heads, integers, charts):
-    """Fill ``w`` and ``charts`` with what float64 can hold. heads: workspace. RETURNS: the log of
-    what the weights were divided by, −inf where there is no tree, and their sum over trees, 0 where
-    no scaling served."""
+    """Fill ``w`` and ``charts`` with a scaling that fits float64.
+
+    Args:
+        heads: workspace.
+
+    Returns:
+        The log of the product of the divisors, −inf if there is no tree; and the sum over trees, 0
+        if no scaling fits.
+    """
     shift, partition = _inside_by_columns(s, n, first, w, column, charts)
     if shift == -np.inf or partition > 0.0:
         return shift, partition
-    # Where each token's favourite heads do not fit together: over the weight of the best tree.
+    # If the best heads of the tokens are not compatible: divide by the weight of the best tree.
     floats = charts.reshape(-1)[: float_workspace_size(n)]
     if not best_projective_tree(s, n, first == 1, heads, integers, floats):
         return -np.inf, 0.0
@@ -212,8 +234,10 @@ def _scaled_inside(s, n, first, w, column, heads, integers, charts):
 
 @kernel(forceinline=True)
 def _spread_spans(number, n, first, result):
-    """Fill the gradients of the charts, in which are 0 and those that the sum over trees gives, and
-    write the marginals."""
+    """Fill the charts of gradients and write the marginals.
+
+    At first the charts of gradients are 0, except the gradients of the sum over trees.
+    """
     for i in range(first, n + 1):
         for k in range(n, i, -1):
             of_right, of_arc, of_left = _pull(number, i, k, (k + 1, k, k), k + 1, n + 1)
@@ -236,8 +260,14 @@ def _spread_spans(number, n, first, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _inside(w, n, first, floor, charts):
-    """Fill the first charts of (5 or 10, n+2, stride). floor: added to each weight, arc and span.
-    RETURNS: the sum over trees."""
+    """Fill the first charts of (5 or 10, n+2, stride).
+
+    Args:
+        floor: added to each weight, arc and span.
+
+    Returns:
+        The sum over trees.
+    """
     charts[:CHARTS] = floor
     fill_spans(Sums(w, charts, floor), n, first)
     right, left = charts[RIGHT], charts[LEFT]
@@ -251,7 +281,7 @@ def _inside(w, n, first, floor, charts):
 
 @kernel(fastmath=ANY_ORDER)
 def _outside(w, n, first, charts, partition, result):
-    """Write the marginals, and to the last charts gradients of log Z, from what _inside left."""
+    """Write the marginals and the gradients of log Z (the last charts) after _inside."""
     charts[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     if first == 0:
@@ -267,7 +297,11 @@ def _outside(w, n, first, charts, partition, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _inside_tangent(w, dw, n, first, charts, change):
-    """Directional derivatives ``change`` of ``charts`` along ``dw``. RETURNS: that of the sum."""
+    """Write the tangent ``change`` of ``charts`` along ``dw``.
+
+    Returns:
+        The tangent of the sum.
+    """
     change[:CHARTS] = 0.0
     fill_spans(Tangents(w, dw, charts, change), n, first)
     if first == 0:
@@ -281,7 +315,7 @@ def _inside_tangent(w, dw, n, first, charts, change):
 
 @kernel(fastmath=ANY_ORDER)
 def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, out):
-    """Write the directional derivative of the marginals, from what the others left."""
+    """Write the tangent of the marginals, from the results of the other passes."""
     change[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     relative = d_partition / partition
@@ -301,7 +335,11 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
 
 @kernel
 def _log_inside(s, ds, n, first, charts, change):
-    """_inside and _inside_tangent on logarithms. RETURNS: log Z and its directional derivative."""
+    """Run _inside and _inside_tangent on logarithms.
+
+    Returns:
+        log Z and its tangent.
+    """
     charts[:, first : n + 2] = -np.inf
     change[:, first : n + 2] = 0.0
     to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
@@ -342,8 +380,11 @@ def _log_inside(s, ds, n, first, charts, change):
 
 @kernel
 def _wide_arcs(s, n, arcs):
-    """Write exp(s − the column's best), mantissas and exponents. RETURNS: the sum of the best, or
-    −inf where a token has no head."""
+    """Write exp(s − the column's best) as scaled floats, mantissas and exponents.
+
+    Returns:
+        The sum of the best scores, or −inf if a token has no head.
+    """
     shift = 0.0
     for m in range(n + 1):
         best = -np.inf
@@ -359,8 +400,11 @@ def _wide_arcs(s, n, arcs):
 
 @kernel
 def _wide_push(charts, change, powers, to, i, row, k, by, at, begin):
-    """Add to row i of a chart row k of another times the cell (i, at) of a third, from ``begin`` on
-    to ``begin`` where ``at`` is i, else to the end."""
+    """Add row k of one chart times the cell (i, at) of another to row i of a third.
+
+    The entries run from ``begin`` on. There is only one if ``at`` is i; otherwise they run to the
+    end.
+    """
     size = 1 if at == i else charts.shape[2] - begin
     scalar, exponent = charts[by, i, at], powers[by, i, at]
     if len(change) == 0:
@@ -378,7 +422,11 @@ def _wide_push(charts, change, powers, to, i, row, k, by, at, begin):
 
 @kernel
 def _wide_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, begin):
-    """The adjoint of :func:`_wide_push`. RETURNS: that of the cell (i, at), and its derivative."""
+    """Run the adjoint of :func:`_wide_push`.
+
+    Returns:
+        The adjoint of the cell (i, at), and its tangent.
+    """
     size = 1 if at == i else charts.shape[2] - begin
     scalar, exponent = charts[by, i, at], powers[by, i, at]
     if len(change) == 0:
@@ -405,8 +453,13 @@ def _normalise(charts, change, powers, chart, i, k):
 
 @kernel
 def _wide_inside(arcs, ds, n, first, charts, change, powers):
-    """_inside, and _inside_tangent along ``ds`` where ``change`` is not empty, for any sums,
-    see kernels.wide. charts, change, powers: (5, n+2, n+1); the sum over trees is RIGHT[0, n]."""
+    """Run _inside in scaled floats (see kernels.wide), with _inside_tangent along ``ds``.
+
+    The tangent is left out if ``change`` is empty.
+
+    Args:
+        charts, change, powers: (5, n+2, n+1); the sum over trees is RIGHT[0, n].
+    """
     w, v = arcs[0], arcs[1]
     charts[:] = 0.0
     change[:] = 0.0
@@ -444,8 +497,11 @@ def _wide_inside(arcs, ds, n, first, charts, change, powers):
 
 @kernel
 def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, out, d_out):
-    """Marginals and their directional derivatives, from what _wide_inside left. outer, d_outer:
-    like charts and change, with the exponents of these turned round."""
+    """Write the marginals and their tangents, from the results of _wide_inside.
+
+    Args:
+        outer, d_outer: like charts and change, with the negated exponents of these.
+    """
     w = arcs[0]
     outer[:] = 0.0
     d_outer[:] = 0.0
@@ -491,8 +547,13 @@ def _wide_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, ou
 
 @kernel
 def _subtract_best(s, n, single_root):
-    """Take the score of the best tree's arc from each column, so that the logarithms that matter
-    are small. RETURNS: their sum, or −inf where there is no tree."""
+    """Subtract the score of the best tree's arc from each column.
+
+    Relevant logarithms are then small.
+
+    Returns:
+        The sum of these scores, or −inf if there is no tree.
+    """
     heads = np.empty(n + 1, np.int32)
     integers = np.empty(integer_workspace_size(n), np.int32)
     if not best_projective_tree(
@@ -510,7 +571,7 @@ def _subtract_best(s, n, single_root):
 
 @kernel
 def _adds_up(marginals, n, totals, tolerance):
-    """Whether each token has one head, as where nothing under- or overflowed on the way out."""
+    """Return whether each token's marginals sum to 1, as they do without overflow and underflow."""
     totals[:] = 0.0
     for h in range(n + 1):
         source = marginals[h]
@@ -523,8 +584,11 @@ def _adds_up(marginals, n, totals, tolerance):
 
 
 def alone_size(n):
-    """Float64 numbers that an item of n tokens may keep alone: whether it does, the sum over trees,
-    the weights, the charts and their gradients. In Python, where n may be a symbol of torch."""
+    """Return the float64 numbers that a single item of n tokens may save.
+
+    They are a flag, the sum over trees, the weights, the charts and their gradients. This is Python
+    code, since n may be a symbol of torch.
+    """
     stride = (n + 1 + LANES) // LANES * LANES
     return HEADER + 11 * (n + 2) * stride
 
@@ -533,8 +597,10 @@ _item_size = kernel(alone_size)
 
 
 def kept_size(n):
-    """Float64 numbers per item that items of up to n tokens may keep: whole vectors. n may be a
-    symbol of torch."""
+    """Return the float64 numbers per item that items of up to n tokens may save, in whole vectors.
+
+    n may be a symbol of torch.
+    """
     return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
 
 
@@ -555,7 +621,10 @@ def sum_over_projective_trees(
     kept,
     status,
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]."""
+    """Compute the sums over projective trees as ``Family.total`` of kernels.operators.
+
+    Scores are ``(B, N+1, N+1)``, [head, modifier].
+    """
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -608,7 +677,7 @@ def sum_over_projective_trees(
             change = tangents[: 10 * area].reshape((2 * CHARTS, *shape))
             d_partition = _inside_tangent(w, dw, n, first, charts, change)
             _outside_tangent(*(w, dw, n, first, charts, change, partition, d_partition), result[b])
-            # A sum over spans may be so small that its relative change is above all numbers.
+            # A sum over spans may be so small that its relative change overflows.
             if not is_finite(result[b], n + 1):
                 status[b] = UNSOLVED
 
@@ -630,7 +699,10 @@ def sum_by_exponents(
     kept,
     status,
 ):
-    """As :func:`sum_over_projective_trees`, for sums of any size; for items that have tokens."""
+    """Compute the sums like :func:`sum_over_projective_trees`, in scaled floats.
+
+    All items must have tokens.
+    """
     first = 1 if single_root else 0
     for b in items[start:stop]:
         n = lengths[b]
@@ -669,8 +741,10 @@ def sum_by_exponents(
 
 @kernel
 def _pick(a, b, logs, state):
-    """k with probability in proportion to a[k]·b[k], or where these are ``logs`` to
-    exp(a[k] + b[k])."""
+    """Draw k with a probability proportional to a[k]·b[k].
+
+    If the numbers are ``logs``, it is proportional to exp(a[k] + b[k]).
+    """
     top = -np.inf if logs else 0.0
     for k in range(len(a) if logs else 0):
         top = max(top, a[k] + b[k])
@@ -690,9 +764,11 @@ def _pick(a, b, logs, state):
 
 @kernel
 def _draw(n, first, charts, logs, stack, state, heads):
-    """One tree from the inside charts or their logarithms, from the widest span down. With
-    ``first`` = 1 the row of the root in BETWEEN holds the spans before each token, its own arc
-    with them."""
+    """Draw one tree from the inside charts or their logarithms, from the longest span down.
+
+    With ``first`` = 1, the row of the root in BETWEEN holds the spans before each token, including
+    its own arc.
+    """
     to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
     if first == 0:
         stack[0], stack[1], stack[2] = 0, n, 1
@@ -730,8 +806,10 @@ def _draw(n, first, charts, logs, stack, state, heads):
 def sample_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
-    """Heads of exact samples in ``samples`` (K, B, N+1), −1 for node 0 and padding. What float64
-    does not hold without more ado is left UNSOLVED."""
+    """Write the heads of exact samples to ``samples`` (K, B, N+1), −1 for node 0 and padding.
+
+    Items whose sums do not fit float64 with a simple scaling are left UNSOLVED.
+    """
     longest = 0
     for b in range(start, stop):
         longest = max(longest, lengths[b])
@@ -778,7 +856,10 @@ def sample_by_logarithms(
     samples,
     status,
 ):
-    """As :func:`sample_projective_trees`, for charts of any numbers; for items that have tokens."""
+    """Draw samples like :func:`sample_projective_trees`, from charts of logarithms.
+
+    All items must have tokens.
+    """
     state = np.empty(1, np.uint64)
     first = 1 if single_root else 0
     for b in items[start:stop]:
@@ -803,7 +884,7 @@ def sample_by_logarithms(
 def best_projective_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
 ):
-    """Heads of the best trees in ``heads`` (B, N+1), −1 for node 0 and padding."""
+    """Write the heads of the best trees to ``heads`` (B, N+1), −1 for node 0 and padding."""
     room = 1
     for b in range(start, stop):
         room = max(room, lengths[b])

@@ -1,9 +1,11 @@
-"""Sums over projective trees of LANES sentences side by side, see kernels.lanes; the sums and what
-is trusted of them are those of kernels.inside_outside, which does what is not trusted here.
+"""Sums over projective trees, for LANES sentences at a time in SIMD lanes (see kernels.lanes).
 
-Charts are symmetric: [i, j] and [j, i] are the same span, so that all spans that start, or end, at
-one place are a row. A shorter sentence has no weight at the tokens that it lacks. Rows are done in
-pairs i, m = i + 1, where right[i, i] = left[i, i] = 1 is known.
+The sums, and the checks of their precision, are the same as in kernels.inside_outside. Sentences
+that fail the checks are solved there.
+
+Charts are symmetric: [i, j] and [j, i] are the same span. All spans that start or end at one token
+are then a row. Padding tokens of shorter sentences have weight 0. Rows are filled in pairs i, m = i
++ 1, for which right[i, i] = left[i, i] = 1 is known.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ from spacy_latent.kernels.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARG
 from spacy_latent.kernels.status import FEASIBLE, read_arc_scores
 from spacy_latent.kernels.vector import LANES, aligned_empty
 
-# After WEIGHT and those of kernels.eisner_lanes: gradients of log Z; of arcs [head, modifier].
+# Charts after WEIGHT and those of kernels.eisner_lanes: gradients of log Z. OF_ARC is [head,
+# modifier].
 OF_RIGHT, OF_LEFT, OF_BETWEEN, OF_ARC = range(5, 9)
 CHARTS = 9
 
@@ -71,7 +74,7 @@ _dots_down = dots_of_rows(
 
 @kernel
 def lanes_size(n):
-    """Float64 numbers that LANES items of at most n tokens may keep."""
+    """Return the float64 numbers that LANES items of at most n tokens may save."""
     rows, columns = lanes_shape(n)
     return HEADER + ALIGNMENT + CHARTS * rows * columns * LANES
 
@@ -84,9 +87,13 @@ def tangents_size(n):
 
 @kernel
 def _weights(w, columns, n, sizes, gamma, low):
-    """Turn the scores in ``w`` to γ·(column softmax). columns: (2, n+1, LANES), written: the
-    largest score and the sum of each column. gamma, low: (1, 1, LANES), written: γ, and a bound of
-    the logarithms of weights from below."""
+    """Replace the scores in ``w`` by γ·(column softmax).
+
+    Args:
+        columns: (2, n+1, LANES), written: the largest score and the sum of each column.
+        gamma: (1, 1, LANES), written: γ.
+        low: (1, 1, LANES), written: a lower bound of the log-weights.
+    """
     for lane in range(LANES):
         gamma[0, 0, lane] = max(1.0, sizes[lane] * np.exp(-1.91))
     top, total = columns[0:1], columns[1:2]
@@ -116,10 +123,16 @@ def _weights(w, columns, n, sizes, gamma, low):
 
 @kernel
 def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
-    """As :func:`_weights`, with weights over those of the best tree's arcs, so that this tree and
-    those that are about as likely have sums near 1, of whatever scale the scores are. charts: their
-    weights are scores before. columns: the largest scores of columns before, then those of the best
-    tree's arcs; and 1."""
+    """Write weights as :func:`_weights` does, relative to the arcs of the best tree.
+
+    The best tree, and trees of similar probability, then have sums near 1, whatever the scale of
+    the scores.
+
+    Args:
+        charts: the weights are scores at first.
+        columns: the largest scores of columns at first; written: the scores of the best tree's
+            arcs, and 1.
+    """
     w, top = charts[WEIGHT], columns[0:1]
     fill_spans(Maxima(charts), n, first)
     heads, stack = np.empty(n + 2, np.int32), np.empty(6 * (n + 2), np.int32)
@@ -127,7 +140,8 @@ def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
         gamma[0, 0, lane] = 1.0
         if sizes[lane] > 0 and trace(charts, lane, sizes[lane], first, heads, stack):
             for m in range(1, sizes[lane] + 1):
-                # What is far above is in no tree with others like it: charts would overflow.
+                # An arc with a much larger score is in no tree of similar probability, and charts
+                # would overflow.
                 largest = columns[0, m, lane] + LOG_SMALLEST
                 columns[0, m, lane] = max(w[heads[m], m, lane], largest)
     columns[1] = 1.0
@@ -142,8 +156,11 @@ def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
 
 @kernel(forceinline=True)
 def _of_span(number, i, k, of_right, of_left, of_arc, of_other):
-    """Write the gradients of the span (i, k). RETURNS: the cells of the first two, and of that of
-    what lies between."""
+    """Write the gradients of the span (i, k).
+
+    Returns:
+        The cells of the first two gradients, and of the gradient of the sum between the ends.
+    """
     right = write_both(number, OF_RIGHT, i, k, of_right)
     left = write_both(number, OF_LEFT, i, k, of_left)
     arc = write_gradient(number, OF_ARC, i, k, of_arc, TO_RIGHT)
@@ -154,8 +171,11 @@ def _of_span(number, i, k, of_right, of_left, of_arc, of_other):
 
 @kernel(forceinline=True)
 def _of_first(number, sums, i, k, of_right, of_left, of_arc):
-    """Finish the gradients of the span from i, the first of two rows, to k. RETURNS: as
-    :func:`_of_span`."""
+    """Finish the gradients of the span from i, the first of two rows, to k.
+
+    Returns:
+        As :func:`_of_span`.
+    """
     of_right = plus(number, of_right, load(sums, 0, k))
     of_right = plus(number, of_right, read(number, OF_RIGHT, i, k))
     of_left = plus(number, of_left, load(sums, 2, k))
@@ -181,16 +201,21 @@ def _of_column(number, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_
 
 @kernel
 def _outside(number, last, first, sums):
-    """Fill the charts of gradients, from what fill_spans left and the seeds in OF_RIGHT and
-    OF_LEFT, which are 0 elsewhere; of ``Sums`` or ``Tangents``, of which OF_ARC gets those of the
-    marginals. sums: (6, columns, LANES) workspace."""
+    """Fill the charts of gradients after fill_spans.
+
+    OF_RIGHT and OF_LEFT hold the seeds and are 0 elsewhere. The number type is ``Sums`` or
+    ``Tangents``. With ``Tangents``, OF_ARC gets the tangents of the marginals.
+
+    Args:
+        sums: (6, columns, LANES) workspace.
+    """
     columns = columns_of(number)
     for i in range(first, last, 2):
         m, above = i + 1, i * columns
         dots_from_before(number, sums, 0, TO_RIGHT, OF_RIGHT, 0, first, i, last)
         dots_from_before(number, sums, 2, RIGHT, OF_BETWEEN, -1, first, i, last)
         dots_from_before(number, sums, 4, LEFT, OF_LEFT, 0, first, i, last)
-        # What is left is from spans that end after k.
+        # The rest comes from spans that end after k.
         for k in range(last, i, -2):
             at = k * columns
             cells = (above, at + columns, above, at, above, at)
@@ -217,7 +242,7 @@ def _outside(number, last, first, sums):
 
 @kernel
 def _seed(charts, first, sizes, partitions):
-    """Write the gradients of log Z that do not come from wider spans."""
+    """Write the gradients of log Z that do not come from longer spans."""
     charts[OF_RIGHT], charts[OF_LEFT] = 0.0, 0.0
     if first == 1:
         charts[TO_RIGHT, 0], charts[OF_ARC, 0] = 0.0, 0.0
@@ -238,7 +263,7 @@ def _seed(charts, first, sizes, partitions):
 
 @kernel
 def _seed_tangent(charts, change, first, sizes, partitions):
-    """Derivatives of what _seed writes; of the root's arcs those of the marginals."""
+    """Write the tangents of the seeds, and for the root's arcs those of the marginals."""
     change[OF_RIGHT], change[OF_LEFT], change[OF_ARC, 0] = 0.0, 0.0, 0.0
     for lane in range(LANES):
         n, scale = sizes[lane], 0.0
@@ -272,7 +297,7 @@ def _write(row, h, size, items, result, starts):
 
 @kernel
 def _marginals(charts, size, columns, items, result, starts, write):
-    """Add the marginals up to columns[1], and write them to ``result`` if asked to."""
+    """Sum the marginals in columns[1], and write them to ``result`` if requested."""
     row, total = columns[0:1], columns[1:2]
     total[:] = 0.0
     for h in range(size):
@@ -289,13 +314,13 @@ def _marginals(charts, size, columns, items, result, starts, write):
 
 @kernel
 def _inside_sums(charts, last, first, sizes, smallest, partitions):
-    """Fill the inside charts. RETURNS: in ``partitions`` the sums over trees."""
+    """Fill the inside charts, and write the sums over trees to ``partitions``."""
     fill_spans(Sums(charts, smallest), last, first)
     for lane in range(LANES):
         n = sizes[lane]
         total = charts[RIGHT, 0, n, lane] if first == 0 and n > 0 else 0.0
         for r in range(1, first * n + 1):
-            # What is under it may be so large that a weight of 0 has lost something.
+            # The divisor may be so large that a weight underflowed to 0.
             weight = charts[WEIGHT, 0, r, lane] + smallest
             total += charts[LEFT, 1, r, lane] * charts[RIGHT, r, n, lane] * weight
         partitions[lane] = total
@@ -303,8 +328,13 @@ def _inside_sums(charts, last, first, sizes, smallest, partitions):
 
 @kernel
 def _trusted_sums(charts, last, first, sizes, low, partitions):
-    """Fill the inside charts from the weights. RETURNS: in ``partitions`` the sums over trees, 0
-    where they cannot be trusted; and whether they can be in all lanes."""
+    """Fill the inside charts from the weights, and check the precision of the sums.
+
+    The sums over trees are written to ``partitions``, 0 if they are not precise.
+
+    Returns:
+        Whether they are precise in all lanes.
+    """
     bounds, logs = np.zeros(LANES), sizes * low[0, 0]
     if logs.min() < LOG_SMALLEST:
         _inside_sums(charts, last, first, sizes, FLOOR, partitions)
@@ -331,7 +361,7 @@ def sum_side_by_side(
     kept,
     status,
 ):
-    """``Family.beside`` of kernels.operators."""
+    """Compute the sums of groups of items as ``Family.beside`` of kernels.operators."""
     first = 1 if single_root else 0
     beside = 0
     for group in range(start, stop):

@@ -1,14 +1,14 @@
 """Sums over the classes of spans, for charts of trees whose spans have one class each.
 
-Scores are ``(C, P, B)``, [class, cell, item]: with classes first, a vector holds neighbouring spans
-and none is summed across. Cells are rows of spans: of those that begin with one word the shortest
-first, and then those of the next word. ``starts``, n + 1 numbers, says which cell each row begins
-with, and P. What is longer than the last of its row has no class, and score 0.
+Scores are ``(C, P, B)``, [class, cell, item]. Classes come first, so a vector holds neighbouring
+spans and no reduction within a vector is needed. Cells are the spans that begin with the first
+word, the shortest first, then those that begin with the next word. ``starts`` has n + 1 numbers:
+the first cell of each row, and P. A span longer than the last of its row has no class, and score 0.
 
 Charts are ``(B, n, n)`` float64, [item, first word, last word], for the kernels of trees without
-classes. Sums are taken in the precision of the scores; a sum's largest term is kept beside it, so
-that scores may be large. Between the passes there and back there is nothing of the size of the
-scores: writing and reading exponentials again takes longer than to take them twice.
+classes. Sums are in the precision of the scores. Each is stored with its largest term, so scores
+may be large. Nothing of the size of the scores is stored between the forward and the backward pass.
+Computing exponentials twice is faster than writing and reading them.
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.torch_operators import torch_operator
 from spacy_latent.kernels.vector import LINE, larger, line_of
 
-# Nanoseconds of one span, and of one class of it, for sharing rows among threads.
+# Estimated nanoseconds of a span, and of one of its classes, for sharing rows among threads.
 SPAN_COST, CLASS_COST = 1.5, 0.2
-# Cache lines of neighbouring spans worked on together: runs of memory long enough to be fetched
-# ahead of time, from as many places as there are classes.
+# Cache lines of neighbouring spans in a block. The runs of memory are long enough for prefetching,
+# at one place for each class.
 TOGETHER = 8
-# Of trees without classes.
+# The family of trees without classes.
 FAMILY = "spacy_latent.kernels.constituency:FAMILY"
 
 
 def _blocks_of_classes(lines: int, body: Callable[..., None]) -> Any:
-    """A compiled function of (matrix, begin, end, *rows) over blocks of columns begin ≤ q < end, of
-    ``lines`` cache lines each and at least one; the last may meet the one before.
+    """Return a compiled function of (matrix, begin, end, *rows) over blocks of columns.
 
-    body: (builder, kinds of vectors, ``each``, ``load``, ``store``), which generates the work on a
-        block. each(use) calls use(values, c) with its vectors of row c of the matrix, in a loop
-        over c. load(r) gives those of a row, store(r, values) writes them; store(r, values, c) to a
-        matrix.
+    Columns are begin ≤ q < end. A block has ``lines`` cache lines, and the range at least one
+    block. The last block may overlap the one before.
+
+    Args:
+        body: (builder, kinds of vectors, ``each``, ``load``, ``store``), which generates the code
+            of a block. each(use) calls use(values, c) with the block's vectors of row c of the
+            matrix, in a loop over c. load(r) returns the vectors of a row, store(r, values) writes
+            them, and store(r, values, c) writes them to row c of a matrix.
     """
 
     def build(typingctx: Any, matrix: Any, begin: Any, end: Any, rows: Any) -> Any:
@@ -106,7 +109,7 @@ def _constant(vector: Any, value: float) -> Any:
 
 
 def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> None:
-    """Rows: tops, scales, folded."""
+    """Sum the classes of a block, whose rows are tops, scales and folded."""
     vector, wide = vectors[0], vectors[3]
     low, high, nothing = (_constant(vector, value) for value in (-math.inf, math.inf, 0.0))
     count = len(load(1))
@@ -118,14 +121,14 @@ def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> 
 
     def rise(values: list[Any], c: Any) -> None:
         for value, top in zip(values, tops):
-            # Unordered: true for NaN as well.
+            # Unordered: also true for NaN.
             wrong = builder.fcmp_unordered(">=", value, high)
             value = larger(builder, value, builder.load(top))
             builder.store(builder.select(wrong, high, value), top)
 
     each(rise)
     shifts = [builder.load(top) for top in tops]
-    # Nothing is above the maximum of nothing, as −inf minus −inf is NaN.
+    # Shifts are 0 if all scores are −inf, since −inf minus −inf is NaN.
     shifts = [
         builder.select(builder.fcmp_ordered("==", shift, low), nothing, shift) for shift in shifts
     ]
@@ -151,7 +154,7 @@ def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> 
 
 
 def _share_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> None:
-    """Rows: tops, factors; and the result, a matrix."""
+    """Write the shares of a block, whose rows are tops and factors, to a matrix."""
     shifts, factors = load(1), load(2)
 
     def share(values: list[Any], c: Any) -> None:
@@ -170,10 +173,11 @@ _share_blocks, _share_lines = (_blocks_of_classes(lines, _share_block) for lines
 
 @kernel
 def _sum_classes(scores, begin, end, tops, scales, folded):
-    """For begin ≤ q < end folded[q] = log Σ_c exp(scores[c, q]), NaN where a score is NaN or +inf;
-    exp(scores[c, q] − tops[q]) · scales[q] is the softmax, 0 where all are −inf.
+    """Write folded[q] = log Σ_c exp(scores[c, q]) for begin ≤ q < end.
 
-    All contiguous, of one type, but for ``folded`` of float64.
+    It is NaN if a score is NaN or +inf. exp(scores[c, q] − tops[q]) · scales[q] is the softmax, 0
+    if all scores are −inf. All arrays are contiguous and of one type, except ``folded``, which is
+    float64.
     """
     line = LINE // scores.itemsize
     if end - begin >= TOGETHER * line:
@@ -201,8 +205,10 @@ def _sum_classes(scores, begin, end, tops, scales, folded):
 
 @kernel
 def _share_classes(scores, begin, end, tops, factors, result):
-    """result[c, q] = exp(scores[c, q] − tops[q]) · factors[q] for begin ≤ q < end; of NaN as of
-    −inf."""
+    """Write result[c, q] = exp(scores[c, q] − tops[q]) · factors[q] for begin ≤ q < end.
+
+    NaN counts as −inf.
+    """
     line = LINE // scores.itemsize
     if end - begin >= TOGETHER * line:
         _share_blocks(scores, begin, end, (tops, factors, result))
@@ -218,8 +224,13 @@ def _share_classes(scores, begin, end, tops, factors, result):
 
 @kernel
 def fold_rows(start, stop, starts, scores, lengths, tops, scales, folded, chart):
-    """The rows start .. stop−1 of the chart of sums over classes, and what :func:`_sum_classes`
-    writes. scores: ``(C, P·B)``."""
+    """Write the rows start .. stop−1 of the chart of sums over classes.
+
+    The results of :func:`_sum_classes` are written too.
+
+    Args:
+        scores: ``(C, P·B)``.
+    """
     batch = len(lengths)
     _sum_classes(scores, starts[start] * batch, starts[stop] * batch, tops, scales, folded)
     for i in range(start, stop):
@@ -233,8 +244,11 @@ def fold_rows(start, stop, starts, scores, lengths, tops, scales, folded, chart)
 
 @kernel
 def share_rows(start, stop, starts, scores, lengths, tops, scales, change, result):
-    """The gradient of the scores of rows start .. stop−1, ``(C, P·B)``, 0 at padding. change: that
-    of the chart."""
+    """Write the gradient of the scores of rows start .. stop−1, ``(C, P·B)``, 0 for padding.
+
+    Args:
+        change: the gradient of the chart.
+    """
     batch = len(lengths)
     begin, end = starts[start] * batch, starts[stop] * batch
     factors = np.zeros_like(tops)
@@ -251,11 +265,15 @@ def share_rows(start, stop, starts, scores, lengths, tops, scales, change, resul
 
 @kernel
 def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
-    """The rows start .. stop−1 of the chart of trees that hold the observed spans, each with one of
-    its classes, and no other span with a class but the first.
+    """Write the rows start .. stop−1 of the chart of trees that agree with the observed spans.
 
-    cells: ``(3, O)`` int64, item, first and last word of each; of an item none cross. classes:
-        ``(C, O)`` bool.
+    Such trees contain the observed spans, each with one of its classes. All other spans have the
+    first class.
+
+    Args:
+        cells: ``(3, O)`` int64, item, first and last word of each observed span. Spans of an item
+            do not cross.
+        classes: ``(C, O)`` bool.
     """
     batch = len(lengths)
     for i in range(start, stop):
@@ -267,7 +285,8 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
                 row[k] = own[k, b]
         for o in range(cells.shape[1]):
             row, first, last = chart[cells[0, o], i], cells[1, o], cells[2, o]
-            # From before the span into it, and from inside to behind it.
+            # Spans that cross the observed span: from before it into it, and from inside it to
+            # beyond it.
             if i < first:
                 row[first:last] = -np.inf
             elif first < i <= last:
@@ -278,7 +297,7 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
             q = (starts[i] + cells[2, o] - i) * batch + cells[0, o]
             top, total = -np.inf, 0.0
             for c in range(len(scores)):
-                # Also what is NaN, so that the chart tells of it.
+                # NaN is kept too, so that it shows in the chart.
                 if classes[c, o] and not scores[c, q] <= top:
                     top = np.float64(scores[c, q])
             if top > -np.inf:
@@ -292,9 +311,13 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
 def subtract_agreeing_rows(
     start, stop, starts, scores, lengths, cells, classes, chart, marginals, result
 ):
-    """Subtract from rows start .. stop−1 of a gradient ``(C, P·B)`` that of the sum over trees of
-    the chart of :func:`agreeing_rows`. marginals: of that chart; 0 is written for observed
-    spans."""
+    """Subtract the gradient of the sum over agreeing trees from rows start .. stop−1.
+
+    The rows belong to a gradient ``(C, P·B)``.
+
+    Args:
+        marginals: marginals of the chart of :func:`agreeing_rows`; 0 is written for observed spans.
+    """
     batch = len(lengths)
     for i in range(start, stop):
         for o in range(cells.shape[1]):
@@ -302,7 +325,7 @@ def subtract_agreeing_rows(
                 continue
             b, last = cells[0, o], cells[2, o]
             q = (starts[i] + last - i) * batch + b
-            # It is in every such tree, with one of its classes.
+            # Every such tree contains the span, with one of its classes.
             marginals[b, i, last] = 0.0
             for c in range(len(scores)):
                 if classes[c, o]:
@@ -315,12 +338,16 @@ def subtract_agreeing_rows(
 
 
 class LabelledSpans:
-    """Scores on the CPU, and what their sums leave for the way back.
+    """Scores on the CPU, and values that their sums save for the gradient.
 
-    scores: ``(C, P, B)``, float32 or float64. lengths: ``(B,)`` int64, words of each item. starts:
-        see above. tops, scales: ``(P · B,)``, see :func:`_sum_classes`.
+    Attributes:
+        scores: ``(C, P, B)``, float32 or float64.
+        lengths: ``(B,)`` int64, the number of words of each item.
+        starts: see the module.
+        tops, scales: ``(P · B,)``, see :func:`_sum_classes`.
 
-    Raises InvalidScores where these do not fit together: kernels look at no bounds.
+    Raises:
+        InvalidScores: shapes do not match. Kernels do not check bounds.
     """
 
     def __init__(
@@ -356,18 +383,22 @@ class LabelledSpans:
         spread(kernel, self.costs, (self.starts, self.scores, self.lengths, *arguments))
 
     def fold(self, chart: np.ndarray) -> None:
-        """Write the chart of sums over classes, ``(B, n, n)``; 0 at what is no span."""
+        """Write the chart of sums over classes, ``(B, n, n)``; 0 for cells that are not spans."""
         folded = np.empty(len(self.tops))
         self._spread(fold_rows, self.tops, self.scales, folded, chart)
 
     def gradient(self, change: np.ndarray) -> np.ndarray:
-        """Of the scores, ``(C, P, B)``, after :meth:`fold`, from that of its chart."""
+        """Return the gradient of the scores, ``(C, P, B)``, after :meth:`fold`.
+
+        Args:
+            change: the gradient of the chart that :meth:`fold` wrote.
+        """
         result = np.empty_like(self.scores)
         self._spread(share_rows, self.tops, self.scales, change, result)
         return result.reshape(self.shape)
 
     def fold_agreeing(self, cells: np.ndarray, classes: np.ndarray, chart: np.ndarray) -> None:
-        """Write the chart of what agrees with observed spans, see :func:`agreeing_rows`."""
+        """Write the chart of trees that agree with observed spans (see :func:`agreeing_rows`)."""
         self._spread(agreeing_rows, cells, classes, chart)
 
     def subtract_agreeing(
@@ -378,7 +409,7 @@ class LabelledSpans:
         marginals: np.ndarray,
         gradient: np.ndarray,
     ) -> None:
-        """See :func:`subtract_agreeing_rows`."""
+        """Subtract the gradient of agreeing trees (see :func:`subtract_agreeing_rows`)."""
         flat = gradient.reshape(self.scores.shape)
         self._spread(subtract_agreeing_rows, cells, classes, chart, marginals, flat)
 
@@ -387,7 +418,7 @@ class LabelledSpans:
 def _log_partition(
     scores: Tensor, lengths: Tensor, starts: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Also what the gradient needs: marginals of spans, tops and scales."""
+    """Return log-partitions with the marginals of spans, tops and scales for the gradient."""
     from spacy_latent.kernels import operators, transfers
 
     array, sizes = operators.read(scores, lengths)
@@ -425,10 +456,15 @@ def _gradient(
 
 
 def log_partition(scores: Tensor, lengths: Tensor, starts: Sequence[int]) -> Tensor:
-    """log Σ exp(score) over binary trees with a class for each span, ``(B,)``; once differentiable.
-    Where it needs a gradient, what that takes is found on the way.
+    """Return log Σ exp(score) over binary trees with a class for each span, ``(B,)``.
 
-    scores: ``(C, P, B)``, float32 or float64. lengths: ``(B,)`` int64. starts: see above.
+    It is once differentiable. If it requires a gradient, the forward pass also computes the
+    marginals.
+
+    Args:
+        scores: ``(C, P, B)``, float32 or float64.
+        lengths: ``(B,)`` int64.
+        starts: see the module.
     """
     keep = scores.requires_grad and torch.is_grad_enabled()
     total: Tensor = _log_partition(scores, lengths, list(starts), keep)[0]

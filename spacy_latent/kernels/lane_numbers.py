@@ -1,16 +1,18 @@
-"""Numbers in lanes: what a recurrence of kernels.lanes is computed with. Each is a class of which
-an instance holds the charts, ``(count, rows, columns, LANES)``; it is the first argument of the
-recurrence and of the operations below, which are chosen by its type when the recurrence is
-compiled. So a recurrence stands once, and its machine code is kept for each number.
+"""Number types in SIMD lanes for the recurrences of kernels.lanes.
 
-Two kinds of vectors are passed on. A *cell* is what charts hold at one place. A *total* is what
-goes into one, before it is written. They are the same but for derivatives, where a cell is a pair,
-the value that is known and its derivative, and a total is that of a derivative alone.
+Each type is a class. Its instance holds the charts, ``(count, rows, columns, LANES)``. The instance
+is the first argument of the recurrence and of the operations below. Its type selects them when the
+recurrence is compiled. So a recurrence is written once, and machine code is cached for each number
+type.
 
-Operations are generated, not compiled: as functions chosen by ``compilation.implements`` the first
-call took 13 % longer. What is called with a number in a loop is under forceinline and has no
-branch: with one the outside sums of constituency trees took twice the time, it seems because
-references to the charts were counted at each call.
+Two kinds of vectors are passed. A *cell* is an entry of the charts. A *total* is a sum before it is
+written to a cell. They differ only for derivatives: a cell is then the pair of the known value and
+its derivative, and a total is the derivative alone.
+
+Operations are generated as source, not selected one by one: with ``compilation.implements`` the
+first call took 13 % longer. Functions that are called in a loop with a number have forceinline and
+no branch. With a branch, the outside sums of constituency trees took twice the time. The likely
+cause is that numba counts references to the charts at each call.
 """
 
 from __future__ import annotations
@@ -30,19 +32,29 @@ from spacy_latent.kernels.compilation import kernel
 from spacy_latent.kernels.lanes import LANES_TYPE, store, vector_at
 from spacy_latent.kernels.vector import FLAGS, LANES, VECTOR, broadcast, larger
 
-# The chart of the weights, [i, j]; of maxima and in ``Tangents.change`` of their logarithms.
+# The chart of the weights, [i, j]. For maxima, and in ``Tangents.change``, it holds their
+# logarithms.
 WEIGHT = 0
 
 
 class Sums(NamedTuple):
-    """Sums of products. floor: what is added wherever something may have underflowed."""
+    """Sums of products.
+
+    Attributes:
+        floor: a number added wherever an underflow is possible.
+    """
 
     charts: NDArray[np.float64]
     floor: float
 
 
 class Tangents(NamedTuple):
-    """Derivatives of sums. charts: the sums, with floor 0; change: their derivatives."""
+    """Tangents of sums.
+
+    Attributes:
+        charts: the sums, with floor 0.
+        change: their tangents.
+    """
 
     charts: NDArray[np.float64]
     change: NDArray[np.float64]
@@ -66,13 +78,16 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
 
 
 class _OfSums:
-    """``Sums``, on vectors of llvmlite: cells as lists of them, and totals."""
+    """Rules of ``Sums`` on vectors of llvmlite.
+
+    Cells are lists of vectors, and totals are vectors.
+    """
 
     one = 1.0
 
     @staticmethod
     def change(cell: Sequence[Any]) -> Any:
-        """A cell as a total."""
+        """Return a cell as a total."""
         return cell[0]
 
     @staticmethod
@@ -87,12 +102,16 @@ class _OfSums:
     def times_weight(
         builder: Any, total: Any, weight: Sequence[Any], known: Any, floor: Any
     ) -> Any:
-        """weight: as charts hold it; known: the value of the product, if it is."""
+        """Return ``total`` times a weight as stored in the charts.
+
+        Args:
+            known: the value of the product, if it is known.
+        """
         return _plus(builder, floor, _times(builder, total, _plus(builder, weight[0], floor)))
 
     @staticmethod
     def products(builder: Any, pairs: Sequence[Any]) -> Any:
-        """Σ a · weight."""
+        """Return Σ a · weight."""
         (a, weight), *others = pairs
         total = _times(builder, a[0], weight[0])
         for a, weight in others:
@@ -101,12 +120,12 @@ class _OfSums:
 
     @staticmethod
     def gradient(builder: Any, gradient: Sequence[Any], cell: Sequence[Any]) -> Any:
-        """What is written for the gradient of a cell."""
+        """Return the vectors to write for the gradient of a cell."""
         return gradient[0]
 
 
 class _OfMaxima(_OfSums):
-    """Without gradients."""
+    """Rules of ``Maxima``, which have no gradients."""
 
     one = 0.0
 
@@ -147,7 +166,7 @@ class _OfTangents(_OfSums):
     @staticmethod
     def products(builder: Any, pairs: Sequence[Any]) -> Any:
         total = _OfSums.products(builder, [(a[1:], weight) for a, weight in pairs])
-        # In this order: gradients may be as large as float64 holds where weights are small.
+        # In this order, since gradients may be as large as float64 allows if weights are small.
         for a, weight in pairs:
             change = _times(builder, weight[0], weight[1])
             total = _plus(builder, total, _times(builder, a[0], change))
@@ -155,7 +174,7 @@ class _OfTangents(_OfSums):
 
     @staticmethod
     def gradient(builder: Any, gradient: Sequence[Any], cell: Sequence[Any]) -> Any:
-        # That of the marginal, of which nothing else is made.
+        # The tangent of the marginal, from which nothing else is computed.
         total = _times(builder, gradient[1], cell[0])
         return _plus(builder, total, _times(builder, gradient[0], cell[1]))
 
@@ -171,7 +190,7 @@ def _cell_type(number: Any) -> Any:
 
 
 class _Number:
-    """A number while machine code is generated."""
+    """A number type during code generation."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, value: Any) -> None:
         self.context, self.builder, self.kind = context, builder, signature.args[0]
@@ -188,13 +207,16 @@ class _Number:
         )
 
     def start(self, array: Any, chart: Any) -> Any:
-        """Where a chart is. Cells are counted from here: so the charts have the count in common."""
+        """Return the address of a chart.
+
+        Cells are counted from there, and their offsets are the same in each chart.
+        """
         builder = self.builder
         cells = builder.mul(chart, builder.mul(self.rows, self.columns))
         return builder.gep(array.data, [builder.mul(cells, cells.type(LANES))])
 
     def places(self, chart: Any, i: Any, j: Any) -> list[Any]:
-        """Where the value is, and that of its derivative."""
+        """Return the addresses of the value and of its tangent."""
         cell = self.builder.add(self.builder.mul(i, self.columns), j)
         return [vector_at(self.builder, self.start(array, chart), cell) for array in self.arrays]
 
@@ -202,16 +224,16 @@ class _Number:
         return [self.builder.load(place, align=8) for place in self.places(chart, i, j)]
 
     def store(self, total: Any, places: list[Any]) -> list[Any]:
-        """RETURNS: the cell."""
+        """Store a total and return its cell."""
         self.builder.store(total, places[-1], align=8)
         return [*(self.builder.load(place, align=8) for place in places[:-1]), total]
 
     def unpacked(self, kind: Any, value: Any) -> list[Any]:
-        """The vectors of a cell."""
+        """Return the vectors of a cell."""
         return [value] if kind == LANES_TYPE else cgutils.unpack_tuple(self.builder, value, 2)
 
     def total(self, kind: Any, value: Any) -> Any:
-        """Of a total, or of a cell."""
+        """Return a total or a cell as a total."""
         return value if kind == LANES_TYPE else self.rules.change(self.unpacked(kind, value))
 
     def packed(self, cell: list[Any]) -> Any:
@@ -222,7 +244,7 @@ class _Number:
 
 @intrinsic
 def columns_of(typingctx: Any, number: Any) -> Any:
-    """Of each chart."""
+    """Return the number of columns of each chart."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _Number(context, builder, signature, arguments[0]).columns
@@ -232,7 +254,7 @@ def columns_of(typingctx: Any, number: Any) -> Any:
 
 @intrinsic
 def rows_of(typingctx: Any, number: Any) -> Any:
-    """Of each chart."""
+    """Return the number of rows of each chart."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _Number(context, builder, signature, arguments[0]).rows
@@ -242,7 +264,7 @@ def rows_of(typingctx: Any, number: Any) -> Any:
 
 @intrinsic
 def one(typingctx: Any, number: Any) -> Any:
-    """The total of nothing but itself."""
+    """Return the total 1 of a product of no factors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rules = _RULES[signature.args[0].instance_class]
@@ -253,7 +275,7 @@ def one(typingctx: Any, number: Any) -> Any:
 
 @intrinsic
 def read(typingctx: Any, number: Any, chart: Any, i: Any, j: Any) -> Any:
-    """The cell [i, j] of a chart."""
+    """Return the cell [i, j] of a chart."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
@@ -278,7 +300,8 @@ def _writer(both: bool) -> Any:
     return intrinsic(build)
 
 
-# (number, chart, i, j, total): write the cell [i, j]; and [j, i] as well. RETURNS: the cell.
+# (number, chart, i, j, total): write the cell [i, j], and with ``both`` also [j, i]. Returns the
+# cell.
 write = _writer(both=False)
 write_both = _writer(both=True)
 
@@ -287,7 +310,7 @@ write_both = _writer(both=True)
 def write_weighted(
     typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any, h: Any, m: Any
 ) -> Any:
-    """Write ``total`` times the weight [h, m] to [i, j] and [j, i]. RETURNS: the cell."""
+    """Write ``total`` times the weight [h, m] to [i, j] and [j, i], and return the cell."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, chart, i, j, total, h, m = arguments
@@ -311,8 +334,10 @@ def write_weighted(
 def write_gradient(
     typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any, source: Any
 ) -> Any:
-    """Write the gradient [i, j] of a cell of the chart ``source``, in whose derivative's place that
-    of the marginal. RETURNS: the gradient, as a cell."""
+    """Write the gradient [i, j] of a cell of the chart ``source``, and return it as a cell.
+
+    In place of its tangent, the tangent of the marginal is stored.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, chart, i, j, total, source = arguments
@@ -329,7 +354,7 @@ def write_gradient(
 
 @intrinsic
 def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
-    """The sum of two totals or cells, as a total."""
+    """Return the sum of two totals or cells, as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
@@ -341,7 +366,7 @@ def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
 
 @intrinsic
 def plus_floor(typingctx: Any, number: Any, total: Any) -> Any:
-    """A total or a cell and the floor, where there is one, as a total."""
+    """Return the sum of a total or cell and the floor, if there is one, as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
@@ -353,7 +378,7 @@ def plus_floor(typingctx: Any, number: Any, total: Any) -> Any:
 
 @intrinsic
 def plus_product(typingctx: Any, number: Any, total: Any, a: Any, b: Any) -> Any:
-    """total + a · b for two cells."""
+    """Return total + a · b for two cells."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
@@ -365,7 +390,7 @@ def plus_product(typingctx: Any, number: Any, total: Any, a: Any, b: Any) -> Any
 
 @intrinsic
 def times_weight(typingctx: Any, number: Any, cell: Any, h: Any, m: Any) -> Any:
-    """A gradient times the weight [h, m], as a total."""
+    """Return a gradient times the weight [h, m], as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, cell, h, m = arguments
@@ -378,7 +403,7 @@ def times_weight(typingctx: Any, number: Any, cell: Any, h: Any, m: Any) -> Any:
 
 @intrinsic
 def times_weights(typingctx: Any, number: Any, cell: Any, other: Any, h: Any, m: Any) -> Any:
-    """cell · weight [h, m] + other · weight [m, h] for two gradients, as a total."""
+    """Return cell · weight [h, m] + other · weight [m, h] for two gradients, as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, cell, other, h, m = arguments
@@ -399,16 +424,20 @@ def times_weights(typingctx: Any, number: Any, cell: Any, other: Any, h: Any, m:
 def dots_of_rows(
     dots: Sequence[tuple[int, int]], step: int, down: bool = False, apart: bool = False
 ) -> Any:
-    """An operation (number, cells, begin, end): for each of ``dots``, which are pairs of charts
-    (x, y), for two rows r and two others c
+    """Return an operation (number, cells, begin, end) that computes dot products of rows.
+
+    For each of ``dots``, which are pairs of charts (x, y), for two rows r and two others c, it
+    computes
 
         Σ_{begin ≤ k < end} x.flat[cells[2 · dot] + r · columns + k]
                           · y.flat[cells[2 · dot + 1] + step · c · columns + k]
 
-    as a tuple of totals, the last index the fastest.
+    and returns them as a tuple of totals, the last index the fastest.
 
-    down: from the last k to the first: what was written last is best read last.
-    apart: a loop for each dot, and for each term of its derivative.
+    Args:
+        down: whether k runs from the last to the first, since the entries written last are best
+            read last.
+        apart: whether each dot, and each term of its tangent, has its own loop.
     """
 
     def build(typingctx: Any, number: Any, cells: Any, begin: Any, end: Any) -> Any:
@@ -431,14 +460,14 @@ def dots_of_rows(
                 return [vector_at(builder, data, begin_of_row) for begin_of_row in starts]
 
             def loop(terms: Sequence[Sequence[tuple[Any, Any]]]) -> list[list[Any]]:
-                """The sums of each of ``terms``: of products of rows."""
+                """Return the sums of products of rows, for each of ``terms``."""
                 sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(4)] for _ in terms]
                 for place in chain(*sums):
                     builder.store(empty, place)
                 with cgutils.for_range_slice(builder, begin, end, integer(1), integer) as (k, _):
                     if down:
                         k = builder.sub(builder.add(begin, builder.sub(end, integer(1))), k)
-                    # Of one side after the other.
+                    # Load one side of all products, then the other.
                     values = {
                         id(row): builder.load(builder.gep(row, [k]), align=8)
                         for side in (0, 1)
@@ -449,7 +478,8 @@ def dots_of_rows(
                         for place, (r, c) in zip(four, ((0, 0), (0, 1), (1, 0), (1, 1))):
                             value = builder.load(place)
                             for x, y in products:
-                                # Of both only values: what is a derivative is so as a whole.
+                                # Both factors are plain values here: the loop as a whole computes a
+                                # tangent.
                                 rules = _OfMaxima if nothing else _OfSums
                                 left, right = [values[id(x[r])]], [values[id(y[c])]]
                                 value = rules.plus_product(builder, value, left, right)
@@ -487,10 +517,12 @@ _dots = dots_of_rows([(0, 0)], 1, apart=True)
 
 @kernel
 def dots_from_before(number, sums, row, x, y, shift, first, i, last):
-    """Write what spans that start before i give to those of rows i and i + 1, to rows ``row`` and
-    ``row`` + 1 of ``sums``: totals of products of the charts x, from row i + ``shift`` on, and y.
+    """Write the contributions of spans that start before i to the spans of rows i and i + 1.
+
+    They are totals of products of the charts x, from row i + ``shift`` on, and y. They are written
+    to rows ``row`` and ``row`` + 1 of ``sums``.
     """
-    # From the start of all charts.
+    # Offsets from the start of all charts.
     rows, columns = rows_of(number), columns_of(number)
     above = (x * rows + i + shift) * columns
     for k in range(i, last, 2):

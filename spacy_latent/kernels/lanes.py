@@ -1,8 +1,8 @@
-"""LANES sentences side by side: a cell of a chart is a vector with one number of each.
+"""Charts of LANES sentences in SIMD lanes: a cell is a vector with one number of each sentence.
 
-Charts are ``(rows, columns, LANES)`` float64 and contiguous. Kernels written with vectors as below
-have the loops of those over one sentence, but no reductions, no remainders, and no branches on what
-is in a cell.
+Charts are ``(rows, columns, LANES)`` float64 and contiguous. Kernels on such vectors have the same
+loops as those over one sentence. They have no reductions, no remainder loops, and no branches on
+the values of cells.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from spacy_latent.kernels.vector import (
 if TYPE_CHECKING:
     import torch
 
-# LANES sentences of one length take as long as about so many alone.
+# LANES sentences of one length take as long as about this many single ones.
 COST = 3.0
 # Charts that start at whole cache lines are read in half the time.
 ALIGNMENT = 8
-# So many charts of longer sentences leave the caches.
+# Charts of this many longer sentences do not fit the caches.
 LONGEST = 200
-# Of what marginals keep: whether they did, where the charts start, each lane's sum over structures.
+# Header of the values saved by marginals: a flag, the start of the charts, each lane's sum over
+# structures.
 HEADER, KEPT = 2 + LANES, 2.0
-# The maximum of nothing, as −inf minus −inf is NaN.
+# The maximum of no numbers, finite since −inf minus −inf is NaN.
 LOWEST = -1e300
-# Products of weights whose logarithm is above the first hold in float64. What may have underflowed
-# is below the second.
+# Products of weights whose logarithm is above LOG_SMALLEST fit in float64. Numbers that may have
+# underflowed are below FLOOR.
 LOG_SMALLEST, FLOOR = -640.0, 1e-290
 
 
 class _Lanes(types.Type):
-    """A vector in a register."""
+    """The numba type of a vector in a register."""
 
     def __init__(self) -> None:
         super().__init__(name="Lanes")
@@ -77,7 +78,7 @@ def vector_at(builder: Any, data: Any, cell: Any) -> Any:
 
 @intrinsic
 def load(typingctx: Any, chart: Any, i: Any, j: Any) -> Any:
-    """The cell (i, j)."""
+    """Return the cell (i, j)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(_cell(context, builder, signature.args[0], *arguments), align=8)
@@ -99,7 +100,7 @@ def store(typingctx: Any, chart: Any, i: Any, j: Any, value: Any) -> Any:
 
 @intrinsic
 def every(typingctx: Any, number: Any) -> Any:
-    """The same number in each lane."""
+    """Return a vector with the same number in each lane."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return broadcast(builder, arguments[0])
@@ -108,7 +109,7 @@ def every(typingctx: Any, number: Any) -> Any:
 
 
 def _operation(count: int, build: Callable[..., Any]) -> Any:
-    """A function of ``count`` vectors."""
+    """Return a compiled function of ``count`` vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return build(builder, *arguments)
@@ -144,9 +145,9 @@ divide = _operation(2, lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS))
 # total + a · b
 add_product = _operation(3, _add_product)
 maximum = _operation(2, larger)
-# The smaller of both, the first where the second is −inf.
+# The smaller of both, or the first if the second is −inf.
 smaller_above = _operation(2, _smaller_above)
-# The second where the first is above 0, else 0.
+# The second if the first is above 0, else 0.
 where_positive = _operation(2, _where_positive)
 # As kernels.exponential.exponential.
 exponential_lanes = _operation(1, exponential_of)
@@ -154,14 +155,16 @@ exponential_lanes = _operation(1, exponential_of)
 
 @kernel
 def lanes_shape(n):
-    """Rows and columns of a chart of n + 1 nodes and up to one more. Rows an odd number of cache
-    lines apart do not displace each other."""
+    """Return the rows and columns of a chart of n + 1 nodes and up to one more.
+
+    Rows an odd number of cache lines apart do not evict each other.
+    """
     return n + 2, (n + 2) | 1
 
 
 @kernel
 def aligned(room):
-    """The first place from which whole cache lines go on."""
+    """Return the first index at the start of a cache line."""
     return -(np.int64(room.ctypes.data) // 8) % ALIGNMENT
 
 
@@ -169,7 +172,7 @@ def aligned(room):
 def _interleave_blocks(
     typingctx: Any, source: Any, starts: Any, limits: Any, size: Any, row: Any
 ) -> Any:
-    """As :func:`interleave_row`, for sizes of at least LANES."""
+    """Compute :func:`interleave_row` for sizes of at least LANES."""
     signature = types.none(source, starts, limits, types.int64, row)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -204,10 +207,12 @@ def _interleave_blocks(
 
 @kernel
 def interleave_row(source, starts, limits, size, row):
-    """Set row[j, lane] to source[starts[lane] + j] where j < limits[lane], else −inf, for j < size.
+    """Set row[j, lane] to source[starts[lane] + j] if j < limits[lane], else −inf, for j < size.
 
-    source: contiguous float64, with ``size`` numbers from each start on.
-    starts, limits: ``(LANES,)`` int64. row: ``(columns, LANES)`` float64, contiguous.
+    Args:
+        source: contiguous float64, with ``size`` numbers from each start on.
+        starts, limits: ``(LANES,)`` int64.
+        row: ``(columns, LANES)`` float64, contiguous.
     """
     if size >= LANES:
         _interleave_blocks(source, starts, limits, size, row)
@@ -232,7 +237,7 @@ def interleave(items, size, chart):
 def _separate_blocks(
     typingctx: Any, row: Any, begin: Any, size: Any, result: Any, starts: Any
 ) -> Any:
-    """As :func:`separate_row`, of at least LANES cells."""
+    """Compute :func:`separate_row` for at least LANES cells."""
     signature = types.none(row, types.int64, types.int64, result, starts)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -260,10 +265,13 @@ def _separate_blocks(
 
 @kernel
 def separate_row(row, begin, size, result, starts):
-    """Set result[starts[lane] + j] to row[j, lane], for begin ≤ j < size and the lanes whose start
-    is not below 0.
+    """Set result[starts[lane] + j] to row[j, lane] for begin ≤ j < size.
 
-    row: ``(columns, LANES)`` float64, contiguous. result: contiguous, float32 or float64.
+    Lanes with a negative start are left out.
+
+    Args:
+        row: ``(columns, LANES)`` float64, contiguous.
+        result: contiguous, float32 or float64.
     """
     if size - begin >= LANES:
         _separate_blocks(row, begin, size, result, starts)
@@ -276,7 +284,7 @@ def separate_row(row, begin, size, result, starts):
 
 @kernel
 def log_of_products(tops, totals, n, lane):
-    """Σ_{1 ≤ m ≤ n} tops[m] + log totals[m] of a lane; totals are at most n + 1."""
+    """Return Σ_{1 ≤ m ≤ n} tops[m] + log totals[m] of a lane; totals are at most n + 1."""
     result, product = 0.0, 1.0
     for m in range(1, n + 1):
         result += tops[m, lane]
@@ -289,8 +297,10 @@ def log_of_products(tops, totals, n, lane):
 
 @kernel
 def longest_beside(items, lengths):
-    """The longest length of LANES items, −1 where there is none, if these are better done side by
-    side; else 0."""
+    """Return the longest length of LANES items if they are faster in lanes.
+
+    It is −1 if there are no items, and 0 if they are faster one by one.
+    """
     longest, work = 0, 0.0
     for b in items:
         if b >= 0:
@@ -303,8 +313,11 @@ def longest_beside(items, lengths):
 
 @kernel
 def begin_group(items, lengths, operation, sizes, partitions, log_partition, result, status):
-    """Write the lengths of a group's items to ``sizes``, and the results of those without tokens.
-    RETURNS: as :func:`longest_beside`."""
+    """Write the lengths of a group's items to ``sizes``, and the results of items without tokens.
+
+    Returns:
+        As :func:`longest_beside`.
+    """
     for lane in range(LANES):
         b = items[lane]
         sizes[lane], partitions[lane] = 0, 0.0
@@ -319,11 +332,15 @@ def begin_group(items, lengths, operation, sizes, partitions, log_partition, res
 
 @kernel
 def open_charts(group, longest, count, operation, kept, spare, partitions):
-    """Where the charts of a group of sentences are, ``(count, *lanes_shape(longest), LANES)``.
+    """Return the charts of a group of sentences, ``(count, *lanes_shape(longest), LANES)``.
 
-    kept: what is kept of each item, of width 0 where nothing is; then ``spare`` has the charts.
-    partitions: the sums over structures are written here where they were kept with the charts.
-    RETURNS: the charts, the header before them for :func:`keep`, and whether they were kept.
+    Args:
+        kept: values saved for each item. If its width is 0, nothing is saved and the charts are in
+            ``spare``.
+        partitions: written if the charts were saved: the sums over structures.
+
+    Returns:
+        The charts, the header before them for :func:`keep`, and whether they were saved.
     """
     record = spare
     if kept.shape[1] > 0:
@@ -342,9 +359,15 @@ def open_charts(group, longest, count, operation, kept, spare, partitions):
 
 @kernel
 def keep_trusted(bounds, sizes, partitions):
-    """Set to 0 each sum over structures of which something may be lost. bounds: what the sums are
-    at most, with FLOOR wherever something may have underflowed; 0 where nothing can. RETURNS:
-    whether none is lost."""
+    """Set to 0 each sum over structures that may have lost terms.
+
+    Args:
+        bounds: upper bounds of the sums, with FLOOR wherever an underflow is possible; 0 if none
+            is.
+
+    Returns:
+        Whether no sum has lost terms.
+    """
     all_trusted = True
     for lane in range(LANES):
         total, bound = partitions[lane], bounds[lane]
@@ -359,9 +382,14 @@ def keep_trusted(bounds, sizes, partitions):
 
 @kernel
 def drop_lost(lost, row, partitions):
-    """Give up what was found for the lanes where ``lost``, a sum of zero times each number, is not
-    zero. A sum over spans may be so small that its relative change is above all numbers. row:
-    workspace."""
+    """Discard the results of lanes in which ``lost`` is not 0.
+
+    ``lost`` is a sum of zero times each number, so it is NaN after an overflow. A sum over spans
+    may be so small that its relative change overflows.
+
+    Args:
+        row: workspace.
+    """
     store(row, 0, 0, lost)
     for lane in range(LANES):
         if not row[0, 0, lane] == 0.0:
@@ -370,20 +398,23 @@ def drop_lost(lost, row, partitions):
 
 @kernel
 def keep(header, partitions):
-    """Note that the charts are filled, for the derivatives."""
+    """Mark the charts as filled, for the derivatives."""
     header[0] = KEPT
     for lane in range(LANES):
         header[2 + lane] = partitions[lane]
 
 
 def group_size(shape: torch.Size) -> int:
-    """``Family.group`` of kernels.operators."""
+    """Return the size of a group as ``Family.group`` of kernels.operators."""
     return LANES if shape[0] >= COST and shape[1] <= LONGEST else 1
 
 
 def kept_beside(n, charts):
-    """Float64 numbers per item that items side by side of up to n words may keep, with so many
-    charts of :func:`lanes_shape`: whole vectors. n may be a symbol of torch."""
+    """Return the float64 numbers per item that items in lanes may save, in whole vectors.
+
+    There are up to n words and ``charts`` charts of :func:`lanes_shape`. n may be a symbol of
+    torch.
+    """
     columns = (n + 2) // 2 * 2 + 1
     size = HEADER + ALIGNMENT + charts * (n + 2) * columns * LANES
     return (size + LANES**2 - 1) // LANES**2 * LANES

@@ -1,5 +1,7 @@
-"""The least of a convex quadratic function among numbers between bounds, by an active set: what
-Newton's method steps to where prices may not be negative."""
+"""The minimum of a convex quadratic function under bounds, by an active set.
+
+It gives the step of Newton's method if prices may not be negative.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ import numpy as np
 
 from spacy_latent.kernels.compilation import ANY_ORDER, kernel
 
-# What follows from others leaves of its second derivative this much, by rounding.
+# A variable is dependent on others if its pivot is at most this fraction of its second derivative.
 DEPENDENT = 1e-11
-# Of the largest slope, what is worth no change of the active set.
+# The fraction of the largest slope that is too small for a change of the active set.
 WORTHLESS = 1e-3
-# Changes of the active set, for each number. What they lead to is lower than the start anyhow.
+# Maximum changes of the active set per number. Any result is lower than the start.
 CHANGES = 2
 
 
@@ -25,8 +27,10 @@ def dot(first, second, size):
 
 @kernel
 def solve(matrix, number, ridge, values):
-    """Overwrite ``values`` with the solution, by the factors of Cholesky, which take the place of
-    the lower half of the matrix. What depends on others is left at 0."""
+    """Overwrite ``values`` with the solution by Cholesky factors.
+
+    The factors overwrite the lower half of the matrix. Dependent variables stay 0.
+    """
     for j in range(number):
         whole = matrix[j, j] + ridge
         pivot = whole - dot(matrix[j], matrix[j], j)
@@ -46,12 +50,13 @@ def solve(matrix, number, ridge, values):
 
 @kernel
 def find_least(slopes, matrix, number, ridge, lowest, highest, step):
-    """Set ``step``, ``(number,)``, to where the function with these slopes at 0 is the least.
+    """Set ``step``, ``(number,)``, to the minimum of the function with these slopes at 0.
 
-    matrix: second derivatives, ``(number, number)``, of which the lower half is read and the upper
-        half written.
-    ridge: added to the diagonal; above 0.
-    lowest, highest: bounds of each number, at most and at least 0; they may be infinite.
+    Args:
+        matrix: second derivatives, ``(number, number)``; the lower half is read and the upper half
+            written.
+        ridge: added to the diagonal; above 0.
+        lowest, highest: bounds of each number, at most and at least 0; they may be infinite.
     """
     free, places = np.ones(number, dtype=np.bool_), np.empty(number, dtype=np.int64)
     factors, goal = np.empty((number, number)), np.empty(number)
@@ -62,7 +67,7 @@ def find_least(slopes, matrix, number, ridge, lowest, highest, step):
         for j in range(i):
             matrix[j, i] = matrix[i, j]
     for _ in range(CHANGES * number):
-        # The least where those that are not free stay at their bounds.
+        # The minimum with the variables that are not free at their bounds.
         size = 0
         for i in range(number):
             if free[i]:
@@ -77,7 +82,7 @@ def find_least(slopes, matrix, number, ridge, lowest, highest, step):
             for other in range(place + 1):
                 factors[place, other] = matrix[i, places[other]]
         solve(factors, size, ridge, goal)
-        # Towards it until some come to a bound, where they stay.
+        # Move towards it until variables reach a bound, where they stay.
         fraction = 1.0
         for place in range(size):
             i = places[place]
@@ -94,7 +99,7 @@ def find_least(slopes, matrix, number, ridge, lowest, highest, step):
                 step[i] += fraction * (goal[place] - step[i])
         if fraction < 1.0:
             continue
-        # The one that would leave its bound the most.
+        # The variable with the steepest slope away from its bound.
         leaves, most = -1, enough
         for i in range(number):
             if not free[i]:

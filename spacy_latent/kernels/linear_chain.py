@@ -1,17 +1,17 @@
 """Linear chains: maxima, sums, samples and the k best (Viterbi 1967; Rabiner 1989).
 
-Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]; at position 0 only the row of
-previous tag 0 is read. Weights are exp(score − the position's best); the sums forward and backward
-are divided by their largest at each position, so that the inner loops are multiply-adds. Where what
-underflowed could matter, which the sums tell (see TRUSTED), the item is done again on logarithms.
+Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]. At position 0 only the row of
+previous tag 0 is read. Weights are exp(score − the position's best). At each position the forward
+and backward sums are divided by their largest, so inner loops are multiply-adds. The sums tell
+whether an underflow could matter (see TRUSTED). If so, the item is solved again on logarithms.
 Everything is float64, whatever the dtype of the scores.
 
-The gradient of the marginals needs nothing but the marginals: along a chain, the expectation of a
-sum of changes given a tag is a recursion over P(previous tag | tag), so the product of the Hessian
-with a vector takes no exponential.
+The gradient of the marginals only needs the marginals. Along a chain, the expectation of a sum of
+changes given a tag is a recursion over P(previous tag | tag). So the product of the Hessian with a
+vector takes no exponential.
 
 :func:`best_step`, :func:`log_forward_step`, :func:`log_backward_step` and :func:`k_best_step` go
-from one position to the next, and serve other chains as well.
+from one position to the next. Other chains use them too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.vector import LANES, best_of_rows, fused_loop, scan
 
-# All factors are at most 1, so each product that underflowed was below 1e−300. A position whose
-# products sum to this much cannot miss them.
+# All factors are at most 1, so each product that underflowed was below 1e−300. Such products cannot
+# matter at a position whose products sum to at least this.
 TRUSTED = 1e-150
 
 
@@ -53,7 +53,10 @@ _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 @kernel
 def is_wrong(item, n):
-    """Whether what is read of an item of n > 0 positions holds NaN or +inf."""
+    """Return whether an item of n > 0 positions has NaN or +inf.
+
+    Only entries that are read count.
+    """
     _, first = scan(item[0, 0])
     _, rest = scan(item[1:n].reshape(-1))
     return first or rest
@@ -64,19 +67,24 @@ def is_wrong(item, n):
 
 @kernel
 def best_step(previous, block, result):
-    """result[t] = max over p of previous[p] + block[p, t]. After each row of ``block`` and in
-    ``result`` there must be room for a vector. RETURNS: whether ``block`` holds NaN or +inf."""
+    """Write result[t] = max over p of previous[p] + block[p, t].
+
+    There must be a vector of padding after each row of ``block`` and in ``result``.
+
+    Returns:
+        Whether ``block`` holds NaN or +inf.
+    """
     total = best_of_rows(previous, block, result)
     if total < np.inf:
         return False
-    # Perhaps only what stands after it.
+    # The entry found may be in the padding.
     _, wrong = scan(block.reshape(-1))
     return wrong
 
 
 @kernel
 def previous_of(previous, block, tag, emission, value):
-    """The first p where previous[p] + block[p, tag] + emission is ``value``, the best."""
+    """Return the first p for which previous[p] + block[p, tag] + emission is the best ``value``."""
     for p in range(len(block)):
         if previous[p] + block[p, tag] + emission == value:
             return p
@@ -85,7 +93,7 @@ def previous_of(previous, block, tag, emission, value):
 
 @kernel
 def largest(row):
-    """The first place of the largest number."""
+    """Return the first index of the largest number."""
     chosen = 0
     for t in range(1, len(row)):
         if row[t] > row[chosen]:
@@ -95,7 +103,7 @@ def largest(row):
 
 @kernel
 def best_chains(start, stop, scores, lengths, tags, status):
-    """``Family.best``: tags ``(B, N)``, −1 at padding."""
+    """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
     room = 1
     for b in range(start, stop):
         room = max(room, lengths[b])
@@ -114,7 +122,7 @@ def best_chains(start, stop, scores, lengths, tags, status):
         for i in range(1, n):
             block = item[i]
             if scores.size - (b * scores.shape[1] + i + 1) * count * count < LANES:
-                # The end of the scores: no room for a vector after the last rows.
+                # The scores end here, without padding after the last rows.
                 spare[:count] = block
                 block = spare[:count]
             wrong |= best_step(values[i - 1], block, values[i])
@@ -133,7 +141,7 @@ def best_chains(start, stop, scores, lengths, tags, status):
 
 @kernel
 def _best_transitions(start, stop, scores, lengths, z, status):
-    """As best_chains, but 0/1 arrays like ``scores``."""
+    """Write the best chains as 0/1 arrays like ``scores``."""
     tags = np.empty(scores.shape[:2], dtype=np.int32)
     best_chains(start, stop, scores, lengths, tags, status)
     for b in range(start, stop):
@@ -145,8 +153,10 @@ def _best_transitions(start, stop, scores, lengths, z, status):
 
 
 def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
-    """0/1 arrays of the best chains, like ``scores``. Written by the kernel, since making them of
-    tags takes longer than finding these."""
+    """Return 0/1 arrays of the best chains, like ``scores``.
+
+    The kernel writes them, since converting tags takes longer than finding them.
+    """
     if dispatch.serves(FAMILY.device, scores):
         found = find_best(FAMILY, scores, lengths, ())
         check(FAMILY.name, dispatch.read_status(found.status))
@@ -165,8 +175,11 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
 
 @kernel
 def weigh(scores, weights):
-    """exp(score − best) of a contiguous row. RETURNS: the best, NaN where a score is NaN or +inf, 0
-    where none is above −inf."""
+    """Write exp(score − best) of a contiguous row.
+
+    Returns:
+        The best score, NaN if a score is NaN or +inf, or 0 if no score is above −inf.
+    """
     best, wrong = scan(scores)
     if wrong:
         return np.nan
@@ -178,7 +191,11 @@ def weigh(scores, weights):
 
 @kernel(fastmath=ANY_ORDER)
 def scaled(row):
-    """Divide a row of sums by its largest. RETURNS: that; where it is 0, nothing is divided."""
+    """Divide a row of sums by its largest.
+
+    Returns:
+        The largest. If it is 0, nothing is divided.
+    """
     best = 0.0
     for t in range(len(row)):
         best = max(best, row[t])
@@ -195,7 +212,7 @@ def scaled(row):
 
 @kernel
 def forward_step(previous, weights, result):
-    """result[t] = Σ_p previous[p] · weights[p, t]; room as in :func:`best_step`."""
+    """Write result[t] = Σ_p previous[p] · weights[p, t], with padding as in :func:`best_step`."""
     tags = len(weights)
     for t in range(tags):
         result[t] = 0.0
@@ -213,8 +230,10 @@ def forward_step(previous, weights, result):
 
 @kernel
 def backward_step(after, weights, result):
-    """result[p] = Σ_t weights[p, t] · after[t], where ``after`` has 0 in the room for a vector, and
-    what follows a row of ``weights`` is finite."""
+    """Write result[p] = Σ_t weights[p, t] · after[t].
+
+    The padding of ``after`` must be 0. The numbers after a row of ``weights`` must be finite.
+    """
     tags = len(weights)
     whole = tags - tags % 4
     for p in range(0, whole, 4):
@@ -226,8 +245,10 @@ def backward_step(after, weights, result):
 
 @kernel
 def _forward(weights, n, left, scales):
-    """left[i, t]: sums of the weights of the chains up to position i that end in t, divided by the
-    largest; ``scales`` by how much."""
+    """Write to left[i, t] the sum over the chains up to position i that end in tag t.
+
+    Each row is divided by its largest sum, which is written to ``scales``.
+    """
     tags = weights.shape[1]
     left[0, :tags] = weights[0, 0]
     scales[0] = scaled(left[0, :tags])
@@ -238,8 +259,14 @@ def _forward(weights, n, left, scales):
 
 @kernel(fastmath=ANY_ORDER)
 def _backward(weights, n, left, scales, right, share, write, result):
-    """The sums backward, and where ``write``, the marginals. right, share: workspaces of a row.
-    RETURNS: whether the result can be trusted."""
+    """Compute the backward sums, and write the marginals if ``write`` is true.
+
+    Args:
+        right, share: workspaces of a row.
+
+    Returns:
+        Whether the result is precise.
+    """
     tags = weights.shape[1]
     right[:tags] = 1.0
     share[:] = 0.0
@@ -272,7 +299,11 @@ def _backward(weights, n, left, scales, right, share, write, result):
 
 @kernel(fastmath=FUSED)
 def log_forward_step(previous, block, top, result):
-    """result[t] = log Σ_p exp(previous[p] + block[p, t]). top: workspace of a row."""
+    """Write result[t] = log Σ_p exp(previous[p] + block[p, t]).
+
+    Args:
+        top: workspace of a row.
+    """
     tags = len(block)
     for t in range(tags):
         top[t] = -np.inf
@@ -293,7 +324,7 @@ def log_forward_step(previous, block, top, result):
 
 @kernel(fastmath=FUSED)
 def log_backward_step(after, block, result):
-    """result[p] = log Σ_t exp(block[p, t] + after[t])."""
+    """Write result[p] = log Σ_t exp(block[p, t] + after[t])."""
     tags = len(block)
     for p in range(tags):
         row, top = block[p], -np.inf
@@ -309,7 +340,11 @@ def log_backward_step(after, block, result):
 
 @kernel
 def centred(row):
-    """Subtract from a row its largest. RETURNS: that; where it is −inf, nothing is subtracted."""
+    """Subtract from a row its largest number.
+
+    Returns:
+        The largest. If it is −inf, nothing is subtracted.
+    """
     best = -np.inf
     for t in range(len(row)):
         best = max(best, row[t])
@@ -321,7 +356,7 @@ def centred(row):
 
 @kernel
 def log_sum(row):
-    """log Σ exp of a row whose largest is finite or −inf."""
+    """Return log Σ exp of a row whose largest is finite or −inf."""
     best = -np.inf
     for t in range(len(row)):
         best = max(best, row[t])
@@ -335,8 +370,11 @@ def log_sum(row):
 
 @kernel
 def _log_forward(scores, n, left, shifts, top):
-    """As _forward, on logarithms: rows of ``left`` are centred, by ``shifts``. RETURNS: whether
-    there is a chain."""
+    """Run _forward on logarithms; rows of ``left`` are centred by ``shifts``.
+
+    Returns:
+        Whether there is a chain.
+    """
     tags = scores.shape[1]
     left[0, :tags] = scores[0, 0]
     shifts[0] = centred(left[0, :tags])
@@ -350,9 +388,11 @@ def _log_forward(scores, n, left, shifts, top):
 
 @kernel(fastmath=FUSED)
 def _log_marginals(scores, n, left, result):
-    """From the last position back, each tag divides its probability among those before it. What
-    adds up to 1 stays so at scores of any size, where sums that lead to a tag and sums that follow
-    it no longer fit together."""
+    """Write marginals from the last position back.
+
+    Each tag divides its probability among the tags before it. So probabilities sum to 1 for scores
+    of any magnitude. Products of forward and backward sums would not.
+    """
     tags = scores.shape[1]
     current, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
     whole = log_sum(left[n - 1, :tags])
@@ -373,7 +413,7 @@ def _log_marginals(scores, n, left, result):
             for t in range(tags):
                 total[t] += exponential(base + row[t] - top[t])
         for t in range(tags):
-            # A tag that nothing leads to has no probability to divide.
+            # A tag that cannot be reached has no probability to divide.
             total[t] = current[t] / total[t] if total[t] > 0.0 else 0.0
         for p in range(tags):
             base, row, target = left[i - 1, p], scores[i, p], result[i, p]
@@ -390,11 +430,11 @@ def _log_marginals(scores, n, left, result):
 def sum_over_chains(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """``Family.total`` of kernels.operators, but for HESSIAN_PRODUCT."""
+    """Compute the sums over chains as ``Family.total``, except HESSIAN_PRODUCT."""
     room, tags = 1, scores.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
-    # No row may be followed by what is not finite, see backward_step.
+    # Only finite numbers may follow a row (see backward_step).
     weights = np.zeros(room * tags * tags + LANES)[: room * tags * tags]
     weights = weights.reshape((room, tags, tags))
     left, scales, shifts = np.empty((room, tags + LANES)), np.empty(room), np.empty(room)
@@ -436,8 +476,13 @@ def sum_over_chains(
 
 @kernel(fastmath=ANY_ORDER)
 def _expect_forward(marginals, along, n, tags, mean, weight):
-    """mean[i, t]: the expected change of the score of the chain up to position i, given the tag t
-    there; 0 where that has no probability. RETURNS: the expected change of the whole."""
+    """Write to mean[i, t] the expected change of the score up to position i, given the tag t there.
+
+    It is 0 if the tag has probability 0.
+
+    Returns:
+        The expected change of the whole chain.
+    """
     for t in range(tags):
         mean[0, t] = along[0, 0, t] if marginals[0, 0, t] > 0.0 else 0.0
         weight[t] = marginals[0, 0, t]
@@ -464,7 +509,11 @@ def _expect_forward(marginals, along, n, tags, mean, weight):
 
 @kernel(fastmath=ANY_ORDER)
 def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
-    """Write the product. rest: workspace of a row, the expected change after a position."""
+    """Write the Hessian product.
+
+    Args:
+        rest: workspace of a row, the expected change after a position.
+    """
     for t in range(tags):
         rest[t] = -total
     for i in range(n - 1, 0, -1):
@@ -479,7 +528,7 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
                 target[t] = inner + share * base
                 value += inner
                 mass += share
-            # Read by position i no more.
+            # Position i no longer reads this entry.
             before[p] = value / mass if mass > 0.0 else 0.0
         for p in range(tags):
             rest[p] = before[p]
@@ -491,8 +540,10 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
 
 @kernel
 def product_with_hessian(start, stop, marginals, lengths, along, result, status):
-    """``Family.product`` of kernels.operators: the covariance of a part and of the change ``along``
-    of a chain's score is the part's probability times its expectation of the latter, less the mean.
+    """Compute the Hessian product as ``Family.product`` of kernels.operators.
+
+    It is the covariance of a part and of the change ``along`` of a chain's score. This is the
+    part's probability times the expected change given the part, less the expected change.
     """
     room, tags = 1, marginals.shape[3]
     for b in range(start, stop):
@@ -512,7 +563,10 @@ def product_with_hessian(start, stop, marginals, lengths, along, result, status)
 
 @kernel
 def sample_chains(start, stop, scores, lengths, seeds, samples, status):
-    """``Family.sample``: forward filter, backward sample; tags ``(S, B, N)``, −1 at padding."""
+    """Draw samples as ``Family.sample``: forward filtering, backward sampling.
+
+    Tags are ``(S, B, N)``, −1 for padding.
+    """
     room, tags = 1, scores.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
@@ -546,8 +600,13 @@ def sample_chains(start, stop, scores, lengths, seeds, samples, status):
 
 @kernel
 def insert(value, source, row, sources):
-    """Put a value in its place of a row that falls, after its equals, and its source beside it; the
-    last falls out. RETURNS: whether it is larger than that."""
+    """Insert a value and its source into a descending row, after equal values.
+
+    The last value is dropped.
+
+    Returns:
+        Whether the value is larger than the last.
+    """
     place = len(row) - 1
     if not value > row[place]:
         return False
@@ -562,8 +621,13 @@ def insert(value, source, row, sources):
 
 @kernel
 def k_best_step(previous, block, result, origin):
-    """The k best of each tag, best first, from those of each previous tag (``(K, k)``, −inf where
-    there are fewer). origin ``(K, k)``: previous tag · k + its rank. Ties go to the lower one."""
+    """Write the k best of each tag, best first, from the k best of each previous tag.
+
+    Both are ``(K, k)``, −inf if there are fewer. Ties go to the lower source.
+
+    Args:
+        origin: ``(K, k)``, written: previous tag · k + its rank.
+    """
     tags, k = previous.shape
     result[:] = -np.inf
     origin[:] = -1
@@ -577,7 +641,7 @@ def k_best_step(previous, block, result, origin):
 
 @kernel
 def k_best_last(values, totals, places):
-    """The k best over all tags of ``values`` (K, k): their totals, and tag · k + rank."""
+    """Write the k best over all tags of ``values`` (K, k): their totals, and tag · k + rank."""
     tags, k = values.shape
     totals[:] = -np.inf
     places[:] = -1
@@ -589,7 +653,11 @@ def k_best_last(values, totals, places):
 
 @kernel
 def trace_k_best(places, origin, n, k, chosen):
-    """Write the tags of the k best to ``chosen`` (k, N). origin: ``(n, K, k)``."""
+    """Write the tags of the k best to ``chosen`` (k, N).
+
+    Args:
+        origin: ``(n, K, k)``.
+    """
     for rank in range(k):
         place = places[rank]
         if place < 0:
@@ -601,8 +669,12 @@ def trace_k_best(places, origin, n, k, chosen):
 
 @kernel
 def k_best_chains(start, stop, scores, lengths, tags, totals, status):
-    """tags: ``(k, B, N)`` int32, −1 at padding and where there are fewer than k; totals: ``(k, B)``
-    float64, −inf there."""
+    """Write the k best chains.
+
+    Args:
+        tags: ``(k, B, N)`` int32, −1 for padding and if there are fewer than k.
+        totals: ``(k, B)`` float64, −inf if there are fewer than k.
+    """
     room, count, k = 1, scores.shape[3], len(tags)
     for b in range(start, stop):
         room = max(room, lengths[b])
@@ -640,9 +712,12 @@ def k_best(
     kernel: Callable[..., None],
     options: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Tags ``(k, *family.best_shape)`` int32 and their totals ``(k, B)`` float64.
+    """Return the tags ``(k, *family.best_shape)`` int32 of the k best, and their totals.
 
-    kernel: like :func:`k_best_chains`.
+    Totals are ``(k, B)`` float64.
+
+    Args:
+        kernel: like :func:`k_best_chains`.
     """
     check_whole(f"{family.name}.top_k", error=InvalidScores, k=k)
     array, sizes = read(scores, lengths)
@@ -665,7 +740,7 @@ FAMILY = Family(
     product=product_with_hessian,
     same_dtype=True,
     best_shape=lambda shape: tuple(shape[:2]),
-    # For 20 tags: the kernels do not tell how many there are.
+    # For 20 tags, since kernels only report costs by length.
     best_cost=lambda n: 300 + 170 * n,
     total_cost=lambda n: 500 + 330 * n,
     device=GpuKernels("linear_chain"),

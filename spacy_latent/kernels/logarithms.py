@@ -1,4 +1,4 @@
-"""Sums in logarithms, for what does not fit any other way, and a logarithm that vectorises."""
+"""Log-sum-exp, and a logarithm that vectorises."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from llvmlite import ir
 
 from spacy_latent.kernels.compilation import kernel
 
-# Bits of the mantissa, the bits of √½, and terms of the series below that are above rounding.
+# Bits of the mantissa, the bits of √½, and the number of terms of the series below above rounding.
 FLOAT64, FLOAT32 = (52, 0x3FE6A09E667F3BCD, 11), (23, 0x3F3504F3, 5)
 
 
 @kernel
 def log_sum_of_pairs(a, b, da, db):
-    """log Σ exp(a + b), and the mean of da + db under its terms."""
+    """Return log Σ exp(a + b), and the mean of da + db weighted by its terms."""
     top = -np.inf
     for k in range(len(a)):
         top = max(top, a[k] + b[k])
@@ -32,7 +32,7 @@ def log_sum_of_pairs(a, b, da, db):
 
 @kernel
 def log_add(a, b):
-    """log(e^a + e^b), and the share of e^b in it."""
+    """Return log(e^a + e^b), and the share of e^b in it."""
     if b == -np.inf:
         return a, 0.0
     if a == -np.inf:
@@ -45,8 +45,10 @@ def log_add(a, b):
 
 
 def logarithm_of(builder: Any, x: Any) -> Any:
-    """log of a vector of float32 or float64: of finite numbers that are not subnormal, −∞ of others
-    and of what is not above 0; right to two units in the last place, or of 1 near it.
+    """Return the logarithm of a vector of float32 or float64.
+
+    Numbers must be finite and not subnormal; the result is −∞ for subnormal numbers and for numbers
+    that are not above 0. The error is two units in the last place, or two units of 1 near 1.
 
     With x = 2**k · m and √½ ≤ m < √2 it is k·log 2 + 2·artanh s, s = (m − 1)/(m + 1).
     """

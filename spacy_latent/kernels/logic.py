@@ -1,7 +1,8 @@
 """Projections on the convex hulls of logic factors, and products with their Jacobians.
 
-A factor is a run of edges, one per part in it. Three kinds are enough: the others are these with
-negated inputs (an or of n is at most n − 1 of the negations).
+A factor is a run of edges, one for each of its parts. Three kinds are enough. The others are these
+with negated inputs. For example, an or of n inputs means that at most n − 1 of the negations are
+true.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ AT_MOST = 0
 EXACTLY = 1
 OR_OUT = 2
 
-# How the solution of a factor moves with its point: an edge does not move; moves freely; or moves
-# with its group, which keeps its signed sum (or, where tied, has one signed value in common).
+# How a coordinate of a factor's solution depends on the input point. It is fixed, or free, or in a
+# group. A group keeps its signed sum; the coordinates of a tied group share one signed value.
 FIXED = 0
 FREE = 1
 IN_GROUP = 2
 IN_GROUP_NEGATED = 3
 
 
-# Nearer than this to 0 or 1 is rounding: vertices are met all the time, and must not seem to move.
+# Solutions often lie on vertices. A value within this distance of 0 or 1 is rounding and must not
+# count as free.
 ROUNDING = 1e-12
 
 
@@ -44,12 +46,12 @@ def _total(points, size, threshold):
 
 @kernel
 def _threshold(points, size, goal, breakpoints):
-    """t such that Σ clip(w − t, 0, 1), which falls with t, is ``goal``, from 0 to ``size``."""
+    """Return t such that Σ clip(w − t, 0, 1) is ``goal``, which is between 0 and ``size``."""
     for i in range(size):
         breakpoints[i] = points[i]
         breakpoints[size + i] = points[i] - 1.0
     ordered = np.sort(breakpoints[: 2 * size])
-    # It is linear between neighbouring breakpoints.
+    # The sum falls with t and is linear between neighbouring breakpoints.
     low, high = 0, 2 * size - 1
     while low < high:
         middle = (low + high) // 2
@@ -71,10 +73,13 @@ def _threshold(points, size, goal, breakpoints):
 
 @kernel
 def project_exactly(points, size, limit, result, breakpoints):
-    """Project on {0 ≤ y ≤ 1, Σy = limit}; ±inf fixes a coordinate to 1 or 0. O(n log n).
+    """Project on {0 ≤ y ≤ 1, Σy = limit} in O(n log n); ±inf fixes a coordinate to 1 or 0.
 
-    breakpoints: work, twice ``size``.
-    RETURNS: whether there is such a point.
+    Args:
+        breakpoints: workspace, twice ``size``.
+
+    Returns:
+        Whether there is such a point.
     """
     ones, finite, reference = 0, 0, -np.inf
     for i in range(size):
@@ -88,8 +93,8 @@ def project_exactly(points, size, limit, result, breakpoints):
     threshold = 0.0
     shifted = np.empty(finite)
     for _ in range(2 if finite else 0):
-        # Relative to the largest, then to the point nearest to the threshold: the ties of huge
-        # points stay ties there.
+        # First relative to the largest point, then to the point nearest to the threshold. Points of
+        # large magnitude that tie then still tie.
         filled = 0
         for i in range(size):
             if -np.inf < points[i] < np.inf:
@@ -113,7 +118,11 @@ def project_exactly(points, size, limit, result, breakpoints):
 
 @kernel
 def _project(kind, limit, points, size, result, marks, work):
-    """One factor, no negated input. RETURNS: status, whether its group is tied."""
+    """Project on one factor without negated inputs.
+
+    Returns:
+        Status, and whether the factor's group is tied.
+    """
     if kind == OR_OUT:
         return _project_or_out(points, size, result, marks, work)
     if kind == AT_MOST:
@@ -122,7 +131,8 @@ def _project(kind, limit, points, size, result, marks, work):
             result[i] = _clip(points[i])
             marks[i] = FREE if 0.0 < result[i] < 1.0 else FIXED
             total += result[i]
-        # At the limit, without being held there, it may be that other factors hold it there.
+        # At the limit the constraint may be active even if clipping alone satisfies it, since
+        # another factor may hold the point there.
         if total < limit - ROUNDING:
             return FEASIBLE, False
     if not project_exactly(points, size, limit, result, work):
@@ -134,7 +144,10 @@ def _project(kind, limit, points, size, result, marks, work):
 
 @kernel
 def _project_or_out(points, size, result, marks, work):
-    """{y_i ≤ t ≤ Σy, 0 ≤ y, t ≤ 1}, t the last coordinate (Martins et al. 2015, section 5.2)."""
+    """Project on {y_i ≤ t ≤ Σy, 0 ≤ y, t ≤ 1}, t the last coordinate.
+
+    The method is from Martins et al. (2015), section 5.2.
+    """
     last = size - 1
     largest = 0.0
     for i in range(last):
@@ -144,7 +157,7 @@ def _project_or_out(points, size, result, marks, work):
             result[i] = 0.0
             marks[i] = FIXED
         return (INFEASIBLE if largest == np.inf else FEASIBLE), False
-    # {y ≤ t} alone: t is the mean of itself and of the inputs above it.
+    # Project on {y ≤ t} alone: t is the mean of itself and of the inputs above it.
     order = np.argsort(-points[:last])
     total, pooled = points[last], 0
     output = total
@@ -171,7 +184,7 @@ def _project_or_out(points, size, result, marks, work):
     marks[last] = (IN_GROUP if pooled else FREE) if inside else FIXED
     if inputs >= result[last] - ROUNDING:
         return FEASIBLE, pooled > 0
-    # Then t = Σy: an xor of the inputs and the negated output.
+    # Otherwise t = Σy: an xor of the inputs and the negated output.
     flipped = points.copy()
     flipped[last] = 1.0 - points[last]
     if not project_exactly(flipped, size, 1.0, result, work):
@@ -186,13 +199,17 @@ def _project_or_out(points, size, result, marks, work):
 
 @kernel
 def project_logic(live, kinds, limits, starts, negated, points, result, marks, tied, status):
-    """The nearest point of each live factor's hull to ``points``, and how it moves with them.
+    """Project ``points`` on the hull of each live factor.
 
-    live, kinds, limits: ``(F,)``.
-    starts: ``(F + 1,)``; factor f has the edges from ``starts[f]`` to ``starts[f + 1]``; of OR_OUT
-        the last one is the output.
-    negated, points, result, marks: per edge; the last two are written. −inf fixes to 0.
-    tied, status: ``(F,)``, written.
+    Marks record how the projection depends on the points.
+
+    Args:
+        live, kinds, limits: ``(F,)``.
+        starts: ``(F + 1,)``; factor f has the edges from ``starts[f]`` to ``starts[f + 1]``. The
+            last edge of an OR_OUT factor is its output.
+        negated, points, result, marks: per edge; the last two are written. A point of −inf fixes
+            its edge to 0.
+        tied, status: ``(F,)``, written.
     """
     widest = 1
     for f in range(len(kinds)):
@@ -221,7 +238,10 @@ def project_logic(live, kinds, limits, starts, negated, points, result, marks, t
 
 @kernel
 def logic_jacobian(starts, marks, tied, directions, result):
-    """The product of each factor's Jacobian, an orthogonal projection, with ``directions``."""
+    """Write the product of each factor's Jacobian with ``directions``.
+
+    The Jacobian is an orthogonal projection.
+    """
     for f in range(len(tied)):
         total, count = 0.0, 0
         for e in range(starts[f], starts[f + 1]):

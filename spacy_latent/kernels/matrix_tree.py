@@ -1,35 +1,36 @@
-"""Sums over spanning arborescences (Koo et al. 2007; Smith and Smith 2007) without subtraction.
+"""Sums over spanning arborescences without subtraction.
 
-The determinant of the Laplacian cancels to nothing where two tokens prefer each other. The
-elimination of Grassmann, Taksar and Heyman (1985) takes a token k out of the graph by giving each
-arc k → m to the heads of k, in proportion f[h] = w[h, k] / d with d = Σ_h w[h, k], and forgetting
-loops: w[h, m] += f[h]·w[k, m]. Then log Z = Σ_k log d, every number stays positive and is right to
-its last digits. With a single root the root's arcs count to first order only: they are left out of
-d, and the last token's is the sum itself.
+Sums over arborescences are determinants of a Laplacian (Koo et al. 2007; Smith and Smith 2007). The
+determinant loses all digits if two tokens prefer each other. The elimination of Grassmann, Taksar
+and Heyman (1985) avoids this. It removes a token k by giving each arc k → m to the heads of k, in
+proportion f[h] = w[h, k] / d with d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m]. Loops are dropped. Then
+log Z = Σ_k log d. Every number stays positive and accurate to its last digits. With a single root,
+the root's arcs count only to first order. They are left out of d, except for the last token, whose
+d is the root's arc itself.
 
-Weights are exp(score − the column's best). Where so much cancels that weights that underflowed
-could matter, or that the adjoint would overflow, the same elimination runs on logarithms: a weight
-that was lost counts as much as one divided by all pivots, which is 1 by the probability that heads
-chosen one by one form a tree (SMALLEST_CHANCE). Where every token may hang on every other by a
-weight of SMALLEST_WEIGHT or more, no weight is lost: those between tokens only grow, and what
-underflows is added to what is larger by a hundred decades. Sums and marginals then need no
-logarithms, however improbable trees are. Everything is float64.
+Weights are exp(score − the column's best). Under strong cancellation, weights that underflowed
+could matter, or the adjoint could overflow. The same elimination then runs on logarithms. The
+influence of a lost weight can be as large as its quotient by the product of all pivots. That
+product is the probability that independently chosen heads form a tree (SMALLEST_CHANCE). If every
+arc between tokens has a weight of at least SMALLEST_WEIGHT, no weight is lost. Weights between
+tokens only grow, and an underflowing summand is smaller than the other by a hundred decades. Sums
+and marginals then need no logarithms, however improbable trees are. Everything is float64.
 
-Marginals are w[h, m]·B[m, m]·Q[h, m] with B the inverse of the Laplacian and Q[h, m] the
-probability that a walk from h over heads comes to the root before m. kernels.escapes finds both
-without subtraction, so that marginals, however small, have a relative error of some 1e-14 in
-float64, also with a single root: of 12 and 30 tokens at scores of scale 1 to 40, where the least
-was 2e-134, it was at most 2e-14. Below 1e-150 they may be lost.
+Marginals are w[h, m]·B[m, m]·Q[h, m]. B is the inverse of the Laplacian. Q[h, m] is the probability
+that a walk from h over heads reaches the root before m. kernels.escapes computes both without
+subtraction. Marginals then have a relative error of some 1e-14 in float64, however small they are,
+also with a single root. It was at most 2e-14 for 12 and 30 tokens at scores of scale 1 to 40, with
+2e-134 as the smallest marginal. Marginals below 1e-150 may be lost.
 
-The product of the Hessian with a vector comes from two products of matrices with Q. There
-differences of Q are taken, and the error grows with the mean number of times that a walk leaves a
-token by another arc than its best one before it comes to the root, with a single root that number
-times the largest Q of the token: of 12 and 50 tokens, at scores of scale 5 to 40, it was at most a
-few 1e-15 and 2e-15 times that number, times the vector. Where that number is more than
-LARGEST_RETURNS of the precision asked for, the product comes from the elimination and its adjoint,
-whose own subtraction, 1 − Σ_h f[h]·reach[h], leaves an error of a few 1e-15, whatever the scores.
-So do the marginals where weights are too small for kernels.escapes; of those below 1e-15 there may
-then be no digit that is right.
+The product of the Hessian with a vector comes from two matrix products with Q, and takes
+differences of Q. A walk returns when it leaves a token by another arc than its best before it
+reaches the root. The error grows with the mean number of returns. With a single root, it grows with
+that number times the largest Q of the token. For 12 and 50 tokens at scores of scale 5 to 40, the
+error was at most a few 1e-15 and 2e-15 times that number, times the vector. If that number exceeds
+LARGEST_RETURNS of the required precision, the product comes from the elimination and its adjoint.
+Their own subtraction, 1 − Σ_h f[h]·reach[h], has an error of a few 1e-15 for any scores. Marginals
+are computed in the same way if weights are too small for kernels.escapes. Marginals below 1e-15 may
+then have no correct digit.
 """
 
 from __future__ import annotations
@@ -65,23 +66,23 @@ from spacy_latent.kernels.operators import Family
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, UNSOLVED, read_arc_scores
 from spacy_latent.kernels.vector import GROUP, LANES, aligned_empty, fused_loop
 
-# Weights below 1e−308 are lost; a pivot above this cannot miss them.
+# Weights below 1e−308 are lost; they cannot matter in a pivot above this.
 SMALLEST_PIVOT = 1e-150
-# Of all pivots together, each divided by the sum of its token's weights. By its inverse grow errors
-# and gradients, and by its square the derivatives of gradients.
+# Smallest product of all pivots, each divided by the sum of its token's weights. Errors and
+# gradients grow with its inverse, and derivatives of gradients with the square of its inverse.
 SMALLEST_CHANCE = 1e-100
 LOG_SMALLEST_CHANCE = math.log(SMALLEST_CHANCE)
-# Of products of two, times that of a share, nothing underflows.
+# Products of two such weights and a share do not underflow.
 SMALLEST_WEIGHT = 1e-100
-# Of a walk to a token, see above, in float32 and float64.
+# Largest number of returns of a walk to a token (see above), in float32 and float64.
 LARGEST_RETURNS = 1e7, 1e3
 HEADER = LANES
-# What is kept of an item, and whether it serves for products with the Hessian.
+# What is saved for an item, and whether products with the Hessian can use it.
 NOTHING, ESCAPES, REFUSED = 0.0, 1.0, 2.0
 FAST = {"reassoc", "contract", "nsz"}
 
 
-# Over the tokens m below k, for four heads at a time, see kernels.vector.
+# Over the tokens m below k, for four heads at a time (see kernels.vector).
 HEADS = GROUP
 _pass_on = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 _gather = fused_loop(
@@ -98,8 +99,10 @@ _gather_tangent = fused_loop(
 
 @kernel
 def _shape(n):
-    """Of the square workspaces, of which (n+1, n+1) mean something: whole vectors and whole groups
-    of heads. What stands in the rest is finite, and never meets what means something."""
+    """Return the shape of the square workspaces: whole vectors and whole groups of heads.
+
+    Only (n+1, n+1) entries are used. The padding is finite and never mixed with them.
+    """
     return n + 2 * HEADS - 1, (n + LANES) // LANES * LANES
 
 
@@ -107,10 +110,17 @@ def _shape(n):
 def _eliminate(w, n, first, smallest_chance, shares, pivots, row):
     """Eliminate tokens n .. 1 of ``w``, [head, modifier], in place.
 
-    Afterwards row k holds the weights w[k, m] for m < k that the token had as a head. shares: like
-    w; written: shares[k, h] is f[h] of k for h < k, and 0 for the others. pivots: written: d.
-    first: 1 with a single root, else 0. smallest_chance: see SMALLEST_CHANCE. row: workspace.
-    RETURNS: log Z, or NaN where pivots are too small to trust.
+    Afterwards row k holds the weights w[k, m] for m < k that the token had as a head.
+
+    Args:
+        first: 1 with a single root, else 0.
+        smallest_chance: see SMALLEST_CHANCE.
+        shares: like w; written: shares[k, h] is f[h] of k for h < k, and 0 for the others.
+        pivots: written: d.
+        row: workspace.
+
+    Returns:
+        log Z, or NaN if pivots are too small for a precise result.
     """
     total, chance = 0.0, 1.0
     _sum_columns(w, first, n + 1, n + 1, pivots)
@@ -123,7 +133,8 @@ def _eliminate(w, n, first, smallest_chance, shares, pivots, row):
             pivot += share[h]
         if not pivot > SMALLEST_PIVOT:
             return np.nan
-        # The root's own arcs, as the last pivot, choose one of its children and close no cycle.
+        # The root's own arcs form the last pivot. They choose one of its children and close no
+        # cycle.
         if k > first:
             chance *= pivot / pivots[k]
             if not chance >= smallest_chance:
@@ -149,7 +160,7 @@ def _eliminate(w, n, first, smallest_chance, shares, pivots, row):
 
 @kernel(fastmath=FAST)
 def _sum_columns(weights, begin, end, columns, sums):
-    """Of the rows from ``begin`` to ``end``."""
+    """Write the sums of columns over the rows from ``begin`` to ``end``."""
     for m in range(columns):
         sums[m] = 0.0
     for h in range(begin, end):
@@ -160,7 +171,7 @@ def _sum_columns(weights, begin, end, columns, sums):
 
 @kernel
 def _read_row(source, k, row):
-    """Copy what stands left of k; 0 in the rest."""
+    """Copy the entries left of k, and 0 for the others."""
     for m in range(k):
         row[m] = source[m]
     for m in range(k, row.shape[0]):
@@ -169,9 +180,12 @@ def _read_row(source, k, row):
 
 @kernel(fastmath=FAST)
 def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
-    """∂ log Z / ∂ weight ``g``, [head, modifier], from what _eliminate left; g comes as zeros.
+    """Write ∂ log Z / ∂ weight to ``g``, [head, modifier], from the results of _eliminate.
 
-    reach: like w; written: reach[k, h] = Σ_m w[k, m]·g[h, m] over m < k. row, passed: workspaces.
+    Args:
+        g: zeros at first.
+        reach: like w; written: reach[k, h] = Σ_m w[k, m]·g[h, m] over m < k.
+        row, passed: workspaces.
     """
     for k in range(1, n + 1):
         inverse = 1.0 / pivots[k]
@@ -200,10 +214,14 @@ def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
 
 @kernel(fastmath=FAST)
 def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
-    """Directional derivatives ``dg`` of the adjoint along the weights' change ``dw``.
+    """Write the tangent ``dg`` of the adjoint along the tangent ``dw`` of the weights.
 
-    w .. reach: as _eliminate and _adjoint left them. dw: overwritten. dg: comes as zeros. dshares:
-    workspace like shares. rows: ``(5, width)`` workspace.
+    Args:
+        w .. reach: the results of _eliminate and _adjoint.
+        dw: overwritten.
+        dg: zeros at first.
+        dshares: workspace like shares.
+        rows: ``(5, width)`` workspace.
     """
     row, drow, dpassed, dreach, dpivots = rows[0], rows[1], rows[2], rows[3], rows[4]
     for k in range(n, 0, -1):
@@ -265,15 +283,18 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
 
 @kernel
 def _change_of_escapes(weights, best, escapes, inverse, n, single_root, along, squares, rows, out):
-    """The Hessian times ``along``: with e = w·(along − along of the best head) and δ = Q(h, m) −
-    Q(k, m), of escapes Q and inverses b of exits, the log of what Q(h, m) is multiplied with in
-    the marginal changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
+    """Write the Hessian times ``along`` from escapes Q and inverses b of exits.
 
-    What all heads of a token have in common changes nothing, and the changes of a token's heads
-    have no sum: so that of its best head, whose weight may be much larger than the others', is
-    neither read nor worked out.
+    Let e = w·(along − along of the best head). In the marginal, the logarithm of the factor of Q(h,
+    m) changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
 
-    squares: three of workspace. rows: three.
+    An offset common to all heads of a token changes nothing, and the changes of a token's heads sum
+    to 0. So the change of its best head, whose weight may be much larger than the others, is
+    neither read nor computed.
+
+    Args:
+        squares: three square workspaces.
+        rows: three rows of workspace.
     """
     change, left, both = squares[0], squares[1], squares[2]
     common, total, diagonal = rows[0], rows[1], rows[2]
@@ -300,9 +321,17 @@ def _change_of_escapes(weights, best, escapes, inverse, n, single_root, along, s
 
 @kernel
 def _read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, top, best):
-    """The scores of one sentence to ``matrix`` ``(n+1, ...)`` and exp(score − top of its modifier)
-    to ``weights``, both [head, modifier]; weights from modifier ``begin`` on, the rows after n 0.
-    best: written: a head with the top score. RETURNS: the status, and Σ top of the tokens."""
+    """Write the scores and the weights of one sentence.
+
+    Args:
+        matrix: ``(n+1, ...)``, [head, modifier], written: the scores.
+        weights: [head, modifier], written: exp(score − top of its modifier), for modifiers from
+            ``begin`` on. Rows after n are 0.
+        best: written: a head with the top score.
+
+    Returns:
+        The status, and Σ top of the tokens.
+    """
     status = read_arc_scores(scores, n, direction, max_arc_length, matrix)
     if status != FEASIBLE:
         return status, 0.0
@@ -319,9 +348,14 @@ def _read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, 
 
 @kernel
 def _loses_nothing(matrix, weights, n, begin):
-    """Whether no weight between tokens is below SMALLEST_WEIGHT, nor one from the root, unless it
-    is forbidden: the first token with one that is taken out of the graph gives it to all others.
-    matrix, weights, begin: as of :func:`_read_weights`."""
+    """Return whether no weight is lost: all are at least SMALLEST_WEIGHT.
+
+    Arcs from the root may also be forbidden. The first eliminated token with an arc from the root
+    gives it to all others.
+
+    Args:
+        matrix, weights, begin: as in :func:`_read_weights`.
+    """
     for h in range(n + 1):
         for m in range(1, n + 1):
             if h != m and not weights[h, m - begin] >= SMALLEST_WEIGHT:
@@ -341,7 +375,7 @@ def _log_add(a, b):
 
 @kernel
 def _mix(a, da, b, db):
-    """Derivative of log(e^a + e^b) where a and b have derivatives da and db."""
+    """Return the tangent of log(e^a + e^b) if a and b have tangents da and db."""
     top = max(a, b)
     if top == -np.inf:
         return 0.0
@@ -351,11 +385,15 @@ def _mix(a, da, b, db):
 
 @kernel
 def log_domain(w, n, first, dw, g, dg):
-    """The twin of the three passes above on logarithms, with their derivatives.
+    """Run the three passes above on logarithms, with their tangents.
 
-    w: ``(n+1, n+1)``, [modifier, head], log weights; dw: their change; both overwritten.
-    g, dg: log ∂ log Z / ∂ weight and its derivative, filled.
-    RETURNS: log Z, or −inf.
+    Args:
+        w: ``(n+1, n+1)``, [modifier, head], log weights; overwritten.
+        dw: tangent of w; overwritten.
+        g, dg: log ∂ log Z / ∂ weight and its tangent, written.
+
+    Returns:
+        log Z, or −inf.
     """
     total = 0.0
     for k in range(n, 0, -1):
@@ -404,7 +442,7 @@ def log_domain(w, n, first, dw, g, dg):
             value, derivative = g[k, h], dg[k, h]
             if h >= begin:
                 if value > 30.0:
-                    # 1 − mean is lost beside e^30 but for its logarithm's last digits.
+                    # 1 − mean is lost next to e^30, except for the last digits of the logarithm.
                     small = (1.0 - mean) * math.exp(-value)
                     value += math.log1p(small)
                     derivative -= math.exp(-g[k, h]) * (dmean + (1.0 - mean) * dg[k, h])
@@ -424,7 +462,7 @@ def log_domain(w, n, first, dw, g, dg):
 
 @kernel
 def _root_child(scores, n, heads, integers, floats):
-    """The root's child in the best tree with one, or 0 where there is none."""
+    """Return the root's child in the best tree with a single root, or 0 if there is none."""
     if best_arborescence(scores, n, True, heads, integers, floats) != FEASIBLE:
         return 0
     for modifier in range(1, n + 1):
@@ -435,7 +473,7 @@ def _root_child(scores, n, heads, integers, floats):
 
 @kernel
 def _copy(source, target, rows, columns):
-    """numba's own assignment takes seconds to compile."""
+    """Copy a matrix; numba's own assignment takes seconds to compile."""
     for i in range(rows):
         of_row, row = source[i], target[i]
         for j in range(columns):
@@ -453,16 +491,21 @@ def _swap(a, i, j, n):
 
 @kernel
 def _squares(room, n):
-    """Of an item of n tokens: the weights, eliminated and not, the shares, the adjoint and its
-    reach."""
+    """Return the square workspaces of an item of n tokens.
+
+    They are the weights before and after elimination, the shares, the adjoint and its reach.
+    """
     shape = _shape(n)
     squares = room[: 5 * shape[0] * shape[1]].reshape((5, *shape))
     return squares[0], squares[1], squares[2], squares[3], squares[4]
 
 
 def kept_size(n):
-    """Float64 numbers that an item of n tokens may keep: what it does in the header, escapes, and
-    the inverses of exits. In Python, where n may be a symbol of torch."""
+    """Return the float64 numbers that an item of n tokens may save.
+
+    They are a header with the kind of saved values, escapes, and the inverses of exits. This is
+    Python code, since n may be a symbol of torch.
+    """
     size = (n + LANES - 1) // LANES * LANES
     return HEADER + size * size + size
 
@@ -480,7 +523,11 @@ def _kept_escapes(kept, n):
 
 @kernel
 def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch):
-    """See kernels.escapes; the inverses of exits in their place. RETURNS: log Z, or NaN."""
+    """Write escapes and the inverses of exits (see kernels.escapes).
+
+    Returns:
+        log Z, or NaN.
+    """
     size = len(inverse)
     own = room[:size]
     turn_to(weights, 1, size, own)
@@ -500,8 +547,13 @@ def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratc
 
 @kernel
 def _log_chance(value, weights, n, single_root, sums):
-    """Log of the probability that heads chosen one by one form a tree, with a single root of that
-    of all tokens but one, if Z is e^value. weights: [head, token]; sums: workspace of whole blocks.
+    """Return the log-probability that independently chosen heads form a tree, if Z is e^value.
+
+    With a single root, it is the probability for the heads of all tokens except one.
+
+    Args:
+        weights: [head, token].
+        sums: workspace of whole blocks.
     """
     if single_root and n == 1:
         return 0.0
@@ -520,14 +572,18 @@ def _log_chance(value, weights, n, single_root, sums):
 
 @kernel
 def _returns(weights, best, escapes, inverse, n, single_root, others, largest):
-    """The largest of the numbers that errors of the Hessian's product grow with, see above.
+    """Return the largest number of returns of a walk (see the module).
 
-    others, largest: workspaces, of the weights of all heads but the best, and of escapes. The best
-    head's is not taken off their sum, where the others' are lost if they are below 1e-16 of it.
+    Errors of the Hessian product grow with it.
+
+    Args:
+        others: workspace, written: the sum of weights of all heads except the best. Subtracting the
+            best head's weight from the full sum would lose others below 1e-16 of it.
+        largest: workspace, written: the largest escape of each token.
     """
     for m in range(n):
         others[m] = 0.0
-        # The root's own is 1, and with a single root its unit.
+        # The root's own escape is 1. With a single root, it is not counted.
         largest[m] = 0.0 if single_root else 1.0
     for h in range(n + 1):
         row = weights[h]
@@ -561,9 +617,11 @@ def sum_by_escapes(
     kept,
     status,
 ):
-    """As :func:`sum_over_trees`, for what > 0, by the probabilities of kernels.escapes; leaves
-    UNSOLVED where weights are too small for that, and products of the Hessian where too much of
-    them cancels."""
+    """Compute what > 0 like :func:`sum_over_trees`, by the probabilities of kernels.escapes.
+
+    Items are left UNSOLVED if weights are too small for this. Hessian products are left UNSOLVED if
+    they cancel too much.
+    """
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -577,7 +635,7 @@ def sum_by_escapes(
     matrices = aligned_empty((longest + 1) * (blocks + LANES) + (blocks + 1) * blocks)
     stack = np.empty((64, 4), np.int64)
     scratch = aligned_empty((LANES + 2) * LANES).reshape((LANES + 2, LANES))
-    # Of sentences shorter than a vector, with room for one.
+    # For sentences shorter than a vector, padded to one.
     short = np.zeros((LANES + 1, LANES + 1), result.dtype)
     short_along = np.zeros((LANES + 1, LANES + 1), change.dtype)
     largest_returns = LARGEST_RETURNS[0 if result.itemsize == 4 else 1]
@@ -656,8 +714,10 @@ def sum_over_trees(
     kept,
     status,
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N+1, N+1)``, [head, modifier]. Keeps
-    nothing."""
+    """Compute the sums over trees as ``Family.total`` of kernels.operators.
+
+    Scores are ``(B, N+1, N+1)``, [head, modifier]. No values are saved for later calls.
+    """
     longest = 0
     for b in items[start:stop]:
         longest = max(longest, lengths[b])
@@ -688,7 +748,7 @@ def sum_over_trees(
         status[b], offset = _read_weights(
             *(scores[b], n, direction, max_arc_length, matrix, weights, 0, rows[0], rows[1])
         )
-        # The token that is eliminated last must be one that can be the root's only child.
+        # The token that is eliminated last must be a possible single child of the root.
         child = 1
         if single_root and status[b] == FEASIBLE:
             child = _root_child(matrix, n, heads, integers, floats)
@@ -742,7 +802,7 @@ def _write_marginals(weights, g, n, out):
 
 @kernel
 def _change_of_weights(weights, along, n, dw):
-    """Nothing changes at an arc of weight 0, whatever stands there."""
+    """Write the change of weights, which is 0 for an arc of weight 0."""
     for h in range(n + 1):
         of_head, upstream, target = weights[h], along[h], dw[h]
         for m in range(n + 1):
@@ -781,7 +841,7 @@ def sum_by_logarithms(
     kept,
     status,
 ):
-    """As :func:`sum_over_trees`, for items of which too much cancels."""
+    """Compute the sums like :func:`sum_over_trees`, for items with too much cancellation."""
     for b in items[start:stop]:
         n = lengths[b]
         size = n + 1
@@ -831,7 +891,7 @@ def sum_by_logarithms(
 
 @kernel
 def _marginals_alone(scores, size, single_root, empty, value, result, nothing, status):
-    """The marginals of one item, whatever its sums."""
+    """Write the marginals of one item, by logarithms if needed."""
     item = np.zeros(1, np.int64)
     options = (0, -1, single_root)
     outputs = (value, result, nothing, status)
@@ -842,7 +902,7 @@ def _marginals_alone(scores, size, single_root, empty, value, result, nothing, s
 
 @kernel
 def _has_tree(scores, n):
-    """Whether there is a way from the root to each of n tokens by arcs that are allowed."""
+    """Return whether each of n tokens can be reached from the root by allowed arcs."""
     reached = np.zeros(n + 1, dtype=np.uint8)
     queue = np.zeros(n + 1, dtype=np.int64)
     reached[0] = 1
@@ -860,8 +920,13 @@ def _has_tree(scores, n):
 
 @kernel
 def _wilson(scores, n, root, heads, column, state, max_steps):
-    """Wilson's algorithm (1996): loop-erased random walks into the tree. heads[root] is given, and
-    if root is a token, no other token attaches to node 0. RETURNS: done within max_steps."""
+    """Draw a tree by Wilson's algorithm (1996): loop-erased random walks into the tree.
+
+    heads[root] is given. If root is a token, no other token attaches to node 0.
+
+    Returns:
+        Whether the walks ended within max_steps.
+    """
     reached = np.zeros(n + 1, dtype=np.uint8)
     reached[0] = 1
     reached[root] = 1
@@ -889,11 +954,14 @@ def _wilson(scores, n, root, heads, column, state, max_steps):
 def sample_trees(
     start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
 ):
-    """Exact samples for the items start .. stop−1.
+    """Draw exact samples for the items start .. stop−1.
 
-    seeds: ``(B,)`` uint64, not zero. samples: ``(K, B, N+1)`` int32 heads.
-    A walk that does not end soon, because tokens prefer each other, gives way to choosing the head
-    of one token after another from its exact conditional distribution.
+    If a walk does not end soon, because tokens prefer each other, the heads are drawn one token
+    after another from their exact conditional distributions.
+
+    Args:
+        seeds: ``(B,)`` uint64, not zero.
+        samples: ``(K, B, N+1)`` int32 heads.
     """
     empty, nothing = np.zeros((1, 1, 1)), np.empty((1, 0))
     for b in range(start, stop):
@@ -927,12 +995,12 @@ def sample_trees(
                         column[token] = math.log(marginals[0, 0, token])
                 root = choose(column, n + 1, state)
                 heads[root] = 0
-            # So many take less than half of the time that is taken without them.
+            # These steps take less than half of the time of the exact method below.
             steps = max(100 * (n + 1), (n + 1) ** 3 // 100)
             if _wilson(matrix[0], n, root, heads, column, state, steps):
                 continue
-            # Popped cycles say nothing of the tree: giving up on long walks does not bias it.
-            # The chosen root stays: some roots make walks longer than others do.
+            # Erased cycles are independent of the tree, so giving up on long walks does not bias
+            # it. The chosen root is kept, since some roots make walks longer than others.
             fixed = matrix.copy()
             if single_root:
                 for token in range(1, n + 1):

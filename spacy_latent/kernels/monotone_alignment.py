@@ -1,8 +1,9 @@
-"""Sums over monotone alignments on logarithms, O(n·m) for an item: paths of dynamic time warping
-(Sakoe and Chiba 1978), and sets of matches (Needleman and Wunsch 1970).
+"""Sums over monotone alignments on logarithms, O(n·m) for an item.
 
-A set of matches is one alignment in whatever order the unmatched words between two matches are
-passed: rows first, then columns. Of the two states, "rows" may still pass rows.
+Alignments are paths of dynamic time warping (Sakoe and Chiba 1978), or sets of matches (Needleman
+and Wunsch 1970). The unmatched words between two matches can be passed in several orders. To count
+each set once, rows are passed first, then columns. There are two states, and only the state "rows"
+may still pass rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WARPING, MATCHING = 0, 1
 
 @kernel
 def in_window(i, j, rows, columns, window):
-    """Whether cell (i, j) lies within ``window`` steps of the diagonal; always where it is < 0."""
+    """Return whether cell (i, j) is within ``window`` steps of the diagonal; true if window < 0."""
     if window < 0:
         return True
     longest = max(rows - 1, columns - 1, 1)
@@ -31,7 +32,11 @@ def in_window(i, j, rows, columns, window):
 
 @kernel
 def read_cells(scores, rows, columns, window, s):
-    """Copy the cells of an item to ``s``, with −inf outside of the window. RETURNS: its status."""
+    """Copy the cells of an item to ``s``, with −inf outside the window.
+
+    Returns:
+        Its status.
+    """
     wrong = 0
     for i in range(rows):
         for j in range(columns):
@@ -46,7 +51,7 @@ def read_cells(scores, rows, columns, window, s):
 
 @kernel
 def read_changes(along, s, rows, columns, ds):
-    """Copy what the cells of an item change by to ``ds``: 0 where the cell ``s`` is forbidden."""
+    """Copy the changes of the cells of an item to ``ds``: 0 if the cell ``s`` is forbidden."""
     for i in range(rows):
         for j in range(columns):
             ds[i, j] = along[i, j] if s[i, j] > -np.inf else 0.0
@@ -54,7 +59,7 @@ def read_changes(along, s, rows, columns, ds):
 
 @kernel
 def _sum(a, b, c):
-    """log(e^a + e^b + e^c), and the share of each in it; all 0 where there is nothing."""
+    """Return log(e^a + e^b + e^c), and the share of each in it; all 0 if all are −inf."""
     top = max(a, max(b, c))
     if top == -np.inf:
         return -np.inf, 0.0, 0.0, 0.0
@@ -65,14 +70,18 @@ def _sum(a, b, c):
 
 @kernel
 def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
-    """sums (2, rows + 1, columns + 1): logs of sums over what leads to a point of the grid, in
-    either state; of warping over paths up to and with cell (i − 1, j − 1), in the first alone.
-    dsums: their derivatives, for a product with the Hessian alone. shares (5, rows + 1,
-    columns + 1): in what leads to a point in the first state, of the way past a row, past a column
-    or with a match from the first state, and diagonally or with a match from the second; then in
-    what leads to it in the second state, of the two states.
+    """Run the forward pass, and return log Z.
 
-    RETURNS: log Z."""
+    Args:
+        sums: (2, rows + 1, columns + 1), written: logs of sums over the ways to a point of the
+            grid, in either state. For warping, only the first state is used, with the sums over
+            paths up to and including cell (i − 1, j − 1).
+        dsums: their tangents, for a Hessian product only.
+        shares: (5, rows + 1, columns + 1), written. The first three are shares in the first state:
+            past a row, past a column or by a match from the first state, and diagonally or by a
+            match from the second. The last two are the shares of the two states in the second
+            state.
+    """
     sums[:, : rows + 1, : columns + 1] = -np.inf
     slopes = operation == HESSIAN_PRODUCT
     if slopes:
@@ -123,12 +132,14 @@ def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
 
 @kernel
 def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow, result):
-    """Marginals, or their derivatives. flow, dflow: workspaces like sums, of the probability of
-    each point and state.
+    """Write the marginals, or their tangents.
 
-    From the last point back, each divides its probability among those that lead to it. What adds up
-    to 1 stays so at scores of any size, where the sums that lead to a point and those that follow
-    it no longer fit together.
+    From the last point back, each point divides its probability among its predecessors. So
+    probabilities sum to 1 for scores of any magnitude. Products of forward and backward sums would
+    not.
+
+    Args:
+        flow, dflow: workspaces like sums, the probability of each point and state.
     """
     slopes = operation == HESSIAN_PRODUCT
     flow[:, : rows + 1, : columns + 1] = 0.0
@@ -152,7 +163,8 @@ def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow,
                 of_first[i, j - 1] += own * left
                 of_first[i - 1, j - 1] += own * both
                 if slopes:
-                    # Of the shares: what a way in changes by, less the mean of all three.
+                    # Tangents of the shares: the change of a predecessor, less the mean of all
+                    # three.
                     change = d_of_first[i, j] - own * (dfirst[i, j] - ds[i - 1, j - 1])
                     d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * up
                     d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * left
@@ -204,7 +216,7 @@ def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow,
 
 @kernel
 def room_of(start, stop, lengths):
-    """The most rows and columns of the items."""
+    """Return the largest number of rows and columns of the items."""
     rows, columns = 0, 0
     for b in range(start, stop):
         rows = max(rows, lengths[b, 0])
@@ -227,7 +239,10 @@ def sum_over_alignments(
     kept,
     status,
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N, M)``, lengths ``(B, 2)``."""
+    """Compute the sums over alignments as ``Family.total`` of kernels.operators.
+
+    Scores are ``(B, N, M)``, lengths ``(B, 2)``.
+    """
     most_rows, most_columns = room_of(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
@@ -257,7 +272,10 @@ def sum_over_alignments(
 
 @kernel
 def best_alignments(start, stop, scores, lengths, moves, window, best, status):
-    """0/1 of each cell. Among equals, a match or diagonal step is preferred, then a row."""
+    """Write 0/1 for each cell of the best alignment.
+
+    Ties go to a match or diagonal step, then to a row.
+    """
     most_rows, most_columns = room_of(start, stop, lengths)
     s = np.empty((most_rows, most_columns))
     top = np.empty((most_rows + 1, most_columns + 1))
@@ -276,7 +294,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
                     top[i, j] = max(value, top[i - 1, j - 1] + s[i - 1, j - 1])
             i, j = rows, columns
             while i > 0 and j > 0:
-                # Only what improves is matched: at a tie the words stay alone.
+                # A match must improve the score. At a tie the words stay unmatched.
                 if top[i, j] == top[i - 1, j]:
                     i -= 1
                 elif top[i, j] == top[i, j - 1]:
@@ -315,7 +333,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
 
 @kernel
 def _pick(weights, count, state):
-    """An index with probability in proportion to exp(weights)."""
+    """Return an index with probability proportional to exp(weights)."""
     top = -np.inf
     for k in range(count):
         top = max(top, weights[k])
@@ -335,7 +353,7 @@ def _pick(weights, count, state):
 
 @kernel
 def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
-    """Exact samples from the last cell back; samples ``(K, B, N, M)``, 0/1."""
+    """Draw exact samples from the last cell back; samples are ``(K, B, N, M)``, 0/1."""
     most_rows, most_columns = room_of(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
@@ -371,7 +389,7 @@ def sample_alignments(start, stop, scores, lengths, moves, window, seeds, sample
             at = _pick(weights, 2, state)
             while i > 0 or j > 0:
                 if at == 1:
-                    # A column was passed last; before it, either state.
+                    # A column was passed last. The state before it may be either.
                     j -= 1
                 else:
                     weights[0] = sums[0, i - 1, j]

@@ -1,7 +1,8 @@
-"""What is asked of the kernels of a family, see kernels.operators.Family."""
+"""Numbers of the operations of a family's kernels (see kernels.operators.Family)."""
 
 from __future__ import annotations
 
-# The best structures, from a GPU; the log-partition alone; the marginals too; the Hessian of the
-# log-partition times a vector. Each sum costs about as much more as its number says.
+# BEST: the best structures, on a GPU. LOG_PARTITION: the log-partition alone. MARGINALS: the
+# marginals too. HESSIAN_PRODUCT: the Hessian of the log-partition times a vector. The cost of each
+# sum is about 1 + its number.
 BEST, LOG_PARTITION, MARGINALS, HESSIAN_PRODUCT = range(-1, 3)

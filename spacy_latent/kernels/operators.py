@@ -1,12 +1,13 @@
 """Kernels of structures with exact sums as torch operators.
 
-A family of structures gives kernels over one range of items; the operators here add the batch, the
-threads, the checks of what was read, and the gradients: log_partition → marginals → the product of
-its Hessian with a vector. Tensors on a GPU are solved there where the family has kernels for that,
-see kernels.gpu; else on the CPU, and sent back. Samples always are.
+A family of structures provides kernels over a range of items. The operators here add the batch,
+threads, validation of inputs and results, and gradients: log_partition → marginals → the product of
+its Hessian with a vector. Tensors on a GPU are solved there if the family has GPU kernels (see
+kernels.gpu). Otherwise, and for samples always, they are solved on the CPU and the result is sent
+back.
 
-A family is named by the place of its :class:`Family`, "module:attribute", so that kernels are
-compiled, or read from numba's cache, only once they are needed.
+A family is named by the location of its :class:`Family`, "module:attribute". Kernels are then
+compiled, or read from numba's cache, only when they are needed.
 """
 
 from __future__ import annotations
@@ -52,43 +53,47 @@ from spacy_latent.kernels.vector import LANES
 
 @dataclass(frozen=True)
 class Family:
-    """The kernels of a family of structures, and what they cost.
+    """The kernels of a family of structures, and their cost.
 
-    Each kernel works on the items start .. stop−1, is compiled with ``nogil``, gets scores
-    ``(B, *parts)``, float32 or float64 and contiguous, int64 lengths, and the family's options as
-    integers, reads no padding, and sets ``status`` ``(B,)`` int8 as in kernels.status.
+    Each kernel solves the items start .. stop−1. It is compiled with ``nogil`` and reads no
+    padding. Its arguments are scores ``(B, *parts)``, float32 or float64 and contiguous, int64
+    lengths, and the family's options as integers. It sets ``status`` ``(B,)`` int8 as in
+    kernels.status.
 
-    name: of the structure, for messages.
-    best: (start, stop, scores, lengths, *options, best, status); writes the best structures.
-    total: (start, stop, scores, lengths, *options, along, operation, log_partition, result, kept,
-        status). operation: LOG_PARTITION writes log_partition ``(B,)`` alone; MARGINALS also the
-        marginals to result; HESSIAN_PRODUCT to result the product of the Hessian of the
-        log-partition with ``along``. All are float64, in the shape of the scores; result comes
-        uninitialised, and must be 0 at what is no part. kept: ``(B, kept_size)``; MARGINALS may
-        write there what HESSIAN_PRODUCT reads, if its width is not 0.
-    sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)`` uint64,
-        not 0; samples ``(K, *shape of best)``.
-    sample_rest: as sample, with int64 items after start and stop, which count these; for what
-        sample leaves UNSOLVED. A kernel of its own so that it is compiled where one needs it.
-    best_shape: from the shape of the scores to that of ``best`` and of one sample, int32.
-    best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
-    kept_size: numbers per item that marginals keep for their gradient, from the shape of the
-        scores; in operations that torch can do with the symbols of sizes that it does not know.
-    product: (start, stop, marginals, lengths, *options, along, result, status); where it is given,
-        it writes the product of the Hessian with ``along`` from the marginals alone, and total is
-        never asked for it.
-    same_dtype: along and result, also those of product, have the dtype of the scores.
-    wide: as total, for what total leaves UNSOLVED. Where it is given, both get int64 items after
-        start and stop, which count these: two kernels, so that the second is compiled only where
-        something asks for it.
-    first, first_for: as total, and before it where the second says so, given the operation and the
-        options; total gets what it leaves UNSOLVED. For families with ``wide``.
-    beside: as total, for items side by side: gets ``(G, size)`` int64 after start and stop, which
-        count these groups of items of like length; −1 where the last has none. What it leaves
-        UNSOLVED goes to total, which then keeps nothing.
-    group: the size of a group, LANES, or 1 for total from the start; from the shape of the scores.
-        kept has a row for each place of a group of LANES.
-    device: the kernels of the family for a GPU.
+    Attributes:
+        name: the name of the structure, for messages.
+        best: (start, stop, scores, lengths, *options, best, status); writes the best structures.
+        total: (start, stop, scores, lengths, *options, along, operation, log_partition, result,
+            kept, status). LOG_PARTITION only writes log_partition ``(B,)``. MARGINALS also writes
+            the marginals to result. HESSIAN_PRODUCT writes to result the product of the Hessian of
+            the log-partition with ``along``. All are float64, in the shape of the scores. result is
+            uninitialised at the call and must become 0 for padding. kept is ``(B, kept_size)``. If
+            its width is not 0, MARGINALS may write there values that HESSIAN_PRODUCT reads.
+        sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)``
+            uint64, not 0; samples ``(K, *shape of best)``.
+        sample_rest: like sample, with int64 items after start and stop, which index these. It
+            solves the items that sample leaves UNSOLVED. It is a separate kernel so that it is
+            compiled only if it is needed.
+        best_shape: maps the shape of the scores to the shape of ``best`` and of one sample, int32.
+        best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
+        kept_size: maps the shape of the scores to the numbers per item that marginals save for
+            their gradient. It may only use operations that torch supports for symbolic sizes.
+        product: (start, stop, marginals, lengths, *options, along, result, status). If given, it
+            writes the product of the Hessian with ``along`` from the marginals alone, and total is
+            never called for it.
+        same_dtype: whether along and result, also in product, have the dtype of the scores.
+        wide: like total, for the items that total leaves UNSOLVED. If given, both get int64 items
+            after start and stop, which index these. They are two kernels, so that the second is
+            compiled only if it is needed.
+        first, first_for: a kernel like total that runs before it if ``first_for`` returns true for
+            the operation and the options. total solves the items that it leaves UNSOLVED. Only for
+            families with ``wide``.
+        beside: like total, for items in SIMD lanes. It gets ``(G, size)`` int64 after start and
+            stop, which index these groups of items of similar length. The last group is padded with
+            −1. Items that it leaves UNSOLVED go to total, which then saves nothing.
+        group: maps the shape of the scores to the size of a group: LANES, or 1 to use total alone.
+            kept has a row for each place of a group of LANES.
+        device: the kernels of the family for a GPU.
     """
 
     name: str
@@ -110,8 +115,11 @@ class Family:
     device: GpuKernels | None = None
 
     def kept(self, scores: Tensor) -> Tensor:
-        """Uninitialised room on the CPU for what marginals keep for their gradient; where that is
-        all in the marginals and these go to a GPU, for them."""
+        """Return an uninitialised CPU workspace that marginals save for their gradient.
+
+        If the gradient only needs the marginals, and these go to a GPU, it has the shape of the
+        marginals.
+        """
         shape = scores.shape
         if dispatch.serves(self.device, scores):
             return _room((shape[0], 0))
@@ -119,13 +127,14 @@ class Family:
             return _room(shape, scores.dtype)
         rows = shape[0]
         if self.beside is not None:
-            # Whatever the size of a group is, which would tie traced code to some sizes.
+            # Padded to LANES for any group size. Otherwise traced code would be specialised to some
+            # sizes.
             rows = (rows + LANES - 1) // LANES * LANES
         return _room((rows, self.kept_size(shape)))
 
 
 def _room(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
-    # torch aligns it to whole vectors.
+    # torch aligns the memory to whole vectors.
     return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
 
@@ -138,23 +147,28 @@ def family_of(family_name: str) -> Family:
 
 
 def read(scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Contiguous arrays on the CPU, without a copy where they are that already."""
+    """Return contiguous arrays on the CPU, copied only if needed."""
     return fetch(scores).contiguous().numpy(), fetch(lengths).contiguous().numpy()
 
 
 def read_float64(values: Tensor) -> np.ndarray:
-    """A contiguous array on the CPU. NumPy converts: torch's threads would spin on, on the core
-    that the next kernel needs."""
+    """Return a contiguous float64 array on the CPU.
+
+    NumPy converts it. torch's threads would go on spinning, on the core that the next kernel needs.
+    """
     return np.ascontiguousarray(fetch(values).numpy(), dtype=np.float64)
 
 
 def like(array: np.ndarray, values: Tensor) -> Tensor:
-    """A tensor in the precision of ``values`` and where they are. NumPy converts, as above."""
+    """Return a tensor with the dtype and the device of ``values``.
+
+    NumPy converts it, as in :func:`read_float64`.
+    """
     return send(in_precision_of(array, values), values.device)
 
 
 def in_precision_of(array: np.ndarray, values: Tensor) -> Tensor:
-    """As :func:`like`, on the CPU."""
+    """Return a CPU tensor with the dtype of ``values`` (see :func:`like`)."""
     return torch.from_numpy(array.astype(_dtype_of_numpy(values.dtype), copy=False))
 
 
@@ -166,11 +180,17 @@ def _dtype_of_numpy(dtype: torch.dtype) -> np.dtype:
 def check(
     name: str, status: np.ndarray, scores: Tensor | None = None, watched: bool = False
 ) -> None:
-    """Raise the error that names the items of which a kernel reports one.
+    """Raise the error for the items whose status is not FEASIBLE.
 
-    scores: ``(B, *parts)`` where exponentials of them were summed. Where they are so large that
-        their sums are no numbers, an item looks to a kernel as if it had no structure.
-    watched: see :func:`_refuse_lost_digits`.
+    Args:
+        scores: ``(B, *parts)``, if their exponentials were summed. If they are so large that their
+            sums overflow, a kernel cannot tell such an item from one without a structure.
+        watched: whether the scores were also checked for lost digits (see
+            :func:`_refuse_lost_digits`).
+
+    Raises:
+        InvalidScores: scores are not finite or too large.
+        InfeasibleError: items have no structure.
     """
     if not status.any():
         return
@@ -188,14 +208,14 @@ def check(
 
 
 def _overflows(scores: Tensor) -> bool:
-    """Whether a sum of some of them may."""
+    """Return whether a sum of some of the scores may overflow."""
     known = fetch(scores).double()
     largest = torch.where(known.isfinite(), known.abs(), 0.0).amax() if known.numel() else 0.0
     return bool(largest * known.numel() > np.finfo(np.float64).max)
 
 
 def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence[int]) -> Found:
-    """The best structures as the family writes them, where the scores are."""
+    """Return the best structures as the family writes them, on the device of the scores."""
     shape = family.best_shape(scores.shape)
 
     def on_cpu() -> Found:
@@ -223,7 +243,7 @@ _best = torch_operator("best")(_read_best)
 
 
 def best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
-    """The best structures as the family writes them, ``family.best_shape``, int32."""
+    """Return the best structures as the family writes them, ``family.best_shape``, int32."""
     return (_best if is_traced(scores) else _read_best)(scores, lengths, family_name, options)
 
 
@@ -233,7 +253,7 @@ def _(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int])
 
 
 def _groups(sizes: np.ndarray, size: int) -> np.ndarray:
-    """Items of like length together, the longest first."""
+    """Return groups of items of similar length, the longest first."""
     groups = np.full(-(-len(sizes) // size) * size, -1)
     groups[: len(sizes)] = np.argsort(-sizes, kind="stable")
     return groups.reshape(-1, size)
@@ -266,7 +286,10 @@ def _total(
 
 
 def _sent(found: Found, device: torch.device, operation: int) -> tuple[Tensor, Tensor]:
-    """The log-partition and the result; what was not asked for stays on the CPU."""
+    """Return the log-partition and the result on the device.
+
+    The result of LOG_PARTITION is empty and stays on the CPU.
+    """
     log_partition, result = found.log_partition, found.result
     assert log_partition is not None
     if operation == LOG_PARTITION:
@@ -298,7 +321,7 @@ def _total_on_cpu(
     size = family.group(scores.shape)
     if family.beside is not None and size > 1:
         groups = _groups(sizes, size)
-        # Of the longest: shorter ones beside it take as long.
+        # The cost of the longest item, since shorter ones in the same group take as long.
         spread(family.beside, costs[groups[:, 0]] * COST, (groups, *arguments))
         arguments = (*arguments[:-2], np.empty((0, 0)), status)
     if family.wide is None:
@@ -324,11 +347,17 @@ def _refuse_lost_digits(
     options: Sequence[int],
     mean: Tensor | None = None,
 ) -> None:
-    """Raise InvalidScores for items whose structures all use scores beside which sums have no digit
-    left. Structures look for such scores before, see structures.far_scores, but where torch traces
-    what they do. Not done on a GPU, which would have to be waited for.
+    """Raise InvalidScores for items whose sums have lost all digits.
 
-    mean: the marginals, where they are known.
+    All structures of such an item use scores of too large magnitude. Structures check for such
+    scores beforehand (see structures.far_scores), except under tracing. Scores on a GPU are not
+    checked, since the check would wait for the GPU.
+
+    Args:
+        mean: the marginals, if they are known.
+
+    Raises:
+        InvalidScores: there are such items.
     """
     if scores.is_cuda or not scores.numel():
         return
@@ -356,7 +385,10 @@ def _log_partition(
     options: Sequence[int],
     watched: bool = False,
 ) -> Tensor:
-    """watched: see :func:`_refuse_lost_digits`."""
+    """Return the log-partition, with a check for lost digits if ``watched`` is true.
+
+    The check is :func:`_refuse_lost_digits`.
+    """
     kept = np.empty((len(scores), 0))
     given = scores, lengths, family_name, options, LOG_PARTITION, kept
     total = _total(*given, watched=watched)[0]
@@ -368,7 +400,7 @@ def _log_partition(
 def log_partition(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
 ) -> Tensor:
-    """log Σ exp(score) over structures, ``(B,)``."""
+    """Return log Σ exp(score) over structures, ``(B,)``."""
     if tangent_of(scores) is not None:
         return _along_tangent(scores, lengths, family_name, options)[0]
     return _log_partition(scores, lengths, family_name, options, is_traced(scores))
@@ -377,7 +409,10 @@ def log_partition(
 def log_partition_and_marginals(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Both from one pass, without gradients. As an operator each would have one of its own."""
+    """Return the log-partition and the marginals from one pass, without gradients.
+
+    As operators, each would take a pass of its own.
+    """
     kept = np.empty((len(scores), 0))
     total, result = _total(scores, lengths, family_name, options, MARGINALS, kept)
     return (total if total.device == result.device else send(total, result.device)), result
@@ -411,10 +446,12 @@ def _read_hessian_product(
     family_name: str,
     options: Sequence[int],
 ) -> Tensor:
-    """The Hessian of the log-partition times ``change``, like ``scores``.
+    """Return the Hessian of the log-partition times ``change``, in the shape of ``scores``.
 
-    kept: what the marginals kept at the same scores, or of width 0; the marginals themselves, on
-        the CPU or where the scores are, if the family has a kernel for them.
+    Args:
+        kept: the values that the marginals saved at the same scores, or an array of width 0. If the
+            family has a ``product`` kernel, the marginals themselves, on the CPU or on the device
+            of the scores.
     """
     family = family_of(family_name)
     if family.product is not None:
@@ -444,7 +481,7 @@ hessian_product = torch_operator("hessian_product")(_read_hessian_product)
 
 
 def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
-    """Probabilities of the parts, like ``scores``; zero at what is no part."""
+    """Return the probabilities of the parts, in the shape of ``scores``, 0 for padding."""
     keep = scores.requires_grad and torch.is_grad_enabled()
     if tangent_of(scores) is not None:
         return _along_tangent(scores, lengths, family_name, options)[1]
@@ -458,7 +495,7 @@ def marginals(scores: Tensor, lengths: Tensor, family_name: str, options: Sequen
 
 
 def _read_by_product(family_name: str, result: Tensor, kept: Tensor) -> Tensor:
-    """Of what :func:`_read_marginals` gives, what :func:`_read_hessian_product` reads."""
+    """Return the result of :func:`_read_marginals` that :func:`_read_hessian_product` reads."""
     from_marginals = family_of(family_name).product is not None and not kept.shape[1]
     return result if from_marginals else kept
 
@@ -466,8 +503,10 @@ def _read_by_product(family_name: str, result: Tensor, kept: Tensor) -> Tensor:
 def _along_tangent(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """The log-partition and the marginals of scores with a tangent, and theirs. By operators, which
-    also take the tensors of torch.func."""
+    """Return the log-partition and the marginals of scores with a tangent, with their tangents.
+
+    They come from operators, which also take the tensors of torch.func.
+    """
     given, along = forward_ad.unpack_dual(scores)
     if given.requires_grad and torch.is_grad_enabled():
         raise NotDifferentiable(
@@ -484,8 +523,11 @@ def _along_tangent(
 
 
 class _Marginals(torch.autograd.Function):
-    """The operator and its gradient, for tensors that nothing traces. With a ``setup_context`` of
-    its own torch would look at the signature of ``forward`` at each call."""
+    """The marginals operator and its gradient, for tensors that are not traced.
+
+    With a separate ``setup_context``, torch would inspect the signature of ``forward`` at each
+    call.
+    """
 
     @staticmethod
     def forward(
@@ -494,7 +536,7 @@ class _Marginals(torch.autograd.Function):
         result, kept = _read_marginals(scores, lengths, family_name, options, True)
         ctx.family = family_name, options
         ctx.save_for_backward(scores, lengths, _read_by_product(family_name, result, kept))
-        # Else a gradient that is not there would be zeros.
+        # Otherwise a missing gradient would be passed as zeros.
         ctx.set_materialize_grads(False)
         return result
 
@@ -547,7 +589,7 @@ def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     ctx.family = inputs[2:4]
     ctx.save_for_backward(*inputs[:2], _read_by_product(ctx.family[0], *output))
     ctx.mark_non_differentiable(output[1])
-    # Else the backward would fill zeros as large as what was kept.
+    # Otherwise the backward pass would allocate zeros as large as the saved values.
     ctx.set_materialize_grads(False)
 
 
@@ -565,7 +607,7 @@ _marginals.register_autograd(_marginals_backward, setup_context=_keep_marginals)
 
 
 def draw_seeds(count: int, generator: torch.Generator | None) -> Tensor:
-    """``(count,)`` int64 above 0, on the CPU, by torch's default generator there if None."""
+    """Return ``(count,)`` int64 above 0 on the CPU, from torch's default CPU generator if None."""
     return torch.randint(1, 2**62, (count,), device="cpu", **source(generator))
 
 
@@ -578,8 +620,12 @@ def _read_samples(
     num_samples: int,
     watched: bool = False,
 ) -> Tensor:
-    """seeds: ``(B,)``, one stream for each item: a draw does not depend on the threads or on the
-    other items' luck."""
+    """Return samples of the structures.
+
+    Args:
+        seeds: ``(B,)``, one stream for each item. A draw does not depend on the threads or on the
+            draws of other items.
+    """
     family = family_of(family_name)
     if watched:
         _refuse_lost_digits(scores, lengths, family_name, options)
@@ -622,7 +668,7 @@ def sample(
     num_samples: int,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Exact samples, ``(num_samples, *family.best_shape)`` int32."""
+    """Return exact samples, ``(num_samples, *family.best_shape)`` int32."""
     seeds = draw_seeds(scores.shape[0], generator)
     given = scores, lengths, seeds, family_name, options, num_samples
     return _sample(*given, True) if is_traced(scores) else _read_samples(*given)

@@ -1,6 +1,7 @@
-"""A thread pool for kernels: made lazily in each process, safe after fork and under many threads.
+"""A thread pool for kernels, created lazily in each process.
 
-numba's own parallel threads are neither, and torch's cannot run numba code.
+It is safe after a fork and under many threads. numba's own parallel threads are not, and torch's
+cannot run numba code.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-# Below this many (estimated) nanoseconds of work, waking another thread gains little, and costs
-# over 10 ms where the other cores are busy.
+# Below this many estimated nanoseconds of work, waking another thread gains little. It costs over
+# 10 ms if the other cores are busy.
 SERIAL_NANOSECONDS = 400_000
-# Of a range of items whose results are summed. Half of it is no gain: two Python threads that call
-# many small operations of torch wait for each other.
+# Estimated nanoseconds of a range of items whose results are summed. Half of it is no faster, since
+# two Python threads that call many small torch operations wait for each other.
 RANGE_NANOSECONDS = 10_000_000
 MOST_RANGES = 16
 
@@ -34,7 +35,7 @@ def _after_fork() -> None:
     global _tasks, _lock
     _tasks = None
     _lock = threading.Lock()
-    # The child inherits torch's OpenMP pool without its threads, and would wait for them for ever.
+    # The child inherits torch's OpenMP pool without its threads, and would wait for them forever.
     torch.set_num_threads(1)
 
 
@@ -43,11 +44,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def _work(tasks: SimpleQueue[Task], ready: threading.Event) -> None:
-    # Work inside work would wait for threads that wait for it.
+    # Nested work would deadlock.
     _calm.threads = 1
-    # As in one_torch_thread; also, sums of torch's threads round otherwise than those of one.
+    # As in one_torch_thread. Also, sums by several torch threads round differently from sums by
+    # one.
     torch.set_num_threads(1)
-    # Else the thread's first operation would set what is common to all of them by then.
+    # Otherwise the thread's first operation would set torch's global number of threads at that
+    # time.
     torch.get_num_threads()
     ready.set()
     while True:
@@ -57,12 +60,12 @@ def _work(tasks: SimpleQueue[Task], ready: threading.Event) -> None:
             done.put(None)
         except BaseException as error:
             done.put(error)
-        # A waiting thread keeps nothing alive.
+        # A waiting thread must hold no references.
         del kernel, arguments, done
 
 
 def _get_tasks() -> SimpleQueue[Task] | None:
-    """None where there can be no other thread."""
+    """Return the task queue, or None if no other thread is possible."""
     global _tasks
     with _lock:
         if _tasks is None:
@@ -76,12 +79,12 @@ def _get_tasks() -> SimpleQueue[Task] | None:
                             target=_work, args=(tasks, ready), name="spacy-latent", daemon=True
                         ).start()
                     except RuntimeError:
-                        # A limit on threads: those that there are do the work.
+                        # The system limits threads: those that exist do the work.
                         break
                     started += 1
                     ready.wait()
             finally:
-                # What the threads have set for themselves is for those to come as well.
+                # The threads changed torch's number of threads, which new threads also start with.
                 torch.set_num_threads(own)
             if started:
                 _tasks = tasks
@@ -90,12 +93,12 @@ def _get_tasks() -> SimpleQueue[Task] | None:
 
 @contextlib.contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Keep torch's operations on the calling thread; :func:`spread` goes on as before.
+    """Keep torch's operations on the calling thread; :func:`spread` is not affected.
 
-    torch's threads spin while they wait for each other, so where another process keeps a core busy
-    each small operation takes milliseconds instead of a fraction of one. Those of this pool sleep.
-    A Python thread that first uses torch in this time keeps to one thread: new ones start with
-    torch's number.
+    torch's threads spin while they wait for each other. If another process occupies a core, each
+    small operation then takes milliseconds instead of a fraction of one. The threads of this pool
+    sleep. A Python thread that first uses torch in this time keeps to one thread, since new threads
+    start with torch's current number.
     """
     threads = torch.get_num_threads()
     if threads == 1:
@@ -111,11 +114,13 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, ...]) -> None:
-    """Call ``kernel(start, stop, *arguments)`` over the items 0 .. len(costs)−1, in ranges of about
-    equal cost, one of them on the calling thread.
+    """Call ``kernel(start, stop, *arguments)`` over the items 0 .. len(costs)−1.
 
-    kernel: compiled with ``nogil``; items must be independent of each other.
-    costs: estimated nanoseconds of each item.
+    Items are split into ranges of about equal cost. One range runs on the calling thread.
+
+    Args:
+        kernel: compiled with ``nogil``; items must be independent of each other.
+        costs: estimated nanoseconds of each item.
     """
     count, total = len(costs), float(costs.sum())
     threads = min(getattr(_calm, "threads", None) or torch.get_num_threads(), count)
@@ -129,7 +134,7 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
     try:
         kernel(bounds[0], bounds[1], *arguments)
     finally:
-        # The others write to the same memory.
+        # The other threads write to the same memory, so they must finish.
         errors = [done.get() for _ in bounds[2:]]
     for error in errors:
         if error is not None:
@@ -137,11 +142,13 @@ def spread(kernel: Callable[..., Any], costs: np.ndarray, arguments: tuple[Any, 
 
 
 def ranges(costs: np.ndarray) -> list[tuple[int, int]]:
-    """The items 0 .. len(costs)−1 in ranges of about equal cost, for results that are summed. They
-    hang on ``costs`` alone: sums over ranges are the same whatever the number of threads. None is
-    empty, but the only one of no items.
+    """Return ranges of about equal cost over the items 0 .. len(costs)−1, for summed results.
 
-    costs: estimated nanoseconds of each item.
+    They depend on ``costs`` alone, so sums over ranges are the same for any number of threads. No
+    range is empty, except the only one of no items.
+
+    Args:
+        costs: estimated nanoseconds of each item.
     """
     count = max(1, min(len(costs), MOST_RANGES, int(float(costs.sum()) / RANGE_NANOSECONDS)))
     bounds = _bounds(costs, count)
@@ -150,7 +157,7 @@ def ranges(costs: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _bounds(costs: np.ndarray, parts: int) -> list[int]:
-    """Where so many ranges of about equal cost begin, and where the last ends."""
+    """Return the starts of ``parts`` ranges of about equal cost, and the end of the last."""
     sums = np.cumsum(costs)
     goals = sums[-1] / parts * np.arange(1, parts) if parts > 1 else np.empty(0)
     return [0, *(np.searchsorted(sums, goals) + 1).tolist(), len(costs)]

@@ -1,15 +1,17 @@
-"""Numbers in rows: what a recurrence over the spans of one sentence is computed with. Each is a
-class of which an instance holds the charts, ``(count, rows, columns)`` float64, and the weights,
-``(rows, columns)`` of any size; it is the first argument of the recurrence and of the operations
-below, which are chosen by its type when the recurrence is compiled, as in kernels.lane_numbers.
+"""Number types in rows for the recurrences over the spans of one sentence.
 
-A *cell* [i, k] of a chart is that of a span. A *total* is what goes into one, a float64: for
-derivatives that of the derivative alone, where the charts hold the values that are known.
+Each type is a class. Its instance holds the charts, ``(count, rows, columns)`` float64, and the
+weights, ``(rows, columns)`` of any size. The instance is the first argument of the recurrence and
+of the operations below. Its type selects them when the recurrence is compiled, as in
+kernels.lane_numbers.
 
-Charts are filled row by row. Where a span is finished, all longer ones of its row that begin with
-it get their product at once: these *joins*, (chart of the longer, chart of what follows the span,
-chart of the span), are what a recurrence consists of, and give its loops over rows for each number,
-inside and outside.
+A *cell* [i, k] is the entry of a chart for a span. A *total* is a sum before it is written to a
+cell, a float64. For derivatives it is the derivative alone, and the charts hold the known values.
+
+Charts are filled row by row. When a span is finished, its products are at once added to all longer
+spans of its row that begin with it. A recurrence consists of these *joins*: (chart of the longer
+span, chart of the span that follows, chart of the span). They define the loops over rows for each
+number type, inside and outside.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ Join = tuple[int, int, int]
 
 
 class Sums(NamedTuple):
-    """Sums of products. floor: what is added wherever something may have underflowed."""
+    """Sums of products.
+
+    Attributes:
+        floor: a number added wherever an underflow is possible.
+    """
 
     weights: NDArray[np.float64]
     charts: NDArray[np.float64]
@@ -39,7 +45,12 @@ class Sums(NamedTuple):
 
 
 class Tangents(NamedTuple):
-    """Derivatives of sums. charts: the sums, with floor 0; change: their derivatives."""
+    """Tangents of sums.
+
+    Attributes:
+        charts: the sums, with floor 0.
+        change: their tangents.
+    """
 
     weights: NDArray[np.float64]
     d_weights: NDArray[np.float64]
@@ -66,7 +77,7 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
 
 
 class _OfSums:
-    """``Sums``, on numbers of llvmlite: values are lists of what is known and its derivative."""
+    """Rules of ``Sums`` on numbers of llvmlite: lists of the known value and its tangent."""
 
     nothing, one, neutral = 0.0, 1.0, 1.0
     collect = "add"
@@ -85,12 +96,19 @@ class _OfSums:
 
     @staticmethod
     def pushes(count: int) -> list[Statement]:
-        """Rows: of the longer spans, of what follows; scalars: the span."""
+        """Return the statements that add the products of a span to longer spans.
+
+        Rows are the longer spans and the following spans; scalars are the span.
+        """
         return [("add", p, ((p, count + p),)) for p in range(count)]
 
     @staticmethod
     def pulls(count: int) -> list[Statement]:
-        """Rows: gradients of the longer spans, what follows, its gradients; scalars: the span."""
+        """Return the statements of the adjoint of ``pushes``.
+
+        Rows are gradients of the longer spans, the following spans and their gradients; scalars are
+        the span.
+        """
         return [
             statement
             for p in range(count)
@@ -102,7 +120,10 @@ class _OfSums:
 
 
 class _OfTangents(_OfSums):
-    """Of all rows and scalars, values and derivatives, but of what is written."""
+    """Rules of ``Tangents``.
+
+    All rows and scalars have values and tangents, except the written ones.
+    """
 
     one = 0.0
 
@@ -133,7 +154,7 @@ class _OfTangents(_OfSums):
 
 
 class _OfMaxima(_OfSums):
-    """Without gradients."""
+    """Rules of ``Maxima``, which have no gradients."""
 
     nothing, one, neutral = -np.inf, 0.0, 0.0
     collect = "max"
@@ -158,7 +179,7 @@ _RULES: dict[type, type[_OfSums]] = {Sums: _OfSums, Tangents: _OfTangents, Maxim
 
 
 class _Number:
-    """A number while machine code is generated."""
+    """A number type during code generation."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, value: Any) -> None:
         self.builder = builder
@@ -187,7 +208,7 @@ class _Number:
         return self.builder.gep(self.row(array, chart, i), [k])
 
     def load(self, chart: Any, i: Any, k: Any) -> list[Any]:
-        """The value and, for derivatives, its derivative."""
+        """Return the value and, for tangents, its tangent."""
         return [self.builder.load(self.place(array, chart, i, k)) for array in self.charts]
 
     def weight(self, h: Any, m: Any) -> list[Any]:
@@ -215,14 +236,14 @@ def _constant(name: str) -> Any:
     return intrinsic(build)
 
 
-# (number): the total of an empty sum, and that of nothing but itself.
+# (number): the total of an empty sum, and the total 1 of an empty product.
 nothing = _constant("nothing")
 one = _constant("one")
 
 
 @intrinsic
 def read(typingctx: Any, number: Any, chart: Any, i: Any, k: Any) -> Any:
-    """The cell [i, k] of a chart, as a total."""
+    """Return the cell [i, k] of a chart, as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
@@ -233,7 +254,7 @@ def read(typingctx: Any, number: Any, chart: Any, i: Any, k: Any) -> Any:
 
 @intrinsic
 def write(typingctx: Any, number: Any, chart: Any, i: Any, k: Any, total: Any) -> Any:
-    """Write the cell [i, k] of a chart. RETURNS: the total."""
+    """Write the cell [i, k] of a chart, and return the total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, chart, i, k, total = arguments
@@ -247,7 +268,7 @@ def write(typingctx: Any, number: Any, chart: Any, i: Any, k: Any, total: Any) -
 
 @intrinsic
 def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
-    """The sum of two totals."""
+    """Return the sum of two totals."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _RULES[signature.args[0].instance_class].plus(builder, *arguments[1:])
@@ -259,7 +280,7 @@ def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
 def times_weight(
     typingctx: Any, number: Any, total: Any, chart: Any, i: Any, k: Any, h: Any, m: Any
 ) -> Any:
-    """The total of the cell [i, k] of a chart times the weight [h, m]."""
+    """Return the total of the cell [i, k] of a chart times the weight [h, m]."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, total, chart, i, k, h, m = arguments
@@ -275,7 +296,10 @@ def times_weight(
 def marginal(
     typingctx: Any, number: Any, total: Any, chart: Any, source: Any, i: Any, k: Any
 ) -> Any:
-    """The total of the gradient [i, k], in ``chart``, times the cell of the chart ``source``."""
+    """Return a gradient [i, k], in ``chart``, times the cell of the chart ``source``.
+
+    The result is a total.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, total, chart, source, i, k = arguments
@@ -309,19 +333,21 @@ def _of_two_rows(copy: bool) -> Any:
     return intrinsic(build)
 
 
-# (number, chart, i, source, k, begin, end): write to row i of a chart row k of ``source``, or add
+# (number, chart, i, source, k, begin, end): write row k of ``source`` to row i of a chart, or add
 # it, from ``begin`` on and in whole vectors.
 copy_row = _of_two_rows(copy=True)
 add_row = _of_two_rows(copy=False)
 
 
 def pushes_of(joins: Sequence[Join]) -> Any:
-    """An operation (number, i, k, following, totals, begin, end): for each of ``joins`` (to, row,
-    by), where f and t are its places in ``following`` and ``totals``,
+    """Return an operation (number, i, k, following, totals, begin, end) for joins.
 
-        to[i, j] += t · row[f, j] for begin ≤ j < end, in whole vectors,
+    For each of ``joins`` (to, row, by), with f and t at its index in ``following`` and ``totals``,
+    it adds
 
-    where t is the total of the cell by[i, k], which need not be written yet.
+        to[i, j] += t · row[f, j] for begin ≤ j < end, in whole vectors.
+
+    t is the total of the cell by[i, k], which need not be written yet.
     """
     count = len(joins)
 
@@ -360,9 +386,14 @@ def pushes_of(joins: Sequence[Join]) -> Any:
 
 
 def pulls_of(joins: Sequence[Join], gradient: Mapping[int, int]) -> Any:
-    """The adjoint of :func:`pushes_of`, an operation (number, i, k, following, begin, end): add to
-    the gradients of what follows a span. RETURNS: a tuple of what is added to those of the cells
-    by[i, k], as totals. gradient: the chart of the gradients of a chart."""
+    """Return the adjoint of :func:`pushes_of`, an operation (number, i, k, following, begin, end).
+
+    The operation adds to the gradients of the spans that follow. It returns a tuple of the summands
+    of the gradients of the cells by[i, k], as totals.
+
+    Args:
+        gradient: the chart of the gradients of each chart.
+    """
     count = len(joins)
 
     def build(

@@ -1,12 +1,13 @@
-"""Sums over choices of items that lie in few runs of neighbours, on logarithms, O(n · k · runs) for
-an item.
+"""Sums over choices of items in few runs of neighbours, on logarithms.
 
-After each item a state says how many items were chosen so far, in how many runs, and whether this
-one was. The sums up to each item give the rest: from the last item to the first, the probability of
-each state divides among the two that can stand before it.
+Time is O(n · k · runs) for an item. After each position a state holds the number of chosen
+positions so far, their number of runs, and whether this position was chosen. The forward sums are
+enough for everything else. From the last position to the first, the probability of each state is
+divided among the two that can precede it.
 
-Of each bound there are three: ``largest`` and ``most_runs`` are the structure's, ``most`` and
-``bound`` what a batch has room for, ``k`` and ``runs`` what an item's own length leaves of them.
+Each bound has three forms. ``largest`` and ``most_runs`` belong to the structure. ``most`` and
+``bound`` are the capacity of the workspace of a batch. ``k`` and ``runs`` also take the length of
+an item into account.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ from spacy_latent.kernels.subsets import read_items, take_off_largest
 
 @kernel
 def _before(items, used, last):
-    """How many items and runs a state has before its last item: the items, the runs where the item
-    before it was not chosen, and where it was. last: 1 where the item itself is chosen; it then
-    begins a run, or goes on with one."""
+    """Return the counts of items and runs of a state before its last item.
+
+    Args:
+        last: 1 if the item itself is chosen. It then begins a run or continues one.
+
+    Returns:
+        The number of items, the number of runs if the item before was not chosen, and the number of
+        runs if it was.
+    """
     if last == 0:
         return items, used, used
     return items - 1, used - 1, used
@@ -36,8 +43,10 @@ def _before(items, used, last):
 
 @kernel
 def _forward(row, drow, n, k, runs, sums, dsums):
-    """sums[i, items, used, last]: log of the sum over what leads there in the first i items; dsums:
-    its derivative."""
+    """Write to sums[i, items, used, last] the log-sum of the ways to a state in the first i items.
+
+    dsums is its tangent.
+    """
     sums[: n + 1] = -np.inf
     dsums[: n + 1] = 0.0
     sums[0, 0, 0, 0] = 0.0
@@ -63,10 +72,17 @@ def _forward(row, drow, n, k, runs, sums, dsums):
 
 @kernel
 def _ends(sums, dsums, n, k, runs, exactly, top, flow, dflow):
-    """The probabilities of the states after the last item, and their derivatives, to flow and
-    dflow. They add up to 1 also where scores are so large that sums of them have few digits.
+    """Write the probabilities of the states after the last item, and their tangents.
 
-    top: what was taken off each score. RETURNS: log Z less k · top."""
+    They are written to flow and dflow, and sum to 1 even if scores are so large that sums have few
+    digits.
+
+    Args:
+        top: the number subtracted from each score.
+
+    Returns:
+        log Z less k · top.
+    """
     flow[:] = 0.0
     dflow[:] = 0.0
     fewest = k if exactly else 0
@@ -97,8 +113,12 @@ def _ends(sums, dsums, n, k, runs, exactly, top, flow, dflow):
 
 @kernel
 def _backward(n, k, runs, sums, dsums, flows, dflows, operation, result):
-    """Marginals, or their derivatives. flows, dflows: (2, k + 1, runs + 1, 2), in the first the
-    probabilities of the states after the last item."""
+    """Write the marginals, or their tangents.
+
+    Args:
+        flows, dflows: (2, k + 1, runs + 1, 2); the first holds the probabilities of the states
+            after the last item.
+    """
     present = 0
     for i in range(n - 1, -1, -1):
         flow, dflow = flows[present], dflows[present]
@@ -145,8 +165,14 @@ def sum_over_runs(
     kept,
     status,
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N)``. largest: k; most_runs: their bound;
-    exactly: 1 or 0."""
+    """Compute the sums over runs as ``Family.total`` of kernels.operators.
+
+    Args:
+        scores: ``(B, N)``.
+        largest: k.
+        most_runs: bound of the number of runs.
+        exactly: 1 or 0.
+    """
     room = scores.shape[1]
     most = min(largest, room)
     bound = min(most_runs, most)
@@ -180,7 +206,7 @@ def sum_over_runs(
 
 @kernel
 def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, status):
-    """0/1 for each item."""
+    """Write 1 for the items of the best choice, else 0."""
     room = scores.shape[1]
     most = min(largest, room)
     bound = min(most_runs, most)
@@ -222,7 +248,7 @@ def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, s
 
 @kernel
 def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds, samples, status):
-    """Exact samples: from the last item to the first, each state by the one behind it."""
+    """Draw exact samples: from the last item to the first, each state given the one after it."""
     room = scores.shape[1]
     most = min(largest, room)
     bound = min(most_runs, most)
@@ -252,7 +278,7 @@ def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds
                 for r in range(runs + 1):
                     for chosen in range(2):
                         share = ends[j, r, chosen]
-                        # Rounding at the end must not choose a state that nothing leads to.
+                        # Rounding at the end must not choose a state that cannot be reached.
                         if share > 0.0 and passed <= point:
                             items, used, last = j, r, chosen
                         passed += share

@@ -1,14 +1,14 @@
 """Sequences of labelled segments: semi-Markov chains (Sarawagi and Cohen 2004), O(n·L·K + n·K²).
 
-An item is one array ``(N·L + K + 2, K)``: the scores of segments, [first position · L + length − 1,
-label], then transitions, [previous label, label], one row of the scores of the first label and one
-of those of the last. Its marginals are the expected uses of each entry.
+An item is one array ``(N·L + K + 2, K)``. Its rows are the scores of segments, [first position · L
++ length − 1, label], then transitions, [previous label, label], then the scores of the first label
+and of the last label. Its marginals are the expected uses of each entry.
 
-Between two positions a cut is a node of a graph whose paths are the sequences; ``begin[i, k]``
-belongs to segments of label k that begin at position i, ``end[j, k]`` to those that end before
-position j. Sums are logarithms. Scores may be large and their sums more so; the best score up to
-each cut is taken out of what reaches it, which changes all sequences alike and keeps the logarithms
-small where they matter.
+Boundaries between positions are nodes of a graph whose paths are the sequences. ``begin[i, k]``
+belongs to segments of label k that begin at position i, ``end[j, k]`` to segments that end before
+position j. Sums are logarithms. Scores may be large and their sums larger. So the best score up to
+each boundary is subtracted from its sums. This changes all sequences alike and keeps the logarithms
+small where precision matters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spacy_latent.kernels.vector import LANES, scan
 
 @kernel
 def _split(item, longest):
-    """Segments ``(N, L, K)``, transitions, and the scores of the first and the last label."""
+    """Return segments ``(N, L, K)``, transitions, and scores of the first and the last label."""
     rows, labels = item.shape
     count = rows - labels - 2
     segments = item[:count].reshape((count // longest, longest, labels))
@@ -48,7 +48,7 @@ def _split(item, longest):
 
 @kernel
 def _status(item, n, longest):
-    """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
+    """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE."""
     segments = _split(item, longest)[0]
     _, wrong = scan(item[len(item) - item.shape[1] - 2 :].reshape(-1))
     for i in range(n):
@@ -59,13 +59,13 @@ def _status(item, n, longest):
 
 @kernel
 def _table(labels):
-    """A workspace for transitions, with room for a vector after the last row."""
+    """Return a workspace for transitions, padded by a vector after the last row."""
     return np.zeros(labels * labels + LANES)[: labels * labels].reshape((labels, labels))
 
 
 @kernel
 def _best(item, n, longest, table, begin, end):
-    """Scores of the best sequences that begin[i, k] goes on from, and that end in end[j, k]."""
+    """Write the scores of the best sequences before begin[i, k], and up to end[j, k]."""
     segments, transitions, first, _ = _split(item, longest)
     labels = len(first)
     table[:] = transitions
@@ -84,7 +84,10 @@ def _best(item, n, longest, table, begin, end):
 
 @kernel
 def best_segments(start, stop, scores, lengths, longest, codes, status):
-    """``Family.best``: codes ``(B, N·L)``, the label of each segment, −1 where there is none."""
+    """Write the best segments as ``Family.best``.
+
+    codes is ``(B, N·L)``, the label of each segment, −1 if there is none.
+    """
     room, labels = _room(start, stop, lengths), scores.shape[2]
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
     last, table = np.empty(labels), _table(labels)
@@ -122,8 +125,14 @@ def best_segments(start, stop, scores, lengths, longest, codes, status):
 
 @kernel(fastmath=FUSED)
 def _log_forward(item, n, longest, level, begin, end, top):
-    """Logarithms of sums forward. level ``(N + 1,)``: what is taken out at each cut. RETURNS: the
-    log-partition but for level[n], −inf where there is no sequence."""
+    """Write logarithms of forward sums.
+
+    Args:
+        level: ``(N + 1,)``, the number subtracted at each boundary.
+
+    Returns:
+        The log-partition less level[n], −inf if there is no sequence.
+    """
     segments, transitions, first, final = _split(item, longest)
     labels = len(first)
     for k in range(labels):
@@ -156,7 +165,7 @@ def _log_forward(item, n, longest, level, begin, end, top):
 
 @kernel(fastmath=FUSED)
 def _log_backward(item, n, longest, level, begin, end, top):
-    """As _log_forward, of what follows."""
+    """Write logarithms of backward sums, as _log_forward does for forward sums."""
     segments, transitions, first, final = _split(item, longest)
     labels = len(first)
     for k in range(labels):
@@ -186,7 +195,12 @@ def _log_backward(item, n, longest, level, begin, end, top):
 
 @kernel
 def _write_marginals(item, n, longest, level, total, begin, end, begin_after, end_after, result):
-    """begin, end: forward; begin_after, end_after: backward."""
+    """Write the marginals.
+
+    Args:
+        begin, end: forward sums.
+        begin_after, end_after: backward sums.
+    """
     segments, transitions, first, final = _split(item, longest)
     of_segments, of_transitions, of_first, of_final = _split(result, longest)
     labels = len(first)
@@ -212,8 +226,12 @@ def _write_marginals(item, n, longest, level, total, begin, end, begin_after, en
 def _write_product(
     item, n, longest, level, total, begin, end, begin_after, end_after, along, result, mean, rest
 ):
-    """mean, rest ``(2, N + 1, K)``: workspaces, expected changes of the score before and after a
-    node, given the node; [0] of ``begin``, [1] of ``end``."""
+    """Write the Hessian product.
+
+    Args:
+        mean, rest: ``(2, N + 1, K)``, workspaces: expected changes of the score before and after a
+            node, given the node; [0] for ``begin``, [1] for ``end``.
+    """
     segments, transitions, first, final = _split(item, longest)
     d_segments, d_transitions, d_first, d_final = _split(along, longest)
     of_segments, of_transitions, of_first, of_final = _split(result, longest)
@@ -289,7 +307,7 @@ def _write_product(
 
 @kernel
 def _levels(n, end, level):
-    """The best score up to each cut, from what _best left; 0 at a cut that nothing reaches."""
+    """Write the best score up to each boundary after _best; 0 if a boundary cannot be reached."""
     level[0] = 0.0
     for j in range(1, n + 1):
         best = end[j].max()
@@ -298,7 +316,7 @@ def _levels(n, end, level):
 
 @kernel
 def _covers(marginals, n, longest):
-    """Whether segments cover each position once."""
+    """Return whether segments cover each position once."""
     segments, _, _, _ = _split(marginals, longest)
     total = 0.0
     for i in range(n):
@@ -320,7 +338,7 @@ def _room(start, stop, lengths):
 def sum_over_segments(
     start, stop, scores, lengths, longest, along, operation, log_partition, result, kept, status
 ):
-    """``Family.total`` of kernels.operators."""
+    """Compute the sums over segments as ``Family.total`` of kernels.operators."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
     table, level, top = _table(labels), np.empty(room), np.empty(labels + LANES)
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
@@ -363,7 +381,7 @@ def sum_over_segments(
 
 @kernel
 def sample_segments(start, stop, scores, lengths, longest, seeds, samples, status):
-    """``Family.sample``: codes as best_segments writes them, ``(S, B, N·L)``."""
+    """Draw samples as ``Family.sample``: codes as in best_segments, ``(S, B, N·L)``."""
     room, labels = _room(start, stop, lengths), scores.shape[2]
     table, level, top = _table(labels), np.empty(room), np.empty(labels + LANES)
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
@@ -408,10 +426,10 @@ def sample_segments(start, stop, scores, lengths, longest, seeds, samples, statu
 
 @kernel
 def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status):
-    """As kernels.linear_chain.k_best_chains, codes as best_segments writes them."""
+    """Write the k best like kernels.linear_chain.k_best_chains, with codes as in best_segments."""
     room, labels, count = _room(start, stop, lengths), scores.shape[2], len(codes)
     begin, end = np.empty((room, labels, count)), np.empty((room, labels, count))
-    # Where the entries come from: length · k + rank, and previous label · k + rank.
+    # Sources of the entries: length · k + rank, and previous label · k + rank.
     from_begin = np.empty((room, labels, count), dtype=np.int64)
     from_end = np.empty((room, labels, count), dtype=np.int64)
     best, places = np.empty(count), np.empty(count, dtype=np.int64)
@@ -444,7 +462,7 @@ def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status
             if j < n:
                 k_best_step(end[j], transitions, begin[j], from_end[j])
         for k in range(labels):
-            # Not read again but here.
+            # Only read here.
             end[n, k] += final[k]
         k_best_last(end[n], best, places)
         if best[0] == -np.inf:
@@ -469,7 +487,7 @@ FAMILY = Family(
     total=sum_over_segments,
     sample=sample_segments,
     best_shape=lambda shape: (shape[0], shape[1] - shape[2] - 2),
-    # For 8 labels and lengths up to 8: the kernels do not tell how many there are.
+    # For 8 labels and lengths up to 8, since kernels only report costs by length.
     best_cost=lambda n: 500 + 200 * n,
     total_cost=lambda n: 1_000 + 600 * n,
 )

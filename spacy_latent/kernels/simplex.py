@@ -1,4 +1,4 @@
-"""Projections of rows of numbers onto the simplex and onto the capped simplex."""
+"""Projections of rows onto the simplex and onto the capped simplex."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.torch_operators import torch_operator
 
-# Nanoseconds of one number of a row, for sharing rows among threads.
+# Estimated nanoseconds of one number of a row, for sharing rows among threads.
 COST = 3.0
 
 
 @kernel(fastmath=ANY_ORDER)
 def _above(row, n, threshold):
-    """How many numbers lie above the threshold, and their sum."""
+    """Return how many numbers lie above the threshold, and their sum."""
     count, total = 0.0, 0.0
     for j in range(n):
         inside = row[j] > threshold
@@ -30,15 +30,17 @@ def _above(row, n, threshold):
 
 @kernel
 def sparsemax_threshold(row, n):
-    """What to subtract from ``n`` numbers of which the largest is 0, so that those still above 0
-    sum to 1 (Michelot 1986): drop what lies below the threshold of what is left, until nothing
-    does."""
-    # Nothing further than 1 below the largest has a share.
+    """Return the sparsemax threshold of ``n`` numbers whose largest is 0 (Michelot 1986).
+
+    The parts above the threshold sum to 1. Numbers below the threshold of the remaining numbers are
+    dropped until there are none.
+    """
+    # A number more than 1 below the largest has no share.
     threshold = -1.0
     known = n + 1.0
     while True:
         count, total = _above(row, n, threshold)
-        # Whether a number lies above a threshold that it equals, rounding decides each time.
+        # A number equal to the threshold may be on either side of it by rounding.
         if count >= known:
             return threshold
         known = count
@@ -49,7 +51,9 @@ def sparsemax_threshold(row, n):
 def sparsemax_rows(start, stop, scores, lengths, result, status):
     """Project rows start .. stop−1 of ``scores`` ``(R, N)`` onto the simplex of their length.
 
-    result: like scores, 0 at padding. status: as in kernels.status.
+    Args:
+        result: like scores, written; 0 for padding.
+        status: as in kernels.status.
     """
     row = np.empty(scores.shape[1])
     for r in range(start, stop):
@@ -70,7 +74,7 @@ def sparsemax_rows(start, stop, scores, lengths, result, status):
         if top == -np.inf:
             status[r] = INFEASIBLE
             continue
-        # From the largest number: no difference of large ones, and no sum beyond float64.
+        # Relative to the largest number, so that no digits are lost and no sum overflows.
         for j in range(n):
             row[j] -= top
         threshold = sparsemax_threshold(row, n)
@@ -80,7 +84,7 @@ def sparsemax_rows(start, stop, scores, lengths, result, status):
 
 @kernel(fastmath=ANY_ORDER)
 def sparsemax_gradient_rows(start, stop, output, upstream, result):
-    """1_S(g − mean of g over S), S where the output is positive."""
+    """Write 1_S(g − mean of g over S), S the support of the output."""
     n = output.shape[1]
     for r in range(start, stop):
         count, total = 0.0, 0.0
@@ -95,11 +99,11 @@ def sparsemax_gradient_rows(start, stop, output, upstream, result):
 
 @kernel
 def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, status):
-    """Project rows onto {0 ≤ p ≤ 1, Σp = k} (exactly), or Σp ≤ k, k the smaller of ``largest`` and
-    the number of allowed (not −inf) scores.
+    """Project rows onto {0 ≤ p ≤ 1, Σp = k} (exactly), or Σp ≤ k.
 
-    Σ clip(s − τ, 0, 1) falls with τ and is linear between the numbers s and s − 1: τ is found among
-    these by bisection, then exactly.
+    k is the smaller of ``largest`` and the number of allowed (not −inf) scores. Σ clip(s − τ, 0, 1)
+    falls with τ and is linear between the numbers s and s − 1. τ is found among these by bisection,
+    then exactly.
     """
     breaks = np.empty(2 * scores.shape[1])
     for r in range(start, stop):
@@ -129,7 +133,7 @@ def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, 
             threshold = -np.inf
         elif exactly or most > k:
             own = np.sort(breaks[: 2 * allowed])
-            # The last break at which the sum is still at least k.
+            # The last breakpoint at which the sum is still at least k.
             low, high = 0, 2 * allowed - 1
             while low < high:
                 middle = (low + high + 1) // 2
@@ -164,7 +168,7 @@ def _rows(kernel: Any, scores: Tensor, lengths: Tensor, options: tuple[Any, ...]
 
 @torch_operator("sparsemax")
 def sparsemax(scores: Tensor, lengths: Tensor, name: str) -> Tensor:
-    """Rows ``(R, N)`` projected onto the simplex."""
+    """Return the projections of rows ``(R, N)`` onto the simplex."""
     from spacy_latent.kernels import operators, transfers
 
     result, status = _rows(sparsemax_rows, scores, lengths, ())
@@ -186,7 +190,7 @@ def sparsemax_gradient(output: Tensor, upstream: Tensor) -> Tensor:
 
 @torch_operator("capped_simplex")
 def capped_simplex(scores: Tensor, lengths: Tensor, k: int, exactly: bool, name: str) -> Tensor:
-    """Rows ``(R, N)`` projected onto the capped simplex."""
+    """Return the projections of rows ``(R, N)`` onto the capped simplex."""
     from spacy_latent.kernels import operators, transfers
 
     result, status = _rows(capped_simplex_rows, scores, lengths, (k, exactly))
@@ -213,13 +217,16 @@ def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _sparsemax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (output,) = ctx.saved_tensors
     if torch.is_grad_enabled():
-        # The same in operations that can be differentiated again.
+        # The same result from twice differentiable operations.
         return _centred(upstream, (output > 0).to(upstream.dtype)), None, None
     return sparsemax_gradient(output, upstream), None, None
 
 
 def _capped_simplex_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """On the parts strictly between 0 and 1: g, less its mean there where the sum is bound."""
+    """Return the gradient of a projection on the capped simplex.
+
+    It is g on the parts strictly between 0 and 1, less its mean there if the sum is at its bound.
+    """
     (output,) = ctx.saved_tensors
     k, exactly, _ = ctx.options
     free = ((output > 0) & (output < 1)).to(upstream.dtype)
@@ -229,7 +236,7 @@ def _capped_simplex_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None,
 
 
 def _centred(upstream: Tensor, free: Tensor) -> Tensor:
-    """What is free (1, else 0) of each row, less its mean."""
+    """Return the free numbers of each row (``free`` is 1, else 0), less their mean."""
     masked = upstream * free
     mean = masked.sum(1, keepdim=True) / free.sum(1, keepdim=True).clamp_min(1.0)
     return masked - mean * free

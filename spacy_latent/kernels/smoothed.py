@@ -1,13 +1,13 @@
-"""Bellman's recursion with the quadratically smoothed maximum (Mensch and Blondel 2018): over
-chains, and over the paths of dynamic time warping.
+"""Bellman's recursion with the quadratically smoothed maximum (Mensch and Blondel 2018).
 
-max_Ω(x) is the largest p·x − ½(‖p‖² − 1) over the simplex: with y = x − max x and the threshold θ
-for which p = (y − θ)₊ sums to 1, the value is max x + θ + ½(‖p‖² + 1). Where x changes, p changes
-by what its scores do, less the mean of that over its support.
+It runs over chains and over the paths of dynamic time warping. max_Ω(x) is the largest p·x − ½(‖p‖²
+− 1) over the simplex. Let y = x − max x, and θ the threshold for which p = (y − θ)₊ sums to 1. The
+value is max x + θ + ½(‖p‖² + 1). The tangent of p is the tangent of its scores, less its mean over
+the support of p.
 
-To kernels.operators these are families whose log-partition is the smoothed value, and whose
-marginals are its gradient. γ is not known here: who calls divides scores by it and multiplies the
-value. Everything is float64, whatever the dtype of the scores.
+For kernels.operators these are families whose log-partition is the smoothed value and whose
+marginals are its gradient. γ is not an argument: the caller divides scores by it and multiplies the
+value. Everything is float64, for any dtype of the scores.
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 @kernel(fastmath=FUSED)
 def _step(previous, block, top, threshold, known, count, total, result):
-    """result[t] = max_Ω over p of previous[p] + block[p, t]. Writes the largest to ``top``, 0 where
-    all are −inf, and θ to ``threshold``. known, count, total: workspaces of a row."""
+    """Write result[t] = max_Ω over p of previous[p] + block[p, t].
+
+    The largest is written to ``top``, 0 if all are −inf, and θ to ``threshold``.
+
+    Args:
+        known, count, total: workspaces of a row.
+    """
     tags = len(block)
     for t in range(tags):
         result[t] = -np.inf
@@ -41,7 +46,7 @@ def _step(previous, block, top, threshold, known, count, total, result):
             result[t] = value if value > result[t] else result[t]
     for t in range(tags):
         top[t] = result[t] if result[t] > -np.inf else 0.0
-        # The search of kernels.simplex, of all tags at once.
+        # The search of kernels.simplex, for all tags at once.
         threshold[t], known[t] = -1.0, tags + 1.0
     falls = True
     while falls:
@@ -68,13 +73,13 @@ def _step(previous, block, top, threshold, known, count, total, result):
             share = max(base + row[t] - top[t] - threshold[t], 0.0)
             total[t] += share * share
     for t in range(tags):
-        # −inf where all are.
+        # −inf if all are −inf.
         result[t] += threshold[t] + 0.5 * (total[t] + 1.0)
 
 
 @kernel
 def _divide_last(row, shares):
-    """max_Ω of a row whose largest is 0, and the shares."""
+    """Return max_Ω of a row whose largest is 0, and write the shares."""
     threshold = sparsemax_threshold(row, len(row))
     total = 0.0
     for t in range(len(row)):
@@ -83,11 +88,11 @@ def _divide_last(row, shares):
     return threshold + 0.5 * (total + 1.0)
 
 
-# In the order that _step took sums: beside large scores, another one has other digits, and the
-# shares of a tag would not sum to 1.
+# In the same order of summation as _step. For scores of large magnitude another order gives other
+# digits, and the shares of a tag would not sum to 1.
 @kernel(fastmath=FUSED)
 def _divide(previous, block, top, threshold, flow, before, target):
-    """Divide the flow of each tag among those before it."""
+    """Divide the flow of each tag among the tags before it."""
     tags = len(block)
     for p in range(tags):
         base, row, own, total = previous[p], block[p], target[p], 0.0
@@ -100,12 +105,12 @@ def _divide(previous, block, top, threshold, flow, before, target):
 
 @kernel
 def sum_over_chains(start, stop, scores, lengths, along, operation, value, result, kept, status):
-    """``Family.total`` of kernels.operators, but for HESSIAN_PRODUCT."""
+    """Compute the smoothed maximum as ``Family.total``, except HESSIAN_PRODUCT."""
     room, tags = 1, scores.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
     shape = (room, tags)
-    # Values are centred: of a long text they would be large.
+    # Values are centred, since they would be large for a long text.
     values, tops, thresholds = np.empty(shape), np.empty(shape), np.empty(shape)
     known, count, total = np.empty(tags), np.empty(tags), np.empty(tags)
     flow, before = np.empty(tags), np.empty(tags)
@@ -144,8 +149,14 @@ def sum_over_chains(start, stop, scores, lengths, along, operation, value, resul
 
 @kernel(fastmath=ANY_ORDER)
 def _change_forward(gradient, along, n, change, mean, flow, support):
-    """change[i, t]: that of the value of tag t at position i, where the flow reaches it. mean[i,
-    t]: of the changes of its scores, over the support. flow, support: workspaces of a row."""
+    """Write the change of the value of tag t at position i to change[i, t].
+
+    It is 0 if no flow reaches the tag. mean[i, t] is the mean of the changes of its scores over the
+    support.
+
+    Args:
+        flow, support: workspaces of a row.
+    """
     tags = len(flow)
     for t in range(tags):
         change[0, t] = along[0, 0, t] if gradient[0, 0, t] > 0.0 else 0.0
@@ -170,9 +181,12 @@ def _change_forward(gradient, along, n, change, mean, flow, support):
 
 @kernel(fastmath=ANY_ORDER)
 def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, result):
-    """Write the product: the change of the flow from each tag to each of those before it.
+    """Write the product: the change of the flow from each tag to each tag before it.
 
-    d_flow: that of the last tags at first. flow, d_before: workspaces of a row."""
+    Args:
+        d_flow: the change of the flow of the last tags at first.
+        flow, d_before: workspaces of a row.
+    """
     tags = len(flow)
     for i in range(n - 1, 0, -1):
         before, middle = change[i - 1], mean[i]
@@ -207,8 +221,11 @@ def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, r
 
 @kernel
 def product_with_hessian(start, stop, gradient, lengths, along, result, status):
-    """``Family.product`` of kernels.operators. What has no flow has no part in it, and of the rest
-    the gradient tells the shares and their support."""
+    """Compute the Hessian product as ``Family.product`` of kernels.operators.
+
+    Parts without flow do not contribute. The gradient determines the shares of the others, and
+    their support.
+    """
     room, tags = 1, gradient.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
@@ -239,7 +256,7 @@ def product_with_hessian(start, stop, gradient, lengths, along, result, status):
 
 @kernel
 def _reach(values, shares):
-    """max_Ω of three values, and the share of each; all 0 where all are −inf."""
+    """Return max_Ω of three values, and the share of each; all 0 if all are −inf."""
     top = max(values[0], max(values[1], values[2]))
     shares[:] = 0.0
     if top == -np.inf:
@@ -251,11 +268,15 @@ def _reach(values, shares):
 
 @kernel
 def _forward(s, ds, rows, columns, operation, total, change, shares, d_shares):
-    """total (rows + 1, columns + 1): the value of the paths up to and with cell (i − 1, j − 1).
-    shares (rows + 1, columns + 1, 3): of the cells before it, above, to the left, and both. change,
-    d_shares: what they change by, for a product with the Hessian alone.
+    """Run the forward pass, and return the value of all paths.
 
-    RETURNS: the value of all paths."""
+    Args:
+        total: (rows + 1, columns + 1), written: the value of the paths up to and including cell (i
+            − 1, j − 1).
+        shares: (rows + 1, columns + 1, 3), written: shares of the predecessors: above, to the left,
+            and diagonal.
+        change, d_shares: their changes, for a Hessian product only.
+    """
     slopes = operation == HESSIAN_PRODUCT
     total[: rows + 1, 0], total[0, : columns + 1] = -np.inf, -np.inf
     if slopes:
@@ -287,8 +308,10 @@ def _forward(s, ds, rows, columns, operation, total, change, shares, d_shares):
 
 @kernel
 def _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result):
-    """Write the gradient, or the product: from the last cell back, each divides its flow among
-    those before it."""
+    """Write the gradient, or the Hessian product.
+
+    From the last cell back, each cell divides its flow among its predecessors.
+    """
     slopes = operation == HESSIAN_PRODUCT
     flow[: rows + 1, : columns + 1] = 0.0
     flow[rows, columns] = 1.0
@@ -317,8 +340,10 @@ def _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result):
 def sum_over_paths(
     start, stop, scores, lengths, moves, window, along, operation, value, result, kept, status
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N, M)``, lengths ``(B, 2)``. moves: of
-    warping, always."""
+    """Compute the smoothed maximum as ``Family.total`` of kernels.operators.
+
+    Scores are ``(B, N, M)``, lengths ``(B, 2)``. moves always belongs to warping.
+    """
     most_rows, most_columns = room_of(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (most_rows + 1, most_columns + 1)
@@ -344,7 +369,7 @@ def sum_over_paths(
             _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result[b])
 
 
-# Asked for sums alone: what else there is comes from the families of the structures.
+# Used for sums alone; the other operations come from the families of the structures.
 CHAINS = replace(
     linear_chain.FAMILY,
     total=sum_over_chains,

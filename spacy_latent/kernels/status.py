@@ -1,4 +1,4 @@
-"""What a kernel reports of each item; Python turns it into errors that name the items."""
+"""Status codes that kernels set for each item, and that Python turns into errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ INFEASIBLE = 1
 NOT_FINITE = 2
 # Left to another kernel.
 UNSOLVED = 3
-# Scores so large that sums of them keep no digit that a probability could be told by.
+# Scores so large that sums of them have no digits left for probabilities.
 TOO_LARGE = 4
-# Of a difference of numbers above this, seven digits after the point are left at most.
+# A difference of numbers above this has at most seven correct digits after the point.
 LARGE = 1e9
 
 
 @kernel
 def is_arc(head, modifier, direction, max_arc_length):
-    """Whether the constraints of a dependency structure allow an arc. direction: 0 any, −1 heads
-    earlier, 1 heads later. max_arc_length: negative for no bound. Root arcs are always allowed."""
+    """Return whether the constraints of a dependency structure allow an arc.
+
+    Root arcs are always allowed.
+
+    Args:
+        direction: 0 any, −1 heads earlier, 1 heads later.
+        max_arc_length: negative for no bound.
+    """
     if modifier == 0 or head == modifier:
         return False
     if head == 0:
@@ -35,7 +41,7 @@ def is_arc(head, modifier, direction, max_arc_length):
 
 @kernel
 def is_finite(matrix, size):
-    """Whether the first ``size`` rows and columns are."""
+    """Return whether the first ``size`` rows and columns are finite."""
     total = 0.0
     for i in range(size):
         for j in range(size):
@@ -45,8 +51,13 @@ def is_finite(matrix, size):
 
 @kernel
 def read_arc_scores(scores, n, direction, max_arc_length, result):
-    """Copy allowed arc scores of one sentence to float64 ``result`` ``(n+1, n+1 or more)``, and
-    −inf elsewhere; both [head, modifier]. RETURNS: FEASIBLE or NOT_FINITE."""
+    """Copy allowed arc scores of one sentence to ``result``, and −inf elsewhere.
+
+    Both are [head, modifier]; ``result`` is float64 ``(n+1, n+1 or more)``.
+
+    Returns:
+        FEASIBLE or NOT_FINITE.
+    """
     plain = direction == 0 and max_arc_length < 0
     wrong = False
     for head in range(n + 1):
@@ -63,7 +74,7 @@ def read_arc_scores(scores, n, direction, max_arc_length, result):
         for modifier in range(n + 1, result.shape[1]):
             target[modifier] = -np.inf
         if suspect:
-            # Perhaps only what is no arc.
+            # The entry found may not be an arc.
             _, not_finite = scan(target)
             wrong |= not_finite
     return NOT_FINITE if wrong else FEASIBLE

@@ -1,5 +1,7 @@
-"""Sums over subsets of n items of a given size: elementary symmetric polynomials of exp(scores), on
-logarithms, O(n·k) for an item."""
+"""Sums over subsets of n items of a given size: elementary symmetric polynomials of exp(scores).
+
+They are computed on logarithms in O(n·k) for an item.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 
 @kernel
 def read_items(scores, n, row):
-    """Copy the scores of n items. RETURNS: FEASIBLE or NOT_FINITE."""
+    """Copy the scores of n items.
+
+    Returns:
+        FEASIBLE or NOT_FINITE.
+    """
     wrong = 0
     for i in range(n):
         row[i] = scores[i]
@@ -27,8 +33,11 @@ def read_items(scores, n, row):
 
 @kernel
 def take_off_largest(row, n):
-    """Take the largest score off each, so that what all have in common costs no digits. RETURNS:
-    it, or 0 where it is no number."""
+    """Subtract the largest score from each, so that a common offset costs no digits.
+
+    Returns:
+        The largest score, or 0 if it is infinite.
+    """
     top = -np.inf
     for i in range(n):
         top = max(top, row[i])
@@ -41,7 +50,10 @@ def take_off_largest(row, n):
 
 @kernel
 def _forward(row, drow, n, k, sums, dsums):
-    """sums[i, j]: log of the sum over subsets of j of the first i items; dsums: its derivative."""
+    """Write to sums[i, j] the log of the sum over subsets of j of the first i items.
+
+    dsums is its tangent.
+    """
     sums[0, :] = -np.inf
     dsums[: n + 1] = 0.0
     sums[0, 0] = 0.0
@@ -58,7 +70,7 @@ def _forward(row, drow, n, k, sums, dsums):
 
 @kernel
 def _whole(sums, dsums, n, k, exactly, top):
-    """log Z less k·top, and its derivative. top: what was taken off each score."""
+    """Return log Z less k·top, and its tangent; top was subtracted from each score."""
     if exactly:
         return sums[n, k], dsums[n, k]
     total, change = sums[n, 0] - k * top, dsums[n, 0]
@@ -70,9 +82,11 @@ def _whole(sums, dsums, n, k, exactly, top):
 
 @kernel
 def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
-    """Marginals (what = 1) or their derivatives. From the last item to the first, the probability
-    of each size divides among subsets with the item and without: it adds up to 1 at scores of any
-    size."""
+    """Write the marginals or their tangents (HESSIAN_PRODUCT).
+
+    From the last item to the first, the probability of each size is divided among subsets with and
+    without the item. Probabilities then sum to 1 for scores of any magnitude.
+    """
     flow, dflow = np.zeros(k + 1), np.zeros(k + 1)
     flow[k] = 1.0
     if not exactly:
@@ -89,7 +103,8 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
     for i in range(n - 1, -1, -1):
         marginal = 0.0
         for j in range(1, k + 1):
-            # What was j items is that, or one fewer: j − 1 has been read already.
+            # A subset of j items comes from j or from j − 1 before this item; j − 1 has been read
+            # already.
             own, change = flow[j], dflow[j]
             if own == 0.0:
                 continue
@@ -128,7 +143,13 @@ def sum_over_subsets(
     kept,
     status,
 ):
-    """``Family.total`` of kernels.operators; scores ``(B, N)``. largest: k; exactly: 1 or 0."""
+    """Compute the sums over subsets as ``Family.total`` of kernels.operators.
+
+    Args:
+        scores: ``(B, N)``.
+        largest: k.
+        exactly: 1 or 0.
+    """
     room = scores.shape[1]
     most = min(largest, room)
     row, drow = np.empty(room), np.zeros(room)
@@ -158,13 +179,13 @@ def sum_over_subsets(
 
 @kernel
 def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
-    """0/1 for each item: the k largest scores, the first of equal ones; or those above 0."""
+    """Write 0/1 for each item: the k largest scores, the first of equal ones; or those above 0."""
     row = np.empty(scores.shape[1])
     for b in range(start, stop):
         n = lengths[b]
         k = min(largest, n)
         best[b] = 0
-        # As they are: a difference could round two of them to one.
+        # The scores are not shifted, since a difference could round two scores to one.
         status[b] = read_items(scores[b], n, row)
         if status[b] != FEASIBLE:
             continue
@@ -179,7 +200,10 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
 
 @kernel
 def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
-    """Exact samples: from the last item to the first, each in or out given how many are left."""
+    """Draw exact samples.
+
+    From the last item to the first, each is chosen or not given the number of remaining items.
+    """
     room = scores.shape[1]
     most = min(largest, room)
     row, nothing = np.empty(room), np.zeros(room)
@@ -207,7 +231,7 @@ def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, sample
                 while left < k and point >= passed:
                     left += 1
                     passed += math.exp(sums[n, left] + (left - k) * top - total)
-                # Rounding at the end must not choose a size that has no subset.
+                # Rounding at the end must not choose a size without a subset.
                 while sums[n, left] == -np.inf:
                     left -= 1
             for i in range(n - 1, -1, -1):

@@ -1,5 +1,7 @@
-"""Which subtrees of many hard trees over the same tokens are the same, and an order in which each
-can be computed once, from the leaves up."""
+"""Equal subtrees of many hard trees over the same tokens.
+
+Each distinct subtree gets a place in an order from the leaves up, so that it can be computed once.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ from spacy_latent.kernels.heads import (
 
 @kernel
 def _rounds_of(rounds, height, depth):
-    """The first and the last round after which the state of a token is asked for."""
+    """Return the first and the last round after which the state of a token is needed."""
     last = min(rounds, height + 1)
     return min(max(rounds - depth, 1), last), last
 
 
 @kernel
 def _same(sources, one, other, end):
-    """Whether what follows at two places, to the end from the second, is the same."""
+    """Return whether the sequences at two places are equal, up to the end of the second."""
     for index in range(end - other):
         if sources[one + index] != sources[other + index]:
             return False
@@ -38,9 +40,13 @@ def _same(sources, one, other, end):
 def _read_forests(
     z, lengths, most, all_of_them, heads, height, depth, order, waiting, rounds, totals
 ):
-    """Write heads, height, depth and order of each tree, as above; its rounds; and to totals the
-    numbers of states and of messages that are asked for. RETURNS: HARD, or SOFT if one of them
-    is."""
+    """Write heads, height, depth and order of each tree (as in kernels.heads), and its rounds.
+
+    The numbers of required states and messages are written to ``totals``.
+
+    Returns:
+        HARD, or SOFT if one of the trees is soft.
+    """
     totals[:] = 0
     for s in range(len(z)):
         n = lengths[s]
@@ -81,13 +87,19 @@ def _find_states(
     sources,
     result,
 ):
-    """The different states, as rows in the order in which they are found.
+    """Write the distinct states, as rows in the order in which they are found.
 
-    start, modifiers, offset, row_of: workspace. latest: the last row of each place, −1 at first;
-    following: the one before a row of the same place. place, round_of, first, end, sources: of
-    each row its place, its round, and what its messages come from, sources[first:end], see
-    :class:`States`. result: the row of each token after the last round.
-    RETURNS: the number of rows.
+    Args:
+        start, modifiers, offset, row_of: workspaces.
+        latest: the last row of each place, −1 at first.
+        following: the previous row of the same place, for each row.
+        place, round_of: the place and the round of each row.
+        first, end, sources: the sources of the messages of each row are sources[first:end] (see
+            :class:`States`).
+        result: the row of each token after the last round.
+
+    Returns:
+        The number of rows.
     """
     rows = used = 0
     for s in range(len(lengths)):
@@ -97,7 +109,7 @@ def _find_states(
         while index < n:
             token = order[s, index]
             low, high = _rounds_of(rounds[s], height[s, token], depth[s, token])
-            # Those of cycles wait for each other in every round.
+            # Tokens of cycles depend on each other in every round.
             group = n - index if height[s, token] == ENDLESS else 1
             for token in order[s, index : index + group]:
                 offset[token] = filled - low
@@ -142,16 +154,17 @@ def _find_states(
 
 @dataclass
 class States:
-    """The states of tokens that some rounds of messages need, sorted by round.
+    """The token states needed by some rounds of messages, sorted by round.
 
-    place: ``(R,)``, of each state its token, ``item · N + token``.
-    sizes: how many states each round has, from the first on.
-    counts: ``(R,)``, messages of each state.
-    targets, sources: of each message the state that gets it, counted from the first of its round,
-        and the state that it comes from, or −1 − place for a token as it was before all rounds.
-    heard: how many messages each round has.
-    result: ``(S, N)``, the state of each token of each tree after the last round; at padding that
-        of some token.
+    Attributes:
+        place: ``(R,)``, the token of each state, ``item · N + token``.
+        sizes: the number of states of each round, from the first on.
+        counts: ``(R,)``, the number of messages of each state.
+        targets, sources: the state that gets each message, counted from the first of its round, and
+            the state that sends it. A source of −1 − place is the token before all rounds.
+        heard: the number of messages of each round.
+        result: ``(S, N)``, the state of each token of each tree after the last round; for padding
+            the state of some token.
     """
 
     place: np.ndarray
@@ -171,19 +184,23 @@ def share_subtrees(
     most: int,
     all_of_them: bool,
 ) -> States | None:
-    """The states that rounds of messages from modifiers to heads need, each once; None where z is
-    not 0/1 or a token has several heads.
+    """Return the states for rounds of messages from modifiers to heads, each once.
+
+    The result is None if z is not 0/1 or a token has several heads.
 
     The state of a token after r rounds is a function of the token and of the states of its
-    modifiers after r − 1; after no round it is the token's own. Those of trees of one item that are
-    the same in this sense are one, and so are those of a token before and after a round that finds
-    nothing new below it. With as many rounds as the tallest tree has levels there is one for each
-    subtree.
+    modifiers after r − 1 rounds. Before all rounds it is the token itself. States with equal
+    arguments are shared between the trees of an item. So are the states of a token before and after
+    a round that changes nothing below it. With as many rounds as the tallest tree has levels, there
+    is one state for each distinct subtree.
 
-    z: ``(S, N+1, N+1)`` arcs, [head, modifier]. lengths: ``(S,)`` int64. item: ``(S,)`` int64, the
-        item, of so many, whose tokens each tree is over.
-    most: rounds. all_of_them: where a tree has fewer levels, too. That makes a difference for
-        cycles alone, which do not count among the levels.
+    Args:
+        z: ``(S, N+1, N+1)`` arcs, [head, modifier].
+        lengths: ``(S,)`` int64.
+        item: ``(S,)`` int64, the item whose tokens each tree is over, below ``items``.
+        most: number of rounds.
+        all_of_them: whether trees with fewer levels also take all rounds. This only matters for
+            cycles, which do not count as levels.
     """
     trees, width = len(z), z.shape[-1] - 1
     nodes = (trees, width + 1)
@@ -250,10 +267,14 @@ def share_subtrees(
 
 @kernel
 def share_equals(z, item, items):
-    """Which of many arrays are the same as an earlier one of the same item.
+    """Find the arrays that equal an earlier one of the same item.
 
-    z: ``(S, size)``. item: ``(S,)`` int64, below ``items``.
-    RETURNS: ``(U,)`` int64, the first of each kind; ``(S,)`` int64, the kind of each.
+    Args:
+        z: ``(S, size)``.
+        item: ``(S,)`` int64, below ``items``.
+
+    Returns:
+        ``(U,)`` int64, the first array of each kind; ``(S,)`` int64, the kind of each array.
     """
     kinds, kind = np.empty(len(z), np.int64), np.empty(len(z), np.int64)
     latest, following = np.full(items, -1, np.int64), np.empty(len(z), np.int64)

@@ -1,14 +1,17 @@
 """Sums over a batch of tag sequences that share their transitions, in blocks.
 
-Most transitions of a scheme of spans are forbidden. Tags that go to the same tags make a block with
-these: of the 4 L + 1 tags of L labels in BILUO, the 2 L + 1 after which no span is open go to
-2 L + 1, and the two of each label after which one is to two. Sums go over these blocks alone, a
-quarter of all pairs. The transitions become weights once for the batch, and how often each pair is
-expected is added up over the batch: products of the sums left and right of it, times its weight at
-the end. Where blocks would overlap, one holds all pairs.
+Most transitions of a span scheme are forbidden. Tags with the same allowed next tags form a block
+with these. For example, BILUO with L labels has 4 L + 1 tags. The 2 L + 1 tags after which no span
+is open go to 2 L + 1 tags. The two tags of each label after which a span is open go to two. Sums
+run over these blocks alone, a quarter of all pairs. If blocks would overlap, one block holds all
+pairs.
 
-Methods are those of kernels.tag_sequence, which does again, on logarithms, the items of which the
-sums tell that they cannot be trusted. Time is O(n·E) for E pairs, memory O(n·K + E).
+The transitions become weights once for the batch. The expected uses of each pair are summed over
+the batch, as products of the forward and backward sums, and multiplied by the weight of the pair at
+the end.
+
+Methods are those of kernels.tag_sequence. If the sums show that an item has lost precision, that
+module solves it again on logarithms. Time is O(n·E) for E pairs, memory O(n·K + E).
 """
 
 from __future__ import annotations
@@ -31,15 +34,17 @@ from spacy_latent.kernels.vector import LANES, fused_loop
 
 @dataclass(frozen=True)
 class Blocks:
-    """Which pairs of K tags are summed over.
+    """The pairs of K tags that are summed over.
 
-    order: ``(K,)``, the tag in each column: tags of a block's columns stand together.
-    place: ``(R,)``, the column of the tag in each row: tags of a block's rows stand together.
-    extents: ``(G, 5)``: first row and row after the last, first column and column after the last,
-        and where the weights of a block begin; its rows are padded to whole vectors.
-    block_of: ``(R,)``, the block of each row.
-    entries: ``(E,)``, where the weight of each pair stands. pairs: ``(2, E)``, its tags.
-    size: of the weights.
+    Attributes:
+        order: ``(K,)``, the tag in each column. Tags of a block's columns are adjacent.
+        place: ``(R,)``, the column of the tag in each row. Tags of a block's rows are adjacent.
+        extents: ``(G, 5)``: first row and row after the last, first column and column after the
+            last, and the start of the block's weights. Rows of weights are padded to whole vectors.
+        block_of: ``(R,)``, the block of each row.
+        entries: ``(E,)``, the index of the weight of each pair.
+        pairs: ``(2, E)``, the tags of each pair.
+        size: the number of weights.
     """
 
     order: np.ndarray
@@ -101,7 +106,7 @@ def _stride(width):
 
 @kernel
 def _forward(before, weights, extents, result):
-    """result[c] = Σ before[r] · weight of (r, c), over the pairs of all blocks."""
+    """Write result[c] = Σ before[r] · weight of (r, c), over the pairs of all blocks."""
     result[:] = 0.0
     for g in range(len(extents)):
         begin, end, first, after, position = extents[g]
@@ -125,7 +130,7 @@ def _forward(before, weights, extents, result):
 
 @kernel
 def _backward(after, weights, extents, result):
-    """result[r] = Σ weight of (r, c) · after[c]."""
+    """Write result[r] = Σ weight of (r, c) · after[c]."""
     for g in range(len(extents)):
         begin, end, first, last, position = extents[g]
         width = last - first
@@ -149,8 +154,11 @@ def _backward(after, weights, extents, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _sum(emissions, n, first, final, shift, weights, order, place, extents, left, share, gamma):
-    """As kernels.tag_sequence._sweep, with left and share in the order of columns. RETURNS: whether
-    it can be trusted, and the log-partition, NaN where a score is NaN or +inf."""
+    """Compute the sums like kernels.tag_sequence._sweep, with left and share in column order.
+
+    Returns:
+        Whether they are precise; and the log-partition, NaN if a score is NaN or +inf.
+    """
     tags, rows = len(order), len(place)
     row, right, scales = np.empty(tags), np.zeros(tags + LANES), np.empty(n)
     before, factors = np.empty(rows), np.empty((n, tags))
@@ -232,8 +240,11 @@ def _sum_items(
 
 @kernel
 def _add_pairs(start, stop, left, share, offsets, lengths, scale, place, extents, block_of, result):
-    """result: laid out as the weights, 0 at first; for rows start .. stop−1, Σ over the neighbours
-    i − 1, i of each item of its scale · left[i − 1, row] · share[i, column]."""
+    """Add expected uses of pairs to ``result``, which is laid out like the weights and 0 at first.
+
+    For rows start .. stop−1, it is Σ over the neighbours i − 1, i of each item of its scale ·
+    left[i − 1, row] · share[i, column].
+    """
     for b in range(len(lengths)):
         n, at, factor = lengths[b], offsets[b], scale[b]
         if factor == 0.0:
@@ -266,14 +277,17 @@ def _add_pairs(start, stop, left, share, offsets, lengths, scale, place, extents
 
 
 class BatchSums:
-    """Log-partitions of a batch, and what is left to do for their gradients.
+    """Log-partitions of a batch, with values saved for their gradients.
 
-    emissions: ``(T, K)``, items one after the other, float32 or float64. lengths: ``(B,)``, which
-        add up to T. transitions: ``(K + 2, K)`` float64, [previous tag, tag], then the scores of
-        the first and of the last tag. −inf forbids.
-    log_partition: ``(B,)`` float64, −inf where all sequences are forbidden.
+    Attributes:
+        emissions: ``(T, K)``, items one after the other, float32 or float64.
+        lengths: ``(B,)``, which sum to T.
+        transitions: ``(K + 2, K)`` float64, [previous tag, tag], then the scores of the first and
+            of the last tag. −inf forbids.
+        log_partition: ``(B,)`` float64, −inf if all sequences are forbidden.
 
-    Raises InvalidScores where there are NaN or +inf, naming the items.
+    Raises:
+        InvalidScores: there are NaN or +inf; the message names the items.
     """
 
     def __init__(
@@ -292,7 +306,7 @@ class BatchSums:
         self.share = np.empty((count, tags + LANES))
         self.tags = np.empty((count, tags))
         self.log_partition = np.zeros(len(lengths))
-        # What was done again: uses ``(n + K + 2, K)`` of items.
+        # Uses ``(n + K + 2, K)`` of items that were solved again.
         self.again: dict[int, np.ndarray] = {}
         if not np.isfinite(shift):
             check(name, np.where(self.lengths > 0, NOT_FINITE, FEASIBLE).astype(np.int8))
@@ -324,14 +338,20 @@ class BatchSums:
         return int(status[0])
 
     def uses(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient of Σ_b scale[b] · log_partition[b], over items that have sequences: for the
-        emissions ``(T, K)``, and for the transitions ``(K + 2, K)``. scale: ``(B,)``."""
+        """Return the gradient of Σ_b scale[b] · log_partition[b], over items that have sequences.
+
+        Args:
+            scale: ``(B,)``.
+
+        Returns:
+            The gradient for the emissions ``(T, K)``, and for the transitions ``(K + 2, K)``.
+        """
         tags, blocks = self.tags.shape[1], self.blocks
         swept = np.isfinite(self.log_partition)
         swept[list(self.again)] = False
         plain = np.where(swept, scale, 0.0)
         factors = np.repeat(plain, self.lengths)[:, None]
-        # What was not swept may hold anything.
+        # Entries of items that were not solved here are uninitialised.
         emissions = np.multiply(
             self.tags, factors, where=factors != 0.0, out=np.zeros_like(self.tags)
         )

@@ -1,10 +1,10 @@
 """Linear chains with the same transitions at all positions: time O(n·K²), memory O(n·K).
 
 An item is one array ``(N + K + 2, K)``: N rows of emissions, K of transitions, [previous tag, tag],
-one of the scores of the first tag and one of those of the last. Its marginals are the expected
-uses of each entry, so one operator gives the gradients of all of them. Methods are those of
-kernels.linear_chain, but that the marginals do not tell those of pairs of neighbours, which the
-gradient of the marginals makes again, one position at a time.
+one row of the scores of the first tag and one of the last. Its marginals are the expected uses of
+each entry, so one operator gives the gradients of all of them. Methods are those of
+kernels.linear_chain, with one difference. The marginals do not include those of pairs of
+neighbours. The gradient of the marginals computes these again, one position at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from spacy_latent.kernels.vector import LANES, scan
 
 @kernel
 def _split(item):
-    """Emissions, transitions, and the scores of the first and the last tag."""
+    """Return emissions, transitions, and the scores of the first and the last tag."""
     rows, tags = item.shape
     room = rows - tags - 2
     return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
@@ -50,7 +50,7 @@ def _split(item):
 
 @kernel
 def _status(item, n):
-    """NOT_FINITE where a score that is read is NaN or +inf, else FEASIBLE."""
+    """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE."""
     _, wrong = scan(item[:n].reshape(-1))
     _, of_bound = scan(item[item.shape[0] - item.shape[1] - 2 :].reshape(-1))
     return NOT_FINITE if wrong or of_bound else FEASIBLE
@@ -58,7 +58,7 @@ def _status(item, n):
 
 @kernel
 def _table(tags):
-    """A workspace for transitions, with room for a vector after the last row."""
+    """Return a workspace for transitions, padded by a vector after the last row."""
     return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
@@ -72,7 +72,7 @@ def _longest(start, stop, lengths):
 
 @kernel
 def best_sequences(start, stop, scores, lengths, tags, status):
-    """``Family.best``: tags ``(B, N)``, −1 at padding."""
+    """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
     count = scores.shape[2]
     values = np.empty((_longest(start, stop, lengths), count + LANES))
     last, table = np.empty(count), _table(count)
@@ -107,13 +107,16 @@ def best_sequences(start, stop, scores, lengths, tags, status):
 
 @kernel(fastmath=ANY_ORDER)
 def _sweep(item, n, weights, factors, left, share, gamma):
-    """Sums forward and backward.
+    """Compute forward and backward sums.
 
-    weights (K, K), factors (n, K): written, exponentials of transitions and emissions.
-    gamma (n, K): written, the marginals of tags.
-    left, share (n, K): written; the marginal of the pair p, t at positions i − 1 and i is
-        left[i − 1, p] · weights[p, t] · share[i, t].
-    RETURNS: whether that can be trusted, and the log-partition.
+    Args:
+        weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
+        left, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
+            left[i − 1, p] · weights[p, t] · share[i, t].
+        gamma: (n, K), written: the marginals of tags.
+
+    Returns:
+        Whether the sums are precise, and the log-partition.
     """
     tags = len(weights)
     emissions, transitions, first, final = _split(item)
@@ -165,8 +168,11 @@ def _sweep(item, n, weights, factors, left, share, gamma):
 
 @kernel
 def _log_forward(item, n, left, top):
-    """Logarithms of the forward sums to ``left``, rows centred. RETURNS: the log-partition, −inf
-    where there is no sequence."""
+    """Write logarithms of the forward sums to ``left``, with centred rows.
+
+    Returns:
+        The log-partition, −inf if there is no sequence.
+    """
     emissions, transitions, first, final = _split(item)
     tags = len(top)
     total = 0.0
@@ -187,8 +193,13 @@ def _log_forward(item, n, left, top):
 
 @kernel
 def _log_sweep(item, n, left, share, gamma):
-    """As _sweep, on logarithms; the marginal of a pair is the exponential of left[i − 1, p] +
-    transitions[p, t] + share[i, t]. RETURNS: the log-partition, −inf where there is no sequence."""
+    """Run _sweep on logarithms.
+
+    The marginal of a pair is the exponential of left[i − 1, p] + transitions[p, t] + share[i, t].
+
+    Returns:
+        The log-partition, −inf if there is no sequence.
+    """
     emissions, transitions, _, final = _split(item)
     tags = len(transitions)
     top, right, after = np.empty(tags), np.empty(tags), np.empty(tags)
@@ -208,7 +219,7 @@ def _log_sweep(item, n, left, share, gamma):
         for t in range(tags):
             after[t] = emissions[i, t] + right[t]
         log_backward_step(after, transitions, right)
-        # Centred before it is normalised: both numbers may be large.
+        # Centred before it is normalised, since both numbers may be large.
         shift = centred(right)
         for t in range(tags):
             after[t] -= shift
@@ -221,7 +232,7 @@ def _log_sweep(item, n, left, share, gamma):
 
 @kernel(fastmath=FUSED)
 def _pairs(plain, weights, left, share, pairs):
-    """Marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
+    """Write marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
     tags = len(weights)
     for p in range(tags):
         base, row, target = left[p], weights[p], pairs[p]
@@ -250,8 +261,12 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
-    """As kernels.linear_chain.product_with_hessian. mean: workspace (n, K), the expected change of
-    the score up to a position, given the tag there."""
+    """Write the product as kernels.linear_chain.product_with_hessian does.
+
+    Args:
+        mean: workspace (n, K), the expected change of the score up to a position, given the tag
+            there.
+    """
     emissions, transitions, first, final = _split(result)
     of_emissions, of_transitions, of_first, of_final = _split(along)
     tags = len(first)
@@ -310,7 +325,7 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
 def sum_over_sequences(
     start, stop, scores, lengths, along, operation, log_partition, result, kept, status
 ):
-    """``Family.total`` of kernels.operators."""
+    """Compute the sums over sequences as ``Family.total`` of kernels.operators."""
     room, tags = _longest(start, stop, lengths), scores.shape[2]
     weights, pairs = _table(tags), np.empty((tags, tags))
     left, share = np.empty((room, tags + LANES)), np.empty((room, tags + LANES))
@@ -343,7 +358,7 @@ def sum_over_sequences(
 
 @kernel
 def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
-    """``Family.sample``: tags ``(S, B, N)``, −1 at padding."""
+    """Draw samples as ``Family.sample``: tags ``(S, B, N)``, −1 for padding."""
     tags = scores.shape[2]
     left = np.empty((_longest(start, stop, lengths), tags + LANES))
     top, column = np.empty(tags), np.empty(tags)
@@ -375,7 +390,7 @@ def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
 
 @kernel
 def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
-    """As kernels.linear_chain.k_best_chains."""
+    """Write the k best sequences like kernels.linear_chain.k_best_chains."""
     count, k = scores.shape[2], len(tags)
     values = np.empty((2, count, k))
     origin = np.empty((_longest(start, stop, lengths), count, k), dtype=np.int64)
@@ -413,12 +428,13 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
 
 @kernel
 def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
-    """How probable each step along given sequences is.
+    """Write the probability of each step along given sequences.
 
-    tags: ``(B, N)`` int32, read up to each length.
-    marginals: ``(B, N, K)`` float64, those of tags; 0 at padding.
-    steps: ``(B, N)`` float64, p(own tag | previous tag), at the first position p(own tag); 0 at
-        padding and after a tag that is impossible.
+    Args:
+        tags: ``(B, N)`` int32, read up to each length.
+        marginals: ``(B, N, K)`` float64, written: the marginals of tags; 0 for padding.
+        steps: ``(B, N)`` float64, written: p(own tag | previous tag), at the first position p(own
+            tag); 0 for padding and after an impossible tag.
     """
     room, count = _longest(start, stop, lengths), scores.shape[2]
     weights = _table(count)
@@ -461,7 +477,7 @@ FAMILY = Family(
     total=sum_over_sequences,
     sample=sample_sequences,
     best_shape=_tags_shape,
-    # For 20 tags: the kernels do not tell how many there are.
+    # For 20 tags, since kernels only report costs by length.
     best_cost=lambda n: 300 + 85 * n,
     total_cost=lambda n: 1_000 + 230 * n,
 )

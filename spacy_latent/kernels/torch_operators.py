@@ -1,8 +1,8 @@
-"""Functions that PyTorch sees as one operator.
+"""Functions registered with PyTorch as single operators.
 
-What stands here is torch's own ``custom_op`` in all but one thing: that function's operators import
-torch's compiler when they are first called, which takes more than a second of each process, also
-where nothing is compiled.
+:class:`TorchOperator` works like torch's ``custom_op``, with one difference. Operators of
+``custom_op`` import torch's compiler at their first call. That takes more than a second in each
+process, even if nothing is compiled.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ Result = TypeVar("Result")
 
 
 class TorchOperator(Generic[Given, Result]):
-    """An operator with one implementation for every device, which reads its arguments and does not
-    change them; made by :func:`torch_operator`."""
+    """An operator with one implementation for all devices that does not change its arguments.
+
+    Instances are made by :func:`torch_operator`.
+    """
 
     def __init__(self, name: str, function: Callable[Given, Result]) -> None:
         self.name = f"{NAMESPACE}::{name}"
         schema = library.infer_schema(function, mutates_args=())
         _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _LIBRARY.impl(name, _not_compiled(function), "CompositeExplicitAutograd")
-        # By which torch's own functions know it, as opcheck.
+        # The name under which torch's own functions, such as opcheck, know the operator.
         self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
         self._call = cast("Callable[Given, Result]", self.overload)
         self._transformed: type[torch.autograd.Function] | None = None
@@ -45,14 +47,14 @@ class TorchOperator(Generic[Given, Result]):
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        # torch would lose them.
+        # torch would drop tangents silently.
         refuse_tangents(self.name, *args)
         if self._transformed is not None and is_transformed():
             return cast("Result", self._transformed.apply(*args, *kwargs.values()))
         return self._call(*args, **kwargs)
 
     def _one_by_one(self, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-        """What torch.func.vmap does: the kernels know of one batch."""
+        """Implement torch.func.vmap as a loop, since kernels have a single batch dimension."""
         call: Any = self._call
         found: list[Any] = [
             call(
@@ -69,22 +71,27 @@ class TorchOperator(Generic[Given, Result]):
         return tuple(parts), (0,) * len(parts)
 
     def register_fake(self, function: Callable[..., object]) -> Callable[..., object]:
-        """Have ``function`` say the shapes, dtypes and devices of the results where the arguments
-        are no more than that either."""
+        """Register ``function`` as the fake implementation.
+
+        It returns the shapes, dtypes and devices of the results for arguments without values.
+        """
         library.register_fake(self.name, function, lib=_LIBRARY)
         return function
 
     def register_autograd(
         self, backward: Callable[..., object], *, setup_context: Callable[..., None]
     ) -> None:
-        """Have ``backward(ctx, *gradients)`` give the gradients of all arguments, from what
-        ``setup_context(ctx, inputs, output)`` has kept; torch names these three."""
+        """Register ``backward(ctx, *gradients)``, which returns the gradients of all arguments.
+
+        ``setup_context(ctx, inputs, output)`` saves what it needs. torch passes these arguments by
+        name.
+        """
         library.register_autograd(self.name, backward, setup_context=setup_context, lib=_LIBRARY)
         call: Any = self._call
         name = self.name
 
         class Transformed(torch.autograd.Function):
-            """The same for the transforms of torch.func, to which that does not lend itself."""
+            """The same operator for torch.func, which cannot use the registration above."""
 
             generate_vmap_rule = True
 
@@ -110,20 +117,25 @@ class TorchOperator(Generic[Given, Result]):
 def torch_operator(
     name: str,
 ) -> Callable[[Callable[Given, Result]], TorchOperator[Given, Result]]:
-    """Make the decorated function the operator ``spacy_latent::name``. The types of its arguments
-    and results are read from its annotations."""
+    """Make the decorated function the operator ``spacy_latent::name``.
+
+    The types of its arguments and results are read from its annotations.
+    """
     return lambda function: TorchOperator(name, function)
 
 
 def _not_compiled(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """``function``, into which the compiler does not look, if there is one: it would find NumPy."""
+    """Return ``function`` excluded from tracing by torch's compiler.
+
+    The compiler would trace its NumPy code. It is only asked if it is loaded.
+    """
     disabled: Callable[Given, Result] | None = None
 
     @wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         nonlocal disabled
         if disabled is None:
-            # Without "disable" where another thread is just importing it.
+            # The module has no "disable" while another thread is importing it.
             disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
             if disable is None:
                 return function(*args, **kwargs)

@@ -1,9 +1,8 @@
-"""What changes where torch traces operations instead of running them, as torch.compile,
-torch.export and the transforms of torch.func do.
+"""Support for torch.compile, torch.export and the transforms of torch.func, which trace operations.
 
-A tensor that is traced has a shape and no numbers yet. What has to look at numbers, as errors that
-name an item do, then stands in an operator, which looks when the code runs. Elsewhere it is done at
-once: the dispatch of an operator takes as long as a few short sentences.
+A traced tensor has a shape and no values. Checks of values, such as errors that name an item, then
+run in an operator when the compiled code runs. Without tracing they run at once, since the dispatch
+of an operator takes as long as a few short sentences.
 """
 
 from __future__ import annotations
@@ -33,12 +32,15 @@ NOT_FINITE, INFEASIBLE = "not finite", "infeasible"
 
 
 def is_traced(values: Tensor) -> bool:
-    """Whether operators are needed."""
+    """Return whether operators must be called instead of their functions."""
     return type(values) is not Tensor or torch.compiler.is_compiling() or is_transformed()
 
 
 def has_numbers(values: Tensor) -> bool:
-    """Whether Python may look at them. Of the transforms of torch.func only vmap hides them."""
+    """Return whether Python may read the values of a tensor.
+
+    Among the transforms of torch.func only vmap hides them.
+    """
     if torch.compiler.is_compiling():
         return False
     if not is_transformed():
@@ -52,8 +54,10 @@ def has_numbers(values: Tensor) -> bool:
 
 
 def refuse_jit_trace(name: str) -> None:
-    """torch.jit.trace would take what kernels and NumPy find for constants, with no more than a
-    warning."""
+    """Raise NotTraceable under torch.jit.trace.
+
+    It would record the results of kernels and NumPy as constants, with only a warning.
+    """
     if torch.jit.is_tracing():
         raise NotTraceable(
             f"{name} cannot be part of torch.jit.trace, which would keep the numbers of this call. "
@@ -62,14 +66,16 @@ def refuse_jit_trace(name: str) -> None:
 
 
 def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Decorate what cannot be traced, since what it does depends on numbers. torch.compile puts it
-    between two graphs; torch.export and torch.func raise NotTraceable."""
+    """Decorate a function that cannot be traced, since its steps depend on values.
+
+    torch.compile breaks the graph at the function. torch.export and torch.func raise NotTraceable.
+    """
     name = function.__qualname__
 
     @wraps(function)
     def alone(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         if torch.compiler.is_compiling():
-            # torch.export runs it without following it.
+            # torch.export runs the function without tracing into it.
             raise NotTraceable(
                 f"{name} cannot be part of torch.export.export: how long it takes, and the shape "
                 "of what it gives, depend on the scores. Export map, log_partition, marginals, "
@@ -80,21 +86,22 @@ def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
     @wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         if torch.compiler.is_compiling():
-            # Not imported here: that takes more than a second of every process.
+            # An import here would add more than a second to each process.
             dynamo: Any = sys.modules["torch._dynamo"]
             return dynamo.disable(alone)(*args, **kwargs)
         refuse_transforms(name, *args, *kwargs.values())
         return function(*args, **kwargs)
 
-    # As torch.compiler.disable marks what it wraps: where the graph may not break, torch's error
-    # names this function then, and not what is called in it. To wrap would import the compiler.
+    # Set the attributes that torch.compiler.disable sets. If the graph may not break, torch's error
+    # then names this function and not one that it calls. The decorator itself would import the
+    # compiler.
     reason = "it depends on the scores how long it takes; leave out fullgraph=True"
     vars(run).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
     return run
 
 
 def refuse_transforms(name: str, *values: object) -> None:
-    """Raise NotTraceable where a transform of torch.func follows one of the values."""
+    """Raise NotTraceable if one of the values is wrapped by a transform of torch.func."""
     if not is_transformed():
         return
     assert transforms is not None
@@ -106,8 +113,10 @@ def refuse_transforms(name: str, *values: object) -> None:
 
 
 def source(generator: torch.Generator | None) -> dict[str, Any]:
-    """The argument of torch's functions that draw; none for torch's default generator, since torch
-    cannot trace None in its place."""
+    """Return the ``generator`` argument of torch's random functions.
+
+    It is left out for torch's default generator, since torch cannot trace a generator of None.
+    """
     return {} if generator is None else {"generator": generator}
 
 
@@ -115,9 +124,16 @@ def source(generator: torch.Generator | None) -> dict[str, Any]:
 
 
 def refuse(values: Tensor, wrong: Tensor, reason: str, name: str) -> Tensor:
-    """``values``, or an error that names the items that are wrong.
+    """Return ``values``, or raise an error that names the invalid items.
 
-    wrong: ``(B, ...)`` bool. reason: NOT_FINITE or INFEASIBLE. name: of the structure.
+    Args:
+        wrong: ``(B, ...)`` bool.
+        reason: NOT_FINITE or INFEASIBLE.
+        name: the name of the structure.
+
+    Raises:
+        InvalidScores: ``wrong`` has a true entry and the reason is NOT_FINITE.
+        InfeasibleError: ``wrong`` has a true entry and the reason is INFEASIBLE.
     """
     if not has_numbers(wrong):
         return _refused(values, wrong, reason, name)
@@ -138,7 +154,7 @@ def _refuse(wrong: Tensor, reason: str, name: str) -> None:
 @torch_operator("refused")
 def _refused(values: Tensor, wrong: Tensor, reason: str, name: str) -> Tensor:
     _refuse(wrong, reason, name)
-    # What an operator gives is its own.
+    # The output of an operator may not share memory with an input.
     return values.clone(memory_format=torch.contiguous_format)
 
 
@@ -155,9 +171,15 @@ _refused.register_autograd(_refused_backward, setup_context=lambda ctx, inputs, 
 
 
 def within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
-    """``lengths``, or an error where one is below 0 or above the room along its axis.
+    """Return ``lengths`` after a check that they are between 0 and the size of their axis.
 
-    lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room`` has. name: of the structure.
+    Args:
+        lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room`` has.
+        room: the size of each axis of the scores.
+        name: the name of the structure.
+
+    Raises:
+        InvalidScores: a length is out of range.
     """
     if not has_numbers(lengths):
         return _within_room(lengths, room, name)

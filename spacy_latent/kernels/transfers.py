@@ -1,13 +1,13 @@
-"""What goes between the CPU and a GPU: in one transfer where there could be several, and once.
+"""Transfers between the CPU and a GPU, batched and cached.
 
-What comes down waits for all that the GPU was asked to do before, and so does a plain copy up. So
-tensors are sent up from pinned memory, without a wait; and what was sent up or has come down once
-is known on the CPU for as long as the tensor lives and nobody writes to it. Tensors on the CPU are
-left as they are, and nothing is remembered of them.
+A transfer to the CPU waits for all pending work of the GPU, and so does a plain copy to the GPU.
+Tensors are therefore sent to the GPU from pinned memory, without a wait. After a transfer in either
+direction, the CPU values are cached while the tensor lives and is not written to. Tensors on the
+CPU are returned unchanged and are not cached.
 
-torch counts what it writes to a tensor itself. Where compiled code may write, see
-:func:`writes_are_counted`, nothing that came down is remembered. A tensor that another library or
-the replay of a CUDA graph writes to has to be a new one for the package: give it a ``clone()``.
+torch itself counts the writes to a tensor. If compiled code may write (see
+:func:`writes_are_counted`), values that came from the GPU are not cached. If another library or the
+replay of a CUDA graph writes to a tensor, pass a new tensor to the package: give it a ``clone()``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# Bytes: each of several tensors in one transfer begins where any type may.
+# Alignment in bytes of each tensor within one transfer, enough for any type.
 ALIGNMENT = 16
-# Of tensors on a GPU: their version when they were the same, and the tensor on the CPU.
+# For tensors on a GPU: their version at the transfer, and the tensor on the CPU.
 _known = WeakTensorKeyDictionary()
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:
-    """The tensor of the CPU on ``device``, differentiable; the CPU must not write to it later."""
+    """Return a CPU tensor on ``device``, differentiable; the CPU must not write to it later."""
     if device.type == "cpu":
         return values
     sent = _pinned(values).to(device, non_blocking=True)
@@ -37,7 +37,7 @@ def send(values: Tensor, device: torch.device) -> Tensor:
 
 
 def send_together(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """As :func:`send`, of several, by one transfer; differentiable once."""
+    """Send several tensors like :func:`send`, by one transfer; differentiable once."""
     if device.type == "cpu":
         return list(values)
     if torch.is_grad_enabled() and any(part.requires_grad for part in values):
@@ -65,12 +65,12 @@ def send_together(values: Sequence[Tensor], device: torch.device) -> list[Tensor
 
 
 class _Bring(torch.autograd.Function):
-    """Down, and its gradient up without a wait."""
+    """A transfer to the CPU; its gradient is sent back without a wait."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
         ctx.device = values.device
-        # Not what is remembered itself, which would get a history.
+        # A detached copy, since the cached tensor would get a history.
         return fetch(values).detach()
 
     @staticmethod
@@ -79,12 +79,13 @@ class _Bring(torch.autograd.Function):
 
 
 class _SendTogether(torch.autograd.Function):
-    """Up, and its gradients down by one transfer."""
+    """A transfer of several tensors to the GPU; its gradients come back by one transfer."""
 
     @staticmethod
     def forward(ctx: Any, device: torch.device, *values: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        # Nobody may write to several views that one function gives.
+        # Autograd forbids in-place writes to several views returned by one function, so they are
+        # cloned.
         sent = tuple(part.clone() for part in send_together(values, device))
         fixed = [part for part in sent if not part.is_floating_point()]
         ctx.mark_non_differentiable(*fixed)
@@ -98,7 +99,7 @@ class _SendTogether(torch.autograd.Function):
 
 
 def bring(values: Tensor) -> Tensor:
-    """As :func:`fetch`, differentiable."""
+    """Fetch a tensor like :func:`fetch`, differentiable."""
     if values.device.type == "cpu":
         return values
     brought = _Bring.apply(values)
@@ -107,8 +108,10 @@ def bring(values: Tensor) -> Tensor:
 
 
 def fetch(values: Tensor) -> Tensor:
-    """The tensor on the CPU, without gradient and not to be written to; what is known is not
-    fetched again."""
+    """Return the tensor on the CPU, without gradient; it must not be written to.
+
+    A cached tensor is not fetched again.
+    """
     if values.device.type == "cpu":
         return values.detach()
     known = known_of(values)
@@ -120,13 +123,16 @@ def fetch(values: Tensor) -> Tensor:
 
 
 def writes_are_counted() -> bool:
-    """Whether a tensor with the same version has the same numbers. torch's compiler lets one tensor
-    take the place of another, and its kernels write to it without a word."""
+    """Return whether equal versions of a tensor imply equal values.
+
+    They do not with torch's compiler. It reuses the memory of tensors, and its kernels write to it
+    without a new version.
+    """
     return "torch._inductor" not in sys.modules
 
 
 def fetch_together(values: Sequence[Tensor]) -> list[Tensor]:
-    """As :func:`fetch`, of several tensors of one type and device, by one transfer."""
+    """Fetch several tensors of one type and device like :func:`fetch`, by one transfer."""
     if len(values) < 2 or values[0].device.type == "cpu":
         return [fetch(part) for part in values]
     packed = torch.cat([part.detach().flatten() for part in values]).cpu()
@@ -135,7 +141,7 @@ def fetch_together(values: Sequence[Tensor]) -> list[Tensor]:
 
 
 def known_of(values: Tensor) -> Tensor | None:
-    """What :func:`fetch` gives, if it need not wait for it."""
+    """Return the result of :func:`fetch` if it needs no wait, else None."""
     if values.device.type == "cpu":
         return values.detach()
     if torch.compiler.is_compiling() or values.is_inference():
@@ -145,8 +151,10 @@ def known_of(values: Tensor) -> Tensor | None:
 
 
 def remember(values: Tensor, known: Tensor) -> None:
-    """Take ``known`` for the tensor on the CPU. Weights are not remembered: CuPy writes to them,
-    and torch does not know."""
+    """Cache ``known`` as the CPU values of a tensor.
+
+    Weights are not cached, since CuPy writes to them without torch's knowledge.
+    """
     if values.device.type == "cpu" or torch.compiler.is_compiling() or values.is_inference():
         return
     if isinstance(values, torch.nn.Parameter):
@@ -155,8 +163,10 @@ def remember(values: Tensor, known: Tensor) -> None:
 
 
 def derived(make: Callable[..., Tensor], *values: Tensor) -> Tensor:
-    """``make(*values)``; known on the CPU where these are, by doing it there as well. For what is
-    small."""
+    """Return ``make(*values)``, cached on the CPU if all values are.
+
+    It is then computed on the CPU as well, so it should be small.
+    """
     made = make(*values)
     if made.device.type != "cpu":
         known = [known_of(part) for part in values]
@@ -166,7 +176,7 @@ def derived(make: Callable[..., Tensor], *values: Tensor) -> Tensor:
 
 
 def places_of(mask: Tensor) -> list[Tensor]:
-    """``mask.nonzero(as_tuple=True)``, without a wait where the mask is known."""
+    """Return ``mask.nonzero(as_tuple=True)``, without a wait if the mask is cached."""
     known = known_of(mask)
     if known is None or mask.device.type == "cpu":
         return list(mask.nonzero(as_tuple=True))
@@ -179,5 +189,5 @@ def _pinned(values: Tensor) -> Tensor:
     try:
         return values.pin_memory()
     except RuntimeError:
-        # No more memory can be pinned. Then the driver copies it to where it is.
+        # No more memory can be pinned. The driver then copies from unpinned memory.
         return values

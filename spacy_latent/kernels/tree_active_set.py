@@ -1,8 +1,8 @@
-"""The oracle of dependency trees, see kernels.active_set.
+"""The oracle of dependency trees (see kernels.active_set).
 
-Parts are arcs, head · (n + 1) + modifier; an atom is n of them, in the order of the modifiers. Up
-to LANES sentences are open at a time, so that their best projective trees can be found side by
-side.
+Parts are arcs, head · (n + 1) + modifier. An atom has n of them, in the order of the modifiers. Up
+to LANES sentences are open at a time, so that their best projective trees can be found in SIMD
+lanes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ arborescence_floats = arborescence.float_workspace_size
 projective_integers = eisner.integer_workspace_size
 projective_floats = eisner.float_workspace_size
 
-# Of LANES places, so many with an open sentence make it worth while to do all side by side.
+# Minimum number of open sentences, out of LANES, for which solving in SIMD lanes pays off.
 BESIDE = 3
 
 
 class TreeOracle(NamedTuple):
-    """direction, max_arc_length: which arcs are allowed, see kernels.status.is_arc. by_slot: see
-    kernels.active_set.let_in."""
+    """An oracle of dependency trees.
+
+    Attributes:
+        direction, max_arc_length: the allowed arcs, see kernels.status.is_arc.
+        by_slot: see kernels.active_set.let_in.
+    """
 
     projective: bool
     direction: int
@@ -47,14 +51,17 @@ class TreeOracle(NamedTuple):
     by_slot: bool = True
 
 
-# What scores that lie further apart are taken for: sums of a tree's arcs stay numbers.
+# Lower bound of scores after subtraction of the best. Sums over a tree's arcs then stay finite.
 LOWEST = -1e300
 
 
 @kernel
 def _take_off_common(square, n):
-    """Take the best of its heads off the scores of each modifier. Each tree has one of them, so the
-    solution stays, and what all have in common costs no digits."""
+    """Subtract the best score of each modifier's heads from the scores of that modifier.
+
+    Each tree has exactly one head per modifier, so the solution stays the same. A common offset
+    then costs no digits.
+    """
     for m in range(1, n + 1):
         top = -np.inf
         for h in range(n + 1):

@@ -1,14 +1,13 @@
-"""The point nearest to scores among the averages of dependency trees that keep to a budget, by the
-prices of what its constraints are.
+"""The Euclidean projection of scores on averages of dependency trees with a budget, by dual prices.
 
-Without a tree each word takes its heads alone, a projection onto the simplex. What else holds of
-averages of trees has a price, at which heads are sold dearer or cheaper: that no word has more
-modifiers than its budget, that the root has one, that every set of words is entered from outside
-(Edmonds 1967). The best prices minimize a convex function with a continuous gradient, quadratic in
-pieces, which Newton's method does in some steps: each goes to where the piece is the least among
-prices that are not beyond their bounds. Of alike words many constraints are nearly the same, and
-most have no price; a step that is cut off at bounds leads nowhere then. Of the sets of words, of
-which there are too many, those are priced that flows find to be entered by too little.
+Without the tree constraint, the heads of each word are a projection onto the simplex. The other
+constraints on averages of trees have prices (dual variables), which change the scores of heads. No
+word has more modifiers than its budget, the root has one modifier, and each set of words is entered
+from outside (Edmonds 1967). The best prices minimise a convex function with a continuous gradient
+that is piecewise quadratic. Newton's method takes a few steps, each to the minimum of the current
+piece within the bounds of the prices. If words are similar, many constraints are nearly equal and
+most have price 0. A step that is only clipped at the bounds makes no progress then. There are too
+many sets of words, so only those get prices that maximum flows find to be violated.
 """
 
 from __future__ import annotations
@@ -27,46 +26,49 @@ from spacy_latent.kernels.pool import spread
 from spacy_latent.kernels.simplex import sparsemax_threshold
 from spacy_latent.kernels.status import FEASIBLE, INFEASIBLE
 
-# Nanoseconds of a word and a head, for sharing items among threads.
+# Estimated nanoseconds of a word and a head, for sharing items among threads.
 COST = 1000.0
-# How many sets of words can have a price, over the number of words.
+# Maximum number of sets of words with a price, per word.
 SETS_PER_WORD = 4
-# Steps of Newton's method, until other sets are looked for. Most items need less than 30.
+# Maximum number of Newton steps before new sets are searched. Most items need less than 30.
 STEPS = 200
-# What constraints are held to, and by how much less than 1 a set of words may be entered; and both
-# for a fraction of the scores and among too few sets, which is no more than a start.
+# PRECISION: tolerance of constraints. SHORTFALL: how much less than 1 may enter a set of words.
+# AT_THE_START: both tolerances for a fraction of the scores or an incomplete list of sets, whose
+# prices are only a start.
 PRECISION, SHORTFALL, AT_THE_START = 1e-11, 1e-9, 1e-3
-# The fraction of a step that is too short to lead on.
+# The fraction of a step that is too short to make progress.
 SHORTEST_STEP = 1e-10
-# How many steps may bring no better prices, where they are good enough: of constraints that follow
-# from others, rounding makes a residual that no step lowers.
+# Maximum number of steps without better prices, once these are within the tolerance. If constraints
+# are dependent, rounding leaves a residual that no step lowers.
 STANDSTILL = 5
-# Of the decrease that the gradient promises, how much is enough; and rounding, over the value.
+# Required fraction of the decrease that the gradient predicts; rounding relative to the value.
 DECREASE, ROUNDING = 1e-4, 1e-13
-# Differences between the scores of a word's heads that are small; and by how much they grow from
-# one fraction of large scores to the next.
+# Differences between the scores of a word's heads that are small, and the growth factor from one
+# fraction of large scores to the next.
 SMALL, GROWTH = 5.0, 4.0
-# Differences up to which prices in float64 are fine enough: larger ones are cut off or divided.
+# Largest differences for which prices in float64 are precise enough. Larger ones are clipped or
+# scaled.
 LARGEST = 1e8
-# How far below what every average is worth prices must come to prove that there is none.
+# If prices fall below the value of every average by this margin, they prove that there is none.
 MARGIN = 1.0
-# Constraints are taken to hold with equality where they miss it by no more. A step that is tried
-# from the mean, and the share of it that breaks a constraint.
+# Constraints hold with equality within TIGHT. STEP is a trial step from the mean. A constraint is
+# broken by at least SHARE_OF_STEP of it.
 TIGHT, STEP, SHARE_OF_STEP = 1e-8, 1e-5, 1e-3
-# Added to the second derivatives: of their mean; and while prices are far off, of the residual.
+# Added to the second derivatives: RIDGE times their mean, and DAMPING times the residual up to
+# LARGEST_DAMPING.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
 
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _pay(row, n, scores, prices):
-    """Scores of the heads of a word, less their prices."""
+    """Write the scores of the heads of a word less their prices."""
     for head in range(n + 1):
         row[head] = scores[head] - prices[head]
 
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _from_outside(row, members, size):
-    """What a word takes of heads that are not in a set."""
+    """Return the share of a word's heads that are not in a set."""
     total = 0.0
     for head in range(size):
         if not members[head]:
@@ -76,15 +78,18 @@ def _from_outside(row, members, size):
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _make_cheaper(row, members, size, price):
-    """Heads that are not in a set."""
+    """Add the price to heads that are not in a set."""
     for head in range(size):
         row[head] += 0.0 if members[head] else price
 
 
 @kernel
 def _take_heads(n, scores, prices, sets, count, heads):
-    """What each word takes of its heads at these prices, ``(n, n+1)``. RETURNS: what that is worth:
-    scores less prices, less half of the squares."""
+    """Write each word's shares of its heads at these prices, ``(n, n+1)``.
+
+    Returns:
+        The value of the shares: scores less prices, less half of the squares.
+    """
     worth = 0.0
     for word in range(n):
         row = heads[word]
@@ -94,7 +99,7 @@ def _take_heads(n, scores, prices, sets, count, heads):
                 _make_cheaper(row, sets[c], n + 1, prices[n + 1 + c])
         top = row.max()
         if not np.isfinite(top):
-            # Prices beyond all numbers are not worth a step.
+            # A step to prices that overflow is never taken.
             return np.inf
         for head in range(n + 1):
             row[head] -= top
@@ -110,7 +115,7 @@ def _take_heads(n, scores, prices, sets, count, heads):
 
 @kernel
 def _slack(n, heads, budget, sets, count, slack):
-    """By how much each constraint holds: the gradient by the prices."""
+    """Write the slack of each constraint, which is the gradient by the prices."""
     slack[0] = 1.0
     slack[1 : n + 1] = budget
     for word in range(n):
@@ -126,8 +131,12 @@ def _slack(n, heads, budget, sets, count, slack):
 
 @kernel(forceinline=True)
 def _bounded(c, price, single_root):
-    """The nearest price that a constraint may have. That the root has one modifier is an equation;
-    where it need not have one it has more, so that it may be cheaper but not dearer."""
+    """Return the nearest price that a constraint may have.
+
+    If the root has exactly one modifier, the constraint is an equation, with a price of any sign.
+    If it may have more, the constraint is that it has at least one, and the price can only be
+    negative.
+    """
     if c > 0:
         return max(price, 0.0)
     return price if single_root else min(price, 0.0)
@@ -135,8 +144,11 @@ def _bounded(c, price, single_root):
 
 @kernel
 def _second_derivatives(n, heads, sets, chosen, number, matrix):
-    """Of the chosen constraints, ``(number, number)``, the lower half. A word's shares change as
-    prices do, less the mean over the heads that it takes."""
+    """Write the second derivatives for the chosen constraints.
+
+    The lower half of ``(number, number)`` is written. A word's shares change with the prices, less
+    their mean over the heads with a share.
+    """
     matrix[:number, :number] = 0.0
     taken = np.empty(n + 1, dtype=np.int64)
     places = np.empty(number, dtype=np.int64)
@@ -177,11 +189,15 @@ def _second_derivatives(n, heads, sets, chosen, number, matrix):
 def _find_prices(
     n, scores, budget, single_root, sets, count, prices, heads, most_steps, tolerance, precision
 ):  # fmt: skip
-    """Newton's method from the given prices, which it changes, until the residual is below the
-    precision, or below the tolerance where steps lead no further.
+    """Improve prices in place by Newton's method.
 
-    RETURNS: the largest violation of a constraint; the number of steps; and INFEASIBLE where prices
-    prove that nothing keeps to all constraints, by leaving less than it would be worth.
+    It runs until the residual is below the precision, or below the tolerance if steps make no
+    further progress.
+
+    Returns:
+        The largest violation of a constraint; the number of steps; and INFEASIBLE if the prices
+        prove that no average satisfies all constraints. Their value is then less than that of any
+        average.
     """
     number_of_all = n + 1 + count
     slack, slack_there = np.empty(number_of_all), np.empty(number_of_all)
@@ -194,8 +210,8 @@ def _find_prices(
     other = np.empty_like(heads)
     best_prices, best_heads = np.empty(number_of_all), np.empty_like(heads)
     steps, residual, least_residual, standing = 0, np.inf, np.inf, 0
-    # No prices leave less than an average is worth (weak duality), and none is worth less than the
-    # worst heads, of which half of the squares is at most a half.
+    # No prices have a lower value than an average (weak duality). No average has a lower value than
+    # the worst heads, whose squares contribute at most a half.
     least = 0.0
     for word in range(n):
         lowest = 0.0
@@ -248,8 +264,8 @@ def _find_prices(
             if reached <= value + DECREASE * min(slope, 0.0):
                 break
             if reached <= value + ROUNDING * abs(value):
-                # Rounding hides whether the value fell; its slope tells (Hager and Zhang 2005,
-                # equation 4.1).
+                # Rounding hides whether the value decreased, but its slope shows it (Hager and
+                # Zhang 2005, equation 4.1).
                 _slack(n, other, budget, sets, count, slack_there)
                 after = 0.0
                 for c in range(number_of_all):
@@ -280,13 +296,17 @@ def _nearest_item(
     n, scores, budget, single_root, most_steps, tolerance, precision,
     mean, prices, sets, count, heads, short,
 ):  # fmt: skip
-    """Solve one item, from prices of which the last are those of ``count`` sets of words; it writes
-    to all arrays that come after ``precision``, the residual at which Newton's method ends. scores,
-    heads: ``(n, n+1)``. short: ``(2n, n+1)`` bool, for sets that are entered by too
-    little.
+    """Solve one item, starting from given prices.
 
-    RETURNS: the largest violation of a constraint, infinite where the item is not solved; the
-    number of steps, and of sets; and INFEASIBLE where there is no such average.
+    Args:
+        scores, heads: ``(n, n+1)``.
+        precision: the residual at which Newton's method ends. All later arguments are written.
+        prices: the last ones belong to ``count`` sets of words.
+        short: ``(2n, n+1)`` bool, workspace for sets entered by too little.
+
+    Returns:
+        The largest violation of a constraint, infinite if the item is not solved; the number of
+        steps, and of sets; and INFEASIBLE if there is no such average.
     """
     iterations, goal = 0, precision
     while True:
@@ -300,7 +320,7 @@ def _nearest_item(
         for word in range(n):
             for head in range(n + 1):
                 mean[head, word + 1] = heads[word, head]
-        # No set that has a price is found again.
+        # A set that already has a price is not found again.
         shortfall = max(min(tolerance, max(SHORTFALL, goal)), 2.0 * violation)
         more = entered_too_little(mean[: n + 1, : n + 1], shortfall, short)
         if more == 0 and goal <= precision:
@@ -308,9 +328,9 @@ def _nearest_item(
         if more == 0:
             goal = precision
             continue
-        # Prices that change with the next sets need not be fine.
+        # Prices that change with the next sets need not be precise.
         goal = max(precision, AT_THE_START)
-        # Those that are free of charge are entered enough without it.
+        # Sets with price 0 are entered by enough without their constraint.
         kept = 0
         for c in range(count):
             if prices[n + 1 + c] > 0.0:
@@ -328,9 +348,16 @@ def _nearest_item(
 
 @kernel
 def _quarters(n, scores, result):
-    """A quarter of how much worse each head of a word is than its best one, negative: no difference
-    of two numbers is beyond float64 then. result: ``(n, n+1)``. RETURNS: the largest, without its
-    sign; −1 where a word has no head."""
+    """Write a quarter of the difference between each head of a word and its best one, at most 0.
+
+    Differences of two such numbers fit in float64.
+
+    Args:
+        result: ``(n, n+1)``.
+
+    Returns:
+        The largest absolute value, or −1 if a word has no head.
+    """
     largest = 0.0
     for word in range(n):
         top = scores[: n + 1, word + 1].max()
@@ -345,7 +372,7 @@ def _quarters(n, scores, result):
 
 @kernel
 def _takes_worse(n, scores, heads, bound):
-    """Whether a word takes a head whose score is below the bound."""
+    """Return whether a word has a positive share of a head whose score is below the bound."""
     for word in range(n):
         for head in range(n + 1):
             if heads[word, head] > 0.0 and scores[word, head] < bound:
@@ -358,9 +385,15 @@ def _nearest_by_fractions(
     n, scores, range_of_scores, budget, single_root, most_steps, tolerance,
     mean, prices, sets, heads, short,
 ):  # fmt: skip
-    """:func:`_nearest_item` without a start: a step is short beside the prices of large scores.
-    Those of a fraction of the scores are soon found, and grow with it. range_of_scores: the largest
-    difference between two heads of a word. prices: 0 at first."""
+    """Solve one item as :func:`_nearest_item` does, for scores of large magnitude.
+
+    A step is short relative to the prices of such scores. The prices of a fraction of the scores
+    are soon found, and then scaled up with the fraction.
+
+    Args:
+        range_of_scores: the largest difference between two heads of a word.
+        prices: 0 at first.
+    """
     given = np.empty((n, n + 1))
     fraction = SMALL / max(range_of_scores, SMALL)
     iterations, count = 0, 0
@@ -379,7 +412,7 @@ def _nearest_by_fractions(
             return residual, iterations, count, status
         if iterations >= most_steps:
             return np.inf, iterations, count, FEASIBLE
-        # The last one is 1, whatever rounding does.
+        # The last fraction is exactly 1, despite rounding.
         following = fraction * GROWTH if fraction * GROWTH < 1.0 else 1.0
         for c in range(n + 1 + count):
             prices[c] *= following / fraction
@@ -393,13 +426,16 @@ def nearest_items(
 ):  # fmt: skip
     """Solve items start .. stop−1.
 
-    scores: ``(B, N+1, N+1)``, float64, ``[head, modifier]``; −inf where there is no arc.
-    most_steps: bound on the steps of Newton's method for an item.
-    tolerance: bound on the residual.
-    mean: like scores, 0 at first; written. prices: ``(B, N+1+S)``, 0 at first, of root, budgets and
-        sets of words. sets: ``(B, S, N+1)``: which nodes are in each; counts: how many there are.
-    residual: the largest violation of a constraint, infinite where an item is not solved: see
-        :func:`nearest_average`. status: as in kernels.status.
+    Args:
+        scores: ``(B, N+1, N+1)``, float64, ``[head, modifier]``; −inf if there is no arc.
+        most_steps: bound on the steps of Newton's method for an item.
+        tolerance: bound on the residual.
+        mean: like scores, 0 at first; written.
+        prices: ``(B, N+1+S)``, 0 at first, of root, budgets and sets of words.
+        sets, counts: ``(B, S, N+1)``, the nodes of each set; and the number of sets.
+        residual: the largest violation of a constraint, infinite if an item is not solved (see
+            :func:`nearest_average`).
+        status: as in kernels.status.
     """
     longest = 1
     for b in range(start, stop):
@@ -410,7 +446,7 @@ def nearest_items(
         residual[b], iterations[b], counts[b], status[b] = 0.0, 0, 0, FEASIBLE
         if n == 0:
             continue
-        # Contiguous, for vectors.
+        # Contiguous copies, for vectors.
         own, heads = np.empty((n, n + 1)), np.empty((n, n + 1))
         short = np.empty((2 * n, n + 1), dtype=np.bool_)
         range_of_scores = _quarters(n, scores[b], whole)
@@ -426,7 +462,8 @@ def nearest_items(
             n, own, min(4.0 * range_of_scores, LARGEST), budget, single_root, most_steps,
             tolerance, mean[b], prices[b], sets[b], heads, short,
         )  # fmt: skip
-        # What is not taken is not taken where it is worse; what is, is worth all that it is.
+        # Clipping a head's score only matters if the head has a share. Heads that have one keep
+        # their full score.
         if 4.0 * range_of_scores <= LARGEST or status[b] == INFEASIBLE:
             continue
         if np.isfinite(residual[b]) and not _takes_worse(n, whole, heads, -0.25 * LARGEST):
@@ -449,15 +486,17 @@ def nearest_items(
 def nearest_gradient_items(
     start, stop, lengths, budget, single_root, mean, prices, sets, counts, upstream, result
 ):  # fmt: skip
-    """Set ``result``, like the scores, to the gradient of Σ upstream · mean by them: upstream, less
-    its mean over the heads that a word takes, without what changes a constraint that has a price,
-    or that holds with equality and would not in a step along it or against it.
+    """Write the gradient of Σ upstream · mean by the scores to ``result``, in their shape.
+
+    It is upstream less its mean over the heads in which a word has a share. The components that
+    change a constraint are projected out. These are constraints with a price, and those that hold
+    with equality and would be violated by a step along the gradient or against it.
     """
     for b in range(start, stop):
         n, count = lengths[b], counts[b]
         result[b] = 0.0
         heads, change = np.empty((n, n + 1)), np.empty((n, n + 1))
-        # What flows find is at most two sets for each word, in a step and in its opposite.
+        # Maximum flows find at most two sets for each word, in a step and in the opposite step.
         own = np.zeros((count + 4 * n, n + 1), dtype=np.bool_)
         own[:count] = sets[b, :count, : n + 1]
         short = np.empty((2 * n, n + 1), dtype=np.bool_)
@@ -487,8 +526,7 @@ def nearest_gradient_items(
 
 @kernel
 def _keep(n, heads, sets, chosen, number, change):
-    """Take from ``change`` what other heads than those that are taken get, and what changes the
-    chosen constraints."""
+    """Project ``change`` on steps that keep the chosen constraints and the heads with a share."""
     _centre(n, heads, change)
     values, matrix = np.empty(number), np.empty((number, number))
     for i in range(number):
@@ -509,9 +547,13 @@ def _keep(n, heads, sets, chosen, number, change):
 
 @kernel
 def _hold(n, heads, budget, change, sets, count, chosen, number, short):
-    """Choose constraints that hold with equality and that a step along ``change`` breaks, or one
-    against it: that of all of these together may be none. RETURNS: how many are chosen, and how
-    many sets there are."""
+    """Choose constraints that hold with equality and are violated by a step along ``change``.
+
+    A step against it also counts. A step against all chosen constraints together may violate none.
+
+    Returns:
+        The number of chosen constraints, and of sets.
+    """
     largest = 0.0
     for word in range(n):
         for head in range(n + 1):
@@ -553,7 +595,7 @@ def _hold(n, heads, budget, change, sets, count, chosen, number, short):
 
 @kernel
 def _centre(n, heads, change):
-    """0 where a word takes nothing, and the mean over what it takes subtracted elsewhere."""
+    """Subtract from each row its mean over the heads with a share, and set the others to 0."""
     for word in range(n):
         size, total = 0, 0.0
         for head in range(n + 1):
@@ -567,7 +609,7 @@ def _centre(n, heads, change):
 
 @kernel
 def _change_of(n, sets, c, change):
-    """Of the left side of a constraint."""
+    """Return the change of the left side of a constraint."""
     total = 0.0
     for word in range(n):
         if c <= n:
@@ -604,12 +646,12 @@ class _NearestAverage(torch.autograd.Function):
         given = (array, sizes, float(max_modifiers), single_root, max_iter, tolerance)
         found = (mean, prices, sets, counts, residual, iterations, status)
         spread(nearest_items, ctx.costs, given + found)
-        # Prices are of the words of the item, and then of its sets.
+        # Prices belong to the words of the item, then to its sets.
         ctx.solution = (sizes, float(max_modifiers), single_root, mean, prices, sets, counts)
         infeasible = torch.from_numpy(status == INFEASIBLE)
         results = torch.from_numpy(residual), torch.from_numpy(iterations), infeasible
         ctx.mark_non_differentiable(*results)
-        # A copy: what the caller writes to it does not change the gradient.
+        # A copy, so that writing to the result does not change the gradient.
         return torch.from_numpy(mean).to(scores.dtype, copy=True), *results
 
     @staticmethod
@@ -629,21 +671,26 @@ def nearest_average(
     max_iter: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The averages of dependency trees that keep to the budget on average, of which each is the
-    nearest to scores; differentiable once, on the CPU.
+    """Return the averages of dependency trees within the budget that are nearest to the scores.
 
-    scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
-        Where an arc is taken that is worse by more than 1e8 than another one of its modifier, the
-        scores of the item are divided until no difference is larger than that: among averages that
-        are equally good but for a 1e8th of it, the choice is not the best one then.
-    lengths: ``(B,)``, int64.
-    max_modifiers: of each word; the root has one where it is ``single_root``, else any number.
-    max_iter: bound on the steps of Newton's method for an item.
-    tolerance: bound on the residual; less than ``PRECISION`` is taken for it.
-    RETURNS: the averages; the largest violation of a constraint in each, float64; the steps, int64;
-        and of which items it is proved that they have no such average, bool. The violation is
-        infinite where it is, and where an item is not solved: ``max_iter`` steps were not enough,
-        or no step leads on, or more sets of words would need a price than ``SETS_PER_WORD`` for
-        each word. What stands among the averages then is none.
+    They keep to the budget on average. The result is differentiable once, and on the CPU.
+
+    Args:
+        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf if there is no arc, as for padding. If
+            the solution uses an arc that is worse than another one of its modifier by more than
+            1e8, the scores of the item are divided until no difference is larger than that.
+            Averages whose values differ by less than a 1e8th may then be confused.
+        lengths: ``(B,)``, int64.
+        max_modifiers: bound for each word; the root has one modifier if ``single_root``, else any
+            number.
+        max_iter: bound on the steps of Newton's method for an item.
+        tolerance: bound on the residual, at least ``PRECISION``.
+
+    Returns:
+        The averages; the largest violation of a constraint in each, float64; the steps, int64; and
+        whether an item is proved to have no such average, bool. The violation is infinite for such
+        items and for unsolved ones. An item is unsolved if ``max_iter`` steps were not enough, or
+        no step makes progress, or more sets of words need a price than ``SETS_PER_WORD`` for each
+        word. Its average is then invalid.
     """
     return _NearestAverage.apply(scores, lengths, max_modifiers, single_root, max_iter, tolerance)

@@ -1,5 +1,7 @@
-"""Short loops over rows as vector code: numba's own check the rows for overlap each time, and leave
-rests of up to 31 numbers to scalar code.
+"""Short loops over rows as vector code.
+
+numba's own loops check the rows for overlap each time, and run up to 31 remaining numbers as scalar
+code.
 """
 
 from __future__ import annotations
@@ -16,20 +18,22 @@ from numba.extending import intrinsic
 
 from spacy_latent.kernels.compilation import kernel
 
-# Numbers worked on together: rows must have as many as whole vectors up to the loop's end take.
+# Numbers in a vector. Rows must be padded to whole vectors up to the end of a loop.
 LANES = 8
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
-# Bytes.
+# Bytes of a cache line.
 LINE = 64
-# Rows that are worked on together.
+# Number of rows in a block.
 GROUP = 4
 FLAGS = ("contract", "nsz")
 
 
 @kernel
 def aligned_empty(size):
-    """Room for ``size`` float64 from the start of a cache line: vectors that lie across two take
-    half as long again."""
+    """Return ``size`` uninitialised float64 from the start of a cache line.
+
+    Vectors that cross two cache lines take half as long again.
+    """
     room = np.empty(size + LANES)
     start = -(np.int64(room.ctypes.data) // 8) % LANES
     return room[start : start + size]
@@ -39,21 +43,22 @@ Statement = tuple[str, int, Sequence[tuple[int, int]]]
 
 
 def fused_loop(statements: Sequence[Statement]) -> Any:
-    """A compiled function of (rows, scalars, begin, end): one loop over begin ≤ j < end, in whole
-    vectors, so that up to LANES − 1 numbers past the end are worked on as well.
+    """Return a compiled function of (rows, scalars, begin, end): one loop over begin ≤ j < end.
 
-    rows: a tuple of contiguous rows of float64, of which those written overlap with no other; those
-        only read may be of float32.
-    scalars: a tuple of float64, (0.0,) if there are none.
-    statements, in their order, where r, r' are places in ``rows`` and s in ``scalars``:
-        ("add", r, ((s, r'), ...)): rows[r][j] += Σ scalars[s] · rows[r'][j].
-        ("set", r, ((s, r'), ...)): rows[r][j] = Σ scalars[s] · rows[r'][j].
-        ("max", r, ((s, r'), ...)): rows[r][j] = max(rows[r][j], each scalars[s] + rows[r'][j]).
-        ("best", r, ((s, r'), (w, w'))): where scalars[s] + rows[r'][j] > rows[r][j], that takes its
-            place, and rows[w'][j] that of rows[w][j].
-        ("dot", k, ((r, r'), ...)): result[k] = Σ_j Σ rows[r][j] · rows[r'][j].
+    It runs in whole vectors, so up to LANES − 1 numbers past the end are also computed. It returns
+    the tuple of results, which starts with 0.0 and ends with the dots.
 
-    The function returns the tuple of results, which starts with 0.0 and ends with the dots.
+    Args:
+        rows: a tuple of contiguous rows of float64. Written rows overlap with no other row. Rows
+            that are only read may be float32.
+        scalars: a tuple of float64, (0.0,) if there are none.
+        statements: in order, with r, r' as indices of ``rows`` and s as an index of ``scalars``:
+            ("add", r, ((s, r'), ...)): rows[r][j] += Σ scalars[s] · rows[r'][j].
+            ("set", r, ((s, r'), ...)): rows[r][j] = Σ scalars[s] · rows[r'][j].
+            ("max", r, ((s, r'), ...)): rows[r][j] = max(rows[r][j], each scalars[s] + rows[r'][j]).
+            ("best", r, ((s, r'), (w, w'))): if scalars[s] + rows[r'][j] > rows[r][j], it replaces
+                rows[r][j], and rows[w'][j] replaces rows[w][j].
+            ("dot", k, ((r, r'), ...)): result[k] = Σ_j Σ rows[r][j] · rows[r'][j].
     """
     dots = sum(kind == "dot" for kind, _, _ in statements)
 
@@ -88,8 +93,12 @@ def loop_of(
     begin: Any,
     end: Any,
 ) -> list[Any]:
-    """Generate the loop of :func:`fused_loop`. pointers, vectors: where each row starts, and of
-    which type its vectors are; numbers: the scalars. RETURNS: the dots."""
+    """Generate the loop of :func:`fused_loop`, and return the dots.
+
+    Args:
+        pointers, vectors: the start of each row, and the type of its vectors.
+        numbers: the scalars.
+    """
     spread = [broadcast(builder, number) for number in numbers]
     dots = sum(kind == "dot" for kind, _, _ in statements)
     totals = [cgutils.alloca_once(builder, VECTOR) for _ in range(dots)]
@@ -140,11 +149,13 @@ def loop_of(
 
 @intrinsic
 def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, end: Any) -> Any:
-    """Set row[j] to −inf where owners[j] is ``owner``; and the first j where the contiguous float64
-    ``row`` is largest then, begin if it is −inf everywhere. For begin ≤ j < end, in whole vectors.
-    Without NaN.
+    """Set row[j] to −inf if owners[j] is ``owner``, and return the first j with the largest row[j].
 
-    owners: int64, contiguous, as many as the row.
+    The result is begin if the row is −inf everywhere. The range is begin ≤ j < end, in whole
+    vectors. The row is contiguous float64 without NaN.
+
+    Args:
+        owners: int64, contiguous, as long as the row.
     """
     signature = types.int64(row, owners, types.int64, types.int64, types.int64)
 
@@ -170,7 +181,7 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
             builder.store(builder.select(better, values, known), largest)
             here = broadcast(builder, index)
             builder.store(builder.select(better, here, builder.load(where)), where)
-        # Of the lanes with the largest value, the one that found it first.
+        # Among the lanes with the largest value, the one that found it first.
         values = builder.load(largest)
         top = broadcast(builder, _reduce(builder, values, larger))
         lanes = ir.Constant(wide, list(range(LANES)))
@@ -178,7 +189,7 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
         far = ir.Constant(wide, [1 << 62] * LANES)
         indices = builder.select(builder.fcmp_ordered("==", values, top), indices, far)
         found = _reduce(builder, indices, _smaller)
-        # Where all is −inf, nothing was better.
+        # If all numbers are −inf, no lane has found a larger one.
         empty = builder.fcmp_ordered(
             "==", builder.extract_element(top, ir.IntType(32)(0)), ir.DoubleType()(float("-inf"))
         )
@@ -191,7 +202,10 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
 def _maxima_in_vectors(
     typingctx: Any, matrix: Any, begin: Any, size: Any, largest: Any, where: Any
 ) -> Any:
-    """As :func:`column_maxima`, for sizes of at least LANES: the last columns may be done twice."""
+    """Compute :func:`column_maxima` for sizes of at least LANES.
+
+    The last columns may be computed twice.
+    """
     signature = types.boolean(matrix, types.int64, types.int64, largest, where)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -217,7 +231,7 @@ def _maxima_in_vectors(
                 values = builder.fpext(builder.load(place, align=4), VECTOR)
                 here = broadcast(builder, i)
                 values = builder.select(builder.icmp_signed("==", here, columns), low, values)
-                # Unordered: true for NaN as well.
+                # Unordered: also true for NaN.
                 above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
                 builder.store(builder.or_(builder.load(wrong), above), wrong)
                 known = builder.load(top)
@@ -236,12 +250,17 @@ def _maxima_in_vectors(
 
 @kernel
 def column_maxima(matrix, begin, size, largest, where):
-    """For each column j < size the largest off the diagonal of the rows begin ≤ i < size, and the
-    first row that has it; −inf and ``begin`` where all are −inf. RETURNS: whether any of these
-    numbers is NaN or +inf, in which case the rest means nothing.
+    """Write the maximum of each column j < size over rows begin ≤ i < size, off the diagonal.
 
-    matrix: float32 or float64, contiguous, its rows of ``size`` numbers or more.
-    largest, where: written; float64 and int64, of ``size`` numbers at least.
+    The first row with the maximum is written to ``where``. If all numbers are −inf, the results are
+    −inf and ``begin``.
+
+    Args:
+        matrix: float32 or float64, contiguous, with rows of at least ``size`` numbers.
+        largest, where: written; float64 and int64, of at least ``size`` numbers.
+
+    Returns:
+        Whether any of these numbers is NaN or +inf. The written results are then invalid.
     """
     if size >= LANES:
         return _maxima_in_vectors(matrix, begin, size, largest, where)
@@ -268,11 +287,12 @@ def merge_column(
     row: Any,
     labels: Any,
 ) -> Any:
-    """Add ``cost`` to row[i]; and where matrix[i, column] + shift is larger, that takes its place,
-    and ``label`` that of labels[i], for i < size. All contiguous; the matrix of float32 or float64,
-    else float64.
+    """Add ``cost`` to row[i], and take the maximum with matrix[i, column] + shift, for i < size.
 
-    Whole vectors of ``row`` and ``labels`` are worked on; past ``size`` the cost alone is added.
+    If the latter is larger, ``label`` replaces labels[i]. All arrays are contiguous. The matrix is
+    float32 or float64, the others float64.
+
+    Whole vectors of ``row`` and ``labels`` are computed; past ``size`` only the cost is added.
     """
     number, real = types.int64, types.float64
     signature = types.none(matrix, number, real, real, real, number, row, labels)
@@ -290,8 +310,8 @@ def merge_column(
         cost, shift, label = (broadcast(builder, value) for value in (cost, shift, label))
 
         def merge(i: Any, within: bool) -> None:
-            # Put together in a register: a vector that was just written number by number is slow to
-            # read.
+            # Assembled in a register, since reading a vector soon after its numbers were written
+            # one by one is slow.
             values = ir.Constant(vector, ir.Undefined)
             for lane in range(LANES):
                 at = builder.add(i, number(lane))
@@ -325,12 +345,13 @@ def merge_column(
 
 @intrinsic
 def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
-    """result[j] = max over i of previous[i] + block[i, j], of a contiguous ``block`` of float32 or
-    float64 with as many rows as columns, without NaN; and the sum of what was read, which is NaN or
-    +inf if any of that is.
+    """Write result[j] = max over i of previous[i] + block[i, j], and return a sum for a check.
 
-    Whole vectors are worked on: after each row of ``block``, and in ``result``, there must be
-    LANES − 1 numbers of room.
+    The sum of the numbers read is NaN or +inf if any of them is. ``block`` is contiguous, float32
+    or float64, without NaN, and has as many rows as columns.
+
+    Whole vectors are computed. There must be LANES − 1 numbers of padding after each row of
+    ``block`` and in ``result``.
     """
     signature = types.float64(previous, block, result)
 
@@ -376,7 +397,10 @@ def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
 
 @intrinsic
 def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
-    """As :func:`widen`, for sizes of at least LANES: the last vector may meet the one before."""
+    """Compute :func:`widen` for sizes of at least LANES.
+
+    The last vector may overlap the one before.
+    """
     signature = types.boolean(row, result, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -393,7 +417,7 @@ def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
             values = builder.fpext(builder.load(place, align=4), VECTOR)
             place = builder.bitcast(builder.gep(target, [index]), VECTOR.as_pointer())
             builder.store(values, place, align=8)
-            # Unordered: true for NaN as well.
+            # Unordered: also true for NaN.
             above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
             builder.store(builder.or_(builder.load(wrong), above), wrong)
         found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
@@ -404,8 +428,11 @@ def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
 
 @kernel
 def widen(row, result, size):
-    """Copy the first numbers of a contiguous row of float32 or float64 to one of float64. RETURNS:
-    whether any is NaN or +inf."""
+    """Copy the first numbers of a contiguous row of float32 or float64 to a row of float64.
+
+    Returns:
+        Whether any number is NaN or +inf.
+    """
     if size >= LANES:
         return _widen_vectors(row, result, size)
     wrong = False
@@ -428,9 +455,11 @@ def add_product(
     k: Any,
     size: Any,
 ) -> Any:
-    """result[i + r, j] += Σ_s factors.flat[begin + r · across + s · along] · rows[k + s, j] for r
-    and s below GROUP and j < size, in whole vectors; of contiguous float64 matrices, where
-    ``result`` and ``rows`` have none of these rows in common."""
+    """Add Σ_s factors.flat[begin + r · across + s · along] · rows[k + s, j] to result[i + r, j].
+
+    r and s are below GROUP, and j < size, in whole vectors. Matrices are contiguous float64, and
+    ``result`` and ``rows`` have none of these rows in common.
+    """
     number = types.int64
     signature = types.none(result, number, factors, number, number, number, rows, number, number)
 
@@ -475,8 +504,10 @@ def add_product(
 
 @intrinsic
 def _equal_in_vectors(typingctx: Any, first: Any, second: Any, size: Any) -> Any:
-    """As :func:`count_equal`, for sizes of at least LANES: the last vector may meet the one
-    before."""
+    """Compute :func:`count_equal` for sizes of at least LANES.
+
+    The last vector may overlap the one before.
+    """
     signature = types.int64(first, second, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -509,8 +540,7 @@ def _equal_in_vectors(typingctx: Any, first: Any, second: Any, size: Any) -> Any
 
 @kernel
 def count_equal(first, second, size):
-    """In how many of the first ``size`` places two contiguous rows of int32 have the same
-    number."""
+    """Return how many of the first ``size`` entries of two contiguous int32 rows are equal."""
     if size >= LANES:
         return _equal_in_vectors(first, second, size)
     total = 0
@@ -521,7 +551,7 @@ def count_equal(first, second, size):
 
 @intrinsic
 def _scan_vectors(typingctx: Any, row: Any) -> Any:
-    """As :func:`scan`, of the whole vectors at the start of the row."""
+    """Compute :func:`scan` for the whole vectors at the start of the row."""
     signature = types.Tuple((row.dtype, types.boolean))(row)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -540,7 +570,7 @@ def _scan_vectors(typingctx: Any, row: Any) -> Any:
             place = builder.bitcast(builder.gep(array.data, [index]), vector.as_pointer())
             values = builder.load(place, align=4)
             builder.store(larger(builder, values, builder.load(largest)), largest)
-            # Unordered: true for NaN as well.
+            # Unordered: also true for NaN.
             above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
             builder.store(builder.or_(builder.load(wrong), above), wrong)
         found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
@@ -555,8 +585,10 @@ def _scan_vectors(typingctx: Any, row: Any) -> Any:
 
 @kernel
 def scan(row):
-    """The largest number of a contiguous row of float32 or float64, and whether any is NaN or +inf,
-    in which case the first result means nothing."""
+    """Return the largest number of a contiguous row, and whether any is NaN or +inf.
+
+    The row is float32 or float64. If the second result is true, the first is invalid.
+    """
     largest, wrong = _scan_vectors(row)
     for j in range(len(row) // LANES * LANES, len(row)):
         largest = row[j] if row[j] > largest else largest
@@ -565,19 +597,19 @@ def scan(row):
 
 
 def vector_of(kind: Any) -> ir.VectorType:
-    """Of the numbers of a row."""
+    """Return the vector type of LANES numbers of a row."""
     return VECTOR if kind.dtype == types.float64 else ir.VectorType(ir.FloatType(), LANES)
 
 
 def line_of(kind: Any) -> ir.VectorType:
-    """Of a cache line of the numbers of an array: 16 of float32, or LANES of float64."""
+    """Return the vector type of a cache line: 16 numbers of float32, or LANES of float64."""
     if kind.dtype == types.float64:
         return VECTOR
     return ir.VectorType(ir.FloatType(), LINE // 4)
 
 
 def larger(builder: Any, a: Any, b: Any) -> Any:
-    # With these flags one instruction; else a masked store, which delays the next load of it.
+    # These flags give one instruction. Without them a masked store delays the next load.
     flags = ("nnan", "nsz")
     return builder.select(builder.fcmp_ordered(">", a, b, flags=flags), a, b, flags=flags)
 
@@ -596,8 +628,7 @@ def broadcast(builder: Any, value: Any) -> Any:
 
 @contextmanager
 def in_blocks(builder: Any, begin: Any, end: Any) -> Iterator[Any]:
-    """A loop over the first places of blocks of LANES, of which the last may meet the one
-    before."""
+    """Loop over the starts of blocks of LANES; the last may overlap the one before."""
     number = end.type
     last = builder.sub(end, number(LANES))
     with cgutils.for_range_slice(builder, begin, end, number(LANES), number) as (start, _):
@@ -605,10 +636,10 @@ def in_blocks(builder: Any, begin: Any, end: Any) -> Iterator[Any]:
 
 
 def transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
-    """LANES vectors: the i-th numbers of all as vector i."""
+    """Return the transpose of LANES vectors: vector i has the i-th number of each."""
     rows, half = list(rows), LANES // 2
     while half:
-        # Swap the blocks off the diagonal, of half the size each time.
+        # Swap the off-diagonal blocks, of half the size each time.
         for i in range(LANES):
             if i & half:
                 continue

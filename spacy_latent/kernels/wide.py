@@ -1,7 +1,9 @@
-"""Sums of products of any size: rows of numbers mantissa · 2^exponent, so that sentences of which
-float64 cannot hold the sums need no logarithms. An exponent is a whole float64, EMPTY at 0.
+"""Sums of products in scaled floats: rows of numbers mantissa · 2^exponent.
 
-Derivatives share the exponents of what they are derivatives of, which do not change with it.
+Sentences whose sums do not fit float64 then need no logarithms. An exponent is an integer stored as
+float64. It is EMPTY for the number 0.
+
+Derivatives share the exponents of their numbers, which are constant under differentiation.
 """
 
 from __future__ import annotations
@@ -19,25 +21,25 @@ LN2 = math.log(2.0)
 
 @kernel
 def power(x):
-    """2^x for whole x ≤ 1023; 0 below −1022."""
+    """Return 2^x for integer x ≤ 1023; 0 below −1022."""
     x = x if x > -1023.0 else -1023.0
     return _from_bits(_bits(1.0) + (_bits(x + ROUND) << 52))
 
 
 @kernel
 def split(x):
-    """Mantissa and exponent of exp(x), x below +inf."""
+    """Return mantissa and exponent of exp(x), x below +inf."""
     if x == -np.inf:
         return 0.0, EMPTY
     exponent = np.floor(x * LOG2_E + 0.5)
     rest = (x - exponent * LN2_HIGH) - exponent * LN2_LOW
-    # Where x is so large that its own last digit is more than that, nothing is left.
+    # For x so large that its last digit is more than 1, the remainder has no correct digit.
     return math.exp(min(max(rest, -1.0), 1.0)), exponent
 
 
 @kernel
 def normalised(value, exponent):
-    """The factor that brings a value ≥ 0 to [1/2, 1), and the exponent that it has then."""
+    """Return the factor that brings a value ≥ 0 to [1/2, 1), and the new exponent."""
     if not value > 0.0:
         return 1.0, EMPTY
     shift = float(math.frexp(value)[1])
@@ -46,7 +48,7 @@ def normalised(value, exponent):
 
 @kernel(fastmath=FUSED)
 def push(target, target_exponents, row, exponents, scalar, exponent, size):
-    """target[j] += scalar · row[j] over j < size."""
+    """Add scalar · row[j] to target[j] for j < size."""
     for j in range(size):
         old, other = target_exponents[j], exponent + exponents[j]
         new = other if other > old else old
@@ -58,7 +60,7 @@ def push(target, target_exponents, row, exponents, scalar, exponent, size):
 def push_tangent(
     target, dtarget, target_exponents, row, drow, exponents, scalar, dscalar, exponent, size
 ):
-    """:func:`push`, and its directional derivative."""
+    """Run :func:`push` and its tangent."""
     for j in range(size):
         old, other = target_exponents[j], exponent + exponents[j]
         new = other if other > old else old
@@ -70,8 +72,17 @@ def push_tangent(
 
 @kernel(fastmath=ANY_ORDER)
 def pull(outer, target_exponents, row, outer_row, exponents, scalar, exponent, size):
-    """The adjoint of :func:`push`: RETURNS that of the scalar, adds to ``outer_row`` that of the
-    row. outer: that of the target; an adjoint has the exponent −e where the number has e."""
+    """Run the adjoint of :func:`push`.
+
+    The adjoint of the row is added to ``outer_row``. The adjoint of a number with exponent e has
+    exponent −e.
+
+    Args:
+        outer: the adjoint of the target.
+
+    Returns:
+        The adjoint of the scalar.
+    """
     total = 0.0
     for j in range(size):
         given = outer[j] * power(exponent + exponents[j] - target_exponents[j])
@@ -95,7 +106,7 @@ def pull_tangent(
     exponent,
     size,
 ):
-    """:func:`pull`, and its directional derivative."""
+    """Run :func:`pull` and its tangent."""
     total, dtotal = 0.0, 0.0
     for j in range(size):
         factor = power(exponent + exponents[j] - target_exponents[j])

@@ -1,11 +1,12 @@
-"""The best spanning tree: Chu and Liu (1965) and Edmonds (1967), by growing paths and contracting
-cycles as Gabow et al. (1986) do. The steps, and the choice at ties, are those of
-kernels.arborescence.
+"""The best spanning tree on a GPU: the algorithm of Chu and Liu (1965) and Edmonds (1967).
 
-The threads of a program hold the state in registers, as vectors over the nodes: the tokens, and
-after them the cycles that were contracted. One number of a vector is read as a sum over all lanes,
-the others masked out. Only the arcs into contracted cycles are in memory: for each head the best
-score, and the token that this arc enters. A cycle lives in the row of the member that closed it.
+Paths are grown and cycles contracted as in Gabow et al. (1986). The steps, and the choice at ties,
+are the same as in kernels.arborescence.
+
+The threads of a program hold the state in registers, as vectors over the nodes. Nodes are the
+tokens and, after them, the contracted cycles. One entry of a vector is read as a masked sum over
+all entries. Only the arcs into contracted cycles are in memory. Each head has its best score and
+the token that this arc enters. A cycle is stored in the row of the member that closed it.
 """
 
 import triton
@@ -22,25 +23,29 @@ from spacy_latent.kernels.gpu.programs import (
     read_arcs,
 )  # fmt: skip
 
-# Of a row: not met yet, on the path, attached to the root, part of another row.
+# States of a row: new, on the path, attached to the root, merged into another row.
 NEW, ON_PATH, ATTACHED, MERGED = (tl.constexpr(state) for state in range(4))
 
 
 @triton.jit
 def at(values, lane, index):
-    """The number of a vector at an index."""
+    """Return the entry of a vector at an index."""
     return tl.sum(tl.where(lane == index, values, 0), 0)
 
 
 @triton.jit
 def first_lane(condition, lane, NODES: tl.constexpr):
-    """The first lane where it holds; NODES where there is none."""
+    """Return the first lane for which the condition holds, or NODES if there is none."""
     return tl.min(tl.where(condition, lane, NODES), 0)
 
 
 @triton.jit
 def arcs_into(row, contracted, scores, rows, lane, side, n, direction, longest):
-    """The score of the best arc from each head into the node of a row, and the token it enters."""
+    """Return the best arc from each head into the node of a row.
+
+    Returns:
+        The score of each arc, and the token that it enters.
+    """
     token = tl.where(contracted, 0, row)
     score, keep = read_arcs(scores, lane, token, side, n, direction, longest)
     place, inside = row * side + lane, contracted & (lane <= n)
@@ -54,15 +59,18 @@ def arcs_into(row, contracted, scores, rows, lane, side, n, direction, longest):
 def solve(
     scores, rows, side, n, direction, longest, lowest, NODES: tl.constexpr
 ):  # fmt: skip
-    """The best tree of those with the fewest arcs from tokens below ``lowest``. RETURNS: the head
-    of each token, and whether there is a tree."""
+    """Find the best tree among those with the fewest arcs from tokens below ``lowest``.
+
+    Returns:
+        The head of each token, and whether there is a tree.
+    """
     lane = tl.arange(0, NODES)
     state = tl.where(lane == 0, ATTACHED, tl.where(lane <= n, NEW, MERGED))
-    # Of tokens: their row. Of rows: the place on the path, the node, whether it is a contracted
-    # one, and the score of its best arc.
+    # For each token its row. For each row its position on the path, its node, whether that is
+    # contracted, and the score of its best arc.
     row_of, place, node_of, contracted = lane, 0 * lane, lane, 0 * lane
     paid = tl.zeros((NODES,), tl.float64)
-    # Of nodes: the one that they were contracted into, and the arc that enters them.
+    # For each node: the node into which it was contracted, and the arc that enters it.
     parent, head_of, entered_at = 0 * lane - 1, 0 * lane, 0 * lane
     count, depth, top = n + 1, 0 * n, first_lane(state == NEW, lane, NODES)
     feasible = n > 0
@@ -92,7 +100,8 @@ def solve(
             depth = depth + 1
             top = below
         else:
-            # The path has closed a cycle. An arc into it gains over the one that it would replace.
+            # The path has closed a cycle. An arc into it is scored relative to the arc that it
+            # would replace.
             since = at(place, lane, below)
             best, entered = tl.full((NODES,), float("-inf"), tl.float64), 0 * lane + below
             for step in range(since, depth + 1):
@@ -114,7 +123,7 @@ def solve(
             count = count + 1
             depth = since
             top = below
-    # Expand the cycles, the last contracted first: the arc that enters one breaks it.
+    # Expand the cycles, the last contracted first. The arc that enters a cycle breaks it.
     removed = 0 * lane
     for done in range(n + 1, count):
         node = count - 1 - (done - n - 1)
@@ -147,8 +156,8 @@ def best_arborescences(
             wrong = tl.maximum(wrong, not_finite(score))
         found = tl.where(tl.max(tl.max(wrong, 0), 0) > 0, NOT_FINITE, FEASIBLE)
         token, heads, lowest = (lane > 0) & (lane <= n), 0 * lane - 1, 0 * n
-        # Where more than one token is attached to the root and one may be: once more, with arcs
-        # from the root only where there are no others.
+        # If several tokens are attached to the root and only one may be, solve again. Arcs from the
+        # root are then used only if there are no others.
         while (lowest < 2) & (found == FEASIBLE):
             heads, feasible = solve(
                 scores, workspace + program * size, side, n, direction, longest, lowest, NODES

@@ -1,8 +1,8 @@
-"""Binary constituency trees: CKY, inside and outside.
+"""Binary constituency trees on a GPU: CKY, inside and outside.
 
-Scores are ``[first word, last word]``; charts ``[length − 1, first word]``, filled in tiles as in
-projective_tree. WEIGHT: of a span of two words and more. SPAN: the sum over the trees of a span.
-OUTER: the gradient of log Z by that, times the weight.
+Scores are ``[first word, last word]``. Charts are ``[length − 1, first word]``, filled in tiles as
+in projective_tree. WEIGHT is the weight of a span of at least two words. SPAN is the sum over the
+trees of a span. OUTER is the gradient of log Z by SPAN, times the weight.
 """
 
 import triton
@@ -41,8 +41,8 @@ from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT
 
 WEIGHT, SPAN, OUTER = (tl.constexpr(chart) for chart in range(3))
 CHARTS = 3
-# A span of the best tree is marked by this times its place in the list, from 1 on; above all sums
-# of scores.
+# A span of the best tree is marked by MARK times its place in the list, from 1 on. It exceeds all
+# sums of scores.
 MARK = tl.constexpr(1e301)
 
 
@@ -52,9 +52,14 @@ def weigh(
     KIND: tl.constexpr, DERIVED: tl.constexpr, PAIR: tl.constexpr,
     WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the weights, relative to the largest of spans of two words and more, and the spans of
-    one word. RETURNS: what was subtracted from the spans of a tree, the sum of the words' scores,
-    and 1 if a score is not finite."""
+    """Fill the weights and the spans of one word.
+
+    Weights are relative to the largest score of a span of two or more words.
+
+    Returns:
+        The total subtracted from the spans of a tree, the sum of the words' scores, and 1 if a
+        score is not finite.
+    """
     largest, words = tl.full((SPANS,), EMPTY, tl.float64), tl.zeros((SPANS,), tl.float64)
     wrong = tl.zeros((SPANS,), tl.int32)
     center = 0.0
@@ -86,7 +91,8 @@ def weigh(
                 put(charts, cell, offset, unit, tl.zeros_like(unit), there, PAIR)
         if not writing:
             center = tl.max(largest, 0)
-            # Of the best tree the scores themselves are added, for the CPU's choice at ties.
+            # For the best tree the scores themselves are added, so that ties are broken as on the
+            # CPU.
             center = tl.where((center > EMPTY) & (KIND != MAX), center, 0.0)
     tl.debug_barrier()
     return center * (n - 1), tl.sum(words, 0), tl.max(wrong, 0)
@@ -117,8 +123,14 @@ def outside(
     charts, result, side, n, offset, inverse, d_inverse,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill OUTER, and write marginals, or their derivatives. inverse: 1/Z. RETURNS: the sum of the
-    marginals of spans of two words and more."""
+    """Fill OUTER, and write marginals, or their tangents.
+
+    Args:
+        inverse: 1/Z.
+
+    Returns:
+        The sum of the marginals of spans of two or more words.
+    """
     weights, spans, outer = WEIGHT * side * side, SPAN * side * side, OUTER * side * side
     mass = tl.zeros((SPANS,), tl.float64)
     for shorter in range(1, n):
@@ -158,10 +170,12 @@ def outside(
 
 @triton.jit
 def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
-    """Write the spans of the best tree by marking them from the longest down, in the CPU's order: a
-    span, all in its right part, all in its left part."""
+    """Write the spans of the best tree, by marking them from the longest down.
+
+    The order is the same as on the CPU: a span, all spans in its right part, all in its left part.
+    """
     spans = SPAN * side * side
-    # Others may still be reading the total.
+    # Other threads may still be reading the total.
     tl.debug_barrier()
     tl.store(charts + spans + (n - 1) * side, MARK)
     tl.debug_barrier()
@@ -175,7 +189,8 @@ def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
             place, k = (value / MARK + 0.5).to(tl.int32), split.to(tl.int32)
             tl.store(best + 2 * place - 2, i, here)
             tl.store(best + 2 * place - 1, i + length, here)
-            # The left part has k + 1 words, the right part length − k: one more than it has spans.
+            # The left part has k + 1 words and the right part length − k, one more than its number
+            # of spans.
             right = length - 1 - k
             left_place = place + 1 + right
             tl.store(charts + spans + right * side + i + k + 1, (place + 1) * MARK, here)
@@ -224,7 +239,7 @@ def constituency_trees(
                     *(charts, result + item * area, side, n, offset, inverse, d_inverse),
                     *(KIND, DERIVED, WAYS, SPANS),
                 )
-                # A tree has n − 1 such spans; else something was lost on the way out.
+                # A tree has n − 1 such spans. Otherwise the outside pass lost precision.
                 if KIND == SUM:
                     kept = tl.abs(mass - (n - 1)) <= n * LOST
                     found = tl.where(kept, FEASIBLE, UNSOLVED)

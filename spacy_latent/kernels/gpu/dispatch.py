@@ -1,8 +1,7 @@
-"""What a GPU solves by itself: when its kernels are used, how they are launched, and how far their
-results are trusted.
+"""Dispatch of structures to GPU kernels: when they are used, their launch, and checks of precision.
 
-The kernels are written in Triton, which is imported when the first of them is launched. Where it is
-missing, or cannot compile, structures are solved on the CPU, and :func:`why_unusable` says why.
+The kernels are written in Triton, which is imported at the first launch. If it is missing or cannot
+compile, structures are solved on the CPU, and :func:`why_unusable` returns the reason.
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ from spacy_latent.kernels.status import FEASIBLE, LARGE, TOO_LARGE
 from spacy_latent.kernels.transfers import fetch
 
 # Batches of fewer items are solved on the CPU. A program takes as long for one item as for a
-# hundred. Steps that are captured in a CUDA graph can ask no CPU: they need 1.
+# hundred. Steps that are captured in a CUDA graph cannot use the CPU and need the value 1.
 LEAST_ITEMS = 16
-# Bytes of workspace at once: with more items than that serves, they are solved in parts.
+# Largest workspace in bytes. If all items need more, the batch is solved in parts.
 LARGEST_WORKSPACE = 2**30
-# With this environment variable set to 0, everything is solved on the CPU.
+# If this environment variable is 0, everything is solved on the CPU.
 SWITCH = "SPACY_LATENT_GPU_KERNELS"
-# Relative to the largest number: how far float32 and other orders of sums may bring results apart.
+# Allowed difference between results, by float32 and other orders of sums, relative to the largest
+# number.
 TOLERANCE = 1e-4
 
 
@@ -42,9 +42,11 @@ TOLERANCE = 1e-4
 class GpuKernels:
     """The kernels of a family for a GPU.
 
-    module: of this folder. Its ``plan(shape, operation)`` says for scores of that shape which
-        kernel to launch and how, see ``programs.Plan``. Where the family has a ``product``, the
-        kernel of HESSIAN_PRODUCT gets the marginals in place of the scores.
+    Attributes:
+        module: a module of this folder. Its ``plan(shape, operation)`` returns the kernel for
+            scores of that shape and its launch parameters (see ``programs.Plan``). If the family
+            has a ``product``, the kernel of HESSIAN_PRODUCT gets the marginals instead of the
+            scores.
     """
 
     module: str
@@ -55,14 +57,14 @@ class GpuKernels:
 
 # Kernels, operation, dtype and options.
 Key = tuple[GpuKernels, int, torch.dtype, tuple[int, ...]]
-# What this GPU turned out not to do.
+# Kernels that failed on this GPU.
 _failed: set[GpuKernels] = set()
-# What has given, once in this process and on a whole batch, what the CPU gives.
+# Keys whose results agreed with the CPU, once in this process and on a whole batch.
 _confirmed: set[Key] = set()
 
 
 class Call(NamedTuple):
-    """What a kernel reads and writes, see ``programs``: contiguous tensors on one device."""
+    """Arguments of a kernel (see ``programs``): contiguous tensors on one device."""
 
     scores: Tensor
     lengths: Tensor
@@ -74,17 +76,24 @@ class Call(NamedTuple):
 
 
 class Found(NamedTuple):
-    """result: the best structures, the marginals or the product. log_partition: ``(B,)``; None
-    where there is none. status: a tensor where it is still on the GPU."""
+    """Results of a kernel.
+
+    Attributes:
+        result: the best structures, the marginals or the product.
+        log_partition: ``(B,)``, or None if it was not computed.
+        status: a tensor if it is still on the GPU.
+    """
 
     result: Tensor
     log_partition: Tensor | None
     status: np.ndarray | Tensor
 
     def agrees(self, other: Found, scores: Tensor) -> bool | None:
-        """Whether it is what the CPU has found for these scores. None where that cannot be told:
-        all is 0, as first gradients often are, or not finite. Items whose scores may be too large
-        for a kernel to sum are left out."""
+        """Return whether the results agree with those of the CPU for these scores.
+
+        It is None if this cannot be decided: all numbers are 0, as first gradients often are, or
+        not finite. Items whose scores may be too large for a kernel are left out.
+        """
         status = read_status(self.status)
         summed = status != TOO_LARGE
         if not np.array_equal(status[summed], other.status[summed]):
@@ -97,7 +106,7 @@ class Found(NamedTuple):
             pairs.append((self.log_partition, other.log_partition))
         told = False
         for own, reference in pairs:
-            # With the log-partition alone there is no other result.
+            # The result of LOG_PARTITION is empty.
             if own.shape != reference.shape or not reference.numel():
                 continue
             own, reference = fetch(own)[solved].double(), reference[solved].double()
@@ -111,8 +120,11 @@ class Found(NamedTuple):
 
 
 def _may_be_too_large(scores: Tensor) -> np.ndarray:
-    """Which items. What a kernel looks at is a sum of differences of two scores, as many as an item
-    has places, or a part of such a sum."""
+    """Return which items may be too large.
+
+    A kernel checks a sum of score differences, or a part of one. The sum has one difference for
+    each position of an item.
+    """
     if not scores.numel():
         return np.zeros(len(scores), dtype=bool)
     known = torch.where(scores.isfinite(), scores.detach().double().abs(), 0.0)
@@ -121,7 +133,7 @@ def _may_be_too_large(scores: Tensor) -> np.ndarray:
 
 
 def read_status(status: np.ndarray | Tensor) -> np.ndarray:
-    """The statuses, with a wait where they are on a GPU."""
+    """Return the statuses, with a wait if they are on a GPU."""
     return fetch(status).numpy() if isinstance(status, Tensor) else status
 
 
@@ -129,18 +141,18 @@ def read_status(status: np.ndarray | Tensor) -> np.ndarray:
 
 
 def on_device(scores: Tensor) -> bool:
-    """Whether scores are where a kernel can read them, and of a type that it reads."""
+    """Return whether scores are on a GPU and of a dtype that kernels read."""
     return scores.is_cuda and scores.dtype in (torch.float32, torch.float64) and usable()
 
 
 def usable() -> bool:
-    """Whether kernels can be launched, and give what they should."""
+    """Return whether kernels can be launched and give correct results."""
     return why_unusable() is None
 
 
 @cache
 def why_unusable() -> str | None:
-    """What is in the way of launching kernels, for people to read; None where nothing is."""
+    """Return a readable reason why kernels cannot be launched, or None if they can."""
     try:
         return trouble()
     except Exception as error:
@@ -148,8 +160,11 @@ def why_unusable() -> str | None:
 
 
 def trouble() -> str | None:
-    """Why a small kernel does not give on a GPU what it should; None where it does. Raises the
-    error of a compilation or launch that fails."""
+    """Return why a small kernel gives wrong results on the GPU, or None if they are correct.
+
+    Raises:
+        Exception: the error of a compilation or launch that fails.
+    """
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH} is 0"
     if not torch.cuda.is_available():
@@ -160,18 +175,18 @@ def trouble() -> str | None:
         return f"Triton, which torch for Linux with CUDA brings, cannot be imported: {error}"
     from spacy_latent.kernels.gpu import probe
 
-    # Also where something traces first, with tensors that hold nothing.
+    # Also during tracing, where tensors have no values.
     with _disable_current_modes():
         return None if probe.is_right() else "a small kernel gives wrong numbers"
 
 
 def failed() -> frozenset[GpuKernels]:
-    """Those that turned out not to work in this process."""
+    """Return the kernels that failed in this process."""
     return frozenset(_failed)
 
 
 def serves(kernels: GpuKernels | None, scores: Tensor) -> bool:
-    """Whether a GPU does it, and not the CPU."""
+    """Return whether the GPU solves these scores, and not the CPU."""
     return (
         kernels is not None
         and kernels not in _failed
@@ -184,14 +199,16 @@ def serves(kernels: GpuKernels | None, scores: Tensor) -> bool:
 # ------------------------------------------------------------------------------------ statuses
 
 Check = Callable[[str, np.ndarray], None]
-# Sums whose items are looked at later: the name of the structure, their statuses, and what raises
-# the error.
+# Sums whose status is checked later: the name of the structure, the statuses, and the function that
+# raises the error.
 _pending: ContextVar[list[tuple[str, Tensor, Check]] | None] = ContextVar("pending", default=None)
 
 
 def look_at(name: str, status: np.ndarray | Tensor, check: Check) -> None:
-    """Raise the error of these items, with a wait for them; inside of :func:`looked_at_later`
-    later."""
+    """Check the statuses and raise their error, which waits for the GPU.
+
+    Inside :func:`looked_at_later` the check is postponed.
+    """
     pending = _pending.get()
     if pending is not None and isinstance(status, Tensor):
         pending.append((name, status, check))
@@ -201,15 +218,17 @@ def look_at(name: str, status: np.ndarray | Tensor, check: Check) -> None:
 
 @contextmanager
 def looked_at_later() -> Iterator[None]:
-    """Look at the items of all sums that a GPU finds inside only at the end, by one transfer: with
-    no wait before, and so that what is inside can be captured in a graph. Sums over an item without
-    a structure, or with scores that are no numbers, are not to be used until then."""
+    """Check the statuses of all sums from a GPU in this context at its end, by one transfer.
+
+    The context has no wait before its end, so its body can be captured in a graph. Until then, sums
+    over items without a structure or with non-finite scores must not be used.
+    """
     pending: list[tuple[str, Tensor, Check]] = []
     before = _pending.set(pending)
     try:
         yield
     except Exception:
-        # Perhaps of an item without a structure, which says more.
+        # The exception may follow from an item without a structure, whose error says more.
         _pending.reset(before)
         _look_at_all(pending)
         raise
@@ -231,8 +250,10 @@ def _look_at_all(pending: list[tuple[str, Tensor, Check]]) -> None:
 
 @contextmanager
 def looked_at_before() -> Iterator[None]:
-    """Do not look at the items of sums that a GPU finds inside: others of the same scores have been
-    found and looked at."""
+    """Skip the checks of sums from a GPU in this context.
+
+    Sums over the same scores have been checked before.
+    """
     before = _pending.set([])
     try:
         yield
@@ -251,7 +272,7 @@ def best(
     shape: tuple[int, ...],
     on_cpu: Callable[[], Found],
 ) -> Found | None:
-    """The best structures, of that shape; None where the CPU must find them, as ``on_cpu`` does."""
+    """Return the best structures, or None if the CPU must find them by ``on_cpu``."""
     if kernels is None or not serves(kernels, scores):
         return None
     result = torch.full(shape, -1, dtype=torch.int32, device=scores.device)
@@ -267,8 +288,10 @@ def total(
     on_cpu: Callable[[], Found],
     along: Tensor | None = None,
 ) -> Found | None:
-    """The log-partition, marginals or Hessian product; None where the CPU must find them, as
-    ``on_cpu`` does. All have the dtype of the scores."""
+    """Return the log-partition, marginals or Hessian product, in the dtype of the scores.
+
+    The result is None if the CPU must compute them by ``on_cpu``.
+    """
     if kernels is None or not serves(kernels, scores):
         return None
     result = scores.new_zeros(scores.shape if operation != LOG_PARTITION else (1,) * scores.dim())
@@ -299,7 +322,7 @@ def _run(
         launch(kernels, operation, call)
         found = Found(result, None if operation == BEST else call.log_partition, call.status)
         if operation == HESSIAN_PRODUCT:
-            # The sums of the same scores were found before, and looked at.
+            # Sums over the same scores were computed and checked before.
             found = found._replace(status=np.zeros(len(given), dtype=np.int8))
         key = (kernels, operation, scores.dtype, call.options)
         if key not in _confirmed:
@@ -322,8 +345,10 @@ def _run(
 
 
 def launch(kernels: GpuKernels, operation: int, call: Call) -> None:
-    """Solve a batch, in parts where the workspace of all its items would be too large. On the
-    current stream, without a wait."""
+    """Solve a batch on the current stream, without a wait.
+
+    If the workspace of all items is too large, the batch is solved in parts.
+    """
     scores = call.scores
     plan = kernels.plan(scores.shape, operation)
     at_once = max(1, min(len(scores), LARGEST_WORKSPACE // (8 * plan.size)))
@@ -346,7 +371,7 @@ def launch(kernels: GpuKernels, operation: int, call: Call) -> None:
 
 
 def _confirm(key: Key, found: Found, on_cpu: Callable[[], Found], scores: Tensor) -> None:
-    """Raise an error for a first result that is not the CPU's."""
+    """Raise an error if the first result of a kernel differs from that of the CPU."""
     agrees = found.agrees(on_cpu(), scores)
     if agrees is False:
         raise ArithmeticError("its first result is not the CPU's")
@@ -355,8 +380,10 @@ def _confirm(key: Key, found: Found, on_cpu: Callable[[], Found], scores: Tensor
 
 
 def works_still(device: torch.device) -> bool:
-    """Whether a device does what it is told. After an access out of bounds it refuses everything
-    until the process ends."""
+    """Return whether the device still executes commands.
+
+    After an access out of bounds it refuses all of them until the process ends.
+    """
     if device.type != "cuda":
         return True
     try:

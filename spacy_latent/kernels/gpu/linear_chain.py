@@ -1,10 +1,10 @@
-"""Linear chains: forward and backward sums, best sequences, and Hessian products from marginals.
+"""Linear chains on a GPU: forward and backward sums, best sequences, and Hessian products.
 
-Scores are ``[position, tag before, tag]``; the first position's are in row 0. Row i of the forward
-chart is what comes before position i, row 0 what all begin with; row i of the backward chart is
-what comes after position i − 1. Sums are logarithms: reading the scores takes longer than the
-exponentials. Each row is centred on the largest of the row that it is made from, so that totals of
-long texts lose no digits.
+Hessian products are computed from marginals. Scores are ``[position, tag before, tag]``; the first
+position's are in row 0. Row i of the forward chart is the sum before position i, row 0 the initial
+values. Row i of the backward chart is the sum after position i − 1. Sums are logarithms, since
+reading the scores takes longer than the exponentials. Each row is centred on the largest entry of
+the row from which it is computed. Sums over long texts then lose no digits.
 """
 
 import triton
@@ -39,8 +39,8 @@ from spacy_latent.kernels.operations import BEST
 
 @triton.jit
 def read(scores, i, before, tag, tags):
-    """Scores of transitions, and which there are."""
-    # Of the first position only row 0.
+    """Return the scores of transitions, and a mask of the allowed ones."""
+    # The first position only has row 0.
     there = (before < tags) & (tag < tags) & (before <= i * tags)
     score = tl.load(scores + (i * tags + before) * tags + tag, there, other=0.0).to(tl.float64)
     return score, there & (score != float("-inf"))
@@ -48,7 +48,7 @@ def read(scores, i, before, tag, tags):
 
 @triton.jit
 def largest(row, tags, SPANS: tl.constexpr):
-    """The largest of a row; 0 where it is EMPTY."""
+    """Return the largest number of a row, or 0 if it is EMPTY."""
     top = tl.full((SPANS,), EMPTY, tl.float64)
     for start in range(0, tags, SPANS):
         t = start + tl.arange(0, SPANS)
@@ -59,8 +59,10 @@ def largest(row, tags, SPANS: tl.constexpr):
 
 @triton.jit
 def joined(row, tags, KIND: tl.constexpr, WAYS: tl.constexpr, gap=0):
-    """The sum of a row, times the row ``gap`` after it if there is one; of maxima also the first
-    tag."""
+    """Return the sum of a row, times the row ``gap`` after it if ``gap`` is positive.
+
+    For maxima, the first tag with the maximum is returned too.
+    """
     top, total, extra = begin(WAYS, 1)
     for start in range(0, tags, WAYS):
         t = start + tl.arange(0, WAYS)[:, None]
@@ -76,9 +78,12 @@ def joined(row, tags, KIND: tl.constexpr, WAYS: tl.constexpr, gap=0):
 def forward(
     scores, chart, offset, n, tags, KIND: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr
 ):  # fmt: skip
-    """Fill the forward chart, and, ``offset`` after it, from which tag the best one comes. RETURNS:
-    what was taken from the rows, the lowest that was, and the highest score after the first
-    position; the last is +inf where a score is not finite."""
+    """Fill the forward chart and, ``offset`` after it, the best previous tags.
+
+    Returns:
+        The sum of the subtracted numbers, the lowest of them, and the highest score after the first
+        position. The last is +inf if a score is not finite.
+    """
     shift, lowest = tl.zeros((1,), tl.float64), tl.zeros((1,), tl.float64)
     highest = tl.zeros((WAYS, SPANS), tl.float64)
     for start in range(0, tags, SPANS):
@@ -145,7 +150,7 @@ def backward(
 
 @triton.jit
 def read_shares(marginals, along, i, before, tag, tags):
-    """Marginals, and the vector at those above 0."""
+    """Return marginals, and the entries of ``along`` with a marginal above 0."""
     share, keep = read(marginals, i, before, tag, tags)
     at = along + (i * tags + before) * tags + tag
     return share, tl.load(at, keep & (share > 0.0), other=0.0).to(tl.float64), keep
@@ -160,9 +165,12 @@ def mean_of(value, mass):
 def product(
     marginals, along, chart, result, offset, n, tags, WAYS: tl.constexpr, SPANS: tl.constexpr
 ):  # fmt: skip
-    """Write the product of the Hessian with ``along``: an arc's probability times how far the
-    expected sum of ``along`` with that arc is above the expected sum. The charts hold the expected
-    sums up to each tag and, less that of all, from each tag on."""
+    """Write the product of the Hessian with ``along``.
+
+    It is an arc's probability times the expected sum of ``along`` given that arc, less the expected
+    sum. The charts hold the expected sums up to each tag, and from each tag on less the expected
+    sum.
+    """
     all_value, all_mass = tl.zeros((SPANS,), tl.float64), tl.zeros((SPANS,), tl.float64)
     for start in range(0, tags, SPANS):
         t = start + tl.arange(0, SPANS)
@@ -224,7 +232,7 @@ def chains(
     first, size, operation, side, tags, direction, longest, single_root,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """scores: of DERIVED, the marginals."""
+    """Solve one item; with DERIVED, scores are the marginals."""
     program = tl.program_id(0).to(tl.int64)
     item = first + program
     n = tl.load(lengths + item).to(tl.int32)
@@ -235,7 +243,8 @@ def chains(
             product(scores, along + place, chart, result + place, offset, n, tags, WAYS, SPANS)
         else:
             shift, lowest, highest = forward(scores, chart, offset, n, tags, KIND, WAYS, SPANS)
-            # Below it a centred sum has lost what the likely sequences differ in.
+            # If a centred sum is too low, the differences between likely sequences have lost their
+            # digits.
             total, tag = joined(chart + n * tags, tags, KIND, WAYS)
             lowest = tl.minimum(lowest, tl.where(n > 1, total, 0.0))
             found = tl.where(total > EMPTY_TOTAL, FEASIBLE, INFEASIBLE)

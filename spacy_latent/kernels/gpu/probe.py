@@ -1,4 +1,4 @@
-"""A small kernel that tells whether any can be compiled and launched."""
+"""A small kernel that tests whether kernels can be compiled and launched."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ import triton.language as tl
 
 @triton.jit
 def turned(given, workspace, found, SIZE: tl.constexpr):
-    """Reverse some numbers, by way of memory."""
+    """Reverse some numbers through memory."""
     program = tl.program_id(0) * SIZE
     place = program + tl.arange(0, SIZE)
     tl.store(workspace + place, tl.load(given + place).to(tl.float64))
@@ -17,7 +17,7 @@ def turned(given, workspace, found, SIZE: tl.constexpr):
 
 
 def is_right() -> bool:
-    """Whether it gives on the current GPU what it should."""
+    """Return whether the kernel gives the correct result on the current GPU."""
     given = torch.arange(1.0, 257.0, device="cuda")
     workspace = torch.empty(256, dtype=torch.float64, device="cuda")
     found = torch.zeros(256, device="cuda")

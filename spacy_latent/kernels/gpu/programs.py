@@ -1,19 +1,20 @@
-"""What the kernels of this folder share: how they are compiled and launched, and how arcs are read.
+"""Shared helpers of the GPU kernels: compilation, launch, and reading of arcs.
 
-A kernel is one program for each item of a batch, and takes
+A kernel has one program for each item of a batch.
 
-scores, lengths: ``(B, side, ..., tags)`` float32 or float64, and ``(B,)``. Padding is not read.
-along: like the scores: the vector of a Hessian product.
-workspace: ``size`` float64 numbers for each program, with anything in them.
-log_partition, result, status: written. They come filled with 0, −1 for a best structure, and
-    FEASIBLE. A kernel of LOG only solves the items that SUM has left UNSOLVED.
-first: the item of the first program.
-operation: of kernels.operations.
-direction, longest, single_root: options of dependency trees; 0 for other structures.
-KIND, DERIVED: the numbers, see semirings, and whether they have derivatives.
+Args:
+    scores, lengths: ``(B, side, ..., tags)`` float32 or float64, and ``(B,)``. Padding is not read.
+    along: like the scores; the vector of a Hessian product.
+    workspace: ``size`` float64 numbers for each program, uninitialised.
+    log_partition, result, status: written. They are passed filled with 0, −1 for a best structure,
+        and FEASIBLE. A kernel of LOG only solves the items that SUM has left UNSOLVED.
+    first: the item of the first program.
+    operation: a number from kernels.operations.
+    direction, longest, single_root: options of dependency trees; 0 for other structures.
+    KIND, DERIVED: the semiring (see semirings), and whether numbers have tangents.
 
-Programs wait for their own threads alone, at ``tl.debug_barrier()``: what one thread has written,
-another may read only after the next of these.
+A program only synchronises its own threads, at ``tl.debug_barrier()``. A value that one thread has
+written may be read by another only after the next barrier.
 """
 
 import inspect
@@ -31,22 +32,23 @@ FEASIBLE, INFEASIBLE = tl.constexpr(statuses.FEASIBLE), tl.constexpr(statuses.IN
 NOT_FINITE, UNSOLVED = tl.constexpr(statuses.NOT_FINITE), tl.constexpr(statuses.UNSOLVED)
 TOO_LARGE, LARGE = tl.constexpr(statuses.TOO_LARGE), tl.constexpr(statuses.LARGE)
 MARGINALS = tl.constexpr(operations.MARGINALS)
-# No weight is above 1, so that no part of a structure weighs less than the structure. Where all of
-# them together weigh more than e^this, none that matters is lost below float64's smallest number.
+# No weight is above 1, so no part of a structure weighs less than the structure. If the sum over
+# all structures is above e^LEAST_LOG, no relevant part underflows in float64.
 LEAST_LOG = tl.constexpr(-600.0)
-# A total below this has an EMPTY part.
+# A total below this includes an EMPTY part.
 EMPTY_TOTAL = tl.constexpr(-5e299)
-# By how much a sum of marginals may differ from what it has to be, relative to it.
+# Largest relative error of a sum of marginals before the item counts as UNSOLVED.
 LOST = tl.constexpr(1e-10)
 
 
 class Plan(NamedTuple):
-    """How a batch is solved.
+    """The launch parameters of a batch.
 
-    kernel: launched once for each of ``kinds``, in turn.
-    size: of the workspace.
-    constants: further constants of the kernel, by name.
-    threads: of a program, in Triton's terms.
+    Attributes:
+        kernel: launched once for each of ``kinds``, in turn.
+        size: the size of the workspace of a program.
+        constants: further constants of the kernel, by name.
+        threads: the threads of a program, in Triton's terms.
     """
 
     kernel: Any
@@ -60,8 +62,11 @@ SUMS, MAXIMA = (SUM.value, LOG.value), (MAX.value,)
 
 
 def kernel(function: Callable[..., None]) -> Any:
-    """Compile a function once for each type of its arguments and each of its constants, named in
-    capitals. Triton would also compile it anew for integers that 16 divides."""
+    """Compile a function once for each type of its arguments and each value of its constants.
+
+    Constants have names in capitals. Without this, Triton would compile it again for integers
+    divisible by 16.
+    """
     names = [name for name in inspect.signature(function).parameters if not name.isupper()]
     return triton.jit(function, do_not_specialize=names)
 
@@ -72,7 +77,7 @@ def tile(ways: int, spans: int) -> dict[str, int]:
 
 @triton.jit
 def read_arcs(scores, head, modifier, side, n, direction, longest):
-    """The scores of arcs, and which arcs there are; the constraints as in status.is_arc."""
+    """Return the scores of arcs, and a mask of the allowed arcs as in status.is_arc."""
     keep = (head != modifier) & (modifier > 0) & (head <= n) & (modifier <= n)
     longest = tl.where(longest < 0, n, longest)
     keep &= (head == 0) | (direction * (modifier - head) <= 0)
@@ -83,20 +88,23 @@ def read_arcs(scores, head, modifier, side, n, direction, longest):
 
 @triton.jit
 def not_finite(score):
-    """1 where a score is NaN or +inf, else 0."""
+    """Return 1 if a score is NaN or +inf, else 0."""
     return tl.where(score < float("inf"), 0, 1)
 
 
 @triton.jit
 def state_of(total, count, KIND: tl.constexpr):
-    """The status of an item from the sum over its structures of ``count`` parts. Of SUM it is for
-    LOG to say that there is none."""
+    """Return the status of an item from the sum over its structures of ``count`` parts.
+
+    SUM never reports INFEASIBLE, which is left to LOG.
+    """
     if KIND == SUM:
         known = (total < float("inf")) & (tl.log(total) > LEAST_LOG)
         return tl.where(known, FEASIBLE, UNSOLVED)
     else:
         found = tl.where(total > EMPTY_TOTAL, FEASIBLE, INFEASIBLE)
         if KIND == LOG:
-            # What the likely structures differ in is lost in so low a sum: no score is above 0.
+            # No score is above 0. In such a low sum the differences between likely structures have
+            # lost their digits.
             found = tl.where((found == FEASIBLE) & (total < count * -LARGE), TOO_LARGE, found)
         return found

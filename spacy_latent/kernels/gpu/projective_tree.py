@@ -1,12 +1,12 @@
-"""Projective dependency trees: Eisner's charts (1996), inside and outside.
+"""Projective dependency trees on a GPU: Eisner's charts (1996), inside and outside.
 
-Charts are ``[length, left end]``. Spans of one length do not depend on each other, so that a length
-is filled at once, in tiles ``[way to split, span]``: the rows of a tile are contiguous, and the
-ways to split a span lie at constant distances.
+Charts are ``[length, left end]``. Spans of one length do not depend on each other, so a length is
+filled at once, in tiles ``[split, span]``. The rows of a tile are contiguous, and the splits of a
+span lie at constant distances.
 
-TO_RIGHT, TO_LEFT: spans with an arc between their ends. RIGHT, LEFT: all that descends from one
-end. ARC_RIGHT, ARC_LEFT: the arc alone. OUTER, OUTER_RIGHT, OUTER_LEFT: gradients of log Z by what
-is between the ends of an arc, and by RIGHT and LEFT.
+TO_RIGHT, TO_LEFT: spans with an arc between their ends. RIGHT, LEFT: all descendants of one end.
+ARC_RIGHT, ARC_LEFT: the arc alone. OUTER: gradients of log Z by the sum between the ends of an arc.
+OUTER_RIGHT, OUTER_LEFT: gradients by RIGHT and LEFT.
 """
 
 import triton
@@ -58,10 +58,15 @@ MARK = tl.constexpr(1e301)
 def scale(
     scores, shift, side, n, direction, longest, WAYS: tl.constexpr, SPANS: tl.constexpr
 ):  # fmt: skip
-    """Write what is subtracted from the scores of each modifier: the logarithm of the sum of its
-    weights less log γ, but at least its largest score. γ = e^1.91 ≈ 6.75 is how the number of trees
-    grows with each token, which has n heads to choose from. RETURNS: the sum of what is subtracted,
-    and 1 if a score is not finite."""
+    """Write the number to subtract from the scores of each modifier.
+
+    It is the logarithm of the sum of its weights less log γ, but at least its largest score. γ =
+    e^1.91 ≈ 6.75 is the growth of the number of trees per token. Each token has n heads to choose
+    from.
+
+    Returns:
+        The sum of the subtracted numbers, and 1 if a score is not finite.
+    """
     log_gamma = tl.maximum(tl.log(n.to(tl.float64)) - 1.91, 0.0)
     total_shift, wrong = tl.zeros((SPANS,), tl.float64), tl.zeros((SPANS,), tl.int32)
     for start in range(0, n + 1, SPANS):
@@ -125,7 +130,7 @@ def inside(
             live, cell = i + length <= n, length * side + i
             s, ds = get(charts, ARC_RIGHT * area + cell, offset, live, KIND, PAIR)
             o, do = get(charts, ARC_LEFT * area + cell, offset, live, KIND, PAIR)
-            # Parts of a span: from its left end, k longer each time, and up to its right end.
+            # Parts of a span: one from its left end, longer with k, and one up to its right end.
             own, rest = side + i, (length - 1) * side + i + 1
             between, d, r, dr, l, dl = three_sums(
                 charts,
@@ -141,10 +146,10 @@ def inside(
             put(charts, to_left + cell, offset, o, do, live, PAIR)
             if KIND == MAX:
                 ds, do = 0.0 * ds + (length - 1), 0.0 * do - 1
-            # The arc over the whole span is the last way of RIGHT, and the first of LEFT.
+            # The arc over the whole span is the last split of RIGHT, and the first of LEFT.
             r, dr = plus(r, dr, s, ds, KIND)
             l, dl = plus(o, do, l, dl, KIND)
-            # With a single root nothing comes between the root and its only child.
+            # With a single root no span lies between the root and its only child.
             closed = (single_root > 0) & (i == 0) & (length < n)
             r, dr = tl.where(closed, zero(KIND), r), tl.where(closed, 0.0, dr)
             put(charts, right + cell, offset, r, dr, live, PAIR)
@@ -157,8 +162,14 @@ def outside(
     charts, result, side, n, single_root, offset, inverse, d_inverse,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the other charts, and write marginals, or their derivatives. inverse: 1/Z. RETURNS: the
-    sum of the marginals."""
+    """Fill the other charts, and write marginals, or their tangents.
+
+    Args:
+        inverse: 1/Z.
+
+    Returns:
+        The sum of the marginals.
+    """
     area = side * side
     to_right, to_left, right, left = TO_RIGHT * area, TO_LEFT * area, RIGHT * area, LEFT * area
     outer, outer_right, outer_left = OUTER * area, OUTER_RIGHT * area, OUTER_LEFT * area
@@ -201,7 +212,8 @@ def outside(
             put(charts, outer_right + cell, offset, r, dr, live, DERIVED)
             put(charts, outer_left + cell, offset, l, dl, live, DERIVED)
 
-            # Gradients of TO_RIGHT and TO_LEFT, and what they give to what is below their arcs.
+            # Gradients of TO_RIGHT and TO_LEFT, and the gradients that they pass to the spans below
+            # their arcs.
             a, da = plus(a, da, r, dr, KIND)
             b, db = plus(b, db, l, dl, KIND)
             s, ds = times(a, da, s, ds, KIND)
@@ -226,7 +238,7 @@ def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
     """Write the heads of the best tree, by marking its spans from the longest down."""
     area = side * side
     to_right, to_left, right, left = TO_RIGHT * area, TO_LEFT * area, RIGHT * area, LEFT * area
-    # Others may still be reading the total.
+    # Other threads may still be reading the total.
     tl.debug_barrier()
     tl.store(charts + right + n * side, MARK)
     tl.debug_barrier()
@@ -300,7 +312,7 @@ def projective_trees(
                     *(charts, result + item * area, side, n, single_root, offset),
                     *(inverse, d_inverse, KIND, DERIVED, WAYS, SPANS),
                 )
-                # Each token has one head; else something was lost on the way out.
+                # Each token has one head. Otherwise the outside pass lost precision.
                 if KIND == SUM:
                     found = tl.where(tl.abs(mass - n) < n * LOST, FEASIBLE, UNSOLVED)
         tl.store(status + item, found)
@@ -310,7 +322,7 @@ def plan(shape: tuple[int, ...], operation: int) -> Plan:
     side, pair = shape[1], operation in (BEST, HESSIAN_PRODUCT)
     charts = INNER_CHARTS if operation in (BEST, LOG_PARTITION) else CHARTS
     size = charts * (2 if pair else 1) * side * side + side
-    # The fastest of twenty on an H200.
+    # The fastest of twenty settings on an H200.
     if operation == HESSIAN_PRODUCT:
         constants, warps = tile(16, 32), 4
     else:

@@ -1,20 +1,20 @@
-"""Numbers that structures are summed in, as functions for kernels in Triton.
+"""Semirings of the GPU recurrences, as functions for kernels in Triton.
 
-A recurrence is written once, with these functions. ``KIND`` chooses the numbers when a kernel is
+A recurrence is written once, with these functions. ``KIND`` selects the semiring when a kernel is
 compiled:
 
 SUM: weights, e^score, in float64. Fast; the weights must be scaled so that no sum is lost.
-LOG: their logarithms. Hold any range, at the cost of an exponential for each product.
-MAX: scores, of which the largest counts.
+LOG: logarithms of weights. They have any range, at the cost of an exponential for each product.
+MAX: scores and their maximum.
 
-A second number stands beside each where ``PAIR`` is true: its derivative along a direction (SUM,
-LOG) or the place where the best one is split (MAX). It lies ``offset`` numbers after the first.
+If ``PAIR`` is true, each number has a second one: its tangent (SUM, LOG) or the best split (MAX).
+It is stored ``offset`` numbers after the first.
 
-−inf is written as EMPTY, which stays finite however often it is added up. So no NaN arises from
-forbidden parts, and no case has to be told apart.
+−inf is written as EMPTY, which stays finite however often it is added. So forbidden parts cause no
+NaN and need no branches.
 
-Sums over the ways to split a span run over tiles ``[way, span]``: each thread adds up its own ways
-while other loads are under way, and the threads meet once, in ``finish``.
+Sums over the splits of a span run over tiles ``[split, span]``. Each thread adds its own splits
+while other loads are in flight. The threads are reduced once, in ``finish``.
 """
 
 import triton
@@ -44,7 +44,7 @@ def times(a, da, b, db, KIND: tl.constexpr):
 
 @triton.jit
 def plus(a, da, b, db, KIND: tl.constexpr):
-    """a + b; the first of two equal maxima."""
+    """Return a + b; the first of two equal maxima."""
     if KIND == SUM:
         return a + b, da + db
     elif KIND == MAX:
@@ -58,7 +58,7 @@ def plus(a, da, b, db, KIND: tl.constexpr):
 
 @triton.jit
 def over(a, da, b, db, KIND: tl.constexpr):
-    """a / b."""
+    """Return a / b."""
     if KIND == SUM:
         return a / b, (da - a / b * db) / b
     else:
@@ -67,7 +67,7 @@ def over(a, da, b, db, KIND: tl.constexpr):
 
 @triton.jit
 def probability(a, da, KIND: tl.constexpr):
-    """The number itself, and its derivative, from either representation."""
+    """Return the plain number and its tangent, from either representation."""
     if KIND == LOG:
         return tl.exp(a), tl.exp(a) * da
     else:
@@ -76,7 +76,7 @@ def probability(a, da, KIND: tl.constexpr):
 
 @triton.jit
 def weight(score, along, keep, KIND: tl.constexpr):
-    """The number of a part with that score, and its derivative; zero outside of ``keep``."""
+    """Return the number of a part with that score, and its tangent; zero outside ``keep``."""
     if KIND == SUM:
         value = tl.where(keep, tl.exp(score), 0.0)
         return value, value * along
@@ -88,7 +88,7 @@ def weight(score, along, keep, KIND: tl.constexpr):
 
 @triton.jit
 def get(chart, at, offset, keep, KIND: tl.constexpr, PAIR: tl.constexpr):
-    """What ``put`` has written; zero outside of ``keep``."""
+    """Return the number that ``put`` has written; zero outside ``keep``."""
     value = tl.load(chart + at, keep, other=zero(KIND))
     second = tl.zeros_like(value)
     if PAIR:
@@ -105,15 +105,21 @@ def put(chart, at, offset, value, second, keep, PAIR: tl.constexpr):
 
 @triton.jit
 def begin(WAYS: tl.constexpr, SPANS: tl.constexpr):
-    """Running sums for ``add`` and ``finish``: the largest term, the sum, and that of the seconds.
-    SUM uses the last two, MAX the first and the last."""
+    """Return empty running sums for ``add`` and ``finish``.
+
+    They are the largest term, the sum, and the sum of the second numbers. SUM uses the last two,
+    MAX the first and the last.
+    """
     nothing = tl.zeros((WAYS, SPANS), tl.float64)
     return nothing + EMPTY, nothing, nothing
 
 
 @triton.jit
 def add(top, total, extra, value, second, KIND: tl.constexpr):
-    """Add a tile of numbers to running sums. second: of MAX, what to remember of the largest."""
+    """Add a tile of numbers to running sums.
+
+    For MAX, ``second`` is stored for the largest number.
+    """
     if KIND == SUM:
         return top, total + value, extra + second
     elif KIND == MAX:
@@ -128,7 +134,7 @@ def add(top, total, extra, value, second, KIND: tl.constexpr):
 def add_products(
     top, total, extra, chart, a, b, way, offset, keep, KIND: tl.constexpr, PAIR: tl.constexpr
 ):
-    """Add the products of the numbers at ``a`` and ``b``; MAX remembers the way."""
+    """Add the products of the numbers at ``a`` and ``b``; MAX stores the split."""
     DERIVED: tl.constexpr = PAIR and KIND != MAX
     x, dx = get(chart, a, offset, keep, KIND, DERIVED)
     y, dy = get(chart, b, offset, keep, KIND, DERIVED)
@@ -150,7 +156,7 @@ def _max3(a1, a2, a3, b1, b2, b3):
 
 @triton.jit
 def relative(top, total, extra, largest, KIND: tl.constexpr):
-    """Running sums as shares of the largest term, which can be added up."""
+    """Return running sums as shares of the largest term, which can be added."""
     if KIND == LOG:
         share = tl.exp(top - largest)
         return total * share, extra * share
@@ -160,7 +166,7 @@ def relative(top, total, extra, largest, KIND: tl.constexpr):
 
 @triton.jit
 def absolute(largest, total, extra, KIND: tl.constexpr):
-    """The number that shares of the largest term add up to."""
+    """Return the number represented by shares of the largest term."""
     if KIND == LOG:
         known = total > 0.0
         value = tl.where(known, largest + tl.log(total), EMPTY)
@@ -171,7 +177,7 @@ def absolute(largest, total, extra, KIND: tl.constexpr):
 
 @triton.jit
 def finish(top, total, extra, KIND: tl.constexpr, axis: tl.constexpr = 0):
-    """The sum of running sums over an axis; of equal maxima, the first way."""
+    """Return the sum of running sums over an axis; of equal maxima, the first split."""
     largest = tl.max(top, axis, keep_dims=True)
     if KIND == MAX:
         way = tl.min(tl.where(top == largest, extra, 1e9), axis)
@@ -187,7 +193,7 @@ def finish_three(
     top1, total1, extra1, top2, total2, extra2, top3, total3, extra3,
     KIND: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
-    """``finish`` of three sums over axis 0, with a third of the barriers."""
+    """Run ``finish`` on three sums over axis 0, with a third of the barriers."""
     large1, large2, large3 = top1, top2, top3
     if KIND != SUM:
         large1, large2, large3 = tl.reduce((top1, top2, top3), 0, _max3)
@@ -217,8 +223,10 @@ def one_sum(
     chart, a0, b0, a_step, b_step, count, most, offset, live,
     KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Σ_k x_k·y_k for each of SPANS: x_k is at a0 + k·a_step, y_k at b0 + k·b_step, k < count.
-    most: the largest count."""
+    """Return Σ_k x_k·y_k for each of SPANS, k < count.
+
+    x_k is at a0 + k·a_step, y_k at b0 + k·b_step. ``most`` is the largest count.
+    """
     top, total, extra = begin(WAYS, SPANS)
     for first in range(0, most, WAYS):
         k = (first + tl.arange(0, WAYS))[:, None]
@@ -234,8 +242,10 @@ def three_sums(
     chart, a1, b1, a2, b2, a3, b3, a_step, b_step, count, most, less, offset, live,
     KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """``one_sum`` three times with the same steps, with six loads under way at once; the last two
-    over k < count − less."""
+    """Run ``one_sum`` three times with the same steps, with six loads in flight at once.
+
+    The last two sums run over k < count − less.
+    """
     top1, total1, extra1 = begin(WAYS, SPANS)
     top2, total2, extra2 = begin(WAYS, SPANS)
     top3, total3, extra3 = begin(WAYS, SPANS)

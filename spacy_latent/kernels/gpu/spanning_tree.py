@@ -1,20 +1,20 @@
-"""Spanning trees: the elimination of Grassmann, Taksar and Heyman (1985), which subtracts nothing,
-and its adjoint.
+"""Spanning trees on a GPU: elimination without subtraction, and its adjoint.
 
-Token k is taken out of the graph by giving each arc k → m to the heads of k, in proportion to their
-weights: w[h, m] += w[h, k] / d · w[k, m] with the pivot d = Σ_h w[h, k]. log Z is the sum of the
-logarithms of the pivots, and no number loses digits, however much a token prefers one head.
+The elimination is from Grassmann, Taksar and Heyman (1985). It removes token k from the graph by
+giving each arc k → m to the heads of k, in proportion to their weights: w[h, m] += w[h, k] / d ·
+w[k, m] with the pivot d = Σ_h w[h, k]. log Z is the sum of the logarithms of the pivots. No number
+loses digits, however much a token prefers one head.
 
-With a single root the root's arcs are left out of all pivots but the last. A token that has no head
-but the root among those that are left must then be the root's child, and changes places with the
-token that is eliminated last. There is at most one: all others have a head on the way from it.
+With a single root, the root's arcs are left out of all pivots except the last. A token whose only
+remaining head is the root must then be the root's child. It changes places with the token that is
+eliminated last. There is at most one such token: all others have a head on the path from it.
 
-Several tokens are taken out together: the arcs of each are brought up to date when its turn comes,
-and those among all other tokens once for all of them, since reading and writing these is what
-takes the time. The adjoint reads its matrix once for each token.
+Tokens are removed in blocks. The arcs of each token of a block are updated when its turn comes. The
+arcs among all other tokens are updated once for the block, since reading and writing them takes
+most of the time. The adjoint reads its matrix once for each token.
 
-SHARES holds w[h, k] / d of the token k that is taken out, ``[k, h]``; OUTER the gradients of log Z
-by the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
+SHARES holds w[h, k] / d of the removed token k, ``[k, h]``. OUTER holds the gradients of log Z by
+the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
 """
 
 import triton
@@ -66,7 +66,10 @@ def read_weights(
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """Write the best score of each modifier, the weights relative to it, and gradients of zero.
-    RETURNS: the sum of the best scores, and 1 if a score is not finite."""
+
+    Returns:
+        The sum of the best scores, and 1 if a score is not finite.
+    """
     shift, wrong = tl.zeros((SPANS,), tl.float64), tl.zeros((SPANS,), tl.int32)
     for start in range(0, n + 1, SPANS):
         m = (start + tl.arange(0, SPANS))[None, :]
@@ -110,8 +113,10 @@ def exchange(matrices, a, b, step, n, offset, PAIR: tl.constexpr, WIDTH: tl.cons
 def arcs_of(
     matrices, k, last, side, offset, KIND: tl.constexpr, PAIR: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """The weights of arcs from tokens before k to k, and from k to these, ``(WIDTH,)`` each, once
-    the tokens from k + 1 to ``last`` are taken out."""
+    """Return the weights of arcs from tokens before k to k, and from k to these.
+
+    Both are ``(WIDTH,)``, after the elimination of the tokens from k + 1 to ``last``.
+    """
     i, shares = tl.arange(0, WIDTH), SHARES * side * side
     heads, modifiers = i < k, (i > 0) & (i < k)
     x, dx = get(matrices, i * side + k, offset, heads, KIND, PAIR)
@@ -131,7 +136,7 @@ def arcs_of(
 
 @triton.jit
 def sum_of(x, dx, keep, KIND: tl.constexpr, WIDTH: tl.constexpr):
-    """The sum of a vector, ``(1,)``."""
+    """Return the sum of a vector, ``(1,)``."""
     top, total, extra = begin(1, WIDTH)
     x, dx = tl.where(keep, x, zero(KIND)), tl.where(keep, dx, 0.0)
     top, total, extra = add(top, total, extra, x[None, :], dx[None, :], KIND)
@@ -144,9 +149,13 @@ def eliminate(
     KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, WIDTH: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """RETURNS: log Z of the weights; the logarithm of the smallest pivot; and the token that has
-    changed places with the first, or 0."""
-    # An exchange of tokens finds all arcs up to date.
+    """Eliminate all tokens.
+
+    Returns:
+        log Z of the weights; the logarithm of the smallest pivot; and the token that has changed
+        places with the first, or 0.
+    """
+    # An exchange of tokens needs all arcs up to date.
     COUNT: tl.constexpr = 1 if KIND == LOG else TOGETHER
     shares = SHARES * side * side
     total, lowest = tl.zeros((1,), tl.float64), tl.zeros((1,), tl.float64)
@@ -161,7 +170,7 @@ def eliminate(
             x, dx, y, dy = arcs_of(matrices, k, last, side, offset, KIND, PAIR, WIDTH)
             pivot, d_pivot = sum_of(x, dx, (i >= first) & (i < k), KIND, WIDTH)
             if KIND == LOG:
-                # Only here: a pivot of SUM may be 0 because it is too small for float64.
+                # Only in LOG: a pivot of SUM may be 0 because of underflow.
                 if (tl.max(pivot, 0) < EMPTY_TOTAL) & (first > 0) & (swapped == 0):
                     swapped = k
                     exchange(matrices, 1, k, side, n, offset, PAIR, WIDTH)
@@ -175,7 +184,7 @@ def eliminate(
             lowest = tl.minimum(lowest, tl.where(log_pivot < float("inf"), log_pivot, EMPTY))
             x, dx = over(x, dx, pivot, d_pivot, KIND)
             put(matrices, shares + k * side + i, offset, x, dx, i < k, PAIR)
-            # Several threads hold the same number: another may still be reading that row.
+            # Several threads hold the same number, and another may still be reading that row.
             tl.debug_barrier()
             put(matrices, k * side + i, offset, y, dy, (i > 0) & (i < k), PAIR)
             tl.debug_barrier()
@@ -196,7 +205,7 @@ def eliminate(
 
 @triton.jit
 def plus_number(a, da, b, db, KIND: tl.constexpr):
-    """a + b, where b is a plain number that may be negative, and the sum is not."""
+    """Return a + b for a plain number b that may be negative; the sum is not negative."""
     if KIND == SUM:
         return a + b, da + db
     else:
@@ -229,7 +238,8 @@ def adjoint(
             live, place = (h < k)[:, None] & modifiers[None, :], h[:, None] * side + i[None, :]
             a, da = get(matrices, outer + place, offset, live, KIND, PAIR)
             share, d_share = get(matrices, shares + k * side + h, offset, h < k, KIND, PAIR)
-            # What k's arcs give to each of its heads, and what those give to each of k's arcs.
+            # The gradients that k's arcs pass to each of its heads, and that those pass to each of
+            # k's arcs.
             x, dx = times(a, da, arc[None, :], d_arc[None, :], KIND)
             top, total, extra = begin(WAYS, WIDTH)
             top, total, extra = add(top, total, extra, x, dx, KIND)
@@ -259,7 +269,11 @@ def write(
     scores, along, top, matrices, result, swapped, side, n, direction, longest, offset,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Write marginals, or their derivatives. RETURNS: the sum of the marginals."""
+    """Write marginals, or their tangents.
+
+    Returns:
+        The sum of the marginals.
+    """
     mass = tl.zeros((SPANS,), tl.float64)
     for start in range(1, n + 1, SPANS):
         m = (start + tl.arange(0, SPANS))[None, :]
@@ -312,7 +326,7 @@ def spanning_trees(
         if KIND == SUM:
             found = tl.where(lowest > LEAST_LOG, FEASIBLE, UNSOLVED)
         else:
-            # What the likely trees differ in is lost in so small a pivot.
+            # With such a small pivot, the differences between likely trees have lost their digits.
             found = tl.where(lowest < -LARGE, TOO_LARGE, FEASIBLE)
             found = tl.where(lowest < EMPTY_TOTAL, INFEASIBLE, found)
         found = tl.where(wrong > 0, NOT_FINITE, found)
@@ -322,7 +336,7 @@ def spanning_trees(
                 *(scores, along, top, matrices, result, swapped, side, n, direction, longest),
                 *(offset, KIND, DERIVED, WAYS, WIDTH),
             )
-            # Each token has one head; else something was lost.
+            # Each token has one head. Otherwise precision was lost.
             if KIND == SUM:
                 found = tl.where(tl.abs(mass - n) < n * LOST, FEASIBLE, UNSOLVED)
         tl.store(status + item, found)
@@ -334,6 +348,6 @@ def plan(shape: tuple[int, ...], operation: int) -> Plan:
     side, pair = shape[1], operation == HESSIAN_PRODUCT
     size = (MATRICES.value * side + 2) * side * (2 if pair else 1) + side
     width = max(32, triton.next_power_of_2(side))
-    # The fastest of twelve on an H200.
+    # The fastest of twelve settings on an H200.
     constants = {"WAYS": max(1, 1024 // width), "WIDTH": width, "TOGETHER": 8}
     return Plan(spanning_trees, size, SUMS, constants, {"num_warps": 4 if width <= 64 else 8})
