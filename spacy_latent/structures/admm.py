@@ -1,5 +1,7 @@
-"""The solver of LP-SparseMAP: the alternating direction method of multipliers (ADMM) for a batch of
-factor graphs, finished by the exact solution on the faces that it finds, and the Jacobian there.
+"""Solver of LP-SparseMAP: the alternating direction method of multipliers (ADMM).
+
+It works on a batch of factor graphs. The exact solution on the faces that it finds completes it,
+and the Jacobian is computed there.
 """
 
 from __future__ import annotations
@@ -45,14 +47,16 @@ class Infeasible(Exception):
 
 
 class Problem:
-    """min ½‖μ − s‖² where, for every factor f, its parts of μ are in its hull M_f. Items, and in
-    them factors and parts, lie one after the other; an *edge* is a part in a factor, those of
-    structures first.
+    """Problem min ½‖μ − s‖² with the parts of μ of every factor f in its hull M_f.
 
-    ADMM splits it into a copy z_f of the parts of each factor and the consensus μ. A copy is the
-    projection on M_f of μ − u_f, u_f the scaled multipliers; a structure's by the active-set
-    method, from the support of the iteration before. Unlike in the paper, the quadratic term stays
-    with μ, where each part is counted once and all projections are plainly Euclidean.
+    Items, and within them factors and parts, lie one after the other. An *edge* is a part in a
+    factor; the edges of structures come first.
+
+    ADMM splits the problem into a copy z_f of the parts of each factor and the consensus μ. A copy
+    is the projection of μ − u_f on M_f, with u_f the scaled multipliers. The copy of a structure is
+    found by the active-set method, starting from the support of the iteration before. Unlike in the
+    paper, the quadratic term stays with μ. Each part is then counted once, and all projections are
+    plainly Euclidean.
     """
 
     def __init__(self, graphs: Sequence[EncodedGraph], scores: np.ndarray) -> None:
@@ -143,8 +147,11 @@ class Problem:
     # ---------------------------------------------------------------- projections
 
     def project(self, points: np.ndarray, live: np.ndarray, rounds: int) -> None:
-        """Set ``copies`` of the live items to the projections of ``points``, per edge. Where a
-        structure's needs more than ``rounds`` calls of its oracle, ``gaps`` is left above 0."""
+        """Set ``copies`` of the live items to the projections of ``points``, per edge.
+
+        If a structure's projection needs more than ``rounds`` calls of its oracle, ``gaps`` is left
+        above 0.
+        """
         border = self.border
         logic.project_logic(
             live[self.logic_item],
@@ -204,7 +211,7 @@ class Problem:
         )
 
     def _ask(self, oracle: _Oracle, rows: np.ndarray) -> np.ndarray:
-        """The best atom under the gradient of each factor in ``rows`` of the oracle."""
+        """Return the best atom under the gradient of each factor in ``rows`` of the oracle."""
         items = self.factor_item[oracle.factors[rows]]
         try:
             candidates, wrong = oracle.best(rows, self.gradients, self.atoms.shape[2])
@@ -226,8 +233,11 @@ class Problem:
             self.weights = np.pad(self.weights, ((0, 0), (0, room)))
 
     def normal(self, directions: np.ndarray) -> np.ndarray:
-        """Per edge, what is left of ``directions`` when they are projected, for each factor, on the
-        directions of the face of its hull that its copy lies on."""
+        """Return the part of ``directions``, per edge, that is normal to the face of each factor's
+        copy.
+
+        The face is the one of the factor's hull on which the copy lies.
+        """
         along = np.empty(len(directions))
         border = self.border
         logic.logic_jacobian(
@@ -248,7 +258,7 @@ class Problem:
     # ---------------------------------------------------------------- sums
 
     def _gather(self, edges: np.ndarray) -> np.ndarray:
-        """Sums over the edges of each part."""
+        """Return the sums over the edges of each part."""
         return np.bincount(self.part, edges, minlength=self.num_parts)
 
     def _per_item(self, edges: np.ndarray) -> np.ndarray:
@@ -260,7 +270,11 @@ class Problem:
     # ---------------------------------------------------------------- solving
 
     def solve(self, max_iter: int, tolerance: float) -> np.ndarray:
-        """RETURNS: μ, per part. ``residual`` and ``iterations`` are set."""
+        """Solve the problem, and set ``residual`` and ``iterations``.
+
+        Returns:
+            μ, per part.
+        """
         live = np.ones(self.batch, dtype=np.bool_)
         self.penalty = penalty = np.ones(self.batch)
         # Disjoint factors alone are solved by their projections. Where there are others, which
@@ -329,9 +343,11 @@ class Problem:
         return mean
 
     def _left_by_cuts(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
-        """How far the solution may be, per item, since scores were cut. Where what was cut is 0, or
-        1 if the score is high, no point of [0, 1] gains by what the score lacks. Else one gains at
-        most the product, and is within √(2·gain)."""
+        """Return a bound on the error of the solution of each item because of clipped scores.
+
+        If the part is 0, or 1 with a high score, no point of [0, 1] gains by the clipped amount.
+        Otherwise a point gains at most the product, and the solution is within √(2·gain).
+        """
         missing = np.where(self.cut > 0.0, 1.0 - mean, mean)
         missing[missing <= tolerance] = 0.0
         return np.sqrt(2.0 * np.bincount(self.item, np.abs(self.cut) * missing, self.batch))
@@ -339,18 +355,23 @@ class Problem:
     def _on_faces(
         self, multipliers: np.ndarray, live: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The solution if every factor's copy moved only on the face that it lies on now: μ, and
-        the multipliers, per edge, that explain it. Near the solution these are the solution's.
-        And whether the item's faces meet at all."""
+        """Return the solution if every factor's copy moved only on the face on which it lies now.
+
+        Returns:
+            μ; the multipliers, per edge, that explain it; and whether the faces of the item meet at
+            all. Near the solution, μ and the multipliers are exact.
+        """
         start = self.target - self._gather(multipliers)
         start[~self.allowed] = 0.0
         found, change, missed = self._fit(start, self.copies, live, TRIAL_STEPS)
         return found, multipliers + change, live & (missed <= MEETING)
 
     def _prove_infeasible(self, normals: np.ndarray, live: np.ndarray) -> None:
-        """Raise where the normals w_f prove that the hulls have no common point: for such a point
-        x in [0, 1], Σ w_f·x ≤ Σ max over M_f of w_f·z, which is Σ w_f·z_f; but Σ_f w_f·x is at
-        least the sum of its negative coefficients."""
+        """Raise if the normals w_f prove that the hulls have no common point.
+
+        For a common point x in [0, 1], Σ w_f·x ≤ Σ max over M_f of w_f·z, which is Σ w_f·z_f. But
+        Σ_f w_f·x is at least the sum of its negative coefficients.
+        """
         bound = self._per_item(normals * self.copies)
         least = np.bincount(self.item, np.minimum(self._gather(normals), 0.0), minlength=self.batch)
         margin = 1e-9 * (1.0 + self._per_item(np.abs(normals)))
@@ -361,12 +382,12 @@ class Problem:
     # ---------------------------------------------------------------- backward
 
     def jacobian(self, upstream: np.ndarray) -> np.ndarray:
-        """The product of the Jacobian of μ, which is symmetric, with ``upstream``.
+        """Return the product of the Jacobian of μ, which is symmetric, with ``upstream``.
 
-        Near s the solution is the projection on the intersection of the faces, so its Jacobian
-        projects on the directions that all faces share: what a least-squares fit by normals leaves
-        over. Conjugate gradients need the factors' own Jacobians only. Supports grow by structures
-        that tie with them, see :class:`~spacy_latent.structures.faces.Faces`.
+        Near s the solution is the projection on the intersection of the faces. So its Jacobian
+        projects on the directions that all faces share: the residual of a least-squares fit by
+        normals. Conjugate gradients need the factors' own Jacobians only. Supports grow by
+        structures that tie with them, see :class:`~spacy_latent.structures.faces.Faces`.
         """
         kept = self.atoms, self.supports, self.inverses, self.row_sums
         # What one gradient asks for is nothing to the next: the same is to be found again.
@@ -394,7 +415,7 @@ class Problem:
                 return found
 
     def _faces(self) -> Faces:
-        """Those of the structures' hulls that their copies lie on."""
+        """Return the faces of the structures' hulls on which their copies lie."""
         border, room = self.border, self.atoms.shape[1]
         strength = self.penalty[self.edge_item[:border]]
         return Faces(
@@ -411,7 +432,7 @@ class Problem:
         )
 
     def _ask_both(self, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-        """The best atoms of the factors ``which`` under two gradients."""
+        """Return the best atoms of the factors ``which`` under two gradients."""
         found = np.full((2, len(which), self.atoms.shape[2]), -1, dtype=np.int32)
         place = np.full(len(self.supports), -1)
         place[which] = np.arange(len(which))
@@ -428,11 +449,14 @@ class Problem:
     def _fit(
         self, left: np.ndarray, goals: np.ndarray, live: np.ndarray, steps: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The nearest point to ``left``, per part, that for every factor differs from ``goals``,
-        per edge, only in directions of its face; and the normals, per edge, whose sum leads there;
-        and by how much, per item, the differences are in other directions.
+        """Return the nearest point to ``left`` that differs from ``goals`` only along the faces.
 
-        Conjugate gradients on the normal equations of the least-squares fit.
+        ``left`` is per part and ``goals`` per edge. The method is conjugate gradients on the normal
+        equations of the least-squares fit.
+
+        Returns:
+            The point; the normals, per edge, whose sum leads there; and, per item, the size of the
+            differences in other directions.
         """
         taken = np.zeros(len(self.part))
         slope = self.normal(left[self.part] - goals)
@@ -461,7 +485,7 @@ class Problem:
 
 
 class _Oracle:
-    """The MAP oracle of one structure, for all factors with it."""
+    """MAP oracle of one structure, for all factors with it."""
 
     def __init__(
         self,
@@ -493,8 +517,10 @@ class _Oracle:
     def best(
         self, rows: np.ndarray, gradients: np.ndarray, width: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Atoms of the best structures, edges counted from the factor's first, padded with −1 to
-        ``width`` or more; and whether each of them contains a forbidden part."""
+        """Return atoms of the best structures, and whether each of them contains a forbidden part.
+
+        Edges are counted from the factor's first edge, and padded with −1 to ``width`` or more.
+        """
         size = int(np.prod(self.shape))
         scores = np.full((len(rows), size + 1), -np.inf)
         np.put_along_axis(scores, self.slots[rows], gradients[self.edges[rows]], 1)
