@@ -377,7 +377,8 @@ class _Support:
         self.add(parts, 0.0)
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
-        """Add an atom; return False if it cannot improve the solution by more than ``tolerance``."""
+        """Add an atom; return False if it cannot improve the solution by more than
+        ``tolerance``."""
         self._make_room(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts

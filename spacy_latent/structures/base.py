@@ -364,7 +364,8 @@ class Structure(Staged, ABC):
     # ---------------------------------------------------------------- scores that are far
 
     def _given(self, scores: Tensor) -> Tensor:
-        """Return all values that scores of structures are sums of, ``(B, ...)``, the scores first."""
+        """Return all values that scores of structures are sums of, ``(B, ...)``, the scores
+        first."""
         return scores
 
     def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -813,7 +814,8 @@ def less_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return a value with its tensors on the CPU, such as what a scorer has bound to a structure."""
+    """Return a value with its tensors on the CPU, such as what a scorer has bound to a
+    structure."""
     if isinstance(value, Tensor):
         return bring(value)
     if isinstance(value, tuple) and type(value) is tuple:

@@ -1,5 +1,8 @@
-"""The Jacobian of SparseMAP where structures tie: on all of the face that a solution lies in, of
-which the support may span a part, see :mod:`spacy_latent.kernels.faces`."""
+"""Jacobian of SparseMAP if structures tie.
+
+It is taken on the whole face in which a solution lies. The support may span only a part of this
+face, see :mod:`spacy_latent.kernels.faces`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,17 @@ SPARE = 32
 
 
 class Faces:
-    """Solutions of F items by their supports, which grow by what ties with them where a gradient
-    asks for it.
+    """Solutions of F items by their supports.
 
-    starts, residuals, atoms, counts, offsets: as in :mod:`spacy_latent.kernels.faces`.
-    inverses: packed, count² numbers of each item; or ``(F, K, K)`` with as much room as the atoms
-        have, whole vectors, and row_sums ``(F, K)``, their products with 1.
-    most: bound on the structures that are added to a support for one gradient, or twice as many.
-        Where more of them tie, the projection leaves out those along which the least is left.
+    The supports grow by structures that tie with them when a gradient needs these.
+
+    Attributes:
+        starts, residuals, atoms, counts, offsets: as in :mod:`spacy_latent.kernels.faces`.
+        inverses: packed, count² numbers of each item; or ``(F, K, K)`` with K as for the atoms,
+            whole vectors, and row_sums ``(F, K)``, their products with 1.
+        most: bound on the structures that are added to a support for one gradient, or twice as
+            many. If more of them tie, the projection leaves out the directions with the smallest
+            remainder.
     """
 
     def __init__(
@@ -53,10 +59,12 @@ class Faces:
         self.ask = ask
 
     def pull_back(self, upstream: np.ndarray) -> np.ndarray:
-        """The product of each item's Jacobian, which is symmetric, with ``upstream``; both flat.
+        """Return the product of each item's Jacobian, which is symmetric, with ``upstream``; both
+        flat.
 
-        It projects on the directions of all structures that tie with the support. At a kink, where
-        the solution is at the edge of these, that is the Jacobian at its inner side.
+        The Jacobian projects on the directions of all structures that tie with the support. At a
+        kink, the solution is at the edge of these. The result is then the Jacobian at its inner
+        side.
         """
         size = len(self.counts)
         levels, ties, sizes, reaches, steps = np.zeros((5, size))
@@ -99,7 +107,7 @@ class Faces:
         return pulled
 
     def _make_room(self, which: np.ndarray, width: int) -> None:
-        """For one more structure of these items, with so many parts."""
+        """Enlarge the arrays for one more structure of these items, with this number of parts."""
         size, room, known = self.atoms.shape
         wider = max(width - known, 0)
         if self.row_sums is None:
@@ -126,7 +134,7 @@ class Faces:
 
 
 def padded(rows: Sequence[np.ndarray], least: int = 1) -> np.ndarray:
-    """Parts of structures as one array ``(structures, W)`` int32, padded with −1."""
+    """Return parts of structures as one array ``(structures, W)`` int32, padded with −1."""
     width = max(map(len, rows), default=0)
     result = np.full((len(rows), max(width, least)), -1, dtype=np.int32)
     for target, row in zip(result, rows):

@@ -1,10 +1,10 @@
-"""Sums where some scores are so large that no total keeps a digit of the others beside them.
+"""Precise sums if some scores are so large that adding others to them loses all digits.
 
-Masks are often −1e30 in place of −inf. Where every structure of an item has to use what is masked,
-as where a mask leaves too few words, or no arc from the root, all totals lie near −1e30, and what
-structures differ in is lost in them. What is masked then counts first, and all else after it: so it
-is at any number far enough below. :func:`brought_near` gives such scores, and :func:`near_scores`
-those of a structure.
+Masks are often −1e30 in place of −inf. Sometimes every structure of an item has to use masked
+parts, for example if a mask leaves too few words, or no arc from the root. All scores of structures
+are then near −1e30, and their differences are lost. Masked parts then decide first, and all others
+after them. This holds at any mask value that is low enough. :func:`brought_near` returns scores
+with such a value, and :func:`near_scores` those of a structure.
 """
 
 from __future__ import annotations
@@ -38,10 +38,17 @@ UNSURE = 1e-6
 
 
 class Near(NamedTuple):
-    """scores: float64, whose sums keep their digits. removed: what the scores given have more than
-    these. beyond: the part of it that structures of an item may differ in. unsure: the items, bool
-    ``(B,)``, for which there are no such scores, which stay as they are, but for what all
-    structures have in common. None of the last three has a gradient."""
+    """Scores of the same distribution whose sums are precise.
+
+    The last three attributes have no gradient.
+
+    Attributes:
+        scores: float64, with precise sums.
+        removed: the given scores less these.
+        beyond: the part of ``removed`` in which structures of an item may differ.
+        unsure: bool ``(B,)``, the items for which there are no such scores. Their scores stay
+            unchanged, except for an offset that all structures have in common.
+    """
 
     scores: Tensor
     removed: Tensor
@@ -53,7 +60,7 @@ S = TypeVar("S", bound="Scored")
 
 
 class Scored(Protocol):
-    """What is asked of a structure, see :class:`spacy_latent.structures.base.Structure`."""
+    """Methods that a structure must have, see :class:`spacy_latent.structures.base.Structure`."""
 
     @property
     def name(self) -> str: ...
@@ -71,10 +78,15 @@ class Scored(Protocol):
 
 @dataclass(frozen=True)
 class NearScores(Generic[S]):
-    """What :func:`near_scores` gives. structure, scores: those of the same distribution, to be
-    asked for it. given: all that its totals are sums of. removed, beyond: see :class:`Near`.
-    lost: ``(B,)``, what sums of items that no scores bring near have lost: differences of their
-    totals are right, or less than this and 0. 0 for the others."""
+    """Result of :func:`near_scores`.
+
+    Attributes:
+        structure, scores: a structure and scores of the same distribution.
+        given: all values that scores of structures are sums of.
+        removed, beyond: see :class:`Near`.
+        lost: ``(B,)``, bound on the rounding of sums of items without precise scores. Differences
+            of their sums are right, or smaller than this and set to 0. It is 0 for the other items.
+    """
 
     structure: S
     scores: Tensor
@@ -84,16 +96,25 @@ class NearScores(Generic[S]):
     lost: Tensor
 
     def known(self, difference: Tensor) -> Tensor:
-        """A difference of totals ``(..., B)`` of :attr:`given`, without what is only rounding."""
+        """Return a difference of sums ``(..., B)`` of :attr:`given`, with mere rounding set to
+        0."""
         return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
-        """What log-partitions lack, ``(B,)``, of which all likely structures have as much."""
+        """Return the amount ``(B,)`` that log-partitions lack; it is the same for all likely
+        structures."""
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
-        """What totals of structures, or their mean, of these ``uses`` ``(..., B, ...)``, have less
-        than they have of near scores, beside the likely ones; ``(..., B)``."""
+        """Return the amount by which sums are lower than sums of near scores, relative to likely
+        ones.
+
+        Args:
+            uses: ``(..., B, ...)``, uses of :attr:`given` by structures, or their mean.
+
+        Returns:
+            ``(..., B)``.
+        """
         axes = tuple(range(-self.given.dim() + 1, 0))
         likely = self._likely(lengths)
         more = (uses - likely) * self.beyond
@@ -105,8 +126,14 @@ class NearScores(Generic[S]):
 
 
 def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] | None:
-    """Scores of the same distribution over structures whose sums keep their digits; None where
-    these do. Where there are none, and what is likely cannot be told, it raises InvalidScores."""
+    """Return scores of the same distribution over structures whose sums are precise.
+
+    Returns:
+        The scores, or None if the given ones already have precise sums.
+
+    Raises:
+        InvalidScores: there are no such scores, and the likely structures cannot be determined.
+    """
     given, parts = structure._given(scores), structure._given_parts(scores, lengths)
     most = 2 * sum(given.shape[1:])
     found = brought_near(
@@ -122,9 +149,11 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
 
 
 def looks_far(scores: Tensor) -> bool:
-    """Whether there may be finite scores beyond FAR. Not known, and False, where torch only traces
-    what is done, and inside of the transforms of torch.func: operators refuse then what loses
-    digits, see kernels.operators."""
+    """Return whether there may be finite scores beyond FAR.
+
+    The result is False, although it is unknown, while torch only traces the code, and inside of the
+    transforms of torch.func. Operators then refuse scores that lose digits, see kernels.operators.
+    """
     if torch.compiler.is_compiling() or is_transformed() or not scores.numel():
         return False
     from spacy_latent.kernels.far import holds_beyond
@@ -140,11 +169,14 @@ def looks_far(scores: Tensor) -> bool:
 def brought_near(
     scores: Tensor, parts: Tensor, level: Callable[[Tensor], Tensor], most: int
 ) -> Near | None:
-    """Scores ``(B, ...)`` with the same distribution; None where none is far. Their gradient is
-    that of the scores.
+    """Return scores ``(B, ...)`` with the same distribution, or None if no score is beyond FAR.
 
-    parts: which of them count, bool. level: takes from scores what all structures of an item have
-        in common. most: bound on how many of them a structure uses.
+    Their gradient is the gradient of the scores.
+
+    Args:
+        parts: bool, the scores that count.
+        level: subtracts from scores an offset that all structures of an item have in common.
+        most: bound on the number of scores that a structure uses.
     """
     exact = scores.double()
     known, axes = exact.detach(), tuple(range(1, scores.dim()))
@@ -180,19 +212,22 @@ def brought_near(
 
 
 def _without_rounding(total: Tensor, of: Tensor) -> Tensor:
-    """The total, 0 where it is as nothing beside what it is ``of``, the sum of sizes."""
+    """Return the total, or 0 if it is negligible relative to ``of``, the sum of sizes."""
     return torch.where(total.detach().abs() <= ROUNDING * of.detach(), 0.0, total)
 
 
 def _are_sure(probabilities: Tensor) -> Tensor:
-    """Which items ``(B, ...)`` have nothing but 0 and 1 for probabilities, ``(B,)``."""
+    """Return a mask ``(B,)`` of the items ``(B, ...)`` whose probabilities are all 0 or 1."""
     near_whole = (probabilities < UNSURE) | ((probabilities - 1.0).abs() < UNSURE)
     return near_whole.flatten(1).all(1)
 
 
 def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> Tensor:
-    """What differences of totals have lost, ``(B,)``, 0 where they have all digits that count.
-    Refuses items in whose totals what tells their structures apart may be lost."""
+    """Return a bound ``(B,)`` on the rounding of differences of sums, 0 if all digits that count
+    are kept.
+
+    Items whose structures may not be told apart because of it are refused.
+    """
     with torch.no_grad():
         given = structure._given(scores)
         sizes = torch.where(given.isfinite(), given.abs(), 0.0)

@@ -1,4 +1,4 @@
-"""What sets of items share: shapes, and the sparse decomposition of a mean of subsets."""
+"""Sets of items: shapes, and the sparse decomposition of a mean of subsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ LEAST = 1e-12
 
 
 class ItemSet(Structure):
-    """Subsets of n items. Scores ``(B, N)``, lengths ``(B,)``, each at most N."""
+    """Subsets of n items.
+
+    Scores are ``(B, N)``, lengths ``(B,)``, each at most N.
+    """
 
     part_axes: ClassVar[int] = 1
     parts: ClassVar[str] = "items"
@@ -27,7 +30,7 @@ class ItemSet(Structure):
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """The chosen items, ``(k,)`` int32, in their order."""
+        """Return the chosen items, ``(k,)`` int32, in their order."""
         return np.flatnonzero(z[:length] > 0.5).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
@@ -37,14 +40,15 @@ class ItemSet(Structure):
 
 
 def decompose(mean: Tensor) -> SparseSolution:
-    """Subsets whose weighted sum is ``mean`` ``(B, N)``, float64, each of as many items as the sum
-    of the mean, rounded down or up; at most N + 1 of them.
+    """Return at most N + 1 subsets whose weighted sum is ``mean`` ``(B, N)``, float64.
 
-    Systematic sampling (Madow 1949): item i takes the stretch of length mean[i] of a line; for an
-    offset u in [0, 1), those items are chosen whose stretch holds one of u, u + 1, u + 2, ... The
-    choice changes only where u passes the end of a stretch: the weights are the distances between
-    these. They are differentiable: those of the subsets that have a weight, whose average moves
-    with the mean as far as it can without others.
+    The size of each subset is the sum of the mean, rounded down or up.
+
+    The method is systematic sampling (Madow 1949). Item i takes the interval of length mean[i] of a
+    line. For an offset u in [0, 1), the chosen items are those whose interval holds one of u, u +
+    1, u + 2, ... The choice changes only when u passes the end of an interval, and the weights are
+    the distances between these points. The weights are differentiable, for the subsets that have a
+    weight. Their average moves with the mean as far as it can without other subsets.
     """
     batch = len(mean)
     with torch.no_grad():
@@ -84,12 +88,15 @@ def decompose(mean: Tensor) -> SparseSolution:
 
 
 class _Weights(torch.autograd.Function):
-    """Distances between points of a circle, that of each item from where its stretch begins to
-    where it ends. Where more ends coincide than ties of the mean keep together, least squares tell
-    how points move with the mean.
+    """Distances between points of a circle, from the start to the end of each item's interval.
 
-    points: ``(B, N + 1)``, numbers of the points where the first stretch begins and where all end.
-    left, right: ``(B, K)``, between which points the weights ``(B, K)`` are.
+    If more ends coincide than ties of the mean explain, least squares determine how points move
+    with the mean.
+
+    Attributes:
+        points: ``(B, N + 1)``, numbers of the points where the first interval begins and where all
+            end.
+        left, right: ``(B, K)``, the points between which the weights ``(B, K)`` are.
     """
 
     @staticmethod

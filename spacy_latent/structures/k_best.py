@@ -21,8 +21,7 @@ FAR = 1e3
 
 @dataclass(order=True)
 class _Candidate:
-    """The best structure of a subset of the structures: those that hold all of ``forced`` and
-    none of ``forbidden``."""
+    """Best structure among those that hold all of ``forced`` and no part of ``forbidden``."""
 
     cost: float
     order: int
@@ -32,12 +31,12 @@ class _Candidate:
 
 
 def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-    """The ``k`` best structures of each item, exact up to rounding in float64.
+    """Return the ``k`` best structures of each item, exact up to rounding in float64.
 
-    What is left of a subset of structures without its best one splits into subsets that agree with
-    it up to some part and differ there; the oracle finds the best of each, all of an item and all
-    items in one batch. A part is forbidden by −inf. It is forced by forbidding its rivals, where
-    ``structure.exclusive_axes`` names them, else by a bonus, see :func:`_bonuses`.
+    A subset of structures without its best one is split into subsets. Each agrees with the best one
+    up to some part and differs there. The oracle finds the best of each, for all subsets of an item
+    and all items in one batch. A part is forbidden by −inf. It is forced by forbidding its rivals
+    if ``structure.exclusive_axes`` names them, else by a bonus, see :func:`_bonuses`.
     """
     check_whole(f"{structure.name}.top_k", error=InvalidScores, k=k)
     batch, shape = scores.shape[0], scores.shape[1:]
@@ -89,12 +88,13 @@ def _split(
 
 
 def _bonuses(scores: np.ndarray) -> np.ndarray:
-    """Bonuses that force a part of an item with these scores ``(P,)``, the smallest first.
+    """Return bonuses that force a part of an item with scores ``(P,)``, the smallest first.
 
-    Whatever the bonus, a best structure that holds all forced parts is the best of those that do:
-    it is the same for all of these. Above the sum of all scores, it fails only where there is none;
-    but beside -1e30, the mask of many models, such a bonus leaves nothing of what other scores
-    differ by. So one is tried first that is above all scores but those far above the rest together.
+    If the best structure under a bonus holds all forced parts, it is the best among all structures
+    that hold them, whatever the bonus. A bonus above the sum of all scores fails only if there is
+    no such structure. But if a score is -1e30, the mask of many models, such a bonus absorbs the
+    differences between the other scores. So a smaller bonus is tried first. It exceeds the sum of
+    all scores except those of much larger size.
     """
     sizes = np.sort(np.abs(scores[np.isfinite(scores)]))
     with np.errstate(over="ignore"):
@@ -106,7 +106,7 @@ def _bonuses(scores: np.ndarray) -> np.ndarray:
 
 
 class _Solver:
-    """Batched calls of the oracle on scores where parts are forced and forbidden."""
+    """Batched calls of the oracle on scores with forced and forbidden parts."""
 
     def __init__(
         self, structure: Oracle, masked: Tensor, flat: np.ndarray, lengths: Tensor
@@ -162,7 +162,7 @@ class _Solver:
     def _changed(
         self, b: int, forced: tuple[int, ...], forbidden: tuple[int, ...], level: int
     ) -> np.ndarray:
-        """The scores of item b for the oracle, with the bonus of this level."""
+        """Return the scores of item b for the oracle, with the bonus of this level."""
         shape, exclusive = tuple(self.masked.shape[1:]), self.structure.exclusive_axes
         row = self.flat[b].copy()
         row[list(forbidden)] = -np.inf

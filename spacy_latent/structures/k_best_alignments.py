@@ -21,10 +21,13 @@ MATCHING: Moves = (
 def k_best_alignments(
     scores: np.ndarray, k: int, moves: Moves
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """The cells ``(C, 2)`` of the at most k best alignments, the best first, and their scores.
+    """Return the cells ``(C, 2)`` of the at most k best alignments, best first, and their scores.
 
-    scores: ``(n, m)`` float64, −inf where no cell may be. O(n·m·k log k), a diagonal of the grid at
-    a time: of n or m = 0 there is the empty alignment.
+    It takes O(n·m·k log k), a diagonal of the grid at a time. If n or m is 0, there is the empty
+    alignment.
+
+    Args:
+        scores: ``(n, m)`` float64, −inf at forbidden cells.
     """
     rows, columns = scores.shape
     if not scores.size:
@@ -69,7 +72,7 @@ def k_best_alignments(
 def _cells(
     came: list[list[np.ndarray]], row: int, column: int, state: int, slot: int, k: int, moves: Moves
 ) -> np.ndarray:
-    """The cells on the way back from a point, in a state, as the slot-th best there."""
+    """Return the cells on the way back from a point, in a state, as the slot-th best there."""
     cells = []
     while row or column:
         source, slot = divmod(int(came[row + column][state][row, slot]), k)

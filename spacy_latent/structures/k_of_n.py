@@ -1,4 +1,4 @@
-"""k of n items, or at most k: rationales, budgets."""
+"""Subsets of k of n items, or at most k: rationales, budgets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ FAR = 800.0
 
 
 class KOfN(ItemSet, CompiledStructure):
-    """Subsets of k items. Scores ``(B, N)``; lengths ``(B,)``. Where fewer than k items are there,
-    k is their number.
+    """Subsets of k items.
 
-    k: how many.
-    exactly: just k; else any number up to k, of which MAP takes those with scores above 0.
+    Scores are ``(B, N)``, lengths ``(B,)``. If there are fewer than k items, k is their number.
 
-    Sums are elementary symmetric polynomials, O(n·k) on logarithms; SparseMAP is the projection on
+    Sums are elementary symmetric polynomials, O(n·k) on logarithms. SparseMAP is the projection on
     the capped simplex, O(n log n), with subsets from systematic sampling as its support.
+
+    Args:
+        k: how many.
+        exactly: exactly k; else any number up to k, of which MAP takes those with scores above 0.
     """
 
     family: ClassVar[str] = FAMILY
@@ -73,8 +75,11 @@ class KOfN(ItemSet, CompiledStructure):
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Traces:
-        """The k highest of noisy scores in their order: one item after another, each from the
-        softmax of those that are left (Plackett 1975)."""
+        """Choose the k highest of noisy scores in their order.
+
+        This draws one item after another, each from the softmax of those that are left (Plackett
+        1975).
+        """
         if not self.exactly:
             return super()._sample_trace(scores, lengths, num_samples, generator)
         masked = self._mask(scores, self.part_mask(scores, lengths)).double()
@@ -87,11 +92,12 @@ class KOfN(ItemSet, CompiledStructure):
     def _in_order(
         self, masked: Tensor, lengths: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The k highest of ``masked`` ``(B, N)`` with each ``noise`` ``(K, B, N)``.
+        """Return the k highest of ``masked`` ``(B, N)`` with each ``noise`` ``(K, B, N)``.
 
-        RETURNS: z ``(K, B, N)``; the item of each step ``(K, B, steps)``, and which of them are
-        taken, ``(B, steps)``; the logarithm of the probability of each, and of the rates of all
-        that were left before it, both ``(K, B, steps)``.
+        Returns:
+            z ``(K, B, N)``; the item of each step ``(K, B, steps)``; a mask of the steps that are
+            taken, ``(B, steps)``; the log-probability of each choice, and the log of the summed
+            rates of all items that were left before it, both ``(K, B, steps)``.
         """
         count, room = len(noise), masked.shape[1]
         k = lengths.clamp(max=self.k)
@@ -128,7 +134,8 @@ class KOfN(ItemSet, CompiledStructure):
         log_probs = torch.where(taken, gains, 0.0).sum(1)
 
         def log_clocks() -> Tensor:
-            """Given the order: what is left over waits for all choices, others for their own."""
+            """Draw clocks given the order: items left over wait for all choices, others for
+            their own."""
             times = log_exponential(log_rates.detach()) - log_rates
             elapsed, running = torch.zeros_like(finite), torch.zeros_like(allowed)
             for step, present in enumerate(taken.T):
@@ -165,12 +172,13 @@ class KOfN(ItemSet, CompiledStructure):
         return less_highest(scores, parts, (0,))
 
     def _bring_near(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the same distribution, in float64 and none further than FAR from the k-th, and
-        what their log-partition lacks, ``(B,)``.
+        """Return scores of the same distribution, and the amount ``(B,)`` that their log-partition
+        lacks.
 
-        Where texts have fewer than k words that a mask of −1e30 leaves, as many of those that it
-        hides are chosen, and sums of such scores have no digits left to tell how many ways there
-        are to choose them.
+        The scores are in float64, and differ from the k-th by at most FAR.
+
+        If a mask of −1e30 leaves fewer than k words of a text, some masked words have to be chosen.
+        Sums of such scores have no digits left for the number of ways to choose them.
         """
         exact = scores.double()
         values = exact.detach()
@@ -205,7 +213,7 @@ class KOfN(ItemSet, CompiledStructure):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Exact; the last two arguments have no effect."""
+        """Return the exact solution; the last two arguments have no effect."""
         from spacy_latent.kernels.simplex import capped_simplex
 
         check_options(self, max_iter, tolerance)
