@@ -197,8 +197,11 @@ class Structure(Staged, ABC):
         return result
 
     def refuse_unrecorded(self, operation: str, scores: Tensor, lengths: Tensor) -> None:
-        """Raise LatentError for a value without a gradient, unless there is no part that it could
-        be of."""
+        """Refuse a value without a gradient.
+
+        Raises:
+            LatentError: the value has no gradient, although there are parts that could get one.
+        """
         if scores.numel() and bool(self.part_mask(scores, lengths.to(scores.device)).any()):
             raise LatentError(
                 f"{self.name}: {operation} gave a value that does not depend on the scores, by "
