@@ -1,4 +1,4 @@
-"""A bidirectional LSTM as the encoder of a scorer (Kiperwasser and Goldberg 2016)."""
+"""Bidirectional LSTM as the encoder of a scorer (Kiperwasser and Goldberg 2016)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class BiLstm(nn.Module):
-    """``(B, n, width)`` and lengths ``(B,)`` to ``(B, n, 2·hidden_width)``."""
+    """Encoder from ``(B, n, width)`` and lengths ``(B,)`` to ``(B, n, 2·hidden_width)``."""
 
     def __init__(self, width: int, hidden_width: int, layers: int) -> None:
         super().__init__()
@@ -33,10 +33,11 @@ class BiLstm(nn.Module):
 
 
 def build_bilstm_v1(hidden_width: int = 32, layers: int = 1) -> EncoderBuilder:
-    """An LSTM from the left and one from the right over each text.
+    """Return a builder of an LSTM from the left and one from the right over each text.
 
-    hidden_width: of each direction.
-    layers: number of LSTM layers.
+    Args:
+        hidden_width: of each direction.
+        layers: number of LSTM layers.
     """
     check_whole("BiLSTM", hidden_width=hidden_width, layers=layers)
     return partial(BiLstm, hidden_width=hidden_width, layers=layers)

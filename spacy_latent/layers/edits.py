@@ -23,10 +23,11 @@ MASK = 1e6
 
 @dataclass(frozen=True)
 class Edits:
-    """What is asked of the structures of B items.
+    """Interventions on the structures of B items.
 
-    forbidden, forced: of each item, places in its scores. temperature: scores are divided by it,
-    beside the layer's.
+    Attributes:
+        forbidden, forced: for each item, places in its scores.
+        temperature: divides the scores, in addition to the layer's.
     """
 
     forbidden: Sequence[Sequence[Index]] = field(default_factory=list)
@@ -39,12 +40,16 @@ class Edits:
 
 
 def edited(structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits) -> Tensor:
-    """Scores ``(B, *parts)`` by which the structures have all forced parts and no forbidden one, in
-    float64, since a forced part may outweigh all others.
+    """Return scores ``(B, *parts)`` whose structures have all forced parts and no forbidden one.
 
-    A part is forbidden by −inf. It is forced by forbidding its rivals where the structure has
-    ``exclusive_axes``, and binary trees those spans that cross it; else by what is added to its
-    score, more than all others together can weigh. Raises LatentError for a place that is no part.
+    They are in float64, since a forced part may outweigh all others.
+
+    A part is forbidden by −inf. It is forced by forbidding its rivals if the structure has
+    ``exclusive_axes``, and for binary trees the spans that cross it. Otherwise its score is
+    increased by more than all others together can weigh.
+
+    Raises:
+        LatentError: a place is no part.
     """
     if not edits.of_parts:
         return scores
@@ -112,7 +117,7 @@ def check_forced(best: Tensor, edits: Edits, name: str) -> None:
 
 @contextmanager
 def saying_what_is_left(name: str, edits: Edits | None) -> Iterator[None]:
-    """That the edits are why there is no structure, instead of the scores."""
+    """Report the edits, instead of the scores, as the reason why there is no structure."""
     try:
         yield
     except InfeasibleError:

@@ -13,13 +13,15 @@ from spacy_latent.layers.shared_structures import Merges
 
 
 class Recursion(torch.autograd.Function):
-    """States of all rows, ``(leaves + merges, d)``, round by round in one piece of memory; the
-    gradient computes each round again, so that nothing but the states is kept, and under the
-    autocast that there was then.
+    """States of all rows, ``(leaves + merges, d)``, computed round by round in one tensor.
 
-    merge: states of what halves make, ``(m, d)`` each. parameters: those that it has.
-    weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces, where what is
-        shared is of heads; or None.
+    The gradient computes each round again, under the same autocast, so only the states are kept.
+
+    Args:
+        merge: composes states of two halves, ``(m, d)`` each.
+        parameters: those of ``merge``.
+        weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces if subtrees
+            of heads are shared; or None.
     """
 
     @staticmethod
