@@ -50,7 +50,7 @@ class ArcLabeller(nn.Module):
 
     @property
     def learned(self) -> bool:
-        """Whether the labeller was trained: the first weights of positions are 0."""
+        """State of training: False while the weights of positions have their initial value, 0."""
         return bool(self.position.any())
 
     def grow(self, labels: int, behind: float) -> None:

@@ -215,9 +215,19 @@ class Report:
         at: Tensor,
         directions: Tensor,
     ) -> None:
-        """The gradient of ``function``, with the items first as ``at`` has them, along each of the
-        directions by differences, if those of both sides agree. Where they do not there is a kink,
-        and no gradient is the only one."""
+        """Assert that the gradient of ``function`` agrees with differences along each of the
+        directions.
+
+        Only items are checked whose differences on both sides agree. If they do not agree, there is
+        a kink, and several gradients are valid.
+
+        Args:
+            operation: Name of the operation.
+            where: Description of the point.
+            function: Function of a tensor with the items first, as in ``at``.
+            at: The point.
+            directions: Directions, each with the shape of ``at``.
+        """
         what = f"the gradient of {operation} by finite differences"
         leaf = at.clone().requires_grad_()
         with self.works(what, where):
