@@ -125,8 +125,8 @@ def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
         )
 
 
-# Of the tolerance, at which the search ends. A structure of the support that is not found yet has a
-# small weight and changes the mean little, but the gradient as much as any other.
+# Share of the tolerance at which the search ends. A structure of the support that is still missing
+# has a small weight. It changes the mean little, but the gradient as much as any other.
 SHARE_OF_TOLERANCE = 0.1
 
 
@@ -140,7 +140,7 @@ def least_gap(tolerance: float) -> float:
 
 # ------------------------------------------------------------------------------------ gradients
 
-# Of two calls of an oracle, among all that find a support.
+# Estimated share of two oracle calls among all calls that find a support.
 SHARE_OF_CALLS = 0.05
 
 
@@ -177,7 +177,7 @@ class Supports:
         largest = int(self.counts.max(initial=1))
         kept = self.weights[:, :largest].copy()
         kept[np.arange(largest) >= self.counts[:, None]] = 0.0
-        # A copy: the rooms are as large as max_iter allows, and mostly unused.
+        # A copy, since the arrays are as large as max_iter allows, and mostly unused.
         self.atoms, self.weights = self.atoms[:, :largest].copy(), kept
         order = np.argsort(-kept, axis=1, kind="stable")
         return np.take_along_axis(kept, order, 1), order
@@ -215,7 +215,7 @@ class Supports:
         Structures that tie with the support do not enter it.
         """
         result = np.zeros(self.means.shape)
-        # Nanoseconds of what is read: atoms, and the inverse.
+        # Nanoseconds for the data that is read: atoms, and the inverse.
         costs = self.counts * (1.0 * self.atoms.shape[2] + self.counts)
         inputs = (self.atoms, self.counts, self.inverses, self.offsets)
         spread(kernel.pull_back_weights, costs, (*inputs, of_weights, result))
@@ -231,7 +231,7 @@ def _asking(
     def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         batch = len(lengths)
         given = gradients.reshape(2 * batch, *shape)
-        # Without a copy, which takes as long as some oracles do, of a batch with all its items.
+        # No copy for a batch with all its items: a copy takes as long as some oracles do.
         own = given if len(which) == batch else given[np.concatenate([which, which + batch])]
         index = torch.as_tensor(which, device=lengths.device).repeat(2)
         found = structure._best_parts(torch.from_numpy(own).to(device), lengths[index])
@@ -274,7 +274,7 @@ class _ActiveSet(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, solve: Callable[[Tensor], Supports], state: list[Any]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        # Gradients that are not there would come down from a GPU as zeros.
+        # Missing gradients would be copied from a GPU as zeros.
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(scores)
         supports = solve(scores)
@@ -287,7 +287,7 @@ class _ActiveSet(torch.autograd.Function):
         ]
         state.extend((supports, order, found[1]))
         if scores.device.type != "cpu":
-            # Nobody may write to several views that one function gives.
+            # torch forbids in-place changes of several views that one function returns.
             found = [part.clone() for part in send_together(found, scores.device)]
         mean, shares, gap = found
         ctx.mark_non_differentiable(gap)
@@ -439,7 +439,7 @@ def _solve_by_map(
         items = np.flatnonzero(~finite).tolist()
         raise InvalidScores(not_finite_message(structure.name, items))
     if structure.exclusive_axes and masked.numel():
-        # Each structure has one part of these. What they have in common would cost digits.
+        # Each structure has one part of these. A common offset would cost digits.
         top = masked.amax([1 + axis for axis in structure.exclusive_axes], keepdim=True)
         masked = masked - top.masked_fill(top.isneginf(), 0.0)
         flat = masked.flatten(1).cpu().numpy()

@@ -18,25 +18,26 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.encoded_graph import EncodedGraph
 from spacy_latent.structures.faces import Faces
 
-# Calls of a structure's oracle in an iteration: while copies are far apart it is not worth much to
-# know them exactly, and supports stay from one iteration to the next.
+# Calls of a structure's oracle in an iteration. While copies differ much it is not worth much to
+# know them exactly, and supports are kept for the next iteration.
 ROUNDS = 10
-# The least of those before the first iteration, and in an attempt to finish, which may take as many
-# as there are iterations: a structure that is missing from a support is missing from its face.
+# Smallest bound on these calls before the first iteration, and in an attempt to finish. The bound
+# may be as large as the number of iterations: a structure that is missing from a support is missing
+# from its face.
 FINISHING_ROUNDS = 200
-# Iterations between two attempts to finish, the first number growing by the second's factor.
+# Iterations before the first attempt to finish, and the factor by which the number grows.
 FIRST_ATTEMPT, LATER_ATTEMPTS = 10, 1.5
 # Steps of conjugate gradients in an attempt. Near the solution few are needed.
 TRIAL_STEPS = 60
 # Steps of conjugate gradients without progress before they end.
 STALLED = 25
-# Faces meet where points on them are this near.
+# Faces meet if points on them differ by at most this.
 MEETING = 1e-7
-# Penalties change by this factor, where residuals differ by more than its square.
+# Penalties change by this factor if residuals differ by more than its square.
 PENALTY_FACTOR = 2.0
-# Scores beyond are taken for it: float64 has no room left there for the quadratic term.
+# Scores are clipped to this: beyond it float64 has no digits left for the quadratic term.
 LARGEST_SCORE = 1e8
-# Conjugate gradients make no step along a direction whose image is rounding.
+# Conjugate gradients make no step along a direction whose image is only rounding.
 FLAT = 1e-15
 
 
@@ -122,8 +123,9 @@ class Problem:
         self.inverses = np.zeros((len(structures), room, room))
         self.row_sums = np.zeros((len(structures), room))
         self.weights = np.zeros((len(structures), room))
-        # The gap is a difference of sums of parts that may be as large as the scores. No more than
-        # its rounding is left: in the Jacobian a structure of little weight counts as any other.
+        # The gap is a difference of sums of parts that may be as large as the scores. It must reach
+        # the size of their rounding: in the Jacobian, a structure of small weight counts as any
+        # other.
         largest = np.zeros(self.batch)
         np.maximum.at(largest, self.item, np.abs(self.target))
         self.tolerances = 1e-15 * (1.0 + largest[self.factor_item]) * np.sqrt(1.0 + sizes)
@@ -277,8 +279,8 @@ class Problem:
         """
         live = np.ones(self.batch, dtype=np.bool_)
         self.penalty = penalty = np.ones(self.batch)
-        # Disjoint factors alone are solved by their projections. Where there are others, which
-        # these satisfy as well, the first iteration finds nothing to do.
+        # Disjoint factors alone are solved by their projections. If the projections also satisfy
+        # all other factors, the first iteration has nothing to do.
         points = np.where(self.edge_allowed, self.target[self.part], -np.inf)
         finishing = max(FINISHING_ROUNDS, max_iter)
         self.project(points, live, finishing)
@@ -322,7 +324,7 @@ class Problem:
                 mean = np.where(worse[self.item], kept[0], mean)
                 duals = np.where(worse[self.edge_item], kept[1], duals)
                 self.residual = np.where(worse, kept[2], self.residual)
-                # Faces are those of the kept point only after another iteration.
+                # Faces belong to the kept point only after another iteration.
                 attempt = iteration + 1
                 if not (exists & ~worse).any():
                     attempt = int(iteration * LATER_ATTEMPTS)
@@ -390,7 +392,8 @@ class Problem:
         structures that tie with them, see :class:`~spacy_latent.structures.faces.Faces`.
         """
         kept = self.atoms, self.supports, self.inverses, self.row_sums
-        # What one gradient asks for is nothing to the next: the same is to be found again.
+        # Restored afterwards, so that the structures added for one gradient do not affect the next,
+        # and the same call gives the same result.
         self.atoms, self.supports, self.inverses, self.row_sums = (part.copy() for part in kept)
         try:
             return self._fit_on_faces(upstream)
@@ -398,7 +401,7 @@ class Problem:
             self.atoms, self.supports, self.inverses, self.row_sums = kept
 
     def _fit_on_faces(self, upstream: np.ndarray) -> np.ndarray:
-        # In exact arithmetic as many steps as dimensions of the largest item would do.
+        # In exact arithmetic, the number of dimensions of the largest item would suffice.
         most = 4 * int(np.bincount(self.edge_item, minlength=1).max(initial=0)) + 10
         everything = np.ones(self.batch, dtype=np.bool_)
         left, goals = np.where(self.allowed, upstream, 0.0), np.zeros(len(self.part))
@@ -406,7 +409,7 @@ class Problem:
         while True:
             found, normals, _ = self._fit(left, goals, everything, most)
             before = int(faces.counts.sum())
-            # What a face says nothing of has to be the same along all structures that tie.
+            # Components that a face does not determine must be equal for all structures that tie.
             faces.pull_back(normals[: self.border])
             self.atoms, self.inverses = faces.atoms, faces.inverses
             assert faces.row_sums is not None
@@ -420,7 +423,7 @@ class Problem:
         strength = self.penalty[self.edge_item[:border]]
         return Faces(
             self.starts,
-            # As the multipliers are, whatever the penalty.
+            # In the scale of the multipliers, whatever the penalty.
             self.gradients[:border] * strength,
             self.atoms,
             self.supports,
@@ -464,7 +467,7 @@ class Problem:
         power = self._per_item(slope * slope)
         best, stalled = power, np.zeros(self.batch, dtype=np.int64)
         for _ in range(steps):
-            # What is left then is rounding, in the end of the inverses.
+            # Below this the remainder is rounding, ultimately of the inverses.
             busy = live & (power > 1e-26) & (stalled < STALLED)
             if not busy.any():
                 break
@@ -503,7 +506,7 @@ class _Oracle:
         self.shape = tuple(np.max(shapes, axis=0).tolist())
         size = int(np.prod(self.shape))
         widest = max(len(own) for own in slots)
-        # Padding goes from a score of −inf to a place after the last.
+        # Padding reads a score of −inf and writes to a place after the last.
         self.edges = np.full((len(factors), widest), dummy)
         self.slots = np.full((len(factors), widest), size)
         self.local = np.full((len(factors), size), -1, dtype=np.int32)

@@ -92,13 +92,13 @@ def _rounds(
     if single_root and size > 1:
         roots = torch.zeros_like(allowed)
         roots[:, 0] = allowed[:, 0] & _reaches_all(allowed, waiting)
-        # Of the root alone: all arcs from node 0 are into one node.
+        # The choice is for the root alone: all arcs from node 0 lead into one node.
         first = _choose(scores, roots, torch.ones_like(index), rows, index)
         _check(first, waiting.any(1)[:, None] & (index == 1), rows, raise_infeasible)
         found.append(first)
         waiting = waiting & (index != first.modifiers[:, 1:2])
         allowed = allowed & (index > 0)[:, :, None]
-    # Once at least, for a gradient of nothing.
+    # At least one round, so that an empty batch has a gradient, too.
     while len(rows) or not found:
         apart = nodes[:, :, None] != nodes[:, None, :]
         arcs = allowed & apart & waiting[:, None]
@@ -120,7 +120,7 @@ def _choose(scores: Tensor, arcs: Tensor, nodes: Tensor, rows: Tensor, index: Te
 
     The token is drawn first, by the sum of the rates into it, and then its head.
     """
-    # Relative to the largest, which is no part of the gradient.
+    # Relative to the largest rate, which is not part of the gradient.
     fixed = scores.detach()
     peak = _largest(fixed.masked_fill(~arcs, -torch.inf).amax(1), nodes)
     peak = peak.masked_fill(peak.isneginf(), 0.0)
@@ -128,7 +128,7 @@ def _choose(scores: Tensor, arcs: Tensor, nodes: Tensor, rows: Tensor, index: Te
     into = rates.sum(1)
     total = torch.zeros_like(peak).scatter_add(1, nodes, into)
     log_rates = torch.where(total > 0, total, 1.0).log() + peak
-    # Of clocks with these rates the first.
+    # The first of the clocks with these rates.
     times = log_exponential(peak) - into.detach().log()
     top = _largest(-times, nodes)
     wins = (-times == top.gather(1, nodes)) & (into > 0)
@@ -164,7 +164,7 @@ def _cycles(above: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         the nodes on a cycle. Both are ``(R, N)``.
     """
     end, first = above, index
-    # By steps that double, until each has gone further than there are nodes.
+    # Steps of doubling length, until each has passed more nodes than there are.
     for _ in range(max(above.shape[1] - 1, 1).bit_length()):
         first = torch.minimum(first, first.gather(1, end))
         end = end.gather(1, end)

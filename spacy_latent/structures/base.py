@@ -121,7 +121,7 @@ class Structure(Staged, ABC):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in settings)})"
 
     def _settings(self) -> dict[str, Any]:
-        # Without what follows from the settings.
+        # Derived attributes are no settings.
         derived = ("stages", "tractable", "exclusive_axes", "incomparable")
         return {name: value for name, value in vars(self).items() if name not in derived}
 
@@ -147,7 +147,7 @@ class Structure(Staged, ABC):
 
         SparseMAP calls this repeatedly. It does not write to the scores.
         """
-        # Those given are still needed.
+        # A copy, since :meth:`_map` may write to the scores, which are still needed.
         best = self._map(scores.clone(), lengths)
         self._check_best(best, scores)
         rows = best.flatten(1).cpu().numpy()
@@ -289,7 +289,7 @@ class Structure(Staged, ABC):
                 return
             wrong = gradient.isnan()
             if bool(wrong.any()) and bool((wrong & self.part_mask(known, sizes)).any()):
-                # If it is not that of what comes after, it raises the error.
+                # Raises the error unless the NaN comes from a later operation.
                 self._marginals(known, lengths)
 
         scores.register_hook(look)
@@ -327,7 +327,7 @@ class Structure(Staged, ABC):
         p, q = _in_float64(scores), _in_float64(other)
         crossed = self._cross_entropy(p, q, lengths)
         difference = crossed - self._cross_entropy(p, p, lengths)
-        # What rounding leaves below 0 has a gradient all the same.
+        # Values below 0 by rounding become 0, but keep their gradient.
         difference = difference + (-difference).detach().clamp_min(0.0)
         return torch.where(crossed.isposinf(), torch.inf, difference).to(other.dtype)
 
@@ -385,7 +385,7 @@ class Structure(Staged, ABC):
         return self, given
 
     def _looks_far(self, scores: Tensor) -> bool:
-        # Not asked on a GPU, which would have to be waited for.
+        # Not checked on a GPU, since this would wait for it.
         return not scores.is_cuda and looks_far(scores)
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -471,7 +471,7 @@ class Structure(Staged, ABC):
         self._check_structures(z, scores)
         total = self._total(z, scores, lengths)
         if total.is_cuda:
-            # Not asked there, which would have to be waited for.
+            # Not checked on a GPU, since this would wait for it.
             return total
         wrong = ~(total.detach() < torch.inf)
         return refuse(total, wrong.view(-1, scores.shape[0]).any(0), NOT_FINITE, self.name)
@@ -616,7 +616,7 @@ class Structure(Staged, ABC):
             except InfeasibleError as error:
                 if not error.items:
                     raise
-                # Of these items the set is empty.
+                # The set of these items is empty.
                 rows = _without(rows, error.items)
                 continue
             found[rows] = (best == own).flatten(1).all(1)
@@ -660,11 +660,11 @@ class Structure(Staged, ABC):
             raise InvalidScores(
                 f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.{mask}"
             )
-        # Before anything is done with them: torch can do nothing with unsigned ones of NumPy.
+        # Converted first, since torch has no operations for unsigned types of NumPy.
         lengths = lengths.to(torch.int64)
         if type(self).part_mask is Structure.part_mask:
             lengths = self.check_room(lengths, *scores.shape[1:])
-        # Half precision and less.
+        # Half precision or less.
         if scores.element_size() < 4:
             scores = scores.float()
         return scores, lengths

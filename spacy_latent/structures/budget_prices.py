@@ -43,21 +43,21 @@ from spacy_latent.structures.active_set import Supports
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.tree_sparsemap import supports_of_trees
 
-# What budgets are held to, and how near SparseMAP's means are to their optimum; and the former over
-# the range of the scores, as rounding grows with it.
+# Tolerance of budgets, and distance of SparseMAP's means from their optimum; and the former over
+# the range of the scores, since rounding grows with it.
 PRECISION, OF_RANGE = 1e-9, 1e-15
-# Differences between the scores of a word's heads at which they are cut off at first: that takes a
-# tenth of the time, and is the solution where nobody takes such a head.
+# Difference from the highest score of a word's heads at which scores are clipped first. This takes
+# a tenth of the time, and is exact if no tree takes a clipped head.
 FAR = 1e4
-# Bound on the calls of the tree's oracle at one price. Few words have as large a support.
+# Bound on the calls of the tree's oracle at one price. Few items have as large a support.
 CALLS = 2000
-# Duality gap that rounding leaves, of a word with scores of some size.
+# Duality gap of the size of rounding, per word and per size of the scores.
 LARGEST_GAP = 1e-12
-# A change of a word's number of modifiers that is rounding, over the largest change of an arc.
+# Change of a word's number of modifiers that is only rounding, over the largest change of an arc.
 CHANGED = 1e-9
-# By how much prices are moved to see whether others do as well.
+# Shift of prices that tests whether other structures tie.
 SHIFT = 1e-4
-# By how much the fraction of a step that is tried first may exceed the last one that led on.
+# Bound on the growth of the first trial step, over the last successful one.
 LONGER = 8.0
 
 
@@ -103,7 +103,7 @@ class Found(NamedTuple):
     infeasible: bool
 
 
-# Asks for the solution of scores from which prices were subtracted.
+# Requests solutions of scores from which prices were subtracted.
 Search = Generator[np.ndarray, Answer, Found]
 
 
@@ -129,7 +129,7 @@ def _find_prices(
     A residual within the tolerance is accepted if further steps do not improve it.
     """
     finite = np.where(np.isfinite(scores[:, 1:]), scores[:, 1:], 0.0)
-    # No prices leave less than an average is worth.
+    # No prices reduce the value below this average.
     least = (np.minimum(finite.min(0), 0.0) - 0.5).sum()
     answer = yield _less(scores, prices)
     value, fraction = answer.worth + budget * prices.sum(), 1.0
@@ -402,7 +402,8 @@ def _pull_back(
     used_up[:, 0] = False
     free = without_budgets(upstream)
     result = free.copy()
-    # For each item, the words that are held, and the gradients of the numbers of their modifiers.
+    # For each item, words with an exhausted budget, and gradients of the numbers of their
+    # modifiers.
     held: list[list[int]] = [[] for _ in result]
     moved: list[list[np.ndarray]] = [[] for _ in result]
     while True:

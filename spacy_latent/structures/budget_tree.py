@@ -43,10 +43,10 @@ MOST_CALLS = 5_000
 DIVE_CALLS_PER_WORD = 4
 # Steps of the subgradient method for the bound at one node of the search.
 BOUND_STEPS = 30
-# ADMM takes more and cheaper steps than an active set does; that of a budget has to end with a tree
-# among some hundreds, where scores are small.
+# ADMM takes more and cheaper steps than an active set does. If scores are small, the projection on
+# the trees needs some hundreds of them in the support.
 ITERATIONS_PER_CALL = 10
-# Of a solution over all trees that was not given up, over the largest score: the support has some
+# Largest gap, over the largest score, of a complete solution over all trees. The support has some
 # hundred trees, whose weights are sums of as many numbers.
 LARGEST_GAP = 1e-8
 
@@ -157,7 +157,8 @@ class BudgetTree(DependencyTree):
         solution = point_solution(mean, residual, iterations, self.name)
         return solution.cast(scores.dtype).sent(scores.device)
 
-    # Each RETURNS which items it solved; of these the mean, the residual and the iterations.
+    # Each of these methods returns the items that it solved, and their mean, residual and
+    # iterations.
 
     def _by_prices(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
@@ -187,7 +188,7 @@ class BudgetTree(DependencyTree):
         options = (self.max_modifiers, steps, tolerance)
         mean, gap = average_of_trees(self.tree, scores, lengths, *options)
         within = (mean.detach()[:, 1:].sum(2) <= self.max_modifiers + tolerance).all(1)
-        # What was given up is left; of what was found, rounding leaves a gap.
+        # Items that were given up are not solved. Rounding leaves a gap for those that were solved.
         largest = scores.detach().masked_fill(scores.isinf(), 0.0).abs().amax((1, 2))
         exact = gap <= LARGEST_GAP * largest.clamp_min(1.0)
         solved = (within & exact).nonzero().flatten()
@@ -268,8 +269,8 @@ class BudgetTree(DependencyTree):
         """
         mask = self.part_mask(scores[None], torch.tensor([n], device="cpu"))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
-        # Each word has one head: what all heads of a word have in common counts for nothing, and
-        # takes the digits of sums, which tell what is best.
+        # Each word has one head. So a common offset of all its heads has no effect, and would take
+        # digits of sums that decide the best tree.
         highest = open_scores.max(0)
         highest = np.where(np.isfinite(highest), highest, 0.0)
         open_scores, level = open_scores - highest, highest.sum()
@@ -291,7 +292,8 @@ class BudgetTree(DependencyTree):
                 break
             bound, branch = -negative_bound, None
             for step in range(BOUND_STEPS):
-                # Without prices first: a tree within the budgets is then the best of the node.
+                # The first step has no prices: a tree within the budgets is then the best of the
+                # node.
                 paid = np.zeros(n) if step == 0 else prices
                 calls += 1
                 if calls > MOST_CALLS:

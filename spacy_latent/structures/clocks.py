@@ -24,7 +24,7 @@ def log_exponential(like: Tensor) -> Tensor:
     They are drawn by torch's default generator on the CPU.
     """
     own = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
-    # It may round to 0.
+    # The number may round to 0.
     return send(own.exponential_().clamp_min(torch.finfo(like.dtype).tiny).log(), like.device)
 
 

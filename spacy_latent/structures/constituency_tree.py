@@ -86,7 +86,8 @@ class ConstituencyTree(CompiledStructure):
         batch, size = found.shape[0], scores.shape[1]
         word = torch.arange(size, device=scores.device)
         first, last = found.long().unbind(-1)
-        # Those for none go to one more place. Not by their number, which only the numbers tell.
+        # Padding is written to an additional place. A mask by the number of spans would depend on
+        # values, which tracing does not know.
         place = torch.where(first >= 0, first * size + last, size * size)
         z = scores.new_zeros((batch, size * size + 1)).scatter_(1, place, 1.0)
         spans = z[:, :-1].view(batch, size, size)

@@ -107,7 +107,7 @@ class DependencyTree(CompiledStructure):
             return (found[:, None, :] == head[:, None]).to(scores.dtype)
         from spacy_latent.kernels.arborescence import mark_arcs
 
-        # Not by torch, whose threads would spin on, on the core that the next kernel needs.
+        # Not by torch: its threads would keep the core busy that the next kernel needs.
         z = torch.zeros(0, dtype=scores.dtype, device="cpu").numpy()
         z = np.zeros((found.shape[0], *scores.shape[1:]), dtype=z.dtype)
         mark_arcs(found.cpu().numpy(), z)

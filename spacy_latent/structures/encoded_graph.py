@@ -71,7 +71,7 @@ class StructureFactor:
             torch.tensor([self.length], device="cpu"),
         )
         try:
-            # A kernel writes beyond the end of what has no room for the length.
+            # A kernel would write beyond the end of an array that is too small for the length.
             structure.check(given, sizes)
         except InvalidScores as error:
             raise LatentError(
@@ -128,7 +128,7 @@ class EncodedGraph:
         for own in members:
             if len(np.unique(own)) < len(own):
                 raise LatentError("ItemGraph: a structure's parts repeat; name each once.")
-        # Disjoint factors, which together start the solver; see there.
+        # Disjoint factors, whose projections together start the solver.
         claimed = np.zeros(int(np.prod(self.shape)), dtype=np.bool_)
         self.owned = np.zeros(len(self.edges), dtype=np.bool_)
         start = 0

@@ -14,11 +14,12 @@ from spacy_latent.kernels import faces as kernel
 from spacy_latent.kernels.active_set import row_room
 from spacy_latent.kernels.pool import spread
 
-# The best structures of some items, which are given by their numbers, under two gradients of each,
-# ``(2, flat)``: ``(2, items, W)`` int32, parts counted from the item's first, padded with −1.
+# Function that returns the best structures of some items, given by their numbers, under two
+# gradients of each, ``(2, flat)``. The result is ``(2, items, W)`` int32, parts counted from the
+# item's first, padded with −1.
 Ask = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-# Room that is made at a time.
+# Number of places by which arrays grow.
 SPARE = 32
 
 
@@ -73,7 +74,7 @@ class Faces:
         def survey(which: np.ndarray) -> None:
             packed = self.row_sums is None
             strides = self.counts if packed else np.full(size, self.inverses.shape[2])
-            # Nanoseconds of what is read.
+            # Nanoseconds for the data that is read.
             counts = self.counts[which].astype(np.float64)
             costs = counts * (4.0 * self.atoms.shape[2] + counts)
             known = (which, self.starts, self.residuals, upstream, self.atoms, self.counts)
@@ -97,12 +98,12 @@ class Faces:
                 items = (self.starts, self.residuals, levels, ties, sizes, reaches)
                 state = (self.atoms, self.counts, self.inverses, self.row_sums)
                 kernel.take(which, candidates, *items, *state, pulled, left, steps)
-            # Where none that ties lies further along what is left than the support, nor further
-            # against it, nothing is.
+            # The search ends if no structure that ties lies further along the remainder than the
+            # support, in either direction.
             grown = (self.counts > before) & (self.counts < given + self.most) & (steps > 0.0)
             which = np.flatnonzero(grown)
         if self.row_sums is not None:
-            # Again, without the rounding of many small steps.
+            # Repeated without the rounding errors of many small steps.
             survey(np.flatnonzero(self.counts > given))
         return pulled
 

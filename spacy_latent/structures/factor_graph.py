@@ -34,7 +34,7 @@ from spacy_latent.structures.results import TopK
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or one of the structures alone"
 # ADMM takes more and cheaper steps than an active set does.
 ITERATIONS_PER_CALL = 10
-# How many of the best members of the first structure are looked through for one of the whole set.
+# Numbers of best members of the first structure among which a member of the whole set is searched.
 TRIED = (1, 16, 128, 1024)
 
 
@@ -235,7 +235,7 @@ class FactorGraph(Structure):
             some = inside.any(0)
             place = inside.int().argmax(0)
             result[left[some]] = best.z[place[some], some.nonzero().flatten()]
-            # Without a member among fewer than k, there is none.
+            # With fewer than k structures in all, and no member among them, there is no member.
             ended = ~some & ~known.all(0)
             impossible += left[ended].tolist()
             left = left[~some & ~ended]
@@ -263,7 +263,7 @@ class FactorGraph(Structure):
             try:
                 return self.first.top_k(scores[left], lengths[left.to(lengths.device)], k), left
             except InfeasibleError as error:
-                # A structure of one's own may name one after the other.
+                # A user's structure may name one item after the other.
                 if not error.items:
                     raise
                 impossible += left[error.items].tolist()
@@ -293,7 +293,8 @@ class FactorGraph(Structure):
         return self.first.encode(gold, length)
 
 
-# A config is filled in before its blocks are made, and blocks in a dict are then still dicts.
+# Arguments are Any: a config is filled in before its blocks are made, and blocks in a dict are then
+# still dicts.
 def build_factor_graph_v1(
     structures: dict[str, Any], constraints: dict[str, Any] | None = None
 ) -> FactorGraph:

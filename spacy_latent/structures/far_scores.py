@@ -21,19 +21,19 @@ from spacy_latent.errors import InvalidScores, too_large_message
 from spacy_latent.kernels.tracing import is_transformed
 from spacy_latent.kernels.transfers import fetch
 
-# Of scores whose total is this for each part, seven digits after the point are left at most.
+# A total of this size for each part leaves at most seven digits after the point.
 LARGE = 1e9
-# In sums of scores below this at least seven digits after the point are right.
+# Sums of scores below this have at least seven correct digits after the point.
 FAR = 1e6
-# exp of −this is nothing.
+# exp of the negative of this is 0 in float64.
 NOTHING = 800.0
 # Beyond this, sums of scores overflow.
 LARGEST = 1e300
-# How often one mask may have been added to another.
+# Bound on the number of masks that may have been added to one score.
 MOST_MASKS = 64
-# Of a sum, as a share of what it is of: what is below comes from rounding.
+# Share of the summed sizes below which a sum is only rounding.
 ROUNDING = 1e-12
-# What is further from 0 and 1 is no sure probability.
+# A probability that differs by more from 0 and 1 is not sure.
 UNSURE = 1e-6
 
 
@@ -161,7 +161,7 @@ def looks_far(scores: Tensor) -> bool:
     try:
         values = fetch(scores).numpy().reshape(-1)
     except RuntimeError:
-        # As tensors have that are only shapes.
+        # Tensors without values, such as those on the meta device, raise this.
         return False
     return bool(holds_beyond(values, values.dtype.type(FAR)))
 
@@ -187,7 +187,7 @@ def brought_near(
         return None
     inside = inside & far
     levelled = level(known)
-    # What is less than that would be lost beside a mask, and need not be taken off.
+    # A smaller offset would be lost in the sum with a mask, and need not be subtracted.
     common = torch.where(inside & ((known - levelled).abs() > FAR), levelled, known)
     size = common.abs()
     masked = inside & (size > FAR)
@@ -195,11 +195,11 @@ def brought_near(
     step = torch.where(step.isfinite(), step, 1.0)
     times = torch.where(masked, (size / step).round(), 0.0)
     rest = torch.where(masked, size - times * step, common)
-    # Of a mask twice or more: its sum was rounded.
+    # A mask that was added twice or more has a rounded sum.
     rounded = masked & (rest.abs() > FAR) & (rest.abs() <= 4 * torch.finfo(size.dtype).eps * size)
     rest = torch.where(rounded, 0.0, rest)
     spread = _largest(rest, inside, axes)
-    # By so much the totals of structures may differ, and there are as many of them, without masks.
+    # Bound on the differences of structures without masks, and on the log of their number.
     others = most * (2 * spread + math.log(max(scores[:1].numel(), 2)))
     place = NOTHING + others
     told = (spread <= FAR) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
@@ -236,13 +236,14 @@ def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, mo
             uses = structure._expected_uses(scores, lengths)
             size = (uses.flatten(1) * sizes).sum(1)
         except InvalidScores:
-            # Marginals cannot be told, but where one structure is far above others, samples.
+            # Marginals cannot be computed, but samples can, if one structure is much better than
+            # others.
             size = most * sizes.amax(1)
         unsure = unsure & ~(size <= LARGE * most)
         lost = torch.where(unsure, ROUNDING * size, 0.0)
         if not bool(unsure.any()):
             return lost
-        # So divided, what rounding could change is no longer told apart.
+        # After this division, differences that rounding could change are too small to matter.
         divisor = torch.where(unsure, lost, 1.0)
         cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
         own, divided = structure._with_given(cooled, scores)

@@ -120,7 +120,8 @@ def structured_loss(
             raise LatentError(
                 "structured_loss: the loss 'perturbed' needs noise (K, B, *parts) with K >= 1."
             )
-        # Of gold under the same noise, whose mean is that of gold: never negative, less variance.
+        # The gold score has the same noise, which is 0 on average. So the loss is never negative,
+        # with less variance.
         gains = [
             _maximum(structure, noisy, lengths) - exact_potential(structure, gold, noisy, lengths)
             for noisy in exact + noise

@@ -11,10 +11,10 @@ from torch import Tensor
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 
-# By how much a sum of the shares of some items may miss the whole number that it should be. Means
-# are given in float64 for its sake: what float32 rounds off 5,000 of them is far more.
+# Largest error of a sum of shares that should be whole. Means are given in float64 for this reason:
+# float32 has much larger rounding errors for 5,000 of them.
 ROUNDING = 1e-9
-# Weights of subsets that are no larger are rounding.
+# Weights of subsets up to this are only rounding.
 LEAST = 1e-12
 
 
@@ -53,27 +53,28 @@ def decompose(mean: Tensor) -> SparseSolution:
     batch = len(mean)
     with torch.no_grad():
         ends = mean.cumsum(1)
-        # Where a sum should be whole, rounding must not open a sliver at either side of it: its
-        # subset would be one too large or too small.
+        # If a sum should be whole, rounding must not leave a tiny interval on either side of it:
+        # its subset would be one too large or too small.
         ends = torch.where((ends - ends.round()).abs() < ROUNDING, ends.round(), ends)
         nothing = ends.new_zeros(batch, 1)
         knots = torch.cat([nothing, ends - ends.floor(), nothing + 1.0], 1)
         knots, place = knots.sort(1)
         weights = knots[:, 1:] - knots[:, :-1]
         order = weights.argsort(dim=1, descending=True, stable=True)
-        # Most of the knots of a sparse mean are the same.
+        # Most of the knots of a sparse mean coincide.
         count = max(int((weights > LEAST).sum(1).max()), 1) if weights.numel() else 1
         order = order[:, :count]
         offsets = ((knots[:, 1:] + knots[:, :-1]) / 2).gather(1, order)
         begins = torch.cat([nothing, ends[:, :-1]], 1)[:, : ends.shape[1]]
-        # Numbers of the form u + whole, below a point: how many a stretch holds.
+        # Numbers of the form u + integer below a point. Their difference is the number in an
+        # interval.
         below = (ends[:, None] - offsets[:, :, None]).ceil()
         above = (begins[:, None] - offsets[:, :, None]).ceil()
         atoms = (below - above).clamp(0, 1)
         picked = weights.gather(1, order)
         picked = torch.where(picked > LEAST, picked, 0.0)
         chosen = torch.where(picked[:, :, None] > 0, atoms, 0.0).transpose(0, 1)
-        # Which knots coincide; an offset of 1 is one of 0.
+        # Number of the point of each knot; an offset of 1 is the same as 0.
         point = torch.nn.functional.pad((weights > LEAST).long(), (1, 0)).cumsum(1)
         point = torch.where(point == point[:, -1:], 0, point)
         points = torch.zeros_like(point).scatter(1, place, point)[:, :-1]
@@ -121,7 +122,7 @@ class _Weights(torch.autograd.Function):
         known = nothing.scatter(1, points, 1.0)
         at = torch.nn.functional.one_hot(points, count).to(given)
         stretches = at[:, 1:] - at[:, :-1]
-        # Only distances between points count: what all have in common is set to 0.
+        # Only distances between points count: a common offset is set to 0.
         normal = stretches.mT @ stretches + known[:, :, None] * known[:, None]
         normal = normal + torch.diag_embed(1.0 - known)
         moved = torch.linalg.solve(normal, of_points)

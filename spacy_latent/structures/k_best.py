@@ -13,9 +13,9 @@ from spacy_latent.errors import InfeasibleError, InvalidScores, check_whole
 from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import TopK
 
-# Scores of at most this many parts are copied for one call of the oracle.
+# Largest number of scores that are copied for one call of the oracle.
 CALL_PARTS = 1 << 23
-# A score so many times above all smaller ones together gets a bonus of its own.
+# A score that exceeds the sum of all smaller ones by this factor gets a bonus of its own.
 FAR = 1e3
 
 
@@ -78,7 +78,7 @@ def _split(
         subsets.append((tuple(kept), (*absent, part)))
         kept.append(part)
     if not (structure.exclusive_axes or structure.incomparable):
-        # Another structure may hold all of these parts and more.
+        # Another structure may be a proper superset.
         chosen = set(best.parts.tolist())
         for part in np.flatnonzero(scores > -np.inf).tolist():
             if part not in chosen and part not in forbidden:
@@ -101,7 +101,7 @@ def _bonuses(scores: np.ndarray) -> np.ndarray:
         sums = 1.0 + np.concatenate([[0.0], np.cumsum(sizes)])
     far = 1 + np.flatnonzero(sizes[1:] > FAR * sums[1:-1])
     bonuses = 2.0 * sums[[*far, len(sizes)]]
-    # Scores near the largest number there is: what is above all of them must still be a number.
+    # For scores near the largest number in float64, the bonus must still be a number.
     return np.minimum(bonuses, np.finfo(np.float64).max / (4 + 2 * len(scores)))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-# Of the two states of matching, "rows" may still pass rows of the first text, as in
-# :mod:`spacy_latent.kernels.monotone_alignment`: so no alignment is met twice. Paths have the
-# first alone.
+# States of matching. In "rows", rows of the first text may still be skipped, as in
+# :mod:`spacy_latent.kernels.monotone_alignment`. So no alignment is found twice. Paths have this
+# state alone.
 ROWS, COLUMNS = 0, 1
-# For each state what leads to a point of the grid: the state before, the rows and the columns that
-# are passed, and whether this takes the cell between.
+# For each state, the moves that lead to a point of the grid: the state before, the numbers of rows
+# and columns that are passed, and whether the move takes the cell between.
 Moves = tuple[tuple[tuple[int, int, int, bool], ...], ...]
 WARPING: Moves = (((ROWS, 1, 0, True), (ROWS, 0, 1, True), (ROWS, 1, 1, True)),)
 MATCHING: Moves = (
@@ -37,7 +37,7 @@ def k_best_alignments(
     start = nowhere.copy()
     start[0, 0] = 0.0
     row = np.arange(rows + 1)
-    # Of each diagonal, by state: values (rows + 1, k), and from which candidate each came.
+    # For each diagonal, by state: values (rows + 1, k), and the candidate from which each came.
     reached = [[start, *(nowhere for _ in states[1:])]]
     came: list[list[np.ndarray]] = [[np.zeros((rows + 1, k), dtype="int32") for _ in states]]
     for diagonal in range(1, rows + columns + 1):

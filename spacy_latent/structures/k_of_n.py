@@ -17,7 +17,7 @@ from spacy_latent.structures.items import ItemSet, decompose
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
 
 FAMILY = "spacy_latent.kernels.subsets:FAMILY"
-# Of items this far apart, the lower has a probability of 0 in float64 beside the other.
+# If scores differ by this, the lower item has the probability 0 in float64.
 FAR = 800.0
 
 
@@ -52,7 +52,8 @@ class KOfN(ItemSet, CompiledStructure):
         if not isinstance(other, KOfN):
             return super().covers(other)
         if self.exactly:
-            # Of a text of fewer words than either k, both choose all.
+            # For a text of fewer words than either k, both choose all. The sets differ for other
+            # texts.
             return other.exactly and self.k == other.k
         return self.k >= other.k
 
@@ -83,7 +84,7 @@ class KOfN(ItemSet, CompiledStructure):
         if not self.exactly:
             return super()._sample_trace(scores, lengths, num_samples, generator)
         masked = self._mask(scores, self.part_mask(scores, lengths)).double()
-        # The clocks of the items, over their rates.
+        # Clocks of the items, before division by their rates.
         clocks = torch.empty((num_samples, *masked.shape), dtype=torch.float64, device="cpu")
         clocks.exponential_(**source(generator)).clamp_min_(torch.finfo(torch.float64).tiny)
         z, _, taken, gains, _ = self._in_order(masked, lengths, -clocks.log())
@@ -110,13 +111,13 @@ class KOfN(ItemSet, CompiledStructure):
         own = masked.masked_fill(~allowed, 0.0).expand(count, *masked.shape).gather(2, best)
         z = torch.zeros_like(noise)
         z.scatter_(2, best, taken.to(z).expand_as(best))
-        # What is left before each step: all that has not been taken by then.
+        # Items left before each step: all that have not been taken by then.
         order = torch.full(z.shape, steps, device=masked.device).scatter_(
             2, best, place.expand(best.shape).contiguous()
         )
         left = (order[:, :, None] >= place[:, None]) & allowed[:, None]
         rest = masked[:, None].masked_fill(~left, -torch.inf)
-        # After the last step nothing may be left, whose logarithm has no gradient.
+        # After the last step no item may be left. The logarithm of 0 has no gradient.
         known = torch.where(left.any(3, keepdim=True), rest, 0.0).logsumexp(3)
         return z, best, taken, own - known, known
 
@@ -187,20 +188,20 @@ class KOfN(ItemSet, CompiledStructure):
         sizes = lengths.to(values.device)
         inside = torch.arange(values.shape[1], device=values.device) < sizes[:, None]
         largest = torch.where(inside, values, 0.0).abs().amax()
-        # None is further than FAR from another then, and nothing would move. Not asked on a GPU,
-        # which would have to be waited for.
+        # No two scores differ by more than FAR, so nothing would move. Not checked on a GPU, since
+        # this would wait for it.
         if not values.is_cuda and has_numbers(values) and bool(largest <= FAR / 2):
             return exact, values.new_zeros(len(values))
         finite = inside & values.isfinite()
         k = sizes.clamp(1, self.k)
         ordered = torch.where(finite, values, -torch.inf).sort(1, descending=True).values
         kth = ordered.gather(1, k[:, None] - 1)
-        # An item without k finite scores has no subset, or has its highest at 0.
+        # An item without k finite scores has no subset, or only smaller ones with the level 0.
         level = torch.where(kth.isfinite(), kth, 0.0)
         if self.exactly:
             kept = torch.zeros_like(level)
         else:
-            # Smaller subsets count, too, unless the k-th is so high that they are as nothing.
+            # Smaller subsets count, too, unless the k-th score is so high that they are negligible.
             level = level.clamp_min(0.0)
             kept = level.clamp_max(FAR)
         moved = torch.where(finite, exact - level + kept, 0.0)
@@ -219,7 +220,8 @@ class KOfN(ItemSet, CompiledStructure):
         check_options(self, max_iter, tolerance)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
-        # What is far from the k-th is whole, or has no share, wherever it is.
+        # Items whose scores differ much from the k-th have a share of 1 or 0, whatever the
+        # difference.
         near, _ = self._bring_near(prepared, sizes)
         mean = capped_simplex(near, sizes, self.k, self.exactly, self.name)
         return decompose(mean).cast(scores.dtype).sent(scores.device)

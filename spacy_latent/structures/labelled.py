@@ -46,7 +46,7 @@ def top_k_labelled(structure: Structure, scores: Tensor, lengths: Tensor, k: int
     labels = scores.shape[-1]
     own = rows.gather(2, place[..., None].expand(-1, -1, -1, labels))
     tags, totals = TagSequence().top_k_tags(own.flatten(0, 1), sizes.flatten(), k)
-    # What a labelling loses beside the best one of its structure.
+    # Score of a labelling less the score of the best labelling of its structure.
     lost = (totals - totals[:1]).to(exact.device).view(k, count, batch)
     best = (bare.scores + lost).flatten(0, 1).topk(k, 0)
     z = torch.zeros((k, batch, rows.shape[2], labels), dtype=scores.dtype, device=scores.device)

@@ -68,7 +68,7 @@ class LinearChain(CompiledStructure):
             return scores.new_zeros(scores.shape[0])
         lengths = lengths.to(scores.device)
         reach = scores[:, 0, 0]
-        # Not by index: the gradient of each would be as large as the scores.
+        # Indexing would create a gradient as large as the scores for each position.
         for position, block in enumerate(scores[:, 1:].transpose(2, 3).unbind(1), 1):
             wider = maximum(reach[:, None] + block)
             reach = torch.where((position < lengths)[:, None], wider, reach)

@@ -27,7 +27,7 @@ from spacy_latent.structures.admm import LARGEST_SCORE, Infeasible, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
 
-# Iterations in which infeasible factors betray themselves where all scores are 0.
+# Iterations with scores of 0 that suffice to detect infeasible factors.
 FEASIBILITY_ITERATIONS = 200
 OR_LOOSEN = (
     "Or loosen a constraint: its structures and factors may contradict each other for this item."

@@ -83,7 +83,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared.double(), lengths)
         if self.unaligned:
-            # No part stands for a word alone, so nothing is taken off for its share.
+            # An unaligned word has no part, so its share is not in the squared norm.
             sizes = sizes - (sizes > 0).to(sizes)
             dense = capped_simplex(rows[:, 1:], sizes, 1, False, self.name)
             alone = torch.where(sizes > 0, 1 - dense.sum(1), 0.0).clamp_min(0.0)
@@ -105,7 +105,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
             masked = refuse(masked, none, INFEASIBLE, self.name)
         else:
             masked = torch.cat([masked.new_zeros(*masked.shape[:2], 1), masked], 2)
-        # As many choices as columns, where both are words.
+        # The number of choices is the number of columns with words.
         row = torch.arange(scores.shape[1], device=scores.device)[None]
         columns = sizes[:, 1:] + self.unaligned * (sizes[:, 1:] > 0)
         choices = torch.where(row < sizes[:, :1], columns, 0)

@@ -178,7 +178,7 @@ class MergedSpans:
 def merged_spans(z: Tensor, lengths: Tensor) -> MergedSpans:
     """Follow the merges ``(R, n − 1, n − 1)``."""
     rows, steps = z.shape[:2]
-    # Padded to one place even where there are no words, as n − 1 parts say nothing of n = 0 or 1.
+    # Padded to one place even if there are no words: n − 1 parts are the same for n = 0 and n = 1.
     longest = steps + 1
     token = torch.arange(longest, device=z.device)
     lengths = lengths.to(z.device)
@@ -317,7 +317,7 @@ def beam_search(
         here = mask[:, step, :places]
         log_p = log_probs(policy.logits(step).double()[:, :places], here)
         active = here[:, 0]
-        # A parser that is done has one successor, itself.
+        # A finished parser has one successor, itself.
         log_p = torch.where(here, log_p, -torch.inf)
         log_p[~active, 0] = 0.0
         candidates = (total[:, :, None] + log_p.view(batch, size, places)).flatten(1)
@@ -326,7 +326,7 @@ def beam_search(
         policy.select(rows)
         history.append((rows, place))
         policy.follow(step, place)
-    # From the end, as most prefixes lead to no sequence that is kept.
+    # Built from the end, since most prefixes are not part of any kept sequence.
     z = torch.zeros(batch * size, steps, steps, device=lengths.device)
     tree = row
     for step, (rows, place) in reversed(list(enumerate(history))):

@@ -67,7 +67,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         if lengths.dim() == 1:
             lengths = lengths[:, None].expand(-1, 2)
         sizes = lengths.to(scores.device)
-        # One empty sentence leaves nothing to align.
+        # If one sentence is empty, there is nothing to align.
         mask = mask & (sizes > 0).all(1)[:, None, None]
         if self.window is None:
             return mask
@@ -90,7 +90,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         prepared, sizes = own._read(given, sizes)
-        # It refuses an item without an alignment.
+        # Refuses an item without an alignment.
         own._map(prepared, sizes)
         allowed = prepared.double().masked_fill(~own.part_mask(prepared, sizes), -torch.inf)
         z = torch.zeros(k, *prepared.shape, device="cpu")
@@ -126,7 +126,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         before = current = nowhere.expand(-1, rows)
         start = torch.cat([scores.new_zeros(batch, 1), nowhere.expand(-1, rows - 1)], 1)
         value = scores.new_zeros(batch)
-        # Not by index: the gradient of each would be as large as the scores.
+        # Indexing would create a gradient as large as the scores for each diagonal.
         for d, cells in enumerate(skewed.unbind(2)):
             down = torch.cat([nowhere, current[:, :-1]], 1)
             diagonal = torch.cat([nowhere, before[:, :-1]], 1)

@@ -30,7 +30,7 @@ class OneOfN(ItemSet):
         "sample_trace",
         "reparameterize_trace",
     }
-    # Along which parts exclude each other, as of RowChoices.
+    # Axis along which parts exclude each other, as in RowChoices.
     choice_axis: ClassVar[int] = 0
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class OneOfN(ItemSet):
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         _, masked = self._allowed(scores, lengths)
         empty = lengths.to(scores.device) == 0
-        # An empty row has no finite score, and its logarithm of a sum no gradient.
+        # An empty row has no finite score, and its log-sum-exp no gradient.
         safe = torch.where(empty[:, None], torch.zeros_like(masked), masked)
         if not safe.shape[1]:
             return safe.new_zeros(safe.shape[0])
@@ -68,8 +68,8 @@ class OneOfN(ItemSet):
             return z
         some = lengths.to(scores.device) > 0
         if not has_numbers(scores):
-            # All at once, as if there were an item to choose in each. Those that have none come
-            # last, so that the others get the random numbers that they get below.
+            # Sample for all items together, as if each had a part. Those without parts come last,
+            # so that the others get the same random numbers as below.
             order = some.int().argsort(descending=True, stable=True)
             first = torch.arange(scores.shape[1], device=scores.device) == 0
             safe = torch.where(some[:, None], probabilities, first.to(scores.dtype))
@@ -108,7 +108,7 @@ class OneOfN(ItemSet):
         values[:count] = best.values[:, :count].t()
         known = (~values[:count].isneginf()).to(z)[:, :, None]
         z[:count].scatter_(2, best.indices[:, :count].t()[:, :, None], known)
-        # Of no items there is the empty choice.
+        # An empty item has one choice, the empty one.
         values[0] = torch.where(sizes.to(values.device) == 0, 0.0, values[0])
         return TopK(z, values).to(scores.dtype)
 
@@ -143,7 +143,7 @@ class OneOfN(ItemSet):
         return self._redraw(z, torch.where(allowed, safe.log_softmax(1), 0.0), allowed)
 
     def _redraw(self, z: Tensor, log_p: Tensor, allowed: Tensor) -> Tensor:
-        # The largest of the noisy scores is itself Gumbel, as they are normalised.
+        # The largest noisy score is itself Gumbel, since the scores are normalised.
         gumbel = _gumbel(log_p)
         largest = (gumbel * z).sum(1, keepdim=True)
         others = -torch.logaddexp(-gumbel - log_p, -largest.expand_as(log_p))
@@ -166,7 +166,7 @@ class OneOfN(ItemSet):
             count = max(int((mean > 0).sum(1).max()), 1) if mean.numel() else 1
             order = mean.argsort(dim=1, descending=True, stable=True)[:, :count]
         if not mean.shape[1]:
-            # The empty structure, whole.
+            # The empty structure, with weight 1.
             weights = mean.new_ones(1, mean.shape[0])
             gap = torch.zeros(mean.shape[0], dtype=torch.float64, device=mean.device)
             return SparseSolution(mean, weights, gap, lambda: mean.detach()[None])
@@ -264,7 +264,7 @@ class OneOfN(ItemSet):
         from spacy_latent.kernels.simplex import sparsemax
 
         smooth, lengths = self._read(scores, lengths)
-        # The step takes equal scores for one, which no penalty of 0 keeps together.
+        # The proximal step merges equal scores, which a penalty of 0 does not keep together.
         if penalty > 0.0:
             smooth, _ = proximal(smooth, lengths, kind, penalty, self.name)
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)

@@ -94,7 +94,7 @@ class OneToOneAlignment(Alignment):
                 f"{self.name}.sinkhorn: temperature is {temperature}, max_iter {max_iter} and "
                 f"tolerance {tolerance}; expected temperature > 0, max_iter >= 1, tolerance > 0."
             )
-        # Names the items that are not finite or have no alignment.
+        # Raises an error that names items that are not finite or have no alignment.
         self.map(scores, lengths)
         prepared, lengths = self._read(scores, lengths)
         inside = self.part_mask(prepared, lengths) & ~prepared.isneginf()
@@ -106,7 +106,7 @@ class OneToOneAlignment(Alignment):
         must_columns = (lengths[:, 1] <= lengths[:, 0])[:, None] & (not self.unaligned)
         row_shift = torch.zeros_like(logits[:, :, :1].sum(2))
         column_shift = torch.zeros_like(logits[:, :1].sum(1))
-        # Each item ends at its own step, whatever is beside it in the batch.
+        # Each item ends at its own step, whatever the rest of the batch.
         live = torch.ones_like(row_shift[:, :1], dtype=torch.bool)
         if logits.numel():
             for _ in range(max_iter):

@@ -39,8 +39,8 @@ def project_simplex(points: Tensor) -> Tensor:
     size = points.shape[-1]
     if size == 0:
         return points
-    # What all points of a row have in common changes nothing, and takes digits: those of float32
-    # are gone at 1e7. Its gradient is 0.
+    # A common offset of a row has no effect, but costs digits: float32 has none left at 1e7. Its
+    # gradient is 0.
     top = points.detach().amax(-1, keepdim=True)
     points = points - top.masked_fill(top.isneginf(), 0.0)
     ordered = points.sort(-1, descending=True).values
@@ -49,5 +49,5 @@ def project_simplex(points: Tensor) -> Tensor:
     excess = finite.cumsum(-1) - 1.0
     support = (rank * ordered > excess).sum(-1, keepdim=True)
     threshold = excess.gather(-1, (support - 1).clamp_min(0)) / support.clamp_min(1)
-    # Not clamped: that would have a slope where a point equals the threshold, which then has none.
+    # No clamp, since it would have a slope at a point that equals the threshold and has no share.
     return torch.where(points > threshold, points - threshold, 0.0)

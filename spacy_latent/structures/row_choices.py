@@ -76,7 +76,7 @@ class RowChoices(Structure):
         (systematic sampling, Madow 1949).
         """
         mean = self._parts(dense, prepared)
-        # Only what has a share, in the order of the rows.
+        # Only choices with a share, in the order of the rows.
         flat = dense.unflatten(0, prepared.shape[:2]).flatten(1)
         size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
         place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]

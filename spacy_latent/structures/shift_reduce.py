@@ -316,7 +316,7 @@ def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tup
         stacks.select(rows)
         policy.select(rows)
         history.append((rows, *_step(policy, stacks, (best >= size).flatten())))
-    # From the end, as most prefixes lead to no tree that is kept.
+    # Built from the end, since most prefixes are not part of any kept tree.
     z = words(stacks.lengths, longest)
     tree = row = torch.arange(len(z), device=z.device)
     for rows, reduces, (first, last) in reversed(history):

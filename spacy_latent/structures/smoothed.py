@@ -121,7 +121,7 @@ def _entropic(x: Tensor, gamma: float) -> Tensor:
 def _quadratic(x: Tensor, gamma: float) -> Tensor:
     nothing = x.isneginf().all(-1)
     top = torch.where(nothing, 0.0, x.detach().amax(-1))
-    # What is more than γ below the largest has no share, and its score no gradient.
+    # A score that is more than γ below the largest has no share, and no gradient.
     below = ((x - top[..., None]) / gamma).clamp_min(-2.0)
     p = project_simplex(below)
     value = (p * below).sum(-1) - 0.5 * (p.square().sum(-1) - 1.0)

@@ -61,7 +61,8 @@ class SpanningTree(DependencyTree):
         if not (torch.is_grad_enabled() and scores.requires_grad):
             return Traces(z, known)
         slopes = slopes.to(scores.dtype)
-        # The value is the kernel's, and the gradient that of this sum, which is linear in scores.
+        # The value comes from the kernel, and the gradient from this sum, which is linear in
+        # scores.
         along = (torch.where(slopes != 0, scores, 0.0) * slopes).sum((2, 3))
         return Traces(z, known + (along - along.detach()))
 

@@ -80,7 +80,7 @@ class TagSequence(CompiledStructure):
                     f"{self.name}.bind: a tensor has dtype {given.dtype}; expected floating point."
                 )
         result = copy(self)
-        # As scores are.
+        # Converted to float32 as scores are.
         wide = [one.float() if one.element_size() < 4 else one for one in (transitions, start, end)]
         result.bound = (wide[0], wide[1], wide[2])
         return result
@@ -297,7 +297,7 @@ class TagSequence(CompiledStructure):
             shared = scores.new_zeros((count + 2, count))
         else:
             transitions, start, end = (given.to(scores) for given in self.bound)
-            # Of each item its own, see :meth:`_with_given`, or one for all.
+            # Separate ones for each item, see :meth:`_with_given`, or the same for all.
             shared = torch.cat([transitions, start[..., None, :], end[..., None, :]], -2)
         return torch.cat([scores.flatten(1, -2), shared.expand(batch, -1, -1)], 1)
 
@@ -345,7 +345,7 @@ class TagSequence(CompiledStructure):
         begins, ends = self._tags_at_cuts(z)
         position = torch.arange(ends.shape[-2], device=z.device)[:, None]
         last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
-        # Not by slices, of which torch.export would have to know that they hold two positions.
+        # No slices: torch.export would need to know that these hold two positions.
         following = torch.where(position < begins.shape[-2] - 1, begins.roll(-1, -2), 0.0)
         pairs = ends.transpose(-1, -2) @ following
         first, final = begins[..., :1, :].sum(-2, True), (ends * last).sum(-2, True)

@@ -15,7 +15,7 @@ from spacy_latent.structures.active_set import Supports, find_supports, solve_wi
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 
-# Measured nanoseconds of an item of n tokens over n², or over n³ where trees are projective.
+# Measured nanoseconds of an item of n tokens over n², or over n³ for projective trees.
 COST_PER_SQUARE, COST_PER_CUBE = 280.0, 9.0
 
 
