@@ -34,7 +34,7 @@ class AlignedComparison(Composer):
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
         first, second = split_texts(vectors, lengths, type(self).__name__)
-        # A batch may be a part of that for which z was made.
+        # A batch may be a part of the batch for which z was made.
         cells = z.to(vectors.dtype)[:, : first.shape[1], : second.shape[1]]
         of_first = cells @ second / cells.sum(2, keepdim=True).clamp_min(1.0)
         turned = cells.transpose(1, 2)

@@ -30,7 +30,7 @@ class ArcLabeller(nn.Module):
         check_hidden_width("ArcLabeller", hidden_width)
         self.head = nn.Linear(width, hidden_width)
         self.modifier = nn.Linear(width, hidden_width)
-        # Of the products of all pairs of features, a constant one among each role's.
+        # Weights of the products of all pairs of features. Each role has a constant feature, too.
         self.weight = nn.Parameter(torch.empty(labels, (hidden_width + 1) ** 2))
         nn.init.xavier_uniform_(self.weight)
         self.position = nn.Parameter(torch.zeros(2 * DISTANCE_BUCKETS, labels))

@@ -68,7 +68,7 @@ class ArcScorer(EncodedScorer):
             bias = bias + self.distance_bias[distance_buckets(offset.abs())]
         if self.direction_bias is not None:
             bias = bias + torch.where(offset > 0, self.direction_bias, 0.0)
-        # The root stands nowhere in the text.
+        # The root has no position in the text.
         return torch.where(node[:, None] == 0, torch.zeros_like(bias), bias)
 
 

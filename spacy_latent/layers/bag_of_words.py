@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.generative import Decoder, DecoderBuilder
 
-# Scores of words that are held at once, beside those of one structure: 64 MB.
+# Number of scores of words that are kept at once, apart from those of one structure: 64 MB.
 MAX_SCORES = 1 << 24
 
 
@@ -53,7 +53,7 @@ class BagOfWords(Decoder):
         most = max(1, MAX_SCORES // self.size)
         if len(vectors) <= most:
             return told(vectors, shown, item)
-        # The scores of one part after the other, made anew for the gradient.
+        # Scores are computed part by part, and computed again for the gradient.
         parts = zip(vectors.split(most), shown.split(most), item.split(most))
         return torch.cat([checkpoint(told, *part, use_reentrant=False) for part in parts])
 

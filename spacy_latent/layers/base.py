@@ -125,7 +125,7 @@ class Composer(nn.Module):
             for (a, b), which in zip(parts, members)
         ]
         made = concurrently(self.compose_range, shared, list(self.parameters()))
-        # Back in the order of the structures.
+        # Back to the order of the structures.
         order = torch.empty_like(item)
         order[torch.cat(members)] = torch.arange(len(item), device=item.device)
         return torch.cat(made).index_select(0, order)

@@ -22,10 +22,10 @@ class BiLstm(nn.Module):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         if not vectors.shape[:2].numel():
-            # torch packs nothing that is empty.
+            # torch refuses to pack an empty batch.
             return vectors.new_zeros(*vectors.shape[:2], self.output_width)
         sizes = fetch(lengths).clamp_min(1)
-        # Else torch sends the order to a GPU and fetches it again.
+        # Otherwise torch copies the order to a GPU and back.
         ordered = vectors.device.type != "cpu" and bool((sizes[1:] <= sizes[:-1]).all())
         packed = pack_padded_sequence(vectors, sizes, batch_first=True, enforce_sorted=ordered)
         encoded, _ = self.lstm(packed)

@@ -283,7 +283,7 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
     item, first, last = chosen.nonzero(as_tuple=True)
     split = ends[item, first, last - 1]
     whole = chosen[item, split + 1, last] | (split + 1 == last)
-    # What the root splits into, down to the leaves, is n − 1 spans: there must be no others.
+    # The root and its descendants without the leaves are n − 1 spans: there must be no others.
     tree = chosen.flatten(1).sum(1) == (size - 1).clamp_min(0)
     if longest:
         root = chosen[:, 0].gather(1, (size - 1).clamp_min(0)[:, None]).squeeze(1)
@@ -345,7 +345,7 @@ def share_halves(spans: Spans, item: Tensor, longest: int, items: int) -> tuple[
     leaf = spans.leaf_item * 2 * longest + spans.leaf_token
     nodes[leaf] = item[spans.leaf_item] * longest + spans.leaf_token
     count = items * longest
-    # Above all subtrees there can be.
+    # Larger than the number of any subtree.
     most = count + len(spans.node) + 1
     left, right, sizes = [nodes[:0]], [nodes[:0]], []
     levels = _by_level(above, int(above.max()) + 1)[1:] if len(above) else []

@@ -14,7 +14,7 @@ from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, ch
 from spacy_latent.layers.two_texts import split_texts
 
 SIMILARITIES = ("dot", "cosine")
-# A first guess of what a neighbour's pair says of a pair, for each step of distance halved.
+# Initial weight of adjacent pairs; it is halved for each step of distance.
 NEIGHBOUR = 0.4
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, Output, State, check_output
 
-# Below this sum of its splits a span has no halves: nothing that is seen has it.
+# If the sum over its splits is below this, a span has no halves, and no result contains it.
 LEAST = 1e-9
 
 
@@ -47,7 +47,7 @@ class ChartTreeLstm(BinaryTreeLstm):
         leaf_hidden, leaf_cell = self.leaves(vectors)
         if not longest:
             return leaf_hidden
-        # Of spans of each number of tokens, by their first: states with memories, and z.
+        # States with memories, and z, of the spans of each length, by first token.
         states = [torch.cat([leaf_hidden, leaf_cell], -1)]
         weights = [z.new_ones(batch, longest)]
         above, total = torch.zeros_like(leaf_hidden), z.new_zeros(batch, longest)
@@ -67,7 +67,7 @@ class ChartTreeLstm(BinaryTreeLstm):
             weights.append(z.diagonal(size - 1, 1, 2))
             if self.output == "constituents":
                 seen = weights[-1][..., None] * made[0]
-                # Into all tokens of each span.
+                # Added to all tokens of each span.
                 above = above + _spread(seen, size)
                 total = total + _spread(weights[-1][..., None], size)[..., 0]
         if self.output == "root":

@@ -57,7 +57,7 @@ class _Work:
         results: list[Any] = [None] * len(inputs)
 
         def work(start: int, stop: int) -> None:
-            # A thread of the pool has a mode of its own.
+            # A thread of the pool has a gradient mode of its own.
             with torch.set_grad_enabled(grad):
                 for part in range(start, stop):
                     results[part] = self.call(*inputs[part])
@@ -72,7 +72,7 @@ class _Work:
                 "The gradient of what was composed in several ranges of items is there once, "
                 "whatever retain_graph says. Compose again, or ask for all gradients in one call."
             )
-        # What they keep alive is not read again.
+        # The graphs are released, since they are not read again.
         results, self.made = self.made, []
         inputs, self.leaves = self.leaves, []
         found: list[Any] = [None] * len(results)
@@ -96,7 +96,7 @@ class _Work:
 
 
 def _spread(work: Callable[[int, int], None], parts: int) -> None:
-    # The part on this thread is to round as those on the pool's.
+    # The part on this thread must round as those on the pool's threads do.
     with one_torch_thread():
         spread(work, np.full(parts, SERIAL_NANOSECONDS), ())
 

@@ -12,7 +12,7 @@ from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.counting_scorer import with_noise
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 
-# How far a stack's height is seen by the root's score.
+# Largest height of a stack that the root's score distinguishes.
 LIMIT = 1.0
 
 
@@ -61,7 +61,7 @@ class ContinuousStackScorer(EncodedScorer):
         self.whole_steps = whole_steps
         self.push = nn.Linear(self.width, stacks)
         self.pop = nn.Linear(self.width, stacks)
-        # Of an arc: what each reads of the other, whether the head is first, the nearness.
+        # For an arc: how much each reads of the other, whether the head is first, and the nearness.
         self.arc = nn.Linear(2 * stacks + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.head = nn.Linear(self.width, hidden_width, bias=False)
@@ -120,7 +120,7 @@ class ContinuousStackScorer(EncodedScorer):
         """
         pushes = self._strengths(self.push, vectors) * inside
         pops = self._strengths(self.pop, vectors) * inside
-        # Without a floor; where that is below 0, there was less to take than was asked for.
+        # Heights without the bound at 0. If they fall below 0, a pop exceeded the height.
         free = pushes.cumsum(1) - pushes - pops.cumsum(1)
         popped = free - _running_minimum(free, 1).clamp_max(0.0)
         return popped, popped + pushes
@@ -141,7 +141,7 @@ def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
     """
     words = popped.shape[1]
     later = torch.ones(words, words, dtype=torch.bool, device=popped.device).triu(1)[..., None]
-    # The least height between the pusher's push and the reader, both left out.
+    # Least height between the pusher's push and the reader, both excluded.
     least = _running_minimum(torch.where(later, popped[:, None], torch.inf), 2)
     least = torch.cat([torch.full_like(least[:, :, :1], torch.inf), least[:, :, :-1]], 2)
     bottom = popped[:, :, None]

@@ -43,7 +43,7 @@ class CounterScorer(CountingScorer):
         input_noise: float = 0.0,
     ) -> None:
         super().__init__(width, counters, encoder, noise, whole_steps, step_cost, input_noise)
-        # Of an arc: eight features of each counter, whether the head is first, the nearness.
+        # For an arc: eight features of each counter, whether the head is first, and the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.head = nn.Linear(self.width, hidden_width, bias=False)

@@ -39,7 +39,7 @@ class CounterSpanScorer(CountingScorer):
         input_noise: float = 0.0,
     ) -> None:
         super().__init__(width, counters, encoder, noise, whole_steps, step_cost, input_noise)
-        # Of a span: eight features of each counter, and its shortness.
+        # For a span: eight features of each counter, and its shortness.
         self.span = nn.Linear(SEEN * counters + 1, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.first = nn.Linear(2 * self.width, hidden_width, bias=False)

@@ -55,8 +55,8 @@ class CountingScorer(EncodedScorer):
                 "have no digits; expected float32 or float64 on a CPU. Call float() on the scorer, "
                 "and for half precision elsewhere use torch.autocast."
             )
-        # In bfloat16, which autocast would make of steps here, sums of them have no digits; and the
-        # kernel reads none. On a GPU, autocast sums in float32 itself.
+        # Autocast would compute steps in bfloat16. Sums of them would lose their digits, and the
+        # kernel does not read bfloat16. On a GPU, autocast sums in float32 itself.
         with torch.autocast(vectors.device.type, enabled=False):
             return self.score(vectors.to(precision), lengths)
 
@@ -95,7 +95,7 @@ class CountingScorer(EncodedScorer):
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
         if not self.step_cost:
             return None
-        # Not rounded, and without noise: padding alone is left out.
+        # Steps are neither rounded nor noisy here; only padding is excluded.
         size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
         token = torch.arange(vectors.shape[1], device=vectors.device)
         inside = (token < lengths[:, None].to(token.device))[..., None]
@@ -121,7 +121,7 @@ def _cube(values: Tensor) -> Tensor:
 def with_noise(values: Tensor, deviation: float) -> Tensor:
     if not deviation:
         return values
-    # By the CPU's generator, wherever the model is.
+    # Drawn by the CPU's generator, on whatever device the model is.
     return values + deviation * send(torch.randn_like(values, device="cpu"), values.device)
 
 

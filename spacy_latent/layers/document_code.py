@@ -55,7 +55,7 @@ class CodeEmbedding(Composer):
         super().__init__()
         self.output_width = output_width
         self.embedding = nn.Linear(size, output_width, bias=False)
-        # Of a size that does not vanish among many parts, of which one may be on.
+        # Large enough not to vanish among many parts, of which only one may be on.
         nn.init.normal_(self.embedding.weight, std=output_width**-0.5)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, LatentError, NothingLeft
 from spacy_latent.structures.base import Structure
 
-# Where a part stands in the scores of an item; a slice where it may be any of several, as a tag may
-# follow on any other.
+# Index of a part in the scores of an item. A slice stands for any index on its axis, for example
+# for any previous tag.
 Index = tuple["int | slice", ...]
-# exp(−SURE) is less than float64 can tell from nothing beside 1.
+# 1 + exp(−SURE) is 1 in float64.
 SURE = 40.0
-# Scores beyond this are masks, and weigh nothing.
+# Larger scores are masks, and do not count for the bonus.
 MASK = 1e6
 
 
@@ -90,8 +90,9 @@ def _force(structure: Structure, scores: Tensor, place: Index, bonus: float) -> 
         scores[first + 1 : last + 1, last + 1 :] = -torch.inf
         if not blocked:
             return
-        # Forbidden as well, or crossed by a forced one; check_forced says so.
-    # The same for all forced parts, so that a structure with more of them outweighs any with fewer.
+        # A part that is also forbidden, or crossed by a forced one, is reported by check_forced.
+    # The bonus is the same for all forced parts. A structure with more of them thus outweighs any
+    # with fewer.
     scores[place] += bonus
 
 

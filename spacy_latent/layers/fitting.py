@@ -17,7 +17,7 @@ from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
 KINDS: dict[str, type[Any]] = {"scorer": PartScorer, "composer": Composer}
-# Where there are several: what reads and composes in the simplest way.
+# Layers that are preferred if there are several: the simplest ones.
 FIRST = ("BiaffineScorer", "SpanScorer", "GraphConvolution", "SpanAttention")
 
 
@@ -179,7 +179,7 @@ def registered_layers(base: type[Any]) -> list[tuple[str, Any]]:
     for point in entry_points(group="spacy_misc"):
         if point.value.startswith("spacy_latent.layers."):
             made = point.load()()
-            # Not what has neither part, such as parsers that compose while they parse.
+            # Modules of another kind are left out, such as parsers that compose while they parse.
             kind = made.func if isinstance(made, partial) else type(made)
             if isinstance(kind, type) and issubclass(kind, base):
                 found.append((point.name, made))

@@ -87,8 +87,8 @@ class Prior(nn.Module):
         """
 
 
-# Of the width of the vectors that words are told from.
+# Builders take the width of the vectors from which words are predicted.
 DecoderBuilder = Callable[[int], Decoder]
 ArcDecoderBuilder = Callable[[int], ArcDecoder]
-# For the set of structures, which it may refuse.
+# A builder takes the set of structures, which it may refuse.
 PriorBuilder = Callable[[Structure], Prior]

@@ -128,7 +128,7 @@ class GumbelTreeLstm(nn.Module):
             contains.append(
                 (begin[:, None] <= token) & (token <= end[:, None]) & active[:, None] & inside
             )
-            # A doc that is done chooses nothing, and its first place stays what it is.
+            # A finished doc chooses nothing, and its first place stays unchanged.
             upto = choice.cumsum(1)
             state = tuple(
                 choice.unsqueeze(-1) * pair
@@ -223,7 +223,7 @@ def _gumbel_tree_lstm(
     noise: bool,
     output: Output,
 ) -> GumbelTreeLstm:
-    # The width of an encoder is not that of the result.
+    # The width of the encoder differs from the width of the result.
     cell = partial(BinaryTreeLstm, output_width=output_width or width, output=output)
     return GumbelTreeLstm(width, encoder, noise, cell)
 

@@ -45,7 +45,7 @@ class LabelledTrees(nn.Module):
         self.labeller = ArcLabeller(encoded, label_width, labels)
         self.starts = perceptron(width, START_WIDTH, 1)
         self.dropout = nn.Dropout(0.0)
-        # The last, so that all others are drawn as without it.
+        # Initialised last, so that the other weights are the same as without it.
         self.evidence = None if evidence is None else evidence(structure, width)
 
     def forward(self, rows: Tensor, work: Callable[[LabelledTrees, Tensor], Any]) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 
-# Gradients of scores below so many times the smallest normal number are none.
+# Gradients of scores that are smaller than the smallest normal number times this become 0.
 TRACE = 1e8
 
 
@@ -135,7 +135,7 @@ class LatentLayer(nn.Module):
         self.temperature = temperature
         self.scorer_width = scorer_width
         self.update = None
-        # Those with weights are stored and trained with the others.
+        # Stages with weights are registered, so that they are stored and trained with the model.
         early = [stage for _, stage in estimator.stages if isinstance(stage, nn.Module)]
         self.earlier_estimators = nn.ModuleList(early)
 
@@ -251,7 +251,7 @@ class LatentLayer(nn.Module):
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         estimator = self.present_estimator
         draw = estimator(structure, scores, lengths, self.training)
-        # Not len(), which torch.export would take for a constant.
+        # Not len(), which torch.export would treat as a constant.
         check_draw(estimator.name, draw, scores.shape[0])
         return draw
 
@@ -357,7 +357,7 @@ class LatentLayer(nn.Module):
         composed = self._made(vectors, z, lengths, item)
         weighted = weights[:, None, None] * composed
         total = weighted.new_zeros(vectors.shape[0], *weighted.shape[1:])
-        # In half precision where all weights of the model are, which those of structures never are.
+        # In half precision if all weights of the model are. Structures never are.
         return total.index_add(0, item, weighted).to(vectors.dtype)
 
     def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
@@ -414,7 +414,7 @@ def encode_given(
         for one, size in zip(given, sizes, strict=True)
     ]
     known = torch.tensor([one is not None for one in made], device=vectors.device)
-    # Parts grow with the length, whatever more there is of them, as for a root.
+    # The axes of parts are as long as the item, plus a constant, for example 1 for a root.
     more = [np.array(one.shape) - size for one, size in zip(made, sizes) if one is not None]
     shape = (np.min(more, 0) + vectors.shape[1]).tolist()
     dtype = torch.float64 if vectors.dtype == torch.float64 else torch.float32

@@ -136,7 +136,7 @@ class PairStates(MergePolicy):
         token = token[: size - 2]
         other = token + (token >= place[:, None])
         self.pairs, self.scores = self.pairs.gather(1, other), self.scores.gather(1, other)
-        # The pairs that the merged span is in; at either end it is one, found twice.
+        # Pairs that include the merged span. At either end there is one, which occurs twice.
         at = torch.cat([place - 1, place]).clamp(0, size - 3)
         item = item.repeat(2)
         pairs, scores = self._compose(self.row[item, at], self.row[item, at + 1])

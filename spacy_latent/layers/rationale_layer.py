@@ -19,8 +19,8 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
 from spacy_latent.structures.base import Structure
 
-# Taken off the score of a word that may not be chosen. Not infinite: where k words have to be
-# chosen and fewer may be, the rest are, and are not read.
+# Subtracted from the score of a word that may not be chosen. It is finite: if fewer than k words
+# may be chosen, others fill up the number k, and are not read.
 FORBIDDEN = 1e4
 
 

@@ -8,7 +8,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
-# Kinds of parts of which some choose words.
+# Kinds of parts with which words can be chosen.
 READABLE = ("items", "tags", "transitions")
 
 
@@ -28,7 +28,7 @@ class RationaleReader(Composer):
         encoder: gives the chosen words the context of each other; None for their vectors alone.
     """
 
-    # Of three kinds; RationaleTextCat checks which.
+    # There are three kinds, which RationaleTextCat checks.
     parts = ""
 
     def __init__(self, width: int, choice: str, encoder: EncoderBuilder | None = None) -> None:

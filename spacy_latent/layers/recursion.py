@@ -53,7 +53,7 @@ class Recursion(torch.autograd.Function):
         states, *parameters = ctx.saved_tensors
         shared, count = ctx.shared, ctx.count
         of_states = gradient.clone()
-        # The others are frozen.
+        # The other parameters are frozen.
         learned = [parameter for parameter in parameters if parameter.requires_grad]
         totals = [torch.zeros_like(parameter) for parameter in learned]
         of_weights = gradient.new_zeros(len(shared.left), 1) if ctx.weighs else None
@@ -61,7 +61,8 @@ class Recursion(torch.autograd.Function):
             left, right = shared.left[begin:end], shared.right[begin:end]
             halves = [states[rows].requires_grad_() for rows in (left, right)]
             given = of_states[count + begin : count + end]
-            # Weights that autocast keeps in half precision may be those of a graph that is gone.
+            # Autocast's cache is off: its weights in half precision may belong to a graph that has
+            # been freed.
             with (
                 torch.autocast(states.device.type, ctx.precision, ctx.halved, cache_enabled=False),
                 torch.enable_grad(),

@@ -79,8 +79,8 @@ class RecursiveMessagePassing(Composer):
         rounds = (
             depth(z) if self.rounds is None else torch.full((len(z),), self.rounds, device="cpu")
         )
-        # Those with most rounds first, so that the others are left out when they have had theirs: a
-        # soft tree must not get more because a deeper one is in the batch.
+        # Items with most rounds first, so that the others can be left out once they are finished. A
+        # soft tree must not get more rounds because of a deeper one in the batch.
         rounds, order = rounds.sort(descending=True, stable=True)
         order, back = send_together([order, order.argsort()], z.device)
         arcs = z[:, 1:, 1:].to(vectors.dtype)

@@ -59,7 +59,7 @@ def span_cells(n: int, bound: int | None = None) -> SpanCells:
         bound: largest number of tokens of a span, None for all.
     """
     widest = n if bound is None else min(bound, n)
-    # Kept for all that comes, whatever device is torch's default now.
+    # The result is cached for later calls, so it must not depend on torch's default device.
     with torch.device("cpu"):
         sizes = torch.tensor([min(widest, n - i) for i in range(n)], dtype=torch.int64)
         ends = sizes.cumsum(0)

@@ -96,7 +96,7 @@ class BoundShiftReduce(ShiftReduce):
         row, second, top, last = decisions.row, decisions.second, decisions.top, decisions.last
         left, right = known[node[row, second, top - 1]], known[node[row, top, last]]
         following = item[row] * longest + last + 1
-        # Parsers of an item come to the same decision in many places.
+        # Parsers of an item often have to make the same decision.
         pairs = left * len(states) + right
         pairs, following, which = distinct_pairs(pairs, following, len(states))
         logits = self.scorer.decide(

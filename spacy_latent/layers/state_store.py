@@ -26,7 +26,7 @@ class StateStore:
         """Return places ``(N,)`` of these states, ``(N, size)`` each."""
         begin, end = self.count, self.count + len(states[0])
         if end > len(self.hidden):
-            # Twice as many, so that each state is copied but a few times.
+            # The size doubles, so that each state is copied only a few times.
             room = max(len(self.hidden), end - begin)
             self.hidden, self.cell = (
                 torch.cat([kept, kept.new_zeros(room, kept.shape[1])])

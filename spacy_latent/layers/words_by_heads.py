@@ -44,7 +44,7 @@ class WordsByHeads(ArcDecoder):
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(words.shape[1], device=words.device)
         inside = place < lengths.to(words.device)[:, None]
-        # Each word of the batch once, whatever its sentences.
+        # Each word of the batch once, for all sentences.
         used, own = words.remainder(self.size).unique(return_inverse=True)
         root = self.root.expand(1, -1)
         vectors = torch.cat([root, self.heads(used)])
@@ -58,7 +58,7 @@ class WordsByHeads(ArcDecoder):
         if len(sides) <= most:
             table = told(sides)
         else:
-            # The scores of one part after the other, made anew for the gradient.
+            # Scores are computed part by part, and computed again for the gradient.
             parts = sides.split(most)
             table = torch.cat([checkpoint(told, part, use_reentrant=False) for part in parts])
         node = torch.arange(words.shape[1] + 1, device=words.device)

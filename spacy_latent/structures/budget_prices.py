@@ -55,9 +55,9 @@ CALLS = 2000
 LARGEST_GAP = 1e-12
 # Change of a word's number of modifiers that is only rounding, over the largest change of an arc.
 CHANGED = 1e-9
-# Shift of prices that tests whether other structures tie.
+# Shift of prices away from the edge, see :func:`_inside`.
 SHIFT = 1e-4
-# Bound on the growth of the first trial step, over the last successful one.
+# Factor by which the first trial fraction of a step may exceed the last successful one.
 LONGER = 8.0
 
 
@@ -129,7 +129,7 @@ def _find_prices(
     A residual within the tolerance is accepted if further steps do not improve it.
     """
     finite = np.where(np.isfinite(scores[:, 1:]), scores[:, 1:], 0.0)
-    # No prices reduce the value below this average.
+    # Lower bound on the value at any prices, if some average of trees keeps to the budgets.
     least = (np.minimum(finite.min(0), 0.0) - 0.5).sum()
     answer = yield _less(scores, prices)
     value, fraction = answer.worth + budget * prices.sum(), 1.0

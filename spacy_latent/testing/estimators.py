@@ -51,9 +51,9 @@ WIDTH = 3
 # Of weights: SumAndSample leaves out what is less probable, all together.
 SUM_TOLERANCE = 2e-3
 STANDARD_ERRORS = 5.0
-# What is no further from 0 or 1 was meant to be it.
+# A value this near to 0 or 1 is meant to be hard.
 ROUNDED = 1e-4
-# How many structures the exact gradient is summed over, at most.
+# Largest number of structures over which the exact gradient is summed.
 MOST_STRUCTURES = 200
 # Each is compared with each of them.
 MOST_LISTED_DRAWS = 1000
@@ -501,7 +501,7 @@ class _Contract:
             ]
         )
         expected = log_probs.exp()
-        # Of the weight of one draw, which is not above 1, the variance is not above p(1 - p).
+        # The weight of one draw is at most 1, so its variance is at most p(1 - p).
         error = (expected * (1 - expected) / count).sqrt()
         apart = (found.mean(1) - expected).abs()
         bound = STANDARD_ERRORS * error + 10.0 / count + SUM_TOLERANCE
@@ -547,7 +547,7 @@ class _Contract:
     ) -> None:
         for mode in (torch.no_grad, torch.inference_mode):
             where = f"{case.structure.name}, {mode.__name__}"
-            # A network that inference mode makes could not learn.
+            # A network made in inference mode could not be trained.
             estimator = self.fresh()
             with self.report.works(operation, where), mode():
                 given = case.scores(), case.lengths.clone()

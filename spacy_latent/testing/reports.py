@@ -69,8 +69,8 @@ def expect_made(check: str, given: object, kind: type, example: str) -> None:
 
 # The default of torch.autograd.gradcheck.
 STEP = 1e-6
-# A step beyond what an algorithm may take for a tie, and by how much slopes at both sides may
-# differ, over the size of a direction, where there is no kink.
+# A step that is larger than any tie of an algorithm, and the largest difference of the slopes on
+# both sides, over the size of a direction, if there is no kink.
 LONG_STEP, SMOOTH = 1e-5, 1e-4
 
 

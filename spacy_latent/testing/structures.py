@@ -37,19 +37,20 @@ from spacy_latent.testing.ties import tied_scores
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Sums of structures, by the name of the operation that gives them.
+# Operations that sum over structures.
 SUMS = ("log_partition", "marginals", "entropy")
 # Share of the parts that masks forbid.
 FORBIDDEN = 0.3
-# Of those that get one of the largest scores, and as many one of the smallest.
+# Share of the parts that get one of the largest scores, and the same share one of the smallest.
 LARGE = 0.15
-# Shares of the parts whose scores are those of a mask, which no structure may then do without.
+# Shares of the parts with scores of a mask, which every structure then has to use.
 MASKED = (0.4, 0.8, 1.0)
-# How many masks of one item are tried for what they leave.
+# Number of masks of one item in the check of feasibility.
 MASKS = 30
-# A score whose exponential is no number above 0 in float64.
+# A score whose exponential underflows to 0 in float64.
 UNLIKELY = -800.0
-# Standard errors by which frequencies may differ from probabilities, and as many draws beside.
+# Standard errors by which frequencies may differ from probabilities, and a number of draws that is
+# added to them.
 STANDARD_ERRORS, DRAWS_BESIDE = 5.0, 3.0
 
 
@@ -426,7 +427,7 @@ class _Contract:
                     self.listing.own(scores, b),
                     self.listing.sizes[b],
                 )
-                # What is lost in a total of float64 cannot be told apart.
+                # Differences that are lost in a total of float64 cannot be distinguished.
                 tolerance = 1e-13 * size * max(1, self.listing.own(scores, b).numel())
                 there = f"{given}, the score of {self.listing.item(b)}"
                 self.report.same("map", there, own[0], expected[0], 1e-12, tolerance)
@@ -451,7 +452,7 @@ class _Contract:
                     other = (torch.zeros_like(scores),) if operation == "kl" else ()
                     found.append(self.call(operation, asked, *other, self.lengths, given=given))
             except AssertionError as error:
-                # To refuse them is right, too.
+                # Refusing these scores is correct, too.
                 if isinstance(error.__cause__, InvalidScores):
                     continue
                 raise
@@ -545,7 +546,7 @@ class _Contract:
                     self.tolerance,
                     self.tolerance,
                 )
-            # Of what is possible: others have no gradient that could be compared.
+            # Only finite values: others have no gradient to compare.
             up = self.random(7, most, len(listing))
             mine, listed = [], []
             for b, values in enumerate(expected):
@@ -615,7 +616,7 @@ class _Contract:
                     f"{where}: with padding given {stored.tolist()}, without {trimmed.tolist()}.",
                 )
                 decoded.append(stored)
-            # Where two structures are stored alike, any of them may come back.
+            # If two structures have the same annotation, either of them may be returned.
             one_each = len({(d.shape, d.tobytes()) for d in decoded}) == len(decoded)
             for z, stored in zip(members, decoded):
                 where = f"{listing.item(b)}, of {stored.tolist()}"
@@ -977,7 +978,7 @@ class _Contract:
                 slopes is not None and slopes.isfinite().all(),
                 f"the gradient of {name} is missing or not finite.",
             )
-        # Of one part, the mean is compared.
+        # The mean of one part is compared.
         pair = [
             getattr(found, name).detach().view(-1, *scores.shape)[:, ~closed]
             for name in ("noisy", "redrawn")
@@ -1136,7 +1137,7 @@ class _Contract:
             size = 1.0 + float(slope.abs().max()) if slope.numel() else 1.0
             where = f"{given}, {self.listing.item(b)}"
             if not self.structure.has_map:
-                # Of a larger polytope: at least as good as every structure.
+                # A point of a larger polytope must be at least as good as every structure.
                 own = torch.where(used, self.listing.own(scores, b), 0.0)
                 values = (z * own).flatten(1).sum(1) - 0.5 * z.flatten(1).sum(1)
                 value = (mean * own).sum() - 0.5 * mean.square().sum()
@@ -1298,7 +1299,7 @@ class _Contract:
                 found = function(several, self.lengths[:1].expand(3, *self.lengths.shape[1:]))
             repeated = expected[:1].expand_as(found)
             self.report.same(name, "one item, expanded", found, repeated, 1e-12, 1e-12)
-            # The second is what torch makes of an unsigned array of NumPy, and does not count with.
+            # The second is torch's type for an unsigned array of NumPy, which has no operations.
             for kind in (torch.int32, torch.uint16):
                 with self.report.works(name, f"lengths as {kind}"):
                     found = function(scores, self.lengths.to(kind))
@@ -1333,7 +1334,7 @@ class _Contract:
         """Check that dtypes are kept, and that results are as exact as they can be."""
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             scores = self.scores(offset=61).to(dtype)
-            # Wider than rounding of the result: sums are done in float32 at least.
+            # Larger than the rounding of the result: sums are computed in float32 at least.
             unit = torch.finfo(dtype).eps
             rtol, atol = (1e-4, 1e-4) if dtype == torch.float32 else (2 * unit, 2 * unit)
             for name, function in self.deterministic().items():
@@ -1357,10 +1358,10 @@ class _Contract:
         operations = dict(self.deterministic())
         if "sample" in self.structure.tractable:
             operations["sample"] = lambda s, n: self.structure.sample(s, n, 2)
-        # Of an item that is not the first, which a mistake would name.
+        # The item is not the first, since a wrong message would name the first.
         b = max(range(1, len(listing)), key=lambda item: len(listing.members[item]))
         own = self.parts()[b].nonzero().tolist()
-        # The first part, one between and the last.
+        # The first part, one in the middle and the last.
         places = [(b, *own[i]) for i in {0, len(own) // 2, len(own) - 1} if own]
         nothing = torch.full(listing.shape, -torch.inf, dtype=torch.float64)
         totals = listing.log_potential(
@@ -1406,14 +1407,14 @@ class _Contract:
         for trial in range(MASKS):
             masked = scores.clone()
             drawn = torch.rand(masked.shape, generator=self.generator(90 + trial))
-            # From masks that leave much to masks that leave little.
+            # Masks range from those that forbid few parts to those that forbid most.
             masked[(drawn < 0.2 + 0.7 * trial / MASKS) & self.parts()] = -torch.inf
             z, totals = listing.feasible(masked, b)
             given = f"mask {trial} of {listing.item(b)}"
             for name, function in operations.items():
                 relaxes = name == "sparsemap" and not self.structure.has_map
                 if not len(z) and relaxes:
-                    # What has no member may still have a point of the relaxation.
+                    # A set without any member may still have a point of the relaxation.
                     continue
                 if not len(z):
                     with self.report.refused(name, given, InfeasibleError, "0") as caught:

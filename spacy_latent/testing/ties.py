@@ -20,7 +20,7 @@ def tied_scores(batch: int, shape: Sequence[int], seed: int) -> Iterator[tuple[s
     multiplied = torch.ones_like(added)
     for axis, size in enumerate(shape):
         place = torch.arange(size)
-        # Before the first word of a sentence is its root, where there is one.
+        # The first place is that of the root, if the parts have one.
         words = torch.where(place > 0, 1 + (place % 3 == 0).long(), 0)
         own = torch.randn(2, 3, generator=generator, dtype=torch.float64)[:, words]
         own = own.view(2, size, *[1] * (len(shape) - 1 - axis))
