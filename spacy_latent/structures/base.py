@@ -174,7 +174,8 @@ class Structure(Staged, ABC):
         raise NotTractable(self.name, "log_partition", ADVICE_MAP_ONLY)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The default differentiates :meth:`_log_partition`, keeping the graph."""
+        """Return the marginals; by default the derivative of :meth:`_log_partition`, keeping the
+        graph."""
         if not scores.numel():
             return scores
         refuse_tangents(f"{self.name}.marginals", scores)

@@ -162,7 +162,7 @@ class KOfN(ItemSet, CompiledStructure):
             self.raise_infeasible(lacking)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """See :meth:`Structure.entropy`."""
+        """Return the entropy, see :meth:`Structure.entropy`."""
         given, sizes = self._read(scores, lengths)
         return super().entropy(self._bring_near(given, sizes)[0], sizes).to(scores.dtype)
 

@@ -48,14 +48,15 @@ class EstimatorOptions(TypedDict, total=False):
 
 # Width of the input vectors that an estimator's own networks read.
 WIDTH = 3
-# Of weights: SumAndSample leaves out what is less probable, all together.
+# Tolerance of sums of weights: SumAndSample leaves out improbable structures, whose sum is below
+# this.
 SUM_TOLERANCE = 2e-3
 STANDARD_ERRORS = 5.0
 # A value this near to 0 or 1 is meant to be hard.
 ROUNDED = 1e-4
 # Largest number of structures over which the exact gradient is summed.
 MOST_STRUCTURES = 200
-# Each is compared with each of them.
+# Bound on the number of draws, each of which is compared with all structures.
 MOST_LISTED_DRAWS = 1000
 OPERATIONS = (
     "log_partition",
@@ -67,7 +68,7 @@ OPERATIONS = (
     "sample_trace",
     "reparameterize_trace",
 )
-# May be asked for by anyone, whatever they ask for themselves.
+# Operations that ``needed()`` need not name.
 FREE = ("map", "top_k", "log_potential", "contains", "part_mask")
 
 
