@@ -1,1 +1,1 @@
-"""torch.nn modules that score parts and compose vectors with a structure. No spaCy here."""
+"""Modules of torch.nn that score parts and compose vectors with a structure, without spaCy."""

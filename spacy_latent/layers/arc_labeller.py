@@ -1,4 +1,4 @@
-"""Labels of arcs that are given, by a biaffine map (Dozat and Manning 2017, equations 2 and 3)."""
+"""Labels of given arcs, by a biaffine map (Dozat and Manning 2017, equations 2 and 3)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from spacy_latent.layers.encoded_scorer import (
 
 
 class ArcLabeller(nn.Module):
-    """l[k] = U(h)ᵀ W_k V(m) + U(h)ᵀ b_k + V(m)ᵀ c_k + d_k for the label k of an arc from h to m,
-    with one hidden layer for each role, and a bias for the direction and the distance between them.
+    """Scores l[k] = U(h)ᵀ W_k V(m) + U(h)ᵀ b_k + V(m)ᵀ c_k + d_k of label k for an arc from h to m.
 
-    Only arcs that are asked for are labelled: of a sentence of n words those of one tree, n of
-    them, and not all n².
+    There is one hidden layer for each role, and a bias for the direction and the distance between
+    head and modifier. Only requested arcs are labelled: for a sentence of n words the n arcs of one
+    tree, and not all n².
 
-    width: of the vectors of words. hidden_width: of each role's hidden layer. labels: how many.
+    Args:
+        width: of the vectors of words.
+        hidden_width: of each role's hidden layer.
+        labels: how many.
     """
 
     def __init__(self, width: int, hidden_width: int, labels: int) -> None:
@@ -27,14 +30,18 @@ class ArcLabeller(nn.Module):
         check_hidden_width("ArcLabeller", hidden_width)
         self.head = nn.Linear(width, hidden_width)
         self.modifier = nn.Linear(width, hidden_width)
-        # Of the products of all pairs of features, a constant one among each role's.
+        # Weights of the products of all pairs of features. Each role has a constant feature, too.
         self.weight = nn.Parameter(torch.empty(labels, (hidden_width + 1) ** 2))
         nn.init.xavier_uniform_(self.weight)
         self.position = nn.Parameter(torch.zeros(2 * DISTANCE_BUCKETS, labels))
 
     def forward(self, heads: Tensor, modifiers: Tensor, offsets: Tensor) -> Tensor:
-        """Vectors ``(T, width)`` of both ends of T arcs, and how far the modifier stands after the
-        head, ``(T,)`` int64, to scores ``(T, labels)``."""
+        """Return scores ``(T, labels)`` of T arcs.
+
+        Args:
+            heads, modifiers: vectors ``(T, width)`` of both ends.
+            offsets: ``(T,)`` int64, position of the modifier less position of the head.
+        """
         of_heads = _with_one(torch.relu(self.head(heads)))
         of_modifiers = _with_one(torch.relu(self.modifier(modifiers)))
         pairs = (of_heads[:, :, None] * of_modifiers[:, None, :]).flatten(1)
@@ -43,12 +50,14 @@ class ArcLabeller(nn.Module):
 
     @property
     def learned(self) -> bool:
-        """Whether it was trained: the first weights of positions are 0."""
+        """State of training: False while the weights of positions have their initial value, 0."""
         return bool(self.position.any())
 
     def grow(self, labels: int, behind: float) -> None:
-        """Make room for as many labels. The first ones score as before, and new ones as the mean of
-        them does, less ``behind``."""
+        """Extend the module to this number of labels.
+
+        The first labels score as before. New ones score as the mean of them, less ``behind``.
+        """
         known, width = self.weight.shape
         weight = self.weight.new_zeros(labels, width)
         position = self.position.new_zeros(len(self.position), labels)

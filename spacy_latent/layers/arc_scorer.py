@@ -1,4 +1,4 @@
-"""What scorers of arcs share: the root's vector, an encoder of the context, and position terms."""
+"""Base of arc scorers: the root's vector, an encoder of the context, and position terms."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from spacy_latent.layers.encoded_scorer import (
 class ArcScorer(EncodedScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], with a learned vector for the root, node 0.
 
-    encoder: gives the scorer, and only the scorer, the context of each token; its module maps
-        ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``.
-    distance: add a learned bias for the distance of head and modifier, in powers of two.
-    direction: add a learned bias for heads before their modifier.
+    Args:
+        encoder: gives the scorer, and only the scorer, the context of each token; its module maps
+            ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``.
+        distance: add a learned bias for the distance of head and modifier, in powers of two.
+        direction: add a learned bias for heads before their modifier.
     """
 
     parts = "arcs"
@@ -40,10 +41,11 @@ class ArcScorer(EncodedScorer):
 
     @abstractmethod
     def score_arcs(self, nodes: Tensor) -> Tensor:
-        """Node vectors ``(B, n+1, width)`` to scores ``(B, n+1, n+1)``, [head, modifier]."""
+        """Return scores ``(B, n+1, n+1)``, [head, modifier], for node vectors
+        ``(B, n+1, width)``."""
 
     def nodes(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Node vectors ``(B, n+1, width)``: that of the root, and the encoded tokens'."""
+        """Return node vectors ``(B, n+1, width)``: the root's, and those of the encoded tokens."""
         vectors = self.encode(vectors, lengths)
         root = self.root.to(vectors.dtype).expand(vectors.shape[0], 1, -1)
         return torch.cat([root, vectors], 1)
@@ -52,7 +54,7 @@ class ArcScorer(EncodedScorer):
         return self.score_nodes(self.nodes(vectors, lengths))
 
     def score_nodes(self, nodes: Tensor) -> Tensor:
-        """As :meth:`score_arcs`, with the biases for positions."""
+        """Return the scores of :meth:`score_arcs`, with the biases for positions."""
         scores = self.score_arcs(nodes)
         if self.distance_bias is None and self.direction_bias is None:
             return scores
@@ -66,7 +68,7 @@ class ArcScorer(EncodedScorer):
             bias = bias + self.distance_bias[distance_buckets(offset.abs())]
         if self.direction_bias is not None:
             bias = bias + torch.where(offset > 0, self.direction_bias, 0.0)
-        # The root stands nowhere in the text.
+        # The root has no position in the text.
         return torch.where(node[:, None] == 0, torch.zeros_like(bias), bias)
 
 
@@ -77,7 +79,7 @@ def arc_scorer_builder(
     distance: bool,
     direction: bool,
 ) -> ScorerBuilder:
-    """A builder of a scorer with hidden layers; arguments as for :class:`ArcScorer`."""
+    """Return a builder of a scorer with hidden layers; arguments as for :class:`ArcScorer`."""
     check_hidden_width(kind.__name__, hidden_width)
     make: Callable[..., ArcScorer] = kind
     return partial(

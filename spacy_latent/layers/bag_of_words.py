@@ -1,4 +1,4 @@
-"""A decoder of words without order (compare Mnih and Gregor 2014, section 4.3)."""
+"""Decoder of words without order (compare Mnih and Gregor 2014, section 4.3)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from torch.utils.checkpoint import checkpoint
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.generative import Decoder, DecoderBuilder
 
-# Scores of words that are held at once, beside those of one structure: 64 MB.
+# Number of scores of words that are kept at once, apart from those of one structure: 64 MB.
 MAX_SCORES = 1 << 24
 
 
 class BagOfWords(Decoder):
-    """Each word is drawn for itself: a word that the structure does not show from softmax(W v + b)
-    where v is the text as the structure shows it, a word that it shows from softmax(b).
+    """Decoder that draws each word independently.
 
-    A word is a row of the table W, by its hash; words that share a row are one word here, so that
-    memory is bounded and there is no vocabulary to store. Probabilities are of rows. At first,
-    softmax(b) is how often the training texts have each row, with one more of each.
+    A word that the structure shows is drawn from softmax(b). Any other word is drawn from softmax(W
+    v + b), with v the text as the structure shows it.
+
+    A word is a row of the table W, by its hash. Words that share a row are one word here, so memory
+    is bounded and there is no vocabulary to store. Probabilities are those of rows. Initially,
+    softmax(b) is the frequency of each row in the training texts, with one more of each.
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
@@ -51,14 +53,16 @@ class BagOfWords(Decoder):
         most = max(1, MAX_SCORES // self.size)
         if len(vectors) <= most:
             return told(vectors, shown, item)
-        # The scores of one part after the other, made anew for the gradient.
+        # Scores are computed part by part, and computed again for the gradient.
         parts = zip(vectors.split(most), shown.split(most), item.split(most))
         return torch.cat([checkpoint(told, *part, use_reentrant=False) for part in parts])
 
 
 def log_frequencies(words: Iterable[Tensor], size: int) -> Tensor:
-    """Log of how often hashes of words fall into each of ``size`` rows, with one more of each,
-    ``(size,)`` float64; they come in parts, int64."""
+    """Return log-frequencies of hashes of words in each of ``size`` rows, ``(size,)`` float64.
+
+    One is added to the count of each row. The hashes come in several int64 arrays.
+    """
     counts = torch.ones(size, dtype=torch.float64)
     for part in words:
         counts += part.remainder(size).bincount(minlength=size)
@@ -66,8 +70,11 @@ def log_frequencies(words: Iterable[Tensor], size: int) -> Tensor:
 
 
 def build_bag_of_words_v1(size: int = 2000, attr: str = "NORM") -> DecoderBuilder:
-    """size: how many rows the table of words has.
-    attr: which attribute of a token says what word it is, such as "NORM", "LOWER" or "ORTH".
+    """Return a builder of :class:`BagOfWords`.
+
+    Args:
+        size: number of rows of the table of words.
+        attr: attribute of a token that identifies the word, such as "NORM", "LOWER" or "ORTH".
     """
     if size < 2:
         raise LatentError(f"BagOfWords: size is {size}; expected at least 2.")

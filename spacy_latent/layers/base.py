@@ -1,8 +1,8 @@
 """Contracts of the two halves of a latent layer: scorers of parts, composers of vectors.
 
-A config names a scorer or composer by a function that takes its options and returns a *builder*: a
-picklable callable from the input width to the module, because the width is known only when the
-model is put together.
+A config names a scorer or composer by a function that takes its options and returns a *builder*.
+This is a picklable callable from the input width to the module, because the width is known only
+when the model is put together.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from spacy_latent.structures.base import Structure
 
 
 class PartScorer(nn.Module):
-    """Token vectors ``(B, n, d)`` and lengths ``(B,)`` to scores of parts ``(B, *parts)``.
+    """Module from token vectors ``(B, n, d)`` and lengths ``(B,)`` to scores of parts
+    ``(B, *parts)``.
 
     For trees the parts are arcs: ``(B, n+1, n+1)``, ``[b, head, modifier]``, with node 0 the root.
-    For cells the tokens are those of a first text and then at once those of a second, lengths
-    ``(B, 2)``. Values at padding may be anything.
+    For cells the tokens are those of a first text, followed at once by those of a second, with
+    lengths ``(B, 2)``. Values at padding may be anything.
 
-    parts: what is scored, see :class:`spacy_latent.structures.base.Structure`; empty: not checked.
-    decides: name of the structure whose decisions it scores while they are taken, so that the
-        scores are empty and :meth:`bind` is what matters; empty if it scores parts.
-    counts: whether it has :meth:`counters`.
+    Attributes:
+        parts: kind of the scored parts, see :class:`spacy_latent.structures.base.Structure`; empty:
+            not checked.
+        decides: name of the structure whose decisions it scores while they are taken. The scores
+            are then empty, and :meth:`bind` provides the scores. Empty if it scores parts.
+        counts: whether it has :meth:`counters`.
     """
 
     parts: ClassVar[str] = ""
@@ -45,34 +48,41 @@ class PartScorer(nn.Module):
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor: ...
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Numbers by which it scores that run on from token to token, ``(B, n, K)``: worth to be
-        seen. What stands at padding means nothing."""
+        """Return the running numbers ``(B, n, K)`` by which it scores, for inspection.
+
+        Values at padding have no meaning.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no counters.")
 
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
-        """What it adds to the objective of a batch in training over the number of its tokens,
-        ``(B,)``, or None."""
+        """Return a term of the objective of a batch in training, over the number of its tokens.
+
+        Returns:
+            ``(B,)``, or None.
+        """
         return None
 
     def bind(
         self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float
     ) -> Structure:
-        """The structure that estimators get with the scores of these vectors."""
+        """Return the structure that estimators get with the scores of these vectors."""
         return structure
 
 
 class Composer(nn.Module):
-    """Token vectors ``(B, n, d)`` through structures ``(B, *parts)``, hard or soft, to vectors
-    ``(B, n, output_width)``. Rows at padding may be anything finite. Of two texts as a scorer has
-    them.
+    """Module that composes token vectors ``(B, n, d)`` through structures ``(B, *parts)``.
 
-    output_width: width of the result.
-    requires_hard: whether the structures must be 0/1.
-    parts: what the structures are made of, see :class:`spacy_latent.structures.base.Structure`;
-        empty: not checked.
+    The structures may be hard or soft. The result is ``(B, n, output_width)``, with any finite
+    values at padding. Two texts are given as to a scorer.
 
-    Items must not depend on each other, and nothing but modules of torch's dropout may draw random
-    numbers: parts of a batch may be composed apart, and equal structures of an item once.
+    Items must not depend on each other, and only torch's dropout modules may draw random numbers.
+    Parts of a batch may be composed apart, and equal structures of an item once.
+
+    Attributes:
+        output_width: width of the result.
+        requires_hard: whether the structures must be 0/1.
+        parts: kind of the structures' parts, see :class:`spacy_latent.structures.base.Structure`;
+            empty: not checked.
     """
 
     parts: ClassVar[str] = ""
@@ -85,13 +95,18 @@ class Composer(nn.Module):
     def compose_several(
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
     ) -> Tensor:
-        """Of structures ``(S, *parts)`` over the tokens of B items: ``(S, n, output_width)``. On a
-        CPU in ranges of the items, each on a thread that is free, where that is worth it, nothing
-        traces what is done, and there is neither dropout nor autocast, which other threads would
-        not have. What the ranges are does not depend on how many threads there are, so gradients do
+        """Compose structures ``(S, *parts)`` over the tokens of B items.
+
+        On a CPU the items may be split into ranges, each on a free thread. This happens if it saves
+        time, if nothing traces the code, and if there is neither dropout nor autocast, which other
+        threads would not have. The ranges do not depend on the number of threads, so gradients do
         not, either.
 
-        item: ``(S,)`` int64, which of the items each is of; None for each of its own.
+        Args:
+            item: ``(S,)`` int64, the item of each structure; None if there is one for each.
+
+        Returns:
+            ``(S, n, output_width)``.
         """
         if torch.compiler.is_compiling() or is_transformed():
             return self.compose_range(vectors, z, lengths, item)
@@ -110,7 +125,7 @@ class Composer(nn.Module):
             for (a, b), which in zip(parts, members)
         ]
         made = concurrently(self.compose_range, shared, list(self.parameters()))
-        # Back in the order of the structures.
+        # Back to the order of the structures.
         order = torch.empty_like(item)
         order[torch.cat(members)] = torch.arange(len(item), device=item.device)
         return torch.cat(made).index_select(0, order)
@@ -118,8 +133,10 @@ class Composer(nn.Module):
     def compose_range(
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
     ) -> Tensor:
-        """As :meth:`compose_several`, on one thread. Structures of an item that are the same are
-        composed once."""
+        """Compose as :meth:`compose_several`, on one thread.
+
+        Equal structures of an item are composed once.
+        """
         if item is None:
             return self(vectors, z, lengths)
         shared = None if drops(self) else share_equals(z, len(vectors), item)
@@ -129,7 +146,7 @@ class Composer(nn.Module):
         return self(vectors[item[first]], z[first], lengths[item[first]])[kind]
 
     def _cost(self, vectors: Tensor, z: Tensor) -> float:
-        """Estimated nanoseconds on one thread of a CPU: a few linear maps of each token."""
+        """Return the estimated nanoseconds on one CPU thread: a few linear maps of each token."""
         if vectors.device.type != "cpu":
             return 0.0
         return len(z) * vectors.shape[1] * vectors.shape[2] * self.output_width / 6
@@ -140,7 +157,7 @@ ComposerBuilder = Callable[[int], Composer]
 
 
 def drops(module: nn.Module) -> bool:
-    """Whether the same call may give something else."""
+    """Return whether the same call of the module may give another result."""
     return module.training and any(
         isinstance(child, _DropoutNd) and child.p > 0 for child in module.modules()
     )

@@ -11,7 +11,8 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class BiaffineScorer(ArcScorer):
-    """s[h, m] = U(h)ᵀ W V(m) + U(h)ᵀ b, with one hidden layer for each role (their equation 6)."""
+    """Scores s[h, m] = U(h)ᵀ W V(m) + U(h)ᵀ b, with one hidden layer for each role (their
+    equation 6)."""
 
     def __init__(
         self,
@@ -33,7 +34,8 @@ class BiaffineScorer(ArcScorer):
         return self.score_pairs(heads, modifiers)
 
     def score_pairs(self, heads: Tensor, modifiers: Tensor) -> Tensor:
-        """Hidden vectors ``(B, n+1, hidden_width)`` of both roles to scores ``(B, n+1, n+1)``."""
+        """Return scores ``(B, n+1, n+1)`` for hidden vectors ``(B, n+1, hidden_width)`` of both
+        roles."""
         bias = modifiers.new_ones(*modifiers.shape[:2], 1)
         weighted = torch.cat([modifiers, bias], -1) @ self.weight.to(modifiers.dtype)
         return heads @ weighted.transpose(1, 2)
@@ -45,5 +47,9 @@ def build_biaffine_scorer_v1(
     distance: bool = False,
     direction: bool = False,
 ) -> ScorerBuilder:
-    """Arguments as for :class:`ArcScorer`; hidden_width: of each role's hidden layer."""
+    """Return a builder of :class:`BiaffineScorer`; arguments as for :class:`ArcScorer`.
+
+    Args:
+        hidden_width: of each role's hidden layer.
+    """
     return arc_scorer_builder(BiaffineScorer, hidden_width, encoder, distance, direction)

@@ -13,7 +13,7 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class BilinearScorer(ArcScorer):
-    """s[h, m] = hᵀ W m, with the token vectors themselves, or the encoder's."""
+    """Scores s[h, m] = hᵀ W m, with the token vectors themselves, or the encoder's."""
 
     def __init__(
         self,
@@ -33,5 +33,5 @@ class BilinearScorer(ArcScorer):
 def build_bilinear_scorer_v1(
     encoder: EncoderBuilder | None = None, distance: bool = False, direction: bool = False
 ) -> ScorerBuilder:
-    """Arguments as for :class:`ArcScorer`."""
+    """Return a builder of :class:`BilinearScorer`; arguments as for :class:`ArcScorer`."""
     return partial(BilinearScorer, encoder=encoder, distance=distance, direction=direction)

@@ -1,4 +1,4 @@
-"""A bidirectional LSTM as the encoder of a scorer (Kiperwasser and Goldberg 2016)."""
+"""Bidirectional LSTM as the encoder of a scorer (Kiperwasser and Goldberg 2016)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class BiLstm(nn.Module):
-    """``(B, n, width)`` and lengths ``(B,)`` to ``(B, n, 2·hidden_width)``."""
+    """Encoder from ``(B, n, width)`` and lengths ``(B,)`` to ``(B, n, 2·hidden_width)``."""
 
     def __init__(self, width: int, hidden_width: int, layers: int) -> None:
         super().__init__()
@@ -22,10 +22,10 @@ class BiLstm(nn.Module):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         if not vectors.shape[:2].numel():
-            # torch packs nothing that is empty.
+            # torch refuses to pack an empty batch.
             return vectors.new_zeros(*vectors.shape[:2], self.output_width)
         sizes = fetch(lengths).clamp_min(1)
-        # Else torch sends the order to a GPU and fetches it again.
+        # Otherwise torch copies the order to a GPU and back.
         ordered = vectors.device.type != "cpu" and bool((sizes[1:] <= sizes[:-1]).all())
         packed = pack_padded_sequence(vectors, sizes, batch_first=True, enforce_sorted=ordered)
         encoded, _ = self.lstm(packed)
@@ -33,10 +33,11 @@ class BiLstm(nn.Module):
 
 
 def build_bilstm_v1(hidden_width: int = 32, layers: int = 1) -> EncoderBuilder:
-    """An LSTM from the left and one from the right over each text.
+    """Return a builder of an LSTM from the left and one from the right over each text.
 
-    hidden_width: of each direction.
-    layers: number of LSTM layers.
+    Args:
+        hidden_width: of each direction.
+        layers: number of LSTM layers.
     """
     check_whole("BiLSTM", hidden_width=hidden_width, layers=layers)
     return partial(BiLstm, hidden_width=hidden_width, layers=layers)

@@ -1,5 +1,7 @@
-"""Hard constituency trees composed from the leaves up, by a Tree-LSTM (Tai et al. 2015, section
-3.2, with N = 2) or another cell."""
+"""Hard constituency trees composed from the leaves up.
+
+The cell is a Tree-LSTM (Tai et al. 2015, section 3.2, with N = 2) or another one.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,24 @@ State = tuple[Tensor, Tensor]
 
 
 class BinaryTreeComposer(Composer):
-    """Binary trees composed from the leaves up; what each token gets of it depends on ``output``.
-    A subclass says what a leaf is, and what two halves compose to: states of a hidden part, which
-    is what is seen of them, and a memory, of any width or none.
+    """Composer of binary trees from the leaves up.
 
-    output: "constituents" for the state of the token's leaf, plus the mean of the states of the
-        spans of two and more tokens that contain it: the root's, and so the whole sentence's, among
-        them. "root" for that of the whole sentence, which is then all that a text classifier sees,
-        with any reduction.
+    The ``output`` determines the vector of each token. A subclass defines a leaf, and the
+    composition of two halves. Both are states with a hidden part, which is visible outside, and a
+    memory, of any width or none.
 
-    One batched step for each level of all trees, from the deepest, over the nodes of that level:
-    time and memory O(n·output_width) for a tree, whatever its depth. A state enters what is above
-    it as a product with its z, so the gradient at z of a surrogate estimator exists for the spans
-    of the tree; it is 0 for other spans, which have no state. It makes no difference whether z
-    holds the spans of one token. Where z gets no gradient, what several trees of an item have in
-    common is composed once.
+    One batched step handles each level of all trees, from the deepest, over the nodes of that
+    level. Time and memory are O(n·output_width) for a tree, whatever its depth. A state enters the
+    node above it as a product with its z. So the gradient at z of a surrogate estimator exists for
+    the spans of the tree. It is 0 for other spans, which have no state. Spans of one token in z
+    have no effect. If z gets no gradient, subtrees that several trees of an item have in common are
+    composed once.
+
+    Args:
+        output: "constituents" for the state of the token's leaf, plus the mean of the states of the
+            spans of two and more tokens that contain it. The root's, and so the whole sentence's,
+            is among them. "root" for the state of the whole sentence. A text classifier then sees
+            nothing else, with any reduction.
     """
 
     parts = "spans"
@@ -53,14 +58,16 @@ class BinaryTreeComposer(Composer):
 
     @abstractmethod
     def leaves(self, vectors: Tensor) -> State:
-        """Hidden state and memory of a leaf for each vector ``(..., width)``."""
+        """Return hidden state and memory of a leaf for each vector ``(..., width)``."""
 
     @abstractmethod
     def merge(self, left: State, right: State) -> State:
-        """Hidden state and memory of a node from those of its halves, each ``(..., size)``."""
+        """Return hidden state and memory of a node from those of its halves, each
+        ``(..., size)``."""
 
     def spans_of(self, z: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """The trees ``(S, n, n)`` [first, last] that structures over n = ``longest`` places are."""
+        """Return the trees ``(S, n, n)`` [first, last] of structures over n = ``longest``
+        places."""
         return z
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
@@ -88,8 +95,12 @@ class BinaryTreeComposer(Composer):
     def _of_tokens(
         self, spans: Spans, lengths: Tensor, leaves: Tensor, states: Tensor, nodes: Tensor
     ) -> Tensor:
-        """What each token gets. leaves: ``(S, n, output_width)``. nodes: ``(S · 2n,)`` int64, which
-        of the states each node has; any where there is none."""
+        """Return the vectors of the tokens.
+
+        Args:
+            leaves: ``(S, n, output_width)``.
+            nodes: ``(S · 2n,)`` int64, the state of each node; any number if there is no node.
+        """
         batch, longest, _ = leaves.shape
         if self.output == "root" and longest:
             root = 2 * longest * torch.arange(batch, device=nodes.device)
@@ -109,11 +120,16 @@ class BinaryTreeComposer(Composer):
     def shared_states(
         self, spans: Spans, item: Tensor, hidden: Tensor, cell: Tensor
     ) -> tuple[State, Tensor]:
-        """Hidden states and cells of the different subtrees of S trees, those of the leaves
-        ``(B, n, size)`` first, and which of them each of the ``(S · 2n)`` nodes has. Trees get no
-        gradient.
+        """Return the states of the different subtrees of S trees, and the state of each node.
 
-        item: ``(S,)`` int64, over whose leaves each tree is.
+        Trees get no gradient.
+
+        Args:
+            item: ``(S,)`` int64, the item whose leaves each tree has.
+
+        Returns:
+            Hidden states and cells, with the leaves ``(B, n, size)`` first; and the state's number
+            for each of the ``(S · 2n)`` nodes.
         """
         merges, nodes = share_halves(spans, item, hidden.shape[1], len(hidden))
         size = hidden.shape[-1]
@@ -128,8 +144,10 @@ class BinaryTreeComposer(Composer):
         return (states[:, :size], states[:, size:]), nodes
 
     def states(self, spans: Spans, z: Tensor, hidden: Tensor, cell: Tensor) -> State:
-        """Hidden states and cells ``(B · 2n, size)`` of all nodes, from those of the leaves
-        ``(B · n, size)``; zero where there is no node."""
+        """Return hidden states and cells ``(B · 2n, size)`` of all nodes.
+
+        They are composed from the leaves' ``(B · n, size)``, and zero if there is no node.
+        """
         longest = z.shape[-1]
         weight = z[spans.item, spans.first, spans.last].to(hidden.dtype).unsqueeze(-1)
         leaves = _by_level(spans.leaf_depth, 1 + spans.levels)
@@ -164,7 +182,7 @@ class BinaryTreeComposer(Composer):
 
 
 class BinaryTreeLstm(BinaryTreeComposer):
-    """:class:`BinaryTreeComposer` by the cell of a Tree-LSTM."""
+    """:class:`BinaryTreeComposer` with the cell of a Tree-LSTM."""
 
     def __init__(
         self, width: int, output_width: int | None, output: Output = "constituents"
@@ -190,21 +208,27 @@ class BinaryTreeLstm(BinaryTreeComposer):
 
 
 def add_constituents(leaves: Tensor, above: Tensor, contains: Tensor) -> Tensor:
-    """States of the leaves ``(B, n, d)``, each with the mean of those of the spans around it.
+    """Return states of the leaves ``(B, n, d)``, plus the mean of the states of the spans around
+    each.
 
-    above: ``(B, m, d)``, states of spans. contains: ``(B, m, n)``, 1 where the span has the token.
+    Args:
+        above: ``(B, m, d)``, states of spans.
+        contains: ``(B, m, n)``, 1 if the span has the token.
     """
     return leaves + contains.transpose(1, 2) @ above / contains.sum(1).clamp_min(1).unsqueeze(2)
 
 
 def _by_level(depth: Tensor, levels: int) -> list[Tensor]:
-    """Indices of the entries of each depth."""
+    """Return the indices of the entries of each depth."""
     return list(depth.argsort().split(torch.bincount(depth, minlength=levels).tolist()))
 
 
 def node_places(spans: Spans, z: Tensor) -> Tensor:
-    """Place of each span [first, last] of trees ``(B, n, n)`` among the ``(B, 2n)`` nodes; that of
-    single words on the diagonal, and 0 elsewhere."""
+    """Return the place of each span [first, last] of trees ``(B, n, n)`` among the ``(B, 2n)``
+    nodes.
+
+    Places of single words are on the diagonal; it is 0 elsewhere.
+    """
     longest = z.shape[-1]
     token = torch.arange(longest, device=z.device)
     base = 2 * longest * torch.arange(len(z), device=z.device)
@@ -215,11 +239,16 @@ def node_places(spans: Spans, z: Tensor) -> Tensor:
 
 @dataclass
 class Spans:
-    """The S spans of two and more tokens of a batch of trees; tensors ``(S,)`` int64.
+    """The S spans of two and more tokens of a batch of trees.
 
-    item, first, last: where z has them. node, left, right: places of the span and of its halves in
-    ``(B, 2n)`` nodes, flattened. depth: number of spans around it. leaf_item, leaf_token,
-    leaf_depth: the same of the tokens. levels: the greatest depth of a token.
+    Attributes are tensors ``(S,)`` int64.
+
+    Attributes:
+        item, first, last: indices of the span in z.
+        node, left, right: places of the span and of its halves in ``(B, 2n)`` nodes, flattened.
+        depth: number of spans around it.
+        leaf_item, leaf_token, leaf_depth: the same of the tokens.
+        levels: the greatest depth of a token.
     """
 
     item: Tensor
@@ -236,10 +265,13 @@ class Spans:
 
 
 def read_spans(z: Tensor, lengths: Tensor) -> Spans:
-    """The spans of hard trees ``(B, n, n)``.
+    """Return the spans of hard trees ``(B, n, n)``.
 
-    A span's place is that of its split, the last token of its left half, which is another for each
-    span of a tree. Raises LatentError for an item whose spans do not make a binary tree.
+    The place of a span is the place of its split, the last token of its left half. It differs for
+    all spans of a tree.
+
+    Raises:
+        LatentError: an item's spans do not make a binary tree.
     """
     longest = z.shape[-1]
     token, size = torch.arange(longest, device=z.device), lengths.to(z.device, torch.int64)
@@ -251,7 +283,7 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
     item, first, last = chosen.nonzero(as_tuple=True)
     split = ends[item, first, last - 1]
     whole = chosen[item, split + 1, last] | (split + 1 == last)
-    # What the root splits into, down to the leaves, is n − 1 spans: there must be no others.
+    # The root and its descendants without the leaves are n − 1 spans: there must be no others.
     tree = chosen.flatten(1).sum(1) == (size - 1).clamp_min(0)
     if longest:
         root = chosen[:, 0].gather(1, (size - 1).clamp_min(0)[:, None]).squeeze(1)
@@ -295,10 +327,13 @@ def read_spans(z: Tensor, lengths: Tensor) -> Spans:
 
 
 def share_halves(spans: Spans, item: Tensor, longest: int, items: int) -> tuple[Merges, Tensor]:
-    """The different subtrees of two words and more of S trees over the leaves of B items, and which
-    of them each of the ``(S · 2n)`` nodes is, counted after the ``(B · n)`` leaves.
+    """Return the different subtrees of S trees over the leaves of B items.
 
-    item: ``(S,)`` int64, over whose leaves each tree is.
+    Only subtrees of two and more words are included. The result also has the subtree of each of the
+    ``(S · 2n)`` nodes, counted after the ``(B · n)`` leaves.
+
+    Args:
+        item: ``(S,)`` int64, the item whose leaves each tree has.
     """
     height = torch.zeros(len(item) * 2 * longest, dtype=torch.int64, device=item.device)
     while True:
@@ -310,7 +345,7 @@ def share_halves(spans: Spans, item: Tensor, longest: int, items: int) -> tuple[
     leaf = spans.leaf_item * 2 * longest + spans.leaf_token
     nodes[leaf] = item[spans.leaf_item] * longest + spans.leaf_token
     count = items * longest
-    # Above all subtrees there can be.
+    # Larger than the number of any subtree.
     most = count + len(spans.node) + 1
     left, right, sizes = [nodes[:0]], [nodes[:0]], []
     levels = _by_level(above, int(above.max()) + 1)[1:] if len(above) else []
@@ -328,7 +363,11 @@ def share_halves(spans: Spans, item: Tensor, longest: int, items: int) -> tuple[
 def build_binary_tree_lstm_v1(
     output_width: int | None = None, output: Output = "constituents"
 ) -> ComposerBuilder:
-    """output_width: None keeps the input's width. output: see :class:`BinaryTreeLstm`."""
+    """Return a builder of :class:`BinaryTreeLstm`, which describes ``output``.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_output_width("BinaryTreeLstm", output_width)
     check_output("BinaryTreeLstm", output)
     return partial(BinaryTreeLstm, output_width=output_width, output=output)

@@ -1,4 +1,4 @@
-"""Scores of pairs of words, one of each of two texts."""
+"""Scores of pairs of words, one from each of two texts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, ch
 from spacy_latent.layers.two_texts import split_texts
 
 SIMILARITIES = ("dot", "cosine")
-# A first guess of what a neighbour's pair says of a pair, for each step of distance halved.
+# Initial weight of adjacent pairs; it is halved for each step of distance.
 NEIGHBOUR = 0.4
 
 
 class CellScorer(EncodedScorer):
-    """Token vectors ``(B, N, d)`` of two texts, one after the other, and lengths ``(B, 2)`` to
-    scores ``(B, n, m)``, n and m the longest of the first and the second texts.
+    """Scores ``(B, n, m)`` of cells, with n and m the longest of the first and the second texts.
 
-    similarity "dot": c[i, j] = F a_i · G b_j / √hidden_width, bilinear in a and b; with ``shared``
-    G = F (Parikh et al. 2016, equation 1). "cosine": c[i, j] = α (cos(F a_i, G b_j) − β) with α > 0
-    and β learned: two copies of a word have the largest score. Then
+    The input are token vectors ``(B, N, d)`` of two texts, one after the other, and lengths
+    ``(B, 2)``.
+
+    With similarity "dot", c[i, j] = F a_i · G b_j / √hidden_width, bilinear in a and b; with
+    ``shared`` G = F (Parikh et al. 2016, equation 1). With "cosine", c[i, j] = α (cos(F a_i, G b_j)
+    − β) with α > 0 and β learned: two copies of a word have the largest score. Then
 
     s[i, j] = c[i, j] + Σ_k w_k (c[i−k, j−k] + c[i+k, j+k]) − w_0 |i/(n−1) − j/(m−1)|
 
-    over the ``neighbours`` k = 1, 2, ..., whose words are often aligned where these are, and the
-    distance from the diagonal where ``distance`` is set; w_0, w_k are learned.
+    over the ``neighbours`` k = 1, 2, ..., whose words are often aligned if these are. The last term
+    is the distance from the diagonal if ``distance`` is set. w_0 and w_k are learned.
     """
 
     parts = "cells"
@@ -91,7 +93,7 @@ class CellScorer(EncodedScorer):
 
 
 def _share(length: Tensor, size: int) -> Tensor:
-    """How far along its text each word is, ``(B, size)``, 0 to 1."""
+    """Return the relative position of each word in its text, ``(B, size)``, 0 to 1."""
     place = torch.arange(size, device=length.device)[None]
     return place / (length - 1).clamp_min(1)[:, None]
 
@@ -106,10 +108,15 @@ def build_cell_scorer_v1(
     margin: float = 0.5,
     encoder: EncoderBuilder | None = None,
 ) -> ScorerBuilder:
-    """hidden_width: of the projection of the words; None to compare the vectors themselves.
-    similarity, shared, neighbours, distance: see :class:`CellScorer`.
-    scale, margin: α and β of the cosine to start from.
-    encoder: gives the scorer, and only the scorer, the context of each word within its text."""
+    """Return a builder of :class:`CellScorer`.
+
+    Args:
+        hidden_width: of the projection of the words; None to compare the vectors themselves.
+        similarity, shared, neighbours, distance: see :class:`CellScorer`.
+        scale, margin: α and β of the cosine to start from.
+        encoder: gives the scorer, and only the scorer, the context of each word within its text;
+            None for the word vectors themselves.
+    """
     check_hidden_width("CellScorer", hidden_width)
     if similarity not in SIMILARITIES:
         raise LatentError(

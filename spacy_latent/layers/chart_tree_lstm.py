@@ -1,5 +1,7 @@
-"""Constituency trees, hard or soft, composed over the chart of all spans (after Maillard et al.
-2019 and Drozdov et al. 2019)."""
+"""Constituency trees, hard or soft, composed over the chart of all spans.
+
+The method is after Maillard et al. 2019 and Drozdov et al. 2019.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +13,30 @@ from torch import Tensor
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
 from spacy_latent.layers.binary_tree_lstm import BinaryTreeLstm, Output, State, check_output
 
-# Below this sum of its splits a span has no halves: nothing that is seen has it.
+# If the sum over its splits is below this, a span has no halves, and no result contains it.
 LEAST = 1e-9
 
 
 class ChartTreeLstm(BinaryTreeLstm):
-    """BinaryTreeLstm where z may be soft: marginals, or a mean of few trees. Every span of the
-    chart has a state, composed of its expected halves,
+    """BinaryTreeLstm for soft z: marginals, or a mean of few trees.
+
+    Every span of the chart has a state, composed of its expected halves,
 
         h_ij = cell(Σ_k w_ijk h_ik, Σ_k w_ijk h_{k+1,j}),   w_ijk ∝ z_ik z_{k+1,j},
 
-    with the same weights for memories, and z = 1 for single tokens. A hard tree gives what
-    BinaryTreeLstm gives with the same weights. Cited charts mix what each split composes to, which
-    costs a cell for each; here halves are mixed, and each span has one. For soft z the weights
-    are those of a split whose halves are independent; marginals do not tell more.
+    with the same weights for memories, and z = 1 for single tokens. For a hard tree the result is
+    the same as BinaryTreeLstm's with the same weights. Cited charts mix the compositions of all
+    splits, which costs a cell for each. Here halves are mixed, and each span has one cell. For soft
+    z the weights are those of a split whose halves are independent; marginals do not tell more.
 
-    output: "constituents" for the state of the token's leaf, plus the mean of those of the spans of
-        two and more tokens that contain it, weighted by z; where the sum of z is below 1 it is not
-        divided by. "root" for the state of the whole sentence.
+    The gradient at z reaches all spans, also those of no tree. There are n steps. Time is
+    O(n³·output_width) for additions and O(n²·output_width²) for products, memory
+    O(n²·output_width).
 
-    The gradient at z reaches all spans, those of no tree as well. n steps; time O(n³·output_width)
-    of additions and O(n²·output_width²) of products, memory O(n²·output_width).
+    Args:
+        output: "constituents" for the state of the token's leaf, plus the mean of the states of the
+            spans of two and more tokens that contain it, weighted by z; if the sum of z is below 1,
+            there is no division by it. "root" for the state of the whole sentence.
     """
 
     requires_hard = False
@@ -42,7 +47,7 @@ class ChartTreeLstm(BinaryTreeLstm):
         leaf_hidden, leaf_cell = self.leaves(vectors)
         if not longest:
             return leaf_hidden
-        # Of spans of each number of tokens, by their first: states with memories, and z.
+        # States with memories, and z, of the spans of each length, by first token.
         states = [torch.cat([leaf_hidden, leaf_cell], -1)]
         weights = [z.new_ones(batch, longest)]
         above, total = torch.zeros_like(leaf_hidden), z.new_zeros(batch, longest)
@@ -62,7 +67,7 @@ class ChartTreeLstm(BinaryTreeLstm):
             weights.append(z.diagonal(size - 1, 1, 2))
             if self.output == "constituents":
                 seen = weights[-1][..., None] * made[0]
-                # Into all tokens of each span.
+                # Added to all tokens of each span.
                 above = above + _spread(seen, size)
                 total = total + _spread(weights[-1][..., None], size)[..., 0]
         if self.output == "root":
@@ -79,8 +84,10 @@ def _state(joined: Tensor) -> State:
 
 
 def _spread(values: Tensor, size: int) -> Tensor:
-    """``(B, m, d)`` of spans of ``size`` tokens by their first, summed over those that contain each
-    of the ``m + size − 1`` tokens."""
+    """Return sums over the spans of ``size`` tokens that contain each token.
+
+    ``values`` are ``(B, m, d)`` by the first token of the span, for ``m + size − 1`` tokens.
+    """
     sums = values.cumsum(1)
     ended = torch.nn.functional.pad(sums, (0, 0, size, 0))[:, : values.shape[1] + size - 1]
     begun = torch.cat([sums, sums[:, -1:].expand(-1, size - 1, -1)], 1)
@@ -90,7 +97,11 @@ def _spread(values: Tensor, size: int) -> Tensor:
 def build_chart_tree_lstm_v1(
     output_width: int | None = None, output: Output = "constituents"
 ) -> ComposerBuilder:
-    """output_width: None keeps the input's width. output: see :class:`ChartTreeLstm`."""
+    """Return a builder of :class:`ChartTreeLstm`, which describes ``output``.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_output_width("ChartTreeLstm", output_width)
     check_output("ChartTreeLstm", output)
     return partial(ChartTreeLstm, output_width=output_width, output=output)

@@ -13,12 +13,13 @@ from spacy_latent.layers.recursive_message_passing import most_probable_heads
 
 
 class ChildSumTreeLstm(Composer):
-    """Their equations 2 to 8, one batched step for each level, from the deepest, of all trees.
+    """Composer by their equations 2 to 8, one batched step for each level of all trees.
 
-    Where z has no gradient (atoms of SparseMAP, samples, prediction), a step is over the tokens of
-    its level: time and memory O(n·output_width) for a tree, whatever its depth. Where it has one,
-    sums over children are products with z, so that the gradient of a surrogate estimator exists for
-    all arcs: O(n²·output_width) time and O(n·output_width) memory for each level.
+    The deepest level is first. If z has no gradient (atoms of SparseMAP, samples, prediction), a
+    step is over the tokens of its level. Time and memory are then O(n·output_width) for a tree,
+    whatever its depth. If z has a gradient, sums over children are products with z, so that the
+    gradient of a surrogate estimator exists for all arcs. This takes O(n²·output_width) time and
+    O(n·output_width) memory for each level.
     """
 
     parts = "arcs"
@@ -93,13 +94,15 @@ class ChildSumTreeLstm(Composer):
 
 
 def levels(z: Tensor) -> Tensor:
-    """Number of tokens above each token, ``(B, n)``; −1 at padding; on the CPU."""
+    """Return the number of tokens above each token, ``(B, n)``; −1 at padding; on the CPU."""
     return _levels(*read_heads(z))
 
 
 def read_heads(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable heads ``(B, n+1)``, and which tokens have one ``(B, n)``; on the CPU, by
-    one transfer."""
+    """Return the most probable heads ``(B, n+1)``, and which tokens have one ``(B, n)``.
+
+    Both are on the CPU, after one transfer.
+    """
     heads, present = most_probable_heads(z), z.detach().sum(1)[:, 1:] > 0.5
     if z.device.type == "cpu":
         return heads, present
@@ -119,6 +122,10 @@ def _levels(heads: Tensor, present: Tensor) -> Tensor:
 
 
 def build_child_sum_tree_lstm_v1(output_width: int | None = None) -> ComposerBuilder:
-    """output_width: None keeps the input's width."""
+    """Return a builder of :class:`ChildSumTreeLstm`.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_output_width("ChildSumTreeLstm", output_width)
     return partial(ChildSumTreeLstm, output_width=output_width)

@@ -1,4 +1,4 @@
-"""Independent parts of a torch computation, each on a thread of its own."""
+"""Independent parts of a torch computation, each on its own thread."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Call = Callable[..., Tensor]
 def concurrently(
     call: Call, inputs: Sequence[tuple[Tensor, ...]], parameters: Sequence[Tensor]
 ) -> list[Tensor]:
-    """``call(*part)`` for each part of the inputs, and the gradients likewise.
+    """Return ``call(*part)`` for each part of the inputs; the gradients are also computed by parts.
 
-    call: differentiable, of its arguments and of the parameters; without random numbers, since
-        nobody knows which part would draw them first. Gradients can be asked for once, and have
-        none themselves.
-    parameters: all others that may get a gradient. Theirs is the sum over parts in order, so that
-        it does not depend on which thread is first.
+    Args:
+        call: differentiable in its arguments and the parameters. It must not draw random numbers,
+            since the order of the parts is undefined. Gradients can be computed once, and have none
+            themselves.
+        parameters: all others that may get a gradient. Theirs is the sum over parts in order, so it
+            does not depend on which thread is first.
     """
     work = _Work(call, len(inputs[0]), list(parameters))
     if not torch.is_grad_enabled():
@@ -35,7 +36,7 @@ def concurrently(
 
 
 class _Work:
-    """A call, and of its last run with ``grad`` the leaves and the result of each part."""
+    """A call with the leaves and the result of each part in its last run with ``grad``."""
 
     def __init__(self, call: Call, arguments: int, parameters: list[Tensor]) -> None:
         self.call = call
@@ -45,7 +46,10 @@ class _Work:
         self.made: list[Tensor] = []
 
     def parts(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """The inputs of each part, of those of all and then the parameters."""
+        """Return the inputs of each part.
+
+        ``tensors`` are the inputs of all parts, followed by the parameters.
+        """
         size, end = self.arguments, len(tensors) - len(self.parameters)
         return [tuple(tensors[i : i + size]) for i in range(0, end, size)]
 
@@ -53,7 +57,7 @@ class _Work:
         results: list[Any] = [None] * len(inputs)
 
         def work(start: int, stop: int) -> None:
-            # A thread of the pool has a mode of its own.
+            # A thread of the pool has a gradient mode of its own.
             with torch.set_grad_enabled(grad):
                 for part in range(start, stop):
                     results[part] = self.call(*inputs[part])
@@ -62,13 +66,13 @@ class _Work:
         return results
 
     def differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """In the order of the inputs of all parts and the parameters."""
+        """Return the gradients in the order of the inputs of all parts and the parameters."""
         if not self.made:
             raise LatentError(
                 "The gradient of what was composed in several ranges of items is there once, "
                 "whatever retain_graph says. Compose again, or ask for all gradients in one call."
             )
-        # What they keep alive is not read again.
+        # The graphs are released, since they are not read again.
         results, self.made = self.made, []
         inputs, self.leaves = self.leaves, []
         found: list[Any] = [None] * len(results)
@@ -92,7 +96,7 @@ class _Work:
 
 
 def _spread(work: Callable[[int, int], None], parts: int) -> None:
-    # The part on this thread is to round as those on the pool's.
+    # The part on this thread must round as those on the pool's threads do.
     with one_torch_thread():
         spread(work, np.full(parts, SERIAL_NANOSECONDS), ())
 
@@ -103,7 +107,8 @@ def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
 
 
 class _Concurrently(torch.autograd.Function):
-    """Each part has a graph of its own, from leaves that share memory with the inputs."""
+    """Function in which each part has a graph of its own, from leaves that share memory with the
+    inputs."""
 
     @staticmethod
     def forward(ctx: Any, work: _Work, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Arc scores from continuous stacks: what a word reads there is what was left open before it."""
+"""Arc scores from continuous stacks, from which a word reads the words left open before it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.counting_scorer import with_noise
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 
-# How far a stack's height is seen by the root's score.
+# Largest height of a stack that the root's score distinguishes.
 LIMIT = 1.0
 
 
 class ContinuousStackScorer(EncodedScorer):
-    """Scores ``(B, n+1, n+1)``, [head, modifier], from K stacks on which each word lies as high as
-    it was pushed (the neural stack of Grefenstette et al. 2015).
+    """Scores ``(B, n+1, n+1)``, [head, modifier], from K stacks on which words have heights.
 
-    Word i takes u_i = σ(U v_i) off the top of each stack and then puts itself on it, d_i = σ(D v_i)
-    high. What it reads is the topmost 1 before that: of each earlier word, how much of it lies
-    there. An arc sees, of each stack, how much of the first word the second reads, and how much of
-    the second the first; which is first and how near they are; then the vectors of both. A word is
-    a root by its vector and by the heights, up to 1, before it.
+    The height of a word is the amount that was pushed (the neural stack of Grefenstette et al.
+    2015).
 
-    Where operators are pushed and closing brackets pop, each word reads the operator of its list:
-    however deep lists are nested, and however deep those of the training data were.
+    Word i pops u_i = σ(U v_i) from the top of each stack and then pushes itself with height d_i =
+    σ(D v_i). It reads the topmost 1 before its push: the amount of each earlier word within it. For
+    an arc the inputs are, from each stack, how much of the first word the second reads, and how
+    much of the second the first reads; the order of both and their distance; then the vectors of
+    both. A word is scored as a root by its vector and by the heights, up to 1, before it.
 
-    No loop over words is needed: what is left of word i reaches from where it was put up to the
-    least height of the stack since, d_i at most. So a stack is a counter with a floor, of which an
-    arc sees one thing where :class:`spacy_latent.layers.counter_scorer.CounterScorer` shows it
-    eight.
+    If operators are pushed and closing brackets pop, each word reads the operator of its list. This
+    holds however deep lists are nested, and however deep those of the training data were.
 
-    input_noise: standard deviation of what is added in training before σ, so that what is learned
-        stands out from it: pushes and pops near 0 and 1, which hold for longer texts, too.
-    whole_steps: in prediction each push and pop is rounded to 0 or 1.
+    No loop over words is needed. The remainder of word i reaches from the height of its start to
+    the least height of the stack since, d_i at most. So a stack is a counter that cannot fall below
+    0. An arc has one input from it instead of eight in
+    :class:`spacy_latent.layers.counter_scorer.CounterScorer`.
 
-    Time and memory are O(n²·(K + hidden_width)), time O(n²·hidden_width²) besides.
+    Time and memory are O(n²·(K + hidden_width)), and time O(n²·hidden_width²) in addition.
+
+    Args:
+        input_noise: standard deviation of noise added in training before σ. Learned values then
+            stand out from it: pushes and pops near 0 and 1, which hold for longer texts, too.
+        whole_steps: in prediction each push and pop is rounded to 0 or 1.
     """
 
     parts = "arcs"
@@ -58,7 +61,7 @@ class ContinuousStackScorer(EncodedScorer):
         self.whole_steps = whole_steps
         self.push = nn.Linear(self.width, stacks)
         self.pop = nn.Linear(self.width, stacks)
-        # Of an arc: what each reads of the other, whether the head is first, the nearness.
+        # For an arc: how much each reads of the other, whether the head is first, and the nearness.
         self.arc = nn.Linear(2 * stacks + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.head = nn.Linear(self.width, hidden_width, bias=False)
@@ -83,33 +86,41 @@ class ContinuousStackScorer(EncodedScorer):
         return nn.functional.pad(torch.cat([roots, arcs], 1), (1, 0))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """How high each stack is after each word, ``(B, n, K)``; what stands at padding means
-        nothing."""
+        """Return the height of each stack after each word, ``(B, n, K)``.
+
+        Values at padding have no meaning.
+        """
         return self._heights(*self._encoded(vectors, lengths))[1]
 
     def reads(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """How much each word reads of each other one, ``(B, n, n, K)``, [read, reader]: 0 where the
-        reader is not later. All of a reader's are 1 together, or as high as the stack is."""
+        """Return how much each word reads of each other one, ``(B, n, n, K)``, [read, reader].
+
+        It is 0 if the reader is not later. The amounts of a reader sum to 1, or to the height of
+        the stack if that is less.
+        """
         return self._reads(*self._encoded(vectors, lengths))[0]
 
     def _reads(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`reads`, and the heights before each word, ``(B, n, K)``."""
+        """Return :meth:`reads`, and the heights before each word, ``(B, n, K)``."""
         popped, pushed = self._heights(vectors, inside)
         before = torch.cat([torch.zeros_like(pushed[:, :1]), pushed[:, :-1]], 1)
         return _read_of_each(popped, pushed, before), before
 
     def _encoded(self, vectors: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoded vectors, 0 at padding, and where there is none, ``(B, n, 1)`` bool."""
+        """Return encoded vectors, 0 at padding, and a mask ``(B, n, 1)`` of the words."""
         vectors = self.encode(vectors, lengths)
         word = torch.arange(vectors.shape[1], device=vectors.device)
         inside = (word < lengths[:, None].to(word.device))[..., None]
         return vectors.masked_fill(~inside, 0.0), inside
 
     def _heights(self, vectors: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each stack after the pop of each word, and after its push, both ``(B, n, K)``."""
+        """Return the heights of each stack after the pop of each word and after its push.
+
+        Both are ``(B, n, K)``.
+        """
         pushes = self._strengths(self.push, vectors) * inside
         pops = self._strengths(self.pop, vectors) * inside
-        # Without a floor; where that is below 0, there was less to take than was asked for.
+        # Heights without the bound at 0. If they fall below 0, a pop exceeded the height.
         free = pushes.cumsum(1) - pushes - pops.cumsum(1)
         popped = free - _running_minimum(free, 1).clamp_max(0.0)
         return popped, popped + pushes
@@ -122,11 +133,15 @@ class ContinuousStackScorer(EncodedScorer):
 
 
 def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
-    """How much of each word lies within 1 of the top before each later one, ``(B, n, n, K)``,
-    from heights ``(B, n, K)`` after each word's pop, after its push, and before its pop."""
+    """Return how much of each word lies within 1 of the top before each later one,
+    ``(B, n, n, K)``.
+
+    The arguments are heights ``(B, n, K)`` after each word's pop, after its push, and before its
+    pop.
+    """
     words = popped.shape[1]
     later = torch.ones(words, words, dtype=torch.bool, device=popped.device).triu(1)[..., None]
-    # The least height between the pusher's push and the reader, both left out.
+    # Least height between the pusher's push and the reader, both excluded.
     least = _running_minimum(torch.where(later, popped[:, None], torch.inf), 2)
     least = torch.cat([torch.full_like(least[:, :, :1], torch.inf), least[:, :, :-1]], 2)
     bottom = popped[:, :, None]
@@ -147,11 +162,15 @@ def build_continuous_stack_scorer_v1(
     input_noise: float = 0.0,
     whole_steps: bool = False,
 ) -> ScorerBuilder:
-    """stacks: how many. hidden_width: of the hidden layers. encoder: gives the scorer, and only the
-    scorer, the context of each token; without one, how far a token is pushed and pops depends on
-    that token alone. input_noise: standard deviation of what is added in training before the
-    sigmoid of each push and pop, so that what is learned holds for texts longer than those trained
-    on. whole_steps: round each push and pop to 0 or 1 in prediction."""
+    """Return a builder of :class:`ContinuousStackScorer`, which describes the other arguments.
+
+    Args:
+        stacks: how many.
+        hidden_width: of the hidden layers.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves. The amounts that a token pushes and pops then depend on that
+            token alone.
+    """
     check_whole("ContinuousStackScorer", stacks=stacks)
     if not 0 <= input_noise < float("inf"):
         raise LatentError(

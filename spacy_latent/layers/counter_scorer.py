@@ -12,18 +12,19 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class CounterScorer(CountingScorer):
-    """Scores ``(B, n+1, n+1)``, [head, modifier], from K running sums of what each token adds.
+    """Scores ``(B, n+1, n+1)``, [head, modifier], from K running sums of increments of the tokens.
 
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: c_i = u_1 + … + u_i.
-    An arc sees, of each counter, its difference c_m − c_h and its least and greatest value after
-    the first token and before the second less its value after either, all of these up to 1 and −1,
-    and how near c_m − c_h is to 0, to 1 and to −1; which token is first and how near they are; then
-    the vectors of both. A token is a root by its vector and the counters before and after it.
+    For an arc the inputs of each counter are its difference c_m − c_h, and its least and greatest
+    value after the first token and before the second less its value after either, all of these up
+    to 1 and −1; and how near c_m − c_h is to 0, to 1 and to −1. Other inputs are the order of both
+    tokens and their distance, and the vectors of both. A token is scored as a root by its vector
+    and the counters before and after it.
 
     A closing bracket belongs to the opening one after which the counter was never lower, until the
-    closing one took its 1 away: however deep they are nested, and however deep those of the
-    training data were. A BiLSTM matches them to the depth that it was trained on. Were the closing
-    bracket's own step among the extremes, brackets side by side would look alike.
+    closing one took its 1 away. This holds however deep they are nested, and however deep those of
+    the training data were. A BiLSTM matches them to the depth that it was trained on. If the
+    closing bracket's own step were among the extremes, adjacent brackets would look alike.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """
@@ -42,7 +43,7 @@ class CounterScorer(CountingScorer):
         input_noise: float = 0.0,
     ) -> None:
         super().__init__(width, counters, encoder, noise, whole_steps, step_cost, input_noise)
-        # Of an arc: eight features of each counter, whether the head is first, the nearness.
+        # For an arc: eight features of each counter, whether the head is first, and the nearness.
         self.arc = nn.Linear(SEEN * counters + 2, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.head = nn.Linear(self.width, hidden_width, bias=False)
@@ -71,8 +72,11 @@ class CounterScorer(CountingScorer):
         return nn.functional.pad(torch.cat([roots, arcs + self.output.bias], 1), (1, 0))
 
     def _first_layer(self) -> Tensor:
-        """The weights of what :func:`counter_pairs` sees of two places, the first of which is the
-        head, and then the modifier: both ends change places, and their difference its sign."""
+        """Return the weights for the output of :func:`counter_pairs`, with the head first and then
+        the modifier first.
+
+        If the modifier is first, both ends change places, and their difference changes its sign.
+        """
         groups = [*SEEN * [self.step.out_features], 1, 1]
         *counters, first, near = self.arc.weight.t().split(groups)
         difference, least_head, least_modifier, greatest_head, greatest_modifier, *others = counters
@@ -103,14 +107,15 @@ def build_counter_scorer_v2(
     step_cost: float = 0.0,
     input_noise: float = 0.0,
 ) -> ScorerBuilder:
-    """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
-    scorer, and only the scorer, the context of each token; without one, what a token adds depends
-    on that token alone. noise: standard deviation of what is added to each step in training, so
-    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
-    or 1 in prediction. step_cost: for each counter, this times the mean of how far the tokens of a
-    batch move it is added to the objective in training, which is a sum over texts; so those that
-    need not move it leave it alone. input_noise: standard deviation of what is added in training
-    before tanh, with which a step can still change the sign that it began with by chance."""
+    """Return a builder of :class:`CounterScorer`; for the other arguments see
+    :class:`CountingScorer`.
+
+    Args:
+        counters: how many running sums.
+        hidden_width: of the hidden layers.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves. The increment of a token then depends on that token alone.
+    """
     return build_counting_scorer(
         CounterScorer, counters, hidden_width, encoder, noise, whole_steps, step_cost, input_noise
     )
@@ -123,9 +128,13 @@ def build_counter_scorer_v1(
     noise: float = 0.0,
     whole_steps: bool = False,
 ) -> ScorerBuilder:
-    """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
-    scorer, and only the scorer, the context of each token; without one, what a token adds depends
-    on that token alone. noise: standard deviation of what is added to each step in training, so
-    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
-    or 1 in prediction."""
+    """Return a builder of :class:`CounterScorer`; for the other arguments see
+    :class:`CountingScorer`.
+
+    Args:
+        counters: how many running sums.
+        hidden_width: of the hidden layers.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves. The increment of a token then depends on that token alone.
+    """
     return build_counting_scorer(CounterScorer, counters, hidden_width, encoder, noise, whole_steps)

@@ -12,15 +12,15 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class CounterSpanScorer(CountingScorer):
-    """Scores ``(B, n, n)``, [first, last], from K running sums of what each token adds.
+    """Scores ``(B, n, n)``, [first, last], from K running sums of increments of the tokens.
 
-    Counters are those of :class:`CounterScorer`. A span sees, of each, how much the counter changes
-    over it, and its least and greatest value between two of its tokens less its value before the
-    first and after the last, all of these up to 1 and −1, and how near the change is to 0, to 1 and
-    to −1; how short the span is; then the vectors of its first and last token and of those just
-    outside, 0 where the text ends. A pair of brackets with what is between them is a span over
-    which a counter comes back to its value, and inside is always above it. Entries with first after
-    last are no spans, and 0.
+    Counters are those of :class:`CounterScorer`. For a span the inputs of each counter are its
+    change over the span, and its least and greatest value between two of its tokens less its value
+    before the first and after the last, all of these up to 1 and −1; and how near the change is to
+    0, to 1 and to −1. Other inputs are the length of the span, and the vectors of its first and
+    last token and of those just outside, 0 at the ends of the text. A pair of brackets with its
+    content is a span over which a counter comes back to its value, and inside is always above it.
+    Entries with first after last are no spans, and 0.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """
@@ -39,7 +39,7 @@ class CounterSpanScorer(CountingScorer):
         input_noise: float = 0.0,
     ) -> None:
         super().__init__(width, counters, encoder, noise, whole_steps, step_cost, input_noise)
-        # Of a span: eight features of each counter, and its shortness.
+        # For a span: eight features of each counter, and its shortness.
         self.span = nn.Linear(SEEN * counters + 1, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
         self.first = nn.Linear(2 * self.width, hidden_width, bias=False)
@@ -74,14 +74,16 @@ def build_counter_span_scorer_v2(
     step_cost: float = 0.0,
     input_noise: float = 0.0,
 ) -> ScorerBuilder:
-    """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
-    scorer, and only the scorer, the context of each token; without one, what a token adds depends
-    on that token alone. noise: standard deviation of what is added to each step in training, so
-    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
-    or 1 in prediction. step_cost: for each counter, this times the mean of how far the tokens of a
-    batch move it is added to the objective in training, which is a sum over texts; so those that
-    need not move it leave it alone. input_noise: standard deviation of what is added in training
-    before tanh, with which a step can still change the sign that it began with by chance."""
+    """Return a builder of :class:`CounterSpanScorer`.
+
+    For the other arguments see :class:`CountingScorer`.
+
+    Args:
+        counters: how many running sums.
+        hidden_width: of the hidden layers.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves. The increment of a token then depends on that token alone.
+    """
     return build_counting_scorer(
         CounterSpanScorer,
         counters,
@@ -101,11 +103,16 @@ def build_counter_span_scorer_v1(
     noise: float = 0.0,
     whole_steps: bool = False,
 ) -> ScorerBuilder:
-    """counters: how many running sums. hidden_width: of the hidden layers. encoder: gives the
-    scorer, and only the scorer, the context of each token; without one, what a token adds depends
-    on that token alone. noise: standard deviation of what is added to each step in training, so
-    that counters hold for texts longer than those trained on. whole_steps: round each step to −1, 0
-    or 1 in prediction."""
+    """Return a builder of :class:`CounterSpanScorer`.
+
+    For the other arguments see :class:`CountingScorer`.
+
+    Args:
+        counters: how many running sums.
+        hidden_width: of the hidden layers.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves. The increment of a token then depends on that token alone.
+    """
     return build_counting_scorer(
         CounterSpanScorer, counters, hidden_width, encoder, noise, whole_steps
     )

@@ -1,4 +1,4 @@
-"""What scorers by learned counters share: running sums, and pairs of places seen through them."""
+"""Base of scorers with learned counters: running sums, and features of two places from them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, ch
 
 
 class CountingScorer(EncodedScorer):
-    """Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: after it they are
-    at c_i = u_1 + … + u_i, before the first token at 0. The cube keeps what is near 0 at 0: a token
-    that is to leave a counter alone must do so for as often as a text has it.
+    """Scorer in which each token moves K counters.
 
-    noise: standard deviation of what is added to each step in training. The longer a text, the
-        farther it carries a counter off: what is learned then are steps near −1, 0 and 1 that stand
-        out from it, which also hold for longer texts than those of the training.
-    whole_steps: in prediction each step is rounded to −1, 0 or 1, so that what little is left of
-        others does not add up. Only for steps that noise has brought there.
-    step_cost: what steps of 1 of all tokens add to the objective of a batch, for each counter; that
-        objective is a sum over texts. Without it a token whose steps make no difference is driven
-        to −1 or 1 by chance, as all tokens but those that open a list are while texts have one
-        list, and stays there: the counter can then no more become one of brackets.
-    input_noise: standard deviation of what is added before tanh in training. The mean of the cube
-        over it has a slope at 0, where the cube has none, so that a step which is not yet near −1
-        or 1 can change the sign that it began with. It serves the purpose of ``noise`` as well,
-        which may then be 0: with 0.4 the steps of a token keep a noise of 0.12 around 0, and of
-        0.02 near −1 and 1.
+    Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each counter. After it they are at c_i =
+    u_1 + … + u_i, before the first token at 0. The cube keeps values near 0 at 0: a token that is
+    to leave a counter alone must do so at each of its occurrences in a text.
+
+    Args:
+        noise: standard deviation of noise added to each step in training. The longer a text, the
+            further it moves a counter. The model then learns steps near −1, 0 and 1 that stand out
+            from it. These also hold for texts longer than those trained on.
+        whole_steps: in prediction each step is rounded to −1, 0 or 1, so that small remainders do
+            not add up. Only for steps that noise has brought there.
+        step_cost: for each counter, this times the mean distance by which the tokens of a batch
+            move it is added to the objective in training, which is a sum over texts. Steps of 1 of
+            all tokens cost this number. Tokens that need not move a counter then leave it alone.
+            Without it, a token whose steps make no difference is driven to −1 or 1 by chance, and
+            stays there. While texts have one list, this happens to all tokens except those that
+            open a list. The counter can then no longer become one of brackets.
+        input_noise: standard deviation of noise added before tanh in training. The mean of the cube
+            over it has a slope at 0, unlike the cube itself. So a step which is not yet near −1 or
+            1 can still change the sign that it began with by chance. It serves the purpose of
+            ``noise`` as well, which may then be 0: with 0.4 the steps of a token keep a noise of
+            0.12 around 0, and of 0.02 near −1 and 1.
     """
 
     counts = True
@@ -50,14 +55,14 @@ class CountingScorer(EncodedScorer):
                 "have no digits; expected float32 or float64 on a CPU. Call float() on the scorer, "
                 "and for half precision elsewhere use torch.autocast."
             )
-        # In bfloat16, which autocast would make of steps here, sums of them have no digits; and the
-        # kernel reads none. On a GPU, autocast sums in float32 itself.
+        # Autocast would compute steps in bfloat16. Sums of them would lose their digits, and the
+        # kernel does not read bfloat16. On a GPU, autocast sums in float32 itself.
         with torch.autocast(vectors.device.type, enabled=False):
             return self.score(vectors.to(precision), lengths)
 
     @abstractmethod
     def score(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Scores of parts, from vectors that are encoded and 0 at padding."""
+        """Return scores of parts from vectors that are encoded and 0 at padding."""
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class CountingScorer(EncodedScorer):
         self.step_cost = step_cost
 
     def steps(self, vectors: Tensor) -> Tensor:
-        """What each token adds, ``(B, n, K)``, from encoded vectors."""
+        """Return the increments of each token, ``(B, n, K)``, from encoded vectors."""
         if not self.training:
             return self._exact_steps(vectors)
         added = _cube(with_noise(self.step(vectors), self.input_noise))
@@ -90,18 +95,20 @@ class CountingScorer(EncodedScorer):
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
         if not self.step_cost:
             return None
-        # Not rounded, and without noise: padding alone is left out.
+        # Steps are neither rounded nor noisy here; only padding is excluded.
         size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
         token = torch.arange(vectors.shape[1], device=vectors.device)
         inside = (token < lengths[:, None].to(token.device))[..., None]
         return self.step_cost * (size * inside).sum((1, 2))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Where they are after each token, ``(B, n, K)``; what stands at padding means nothing."""
+        """Return the counters after each token, ``(B, n, K)``; values at padding have no
+        meaning."""
         return self._exact_steps(self.read(vectors, lengths)).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Encoded vectors, 0 at padding: what stands there would reach the weights' gradients."""
+        """Return encoded vectors, 0 at padding, whose values would otherwise reach the weights'
+        gradients."""
         vectors = self.encode(vectors, lengths)
         token = torch.arange(vectors.shape[1], device=vectors.device)
         return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)
@@ -114,7 +121,7 @@ def _cube(values: Tensor) -> Tensor:
 def with_noise(values: Tensor, deviation: float) -> Tensor:
     if not deviation:
         return values
-    # By the CPU's generator, wherever the model is.
+    # Drawn by the CPU's generator, on whatever device the model is.
     return values + deviation * send(torch.randn_like(values, device="cpu"), values.device)
 
 
@@ -128,7 +135,11 @@ def build_counting_scorer(
     step_cost: float = 0.0,
     input_noise: float = 0.0,
 ) -> ScorerBuilder:
-    """Of settings that are checked; hidden_width: of the layers that see two places."""
+    """Build a scorer from checked settings.
+
+    Args:
+        hidden_width: of the layers that read two places.
+    """
     name = kind.__name__
     check_whole(name, counters=counters)
     for setting, deviation in (("noise", noise), ("input_noise", input_noise)):

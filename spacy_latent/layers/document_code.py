@@ -1,6 +1,6 @@
-"""A latent layer whose structure is a code of a whole text: a category, or a vector of bits.
+"""Latent layer whose structure is a code of a whole text: a category, or a vector of bits.
 
-Its parts are no words. What comes after it knows of the text what the code says, and no more.
+Its parts are no words. Later layers know nothing of the text except the code.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from spacy_latent.structures.base import Structure
 
 
 class CodeScorer(PartScorer):
-    """Scores ``(B, size)`` of a text's code: of the mean and the maximum of its token vectors, by a
-    linear layer or one with ``hidden_width`` before it."""
+    """Scores ``(B, size)`` of a text's code.
+
+    They are computed from the mean and the maximum of its token vectors, by a linear layer or one
+    with ``hidden_width`` before it.
+    """
 
     parts = "items"
 
@@ -41,8 +44,10 @@ class CodeScorer(PartScorer):
 
 
 class CodeEmbedding(Composer):
-    """E z for each token, ``(B, n, output_width)``, of codes ``(B, size)``: the same for all tokens
-    of a text, and for all texts with the same code."""
+    """Embedding E z for each token, ``(B, n, output_width)``, of codes ``(B, size)``.
+
+    It is the same for all tokens of a text, and for all texts with the same code.
+    """
 
     parts = "items"
 
@@ -50,7 +55,7 @@ class CodeEmbedding(Composer):
         super().__init__()
         self.output_width = output_width
         self.embedding = nn.Linear(size, output_width, bias=False)
-        # Of a size that does not vanish among many parts, of which one may be on.
+        # Large enough not to vanish among many parts, of which only one may be on.
         nn.init.normal_(self.embedding.weight, std=output_width**-0.5)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
@@ -58,7 +63,7 @@ class CodeEmbedding(Composer):
 
 
 class DocumentCodeLayer(LatentLayer):
-    """Draws a code for each text. ``Draw.z`` is ``(K, B, size)``."""
+    """Layer that draws a code for each text; ``Draw.z`` is ``(K, B, size)``."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class DotScorer(ArcScorer):
-    """s[h, m] = (U h)·(V m) / √hidden_width."""
+    """Scores s[h, m] = (U h)·(V m) / √hidden_width."""
 
     def __init__(
         self,
@@ -35,5 +35,9 @@ def build_dot_scorer_v1(
     distance: bool = False,
     direction: bool = False,
 ) -> ScorerBuilder:
-    """Arguments as for :class:`ArcScorer`; hidden_width: of each role's projection."""
+    """Return a builder of :class:`DotScorer`; arguments as for :class:`ArcScorer`.
+
+    Args:
+        hidden_width: of each role's projection.
+    """
     return arc_scorer_builder(DotScorer, hidden_width, encoder, distance, direction)

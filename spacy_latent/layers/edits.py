@@ -12,21 +12,22 @@ from torch import Tensor
 from spacy_latent.errors import InfeasibleError, LatentError, NothingLeft
 from spacy_latent.structures.base import Structure
 
-# Where a part stands in the scores of an item; a slice where it may be any of several, as a tag may
-# follow on any other.
+# Index of a part in the scores of an item. A slice stands for any index on its axis, for example
+# for any previous tag.
 Index = tuple["int | slice", ...]
-# exp(−SURE) is less than float64 can tell from nothing beside 1.
+# 1 + exp(−SURE) is 1 in float64.
 SURE = 40.0
-# Scores beyond this are masks, and weigh nothing.
+# Larger scores are masks, and do not count for the bonus.
 MASK = 1e6
 
 
 @dataclass(frozen=True)
 class Edits:
-    """What is asked of the structures of B items.
+    """Interventions on the structures of B items.
 
-    forbidden, forced: of each item, places in its scores. temperature: scores are divided by it,
-    beside the layer's.
+    Attributes:
+        forbidden, forced: for each item, places in its scores.
+        temperature: divides the scores, in addition to the layer's.
     """
 
     forbidden: Sequence[Sequence[Index]] = field(default_factory=list)
@@ -39,12 +40,16 @@ class Edits:
 
 
 def edited(structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits) -> Tensor:
-    """Scores ``(B, *parts)`` by which the structures have all forced parts and no forbidden one, in
-    float64, since a forced part may outweigh all others.
+    """Return scores ``(B, *parts)`` whose structures have all forced parts and no forbidden one.
 
-    A part is forbidden by −inf. It is forced by forbidding its rivals where the structure has
-    ``exclusive_axes``, and binary trees those spans that cross it; else by what is added to its
-    score, more than all others together can weigh. Raises LatentError for a place that is no part.
+    They are in float64, since a forced part may outweigh all others.
+
+    A part is forbidden by −inf. It is forced by forbidding its rivals if the structure has
+    ``exclusive_axes``, and for binary trees the spans that cross it. Otherwise its score is
+    increased by more than all others together can weigh.
+
+    Raises:
+        LatentError: a place is no part.
     """
     if not edits.of_parts:
         return scores
@@ -85,8 +90,9 @@ def _force(structure: Structure, scores: Tensor, place: Index, bonus: float) -> 
         scores[first + 1 : last + 1, last + 1 :] = -torch.inf
         if not blocked:
             return
-        # Forbidden as well, or crossed by a forced one; check_forced says so.
-    # The same for all forced parts, so that a structure with more of them outweighs any with fewer.
+        # A part that is also forbidden, or crossed by a forced one, is reported by check_forced.
+    # The bonus is the same for all forced parts. A structure with more of them thus outweighs any
+    # with fewer.
     scores[place] += bonus
 
 
@@ -112,7 +118,7 @@ def check_forced(best: Tensor, edits: Edits, name: str) -> None:
 
 @contextmanager
 def saying_what_is_left(name: str, edits: Edits | None) -> Iterator[None]:
-    """That the edits are why there is no structure, instead of the scores."""
+    """Report the edits, instead of the scores, as the reason why there is no structure."""
     try:
         yield
     except InfeasibleError:

@@ -1,4 +1,4 @@
-"""Scores of the tags of each token, whatever its neighbours' are."""
+"""Scores of the tags of each token, independent of its neighbours' tags."""
 
 from __future__ import annotations
 
@@ -38,8 +38,14 @@ class EmissionScorer(EncodedScorer):
 def build_emission_scorer_v1(
     num_tags: int = 8, hidden_width: int | None = None, encoder: EncoderBuilder | None = None
 ) -> ScorerBuilder:
-    """num_tags: K; the composer's must be the same. hidden_width: of the hidden layer; None for a
-    linear scorer. encoder: gives the scorer, and only the scorer, the context of each token."""
+    """Return a builder of :class:`EmissionScorer`.
+
+    Args:
+        num_tags: K; the composer's must be the same.
+        hidden_width: of the hidden layer; None for a linear scorer.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves.
+    """
     check_num_tags("EmissionScorer", num_tags)
     check_hidden_width("EmissionScorer", hidden_width)
     return partial(EmissionScorer, num_tags=num_tags, hidden_width=hidden_width, encoder=encoder)

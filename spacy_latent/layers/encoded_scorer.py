@@ -1,4 +1,4 @@
-"""What scorers share: an encoder that gives them, and only them, the context of each token."""
+"""Base of scorers: an encoder that gives them, and only them, the context of each token."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ DISTANCE_BUCKETS = 11
 
 
 class EncodedScorer(PartScorer):
-    """A scorer that reads token vectors through an encoder.
+    """Scorer that reads token vectors through an encoder.
 
-    encoder: its module maps ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``; None
-        for the token vectors themselves.
+    Args:
+        encoder: its module maps ``(B, n, d)`` and lengths ``(B,)`` to ``(B, n, output_width)``;
+            None for the token vectors themselves.
     """
 
     def __init__(self, width: int, encoder: EncoderBuilder | None) -> None:
@@ -32,13 +33,13 @@ class EncodedScorer(PartScorer):
 
 
 def distance_buckets(distance: Tensor) -> Tensor:
-    """Index of the bucket of each distance, int64; distances below 1 count as 1."""
+    """Return the index of the bucket of each distance, int64; distances below 1 count as 1."""
     bucket = (distance.clamp_min(1) - 1).float().add(0.5).log2().add(1).floor()
     return bucket.clamp(0, DISTANCE_BUCKETS - 1).long()
 
 
 def perceptron(width: int, hidden_width: int | None, outputs: int) -> nn.Module:
-    """A linear layer, or with ``hidden_width`` one hidden layer of tanh before it."""
+    """Return a linear layer, or with ``hidden_width`` one hidden layer of tanh before it."""
     if hidden_width is None:
         return nn.Linear(width, outputs)
     return nn.Sequential(

@@ -1,4 +1,4 @@
-"""Which scorers and composers go with a structure and an estimator."""
+"""Compatible scorers and composers for a structure and an estimator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
 KINDS: dict[str, type[Any]] = {"scorer": PartScorer, "composer": Composer}
-# Where there are several: what reads and composes in the simplest way.
+# Layers that are preferred if there are several: the simplest ones.
 FIRST = ("BiaffineScorer", "SpanScorer", "GraphConvolution", "SpanAttention")
 
 
 def check_kind(argument: str, given: object, expected: type, instead: str = "") -> None:
-    """Configs name all of these in one registry, so nothing else keeps one from another's place.
+    """Refuse an object of another kind than expected.
 
-    instead: a name in the registry of what is expected."""
+    Configs name all of these in one registry, so no other check prevents such a mistake.
+
+    Args:
+        instead: a name in the registry of an object of the expected kind.
+    """
     if not isinstance(given, expected):
         fits = f'; "{instead}" is one that fits' if instead else ""
         raise LatentError(
@@ -37,7 +41,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 
 def build_part(argument: str, builder: Callable[[int], Part], width: int) -> Part:
-    """The scorer or composer for vectors of this width."""
+    """Build the scorer or composer for vectors of this width."""
     if isinstance(builder, nn.Module) or not callable(builder):
         raise LatentError(
             f"{argument} is of type {type(builder).__name__}; expected what makes it of the width "
@@ -55,7 +59,9 @@ def check_parts(
 ) -> None:
     """Refuse combinations that cannot work, before any text is read.
 
-    scorer, composer: the module, or a builder of it: a partial call of its class, as configs give.
+    Args:
+        scorer, composer: the module, or a builder of it: a partial call of its class, as configs
+            give.
     """
     check_kind("structure", structure, Structure)
     check_kind("estimator", estimator, Estimator)
@@ -107,8 +113,13 @@ def check_parts(
 
 
 def fitting_layers(structure: Structure, estimator: Estimator) -> tuple[str, str]:
-    """Registered names of a scorer and a composer that can be combined with these two, with their
-    default settings; :class:`spacy_latent.errors.IncompatiblePair` where there are none."""
+    """Return registered names of a scorer and a composer that work with these two.
+
+    Their default settings are used.
+
+    Raises:
+        IncompatiblePair: there are no such layers.
+    """
     scorers, composers = (
         [
             (name, made)
@@ -136,14 +147,14 @@ def fitting_layers(structure: Structure, estimator: Estimator) -> tuple[str, str
 
 
 def _class(part: object) -> Any:
-    """That of a module, or that which its builder will call."""
+    """Return the class of a module, or the class that its builder will call."""
     kind = part.func if isinstance(part, partial) else type(part)
     assert isinstance(kind, type)
     return kind
 
 
 def _fitting(parts: str, *arguments: str) -> str:
-    """What there is for parts of this kind in the place of these, as advice."""
+    """Return advice: the layers for parts of this kind that may replace these arguments."""
     advice = []
     for argument in arguments:
         found = [(name, _class(made)) for name, made in registered_layers(KINDS[argument])]
@@ -160,13 +171,15 @@ def _soft_composers(parts: str) -> str:
 
 
 def registered_layers(base: type[Any]) -> list[tuple[str, Any]]:
-    """Scorers or composers of this package by registered name, with what makes one with its default
-    settings; those of :data:`FIRST` before others."""
+    """Return scorers or composers of this package by registered name, with their makers.
+
+    A maker uses the default settings. The names of :data:`FIRST` come before others.
+    """
     found = []
     for point in entry_points(group="spacy_misc"):
         if point.value.startswith("spacy_latent.layers."):
             made = point.load()()
-            # Not what has neither part, such as parsers that compose while they parse.
+            # Modules of another kind are left out, such as parsers that compose while they parse.
             kind = made.func if isinstance(made, partial) else type(made)
             if isinstance(kind, type) and issubclass(kind, base):
                 found.append((point.name, made))

@@ -15,17 +15,18 @@ from spacy_latent.layers.shared_structures import share_merges
 
 
 class GatedRecursiveHeads(Composer):
-    """The vector of a token over all that hangs on it, by the cell of :class:`GatedRecursiveTree`.
+    """Vector of each token over its whole subtree, by the cell of :class:`GatedRecursiveTree`.
 
-    A token begins with its own state. It takes the modifiers on its right, from the nearest on,
-    each with all that hangs on that: the cell of (own state, modifier's); then those on its left,
+    A token begins with its own state. It takes the modifiers on its right, the nearest first, each
+    with its whole subtree: the cell of (own state, modifier's). Then it takes those on its left:
     the cell of (modifier's, own state). So a sum over modifiers is the last sum and one modifier
-    more, and is learned where a function of all of them at once is not.
+    more. This can be learned in cases in which a function of all of them at once cannot.
 
-    An arc that is there gets a gradient where z has one, one that is not there does not. Else what
-    several trees of an item have in common is composed once.
+    If z has a gradient, arcs of the tree get one, and other arcs do not. Otherwise, subtrees that
+    several trees of an item have in common are composed once.
 
-    hidden_width: of the cell's hidden layer; None for four times the output's.
+    Args:
+        hidden_width: of the cell's hidden layer; None for four times the output's.
     """
 
     parts = "arcs"
@@ -66,8 +67,11 @@ class GatedRecursiveHeads(Composer):
 def build_gated_recursive_heads_v1(
     output_width: int | None = None, hidden_width: int | None = None
 ) -> ComposerBuilder:
-    """output_width: None keeps the input's width. hidden_width: see
-    :class:`GatedRecursiveHeads`."""
+    """Return a builder of :class:`GatedRecursiveHeads`, which describes ``hidden_width``.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_output_width("GatedRecursiveHeads", output_width)
     check_whole("GatedRecursiveHeads", or_null=True, hidden_width=hidden_width)
     return partial(GatedRecursiveHeads, output_width=output_width, hidden_width=hidden_width)

@@ -1,5 +1,8 @@
-"""Hard constituency trees composed by the gated recursive cell of ordered memory (Shen et al. 2019,
-section 3.3), with a product of the halves as in recursive tensor networks (Socher et al. 2013)."""
+"""Hard constituency trees composed by a gated recursive cell.
+
+The cell is that of ordered memory (Shen et al. 2019, section 3.3), with a product of the halves as
+in recursive tensor networks (Socher et al. 2013).
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,17 @@ from spacy_latent.structures.merge_sequence import trees_of_merges
 
 
 class GatedRecursiveTree(BinaryTreeComposer):
-    """h = LayerNorm(σ(a) ⊙ l + σ(b) ⊙ r + σ(c) ⊙ u) for the halves' states l and r, where
-    [a; b; c; u] = W₂ [gelu(W₁ [l; r]); L l ⊙ R r]; a leaf is LayerNorm(W x).
+    """Composition h = LayerNorm(σ(a) ⊙ l + σ(b) ⊙ r + σ(c) ⊙ u) of the halves' states l and r.
 
-    What sets it apart from a Tree-LSTM is the hidden layer, and in it the product: a function of
-    both halves that is no sum of one of each, such as addition modulo ten, is learned in hundreds
-    of updates (in some thousands without the product) and not in days. A state is divided by its
-    norm at each node, so that depth does no harm to it.
+    Here [a; b; c; u] = W₂ [gelu(W₁ [l; r]); L l ⊙ R r]. A leaf is LayerNorm(W x).
 
-    hidden_width: of that layer; None for four times the output's.
+    The difference to a Tree-LSTM is the hidden layer, and in it the product. Some functions of both
+    halves are no sum of one of each, such as addition modulo ten. They are learned in hundreds of
+    updates (in some thousands without the product) and not in days. A state is divided by its norm
+    at each node, so that depth does no harm to it.
+
+    Args:
+        hidden_width: of that layer; None for four times the output's.
     """
 
     def __init__(
@@ -62,8 +67,11 @@ class GatedRecursiveTree(BinaryTreeComposer):
 
 
 class MergeGatedRecursiveTree(GatedRecursiveTree):
-    """:class:`GatedRecursiveTree` for MergeSequence. Merges get no gradient from what they compose,
-    so it serves estimators that learn from weights or losses of whole structures."""
+    """:class:`GatedRecursiveTree` for MergeSequence.
+
+    Merges get no gradient from their compositions. So it serves estimators that learn from weights
+    or losses of whole structures.
+    """
 
     parts = "merges"
 
@@ -76,8 +84,13 @@ def build_gated_recursive_tree_v1(
     hidden_width: int | None = None,
     output: Output = "constituents",
 ) -> ComposerBuilder:
-    """output_width: None keeps the input's width. hidden_width: see :class:`GatedRecursiveTree`.
-    output: see :class:`BinaryTreeComposer`."""
+    """Return a builder of :class:`GatedRecursiveTree`.
+
+    For ``hidden_width`` see there, for ``output`` :class:`BinaryTreeComposer`.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     return _builder(GatedRecursiveTree, output_width, hidden_width, output)
 
 
@@ -86,8 +99,14 @@ def build_merge_gated_recursive_tree_v1(
     hidden_width: int | None = None,
     output: Output = "constituents",
 ) -> ComposerBuilder:
-    """output_width: None keeps the input's width. hidden_width: see :class:`GatedRecursiveTree`.
-    output: see :class:`BinaryTreeComposer`."""
+    """Return a builder of :class:`MergeGatedRecursiveTree`.
+
+    For ``hidden_width`` see :class:`GatedRecursiveTree`, for ``output``
+    :class:`BinaryTreeComposer`.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     return _builder(MergeGatedRecursiveTree, output_width, hidden_width, output)
 
 

@@ -1,8 +1,8 @@
-"""Contracts of what a text is thought to come from: a prior over structures, and a decoder that
-gives the words of a text where its structure is known, or those of a sentence by its tree.
+"""Contracts of a generative model of texts: a prior over structures, and a decoder of words.
 
-With these, the distribution of structures that a scorer and an estimator give is an approximate
-posterior, and what they lose is a lower bound on the logarithm of the probability of the text.
+A decoder gives the words of a text given its structure, or those of a sentence given its tree. The
+distribution of structures by a scorer and an estimator is then an approximate posterior. Its loss
+is a lower bound on the log-probability of the text.
 """
 
 from __future__ import annotations
@@ -16,50 +16,62 @@ from spacy_latent.structures.base import Structure
 
 
 class WordDecoder(nn.Module):
-    """What decoders of every kind share.
+    """Base of all decoders.
 
-    attr: which attribute of a token says what word it is, by spaCy's name for it.
+    Attributes:
+        attr: attribute of a token that identifies the word, by spaCy's name for it.
     """
 
     attr: str
 
     def begin(self, words: Iterable[Tensor]) -> None:
-        """Called once before training with hashes of the words of the training texts, int64, in
-        parts: for first values of weights. By default nothing."""
+        """Initialise weights from the words of the training texts.
+
+        It is called once before training with hashes, int64, in several arrays. By default it does
+        nothing.
+        """
 
 
 class Decoder(WordDecoder):
-    """log p(words | structure) of S structures over D texts."""
+    """Decoder that gives log p(words | structure) of S structures over D texts."""
 
     @abstractmethod
     def forward(
         self, vectors: Tensor, shown: Tensor, words: Tensor, inside: Tensor, item: Tensor
     ) -> Tensor:
-        """``(S,)``, in nats; differentiable in the first two.
+        """Return log-probabilities ``(S,)`` in nats, differentiable in the first two arguments.
 
-        vectors: ``(S, width)``, the text as its structure shows it. shown: ``(S, n)`` in [0, 1],
-            how far the vector is made of each word: such a word is not to be told from it. words:
-            ``(D, n)`` int64, hashes of the attribute. inside: ``(D, n)`` bool, which of these are
-            words, and not padding. item: ``(S,)`` int64, the text of each structure.
+        Args:
+            vectors: ``(S, width)``, the text as its structure shows it.
+            shown: ``(S, n)`` in [0, 1], how much of each word the vector contains: such a word must
+                not be predicted from itself.
+            words: ``(D, n)`` int64, hashes of the attribute.
+            inside: ``(D, n)`` bool, a mask of the words without padding.
+            item: ``(S,)`` int64, the text of each structure.
         """
 
 
 class ArcDecoder(WordDecoder):
-    """log p(word | its head) of each arc that a tree may have, so that log p(words | tree) is the
-    sum over the arcs of the tree, and sums over all trees are exact.
+    """Decoder that gives log p(word | its head) of each arc that a tree may have.
 
-    That this is a probability of the words rests on two things. Whatever stands in ``[h, m]`` may
-    depend on the words h and m and on their places alone; over all words in the place of m its
-    exponentials sum to one. A vector from an encoder of the sentence has seen the word m: with that
-    of h it would be told from itself.
+    So log p(words | tree) is the sum over the arcs of the tree, and sums over all trees are exact.
+
+    This is a probability of the words under two conditions. The value of ``[h, m]`` may depend on
+    the words h and m and on their places alone. Its exponentials sum to one over all words in the
+    place of m. A vector from an encoder of the sentence has seen the word m. With such a vector of
+    h, m would be predicted from itself.
     """
 
     @abstractmethod
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """``(B, n+1, n+1)``, [head, modifier] with the root as node 0, in nats; 0 where no arc can
-        be: at padding, in the column of the root and on the diagonal.
+        """Return log-probabilities ``(B, n+1, n+1)``, [head, modifier] with the root as node 0, in
+        nats.
 
-        words: ``(B, n)`` int64, hashes of the attribute, anything at padding. lengths: ``(B,)``.
+        They are 0 at impossible arcs: at padding, in the column of the root and on the diagonal.
+
+        Args:
+            words: ``(B, n)`` int64, hashes of the attribute, any number at padding.
+            lengths: ``(B,)``.
         """
 
 
@@ -68,13 +80,15 @@ class Prior(nn.Module):
 
     @abstractmethod
     def forward(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """In the shape, dtype and device of those of the posterior, ``(B, *parts)``, whose values
-        are not read; what stands at padding means nothing. A part that the scorer forbids is
-        forbidden in the prior, too."""
+        """Return scores in the shape, dtype and device of the posterior's, ``(B, *parts)``.
+
+        The values of the posterior's scores are not read. Values at padding have no meaning. A part
+        that the scorer forbids is forbidden in the prior, too.
+        """
 
 
-# Of the width of the vectors that words are told from.
+# Builders take the width of the vectors from which words are predicted.
 DecoderBuilder = Callable[[int], Decoder]
 ArcDecoderBuilder = Callable[[int], ArcDecoder]
-# For the set of structures, which it may refuse.
+# A builder takes the set of structures, which it may refuse.
 PriorBuilder = Callable[[Structure], Prior]

@@ -12,8 +12,11 @@ from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_wid
 
 
 class GraphConvolution(Composer):
-    """v_i ← relu(W v_i + Σ_h z[h, i] H v_h + Σ_m z[i, m] M v_m), with weights for each layer; arcs
-    from the root carry nothing."""
+    """Composition v_i ← relu(W v_i + Σ_h z[h, i] H v_h + Σ_m z[i, m] M v_m), with weights for each
+    layer.
+
+    Arcs from the root carry nothing.
+    """
 
     parts = "arcs"
 
@@ -35,7 +38,12 @@ class GraphConvolution(Composer):
 
 
 def build_graph_convolution_v1(output_width: int | None = None, layers: int = 1) -> ComposerBuilder:
-    """output_width: None keeps the input's width. layers: how many arcs information may travel."""
+    """Return a builder of :class:`GraphConvolution`.
+
+    Args:
+        output_width: None keeps the input's width.
+        layers: number of arcs over which information may travel.
+    """
     check_whole("GraphConvolution", layers=layers)
     check_output_width("GraphConvolution", output_width)
     return partial(GraphConvolution, output_width=output_width, layers=layers)

@@ -1,4 +1,4 @@
-"""Gumbel Tree-LSTM (Choi et al. 2018): merge the best pair of neighbours until one is left."""
+"""Gumbel Tree-LSTM (Choi et al. 2018): merge the best adjacent pair until one span is left."""
 
 from __future__ import annotations
 
@@ -36,19 +36,23 @@ ParserBuilder = Callable[[int], LatentModule]
 
 
 class GumbelTreeLstm(nn.Module):
-    """In each of n − 1 steps every pair of neighbours is composed by a binary Tree-LSTM and scored
-    by a query vector; one pair is replaced by what it composes to (their equations 8 to 14). Hard
-    forward; backward the choice is the softmax of the noisy scores at ``temperature``, and each
-    place of the next row the mixture that it makes. At prediction the best pair, without noise.
+    """Parser that merges one adjacent pair in each of n − 1 steps (their equations 8 to 14).
 
-    A :class:`LatentModule`, as :class:`LatentLayer` is one, for vectors ``(B, n, width)``. A step
-    is for all docs at once. In training it composes O(n²) pairs for a sentence, and holds their
-    states, since the gradient needs every pair of every step; at prediction two pairs a step, which
-    are new.
+    In each step every pair is composed by a binary Tree-LSTM and scored by a query vector. One pair
+    is replaced by its composition. The forward is hard. In the backward the choice is the softmax
+    of the noisy scores at ``temperature``, and each place of the next row is the mixture that it
+    makes. At prediction it is the best pair, without noise.
 
-    composer: makes the cell from the width of the leaves' vectors, and says what a token gets; see
-        :class:`BinaryTreeComposer`.
-    noise: whether the scores get Gumbel noise in training; without it, straight-through softmax.
+    It is a :class:`LatentModule`, like :class:`LatentLayer`, for vectors ``(B, n, width)``. A step
+    is for all docs at once. In training it composes O(n²) pairs for a sentence, and keeps their
+    states, since the gradient needs every pair of every step. At prediction it composes the two new
+    pairs of each step.
+
+    Args:
+        composer: makes the cell from the width of the leaves' vectors, and defines the vector of a
+            token; see :class:`BinaryTreeComposer`.
+        noise: whether the scores get Gumbel noise in training; without it, straight-through
+            softmax.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class GumbelTreeLstm(nn.Module):
         return self.estimator
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
-        """As of :class:`LatentLayer`."""
+        """Return the given structures, as for :class:`LatentLayer`."""
         return self.estimator.given(self.structure, docs, spans)
 
     def forward(
@@ -124,7 +128,7 @@ class GumbelTreeLstm(nn.Module):
             contains.append(
                 (begin[:, None] <= token) & (token <= end[:, None]) & active[:, None] & inside
             )
-            # A doc that is done chooses nothing, and its first place stays what it is.
+            # A finished doc chooses nothing, and its first place stays unchanged.
             upto = choice.cumsum(1)
             state = tuple(
                 choice.unsqueeze(-1) * pair
@@ -147,7 +151,8 @@ class GumbelTreeLstm(nn.Module):
         return LatentOutput(rows, Draw(z[None], weights), z)
 
     def choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        """One pair of each row that has any, ``(B, pairs)`` 0/1, with the gradient of a softmax."""
+        """Choose one pair of each row that has any, ``(B, pairs)`` 0/1, with the gradient of a
+        softmax."""
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         if self.training and self.noise:
             scores = scores + draw_noise("gumbel", scores, 1.0)
@@ -160,7 +165,8 @@ class GumbelTreeLstm(nn.Module):
     def _renew(
         self, pairs: State, scores: Tensor, state: State, chosen: Tensor
     ) -> tuple[State, Tensor]:
-        """The pairs of this step: those of the last, but for the two next to what was merged."""
+        """Return the pairs of this step: the last step's, with new ones on both sides of the
+        merged pair."""
         size = state[0].shape[1] - 1
         place = torch.arange(size, device=scores.device)
         kept = place + (place >= chosen[:, None])
@@ -192,12 +198,16 @@ def build_gumbel_tree_lstm_v1(
     noise: bool = True,
     output: Output = "constituents",
 ) -> ParserBuilder:
-    """A binary tree that is built by merging neighbours, straight-through (Choi et al. 2018).
+    """Return a builder of a binary tree that merges adjacent pairs, straight-through.
 
-    output_width: None keeps the input's width.
-    encoder: gives the leaves the context of each token, such as BiLSTM.
-    noise: whether the scores get Gumbel noise in training; without it, straight-through softmax.
-    output: what a token gets: as of BinaryTreeLstm.
+    See Choi et al. 2018.
+
+    Args:
+        output_width: None keeps the input's width.
+        encoder: gives the leaves the context of each token, such as BiLSTM.
+        noise: whether the scores get Gumbel noise in training; without it, straight-through
+            softmax.
+        output: vector of a token: as of BinaryTreeLstm.
     """
     check_output_width("GumbelTreeLstm", output_width)
     check_output("GumbelTreeLstm", output)
@@ -213,7 +223,7 @@ def _gumbel_tree_lstm(
     noise: bool,
     output: Output,
 ) -> GumbelTreeLstm:
-    # The width of an encoder is not that of the result.
+    # The width of the encoder differs from the width of the result.
     cell = partial(BinaryTreeLstm, output_width=output_width or width, output=output)
     return GumbelTreeLstm(width, encoder, noise, cell)
 
@@ -223,11 +233,12 @@ def build_gumbel_tree_v1(
     encoder: EncoderBuilder | None = None,
     noise: bool = True,
 ) -> ParserBuilder:
-    """GumbelTreeLstm with another composer.
+    """Return a builder of GumbelTreeLstm with another composer.
 
-    composer: composes binary trees from the leaves up, such as GatedRecursiveTree; None for
-        BinaryTreeLstm.
-    encoder, noise: as of GumbelTreeLstm.
+    Args:
+        composer: composes binary trees from the leaves up, such as GatedRecursiveTree; None for
+            BinaryTreeLstm.
+        encoder, noise: as of GumbelTreeLstm.
     """
     build: Any = composer or build_binary_tree_lstm_v1()
     kind = getattr(build, "func", None)

@@ -11,8 +11,11 @@ from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_wid
 
 
 class HeadAttention(Composer):
-    """r_i = tanh(W [v_i; p_i; c_i]), with p_i = Σ_h z[h, i] v_h over heads, the root among them
-    with a vector of its own, and c_i = Σ_m z[i, m] v_m over modifiers."""
+    """Composition r_i = tanh(W [v_i; p_i; c_i]) of each token's vector and those around it.
+
+    p_i = Σ_h z[h, i] v_h is over heads, including the root, which has a vector of its own. c_i =
+    Σ_m z[i, m] v_m is over modifiers.
+    """
 
     parts = "arcs"
 
@@ -31,6 +34,10 @@ class HeadAttention(Composer):
 
 
 def build_head_attention_v1(output_width: int | None = None) -> ComposerBuilder:
-    """output_width: None keeps the input's width."""
+    """Return a builder of :class:`HeadAttention`.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_output_width("HeadAttention", output_width)
     return partial(HeadAttention, output_width=output_width)

@@ -1,4 +1,4 @@
-"""One score for each token: may it be chosen (compare Lei et al. 2016, section 4)."""
+"""One score for each token, for its choice (compare Lei et al. 2016, section 4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ class ItemScorer(EncodedScorer):
 def build_item_scorer_v1(
     hidden_width: int | None = None, encoder: EncoderBuilder | None = None
 ) -> ScorerBuilder:
-    """hidden_width: of the hidden layer; None for a linear scorer. encoder: gives the scorer, and
-    only the scorer, the context of each token."""
+    """Return a builder of :class:`ItemScorer`.
+
+    Args:
+        hidden_width: of the hidden layer; None for a linear scorer.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves.
+    """
     check_hidden_width("ItemScorer", hidden_width)
     return partial(ItemScorer, hidden_width=hidden_width, encoder=encoder)

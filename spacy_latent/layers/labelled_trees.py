@@ -1,4 +1,4 @@
-"""Where sentences start, arcs and their labels, from the same token vectors."""
+"""Sentence starts, arcs and their labels, from the same token vectors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ START_WIDTH = 32
 
 
 class LabelledTrees(nn.Module):
-    """p(tree, labels) = p(tree) Π p(label | arc): the distribution over trees by scores of arcs,
-    and of the label of each arc of a tree one of its own. Since labels sum to one for every arc,
-    the sums over labelled trees are those over trees.
+    """Distribution p(tree, labels) = p(tree) Π p(label | arc).
 
-    scorer: of arcs. Where it is an :class:`ArcScorer`, labels are read from what it encodes.
-    labels: how many there are, without that of roots, which no label is chosen for.
-    evidence: makes, of the set of trees and the width, what training learns from words alone.
+    p(tree) is by scores of arcs, and each arc of a tree has a distribution over labels of its own.
+    Labels sum to one for every arc, so the sums over labelled trees are those over trees.
+
+    Args:
+        scorer: of arcs. If it is an :class:`ArcScorer`, labels are read from its encoded vectors.
+        labels: their number, without the label of roots, which is never chosen.
+        evidence: makes the module by which training learns from words alone, from the set of trees
+            and the width.
     """
 
     def __init__(
@@ -42,20 +45,24 @@ class LabelledTrees(nn.Module):
         self.labeller = ArcLabeller(encoded, label_width, labels)
         self.starts = perceptron(width, START_WIDTH, 1)
         self.dropout = nn.Dropout(0.0)
-        # The last, so that all others are drawn as without it.
+        # Initialised last, so that the other weights are the same as without it.
         self.evidence = None if evidence is None else evidence(structure, width)
 
     def forward(self, rows: Tensor, work: Callable[[LabelledTrees, Tensor], Any]) -> Any:
-        """What ``work`` makes of the module and rows ``(N, width)``."""
+        """Return ``work`` of the module and rows ``(N, width)``."""
         return work(self, rows)
 
     def start_scores(self, rows: Tensor) -> Tensor:
-        """Log-odds ``(N,)`` that a sentence starts with the token."""
+        """Return log-odds ``(N,)`` that a sentence starts with the token."""
         return self.starts(rows)[:, 0]
 
     def read(self, vectors: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Token vectors ``(B, n, width)`` to scores of arcs ``(B, n+1, n+1)``, [head, modifier]
-        with the root as node 0, and what labels are read from, ``(B, n, encoded width)``."""
+        """Return scores of arcs for token vectors ``(B, n, width)``, and the vectors for labels.
+
+        Returns:
+            Scores ``(B, n+1, n+1)``, [head, modifier] with the root as node 0, and vectors
+            ``(B, n, encoded width)``.
+        """
         if isinstance(self.scorer, ArcScorer):
             nodes = self.dropout(self.scorer.nodes(vectors, lengths))
             return self.scorer.score_nodes(nodes).float(), nodes[:, 1:]
@@ -64,10 +71,12 @@ class LabelledTrees(nn.Module):
     def label_scores(
         self, words: Tensor, items: Tensor, heads: Tensor, modifiers: Tensor
     ) -> Tensor:
-        """Scores ``(T, labels)`` of the labels of T arcs.
+        """Return scores ``(T, labels)`` of the labels of T arcs.
 
-        words: of :meth:`read`. items, heads, modifiers: ``(T,)`` int64; tokens count from 0, so
-            that no arc is from the root.
+        Args:
+            words: of :meth:`read`.
+            items, heads, modifiers: ``(T,)`` int64; tokens count from 0, so no arc is from the
+                root.
         """
         own = words.flatten(0, 1)
         first = items * words.shape[1]

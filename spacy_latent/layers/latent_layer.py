@@ -1,4 +1,4 @@
-"""Score the parts, draw structures, compose: the torch module behind every latent model."""
+"""Torch module of every latent model: score the parts, draw structures, compose."""
 
 from __future__ import annotations
 
@@ -22,14 +22,19 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 
-# Gradients of scores below so many times the smallest normal number are none.
+# Gradients of scores that are smaller than the smallest normal number times this become 0.
 TRACE = 1e8
 
 
 @dataclass
 class LatentOutput:
-    """vectors: ``(B, n, output_width)``; scores: ``(B, *parts)``, after division by temperature.
-    scored: ``(B, n, d)``, what the scorer read, kept in prediction where it has counters."""
+    """Output of a latent layer.
+
+    Attributes:
+        vectors: ``(B, n, output_width)``.
+        scores: ``(B, *parts)``, after division by temperature.
+        scored: ``(B, n, d)``, input of the scorer, kept in prediction if the scorer has counters.
+    """
 
     vectors: Tensor
     draw: Draw
@@ -38,13 +43,17 @@ class LatentOutput:
 
 
 class LatentModule(Protocol):
-    """What every torch module with a latent structure offers to those who run it and look into it:
-    :class:`LatentLayer`, which scores, draws and composes, and what decides while it composes, such
-    as :class:`spacy_latent.layers.gumbel_tree_lstm.GumbelTreeLstm`.
+    """Interface of every torch module with a latent structure.
 
-    structure, estimator: those of prediction; present_structure, present_estimator: those of the
-    present stage of training. temperature, update: see :class:`LatentLayer`. scorer: with the
-    weights that decide. composer: has the ``output_width`` of the vectors.
+    One kind is :class:`LatentLayer`, which scores, draws and composes. The other kind decides while
+    it composes, such as :class:`spacy_latent.layers.gumbel_tree_lstm.GumbelTreeLstm`.
+
+    Attributes:
+        structure, estimator: those of prediction; present_structure, present_estimator: those of
+            the present stage of training.
+        temperature, update: see :class:`LatentLayer`.
+        scorer: has the weights that decide.
+        composer: has the ``output_width`` of the vectors.
     """
 
     structure: Structure
@@ -65,24 +74,33 @@ class LatentModule(Protocol):
     def present_estimator(self) -> Estimator: ...
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
-        """Structures of these spans that are not to be drawn: see :meth:`Estimator.given`."""
+        """Return structures of these spans that are not drawn: see :meth:`Estimator.given`."""
         ...
 
     def __call__(
         self, vectors: Tensor, lengths: Tensor, given: Sequence[np.ndarray | None] | None = None
     ) -> LatentOutput:
-        """vectors: ``(B, n, d)``. given: structures that stand for those of some items."""
+        """Return the output for token vectors.
+
+        Args:
+            vectors: ``(B, n, d)``.
+            given: structures that replace those of some items.
+        """
         ...
 
 
 class LatentLayer(nn.Module):
-    """The weighted average over the K structures of a Draw of what the composer makes of each.
+    """Weighted average of compositions over the K structures of a Draw.
 
-    temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
-    scorer_width: how many of the last features of each vector are for the scorer alone, and the
-        others for the composer alone; None where both read all of them.
-    update: which update of training this is, from 0, and None at prediction; a plain attribute. The
-        structure and the estimator may have stages, of which it tells the present one.
+    Args:
+        temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
+        scorer_width: how many of the last features of each vector are for the scorer alone, and the
+            others for the composer alone; None if both read all of them.
+
+    Attributes:
+        update: number of this update of training, from 0, and None at prediction; a plain
+            attribute. It determines the present stage of the structure and the estimator, which may
+            have stages.
     """
 
     update: int | None
@@ -117,7 +135,7 @@ class LatentLayer(nn.Module):
         self.temperature = temperature
         self.scorer_width = scorer_width
         self.update = None
-        # Those with weights are stored and trained with the others.
+        # Stages with weights are registered, so that they are stored and trained with the model.
         early = [stage for _, stage in estimator.stages if isinstance(stage, nn.Module)]
         self.earlier_estimators = nn.ModuleList(early)
 
@@ -142,7 +160,7 @@ class LatentLayer(nn.Module):
         return LatentOutput(composed, draw, scores, self.kept(vectors))
 
     def given(self, docs: Sequence[Doc], spans: list[list[tuple[int, ...]]]) -> Given | None:
-        """Structures of these spans that are not to be drawn: see :meth:`Estimator.given`."""
+        """Return structures of these spans that are not drawn: see :meth:`Estimator.given`."""
         return self.present_estimator.given(self.present_structure, docs, spans)
 
     def read(
@@ -152,13 +170,17 @@ class LatentLayer(nn.Module):
         given: Sequence[np.ndarray | None] | None = None,
         edits: Edits | None = None,
     ) -> tuple[Draw, Tensor]:
-        """The structures, and the scores after division by temperature.
+        """Return the structures, and the scores after division by temperature.
 
-        given: structures that stand for those of some items, as :meth:`given` has them. Their
-            scores are 1 for their parts and −1 for others.
-        edits: what is asked of the structures beside the scores, at prediction and not together
-            with ``given``; the scores are then those by which they are so, and in float64 where
-            parts are forbidden or forced. Raises NothingLeft where there is no such structure.
+        Args:
+            given: structures that replace those of some items, as :meth:`given` returns them. Their
+                scores are 1 for their parts and −1 for others.
+            edits: interventions on the structures, at prediction and not together with ``given``.
+                The returned scores are those with the edits. They are in float64 if parts are
+                forbidden or forced.
+
+        Raises:
+            NothingLeft: no structure satisfies the edits.
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
@@ -177,10 +199,13 @@ class LatentLayer(nn.Module):
         lengths: Tensor,
         known: Tensor | None = None,
     ) -> Draw:
-        """What the estimator gives for the structure and the scores of :meth:`score`, and in
-        training what the scorer costs.
+        """Return the draw of the estimator for the structure and the scores of :meth:`score`.
 
-        known: structures ``(B, *parts)`` that stand for those of the estimator, which is not asked.
+        In training it includes the cost of the scorer.
+
+        Args:
+            known: structures ``(B, *parts)`` that replace those of the estimator, which is then not
+                called.
         """
         if known is None:
             with torch.autocast(device_type=scores.device.type, enabled=False):
@@ -226,17 +251,23 @@ class LatentLayer(nn.Module):
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         estimator = self.present_estimator
         draw = estimator(structure, scores, lengths, self.training)
-        # Not len(), which torch.export would take for a constant.
+        # Not len(), which torch.export would treat as a constant.
         check_draw(estimator.name, draw, scores.shape[0])
         return draw
 
     def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Lengths of the structures over the parts of ``scores``; those of the texts."""
+        """Return lengths of the structures over the parts of ``scores``; by default those of the
+        texts."""
         return lengths
 
     def shown(self, draw: Draw, tokens: int) -> Tensor:
-        """How far what is composed of each structure is made of each token, ``(K, B, tokens)``, so
-        that the token could be told from itself."""
+        """Return how much of each token the composition of each structure contains.
+
+        The token could be predicted from itself by this share.
+
+        Returns:
+            ``(K, B, tokens)``.
+        """
         raise LatentError(
             f"{type(self).__name__} does not know which words its vectors are made of, so that "
             "there is no bound on their evidence."
@@ -245,8 +276,11 @@ class LatentLayer(nn.Module):
     def score(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
     ) -> tuple[Structure, Tensor]:
-        """The structure, with what the scorer binds to it, and the scores after division by
-        temperature, the layer's own if None."""
+        """Return the structure, with the scorer's bindings, and the scores after division by
+        temperature.
+
+        The temperature is the layer's own if None.
+        """
         temperature = self.temperature if temperature is None else temperature
         # Inference stays in float32 under autocast: in half precision exp overflows.
         scores = self.scorer(self._scored(vectors), lengths)
@@ -260,9 +294,10 @@ class LatentLayer(nn.Module):
             return self.bound(vectors, lengths, temperature), scores
 
     def _check_scores(self, scores: Tensor, vectors: Tensor, per_token: bool = False) -> None:
-        """Refuse a shape that the structure cannot read.
+        """Refuse scores in a shape that the structure cannot read.
 
-        per_token: parts are those of a token, the first axis of an item's scores.
+        Args:
+            per_token: parts are those of a token, the first axis of an item's scores.
         """
         structure = self.present_structure
         if not isinstance(scores, Tensor):
@@ -288,13 +323,13 @@ class LatentLayer(nn.Module):
     def bound(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
     ) -> Structure:
-        """The structure, with what the scorer binds to it."""
+        """Return the structure, with the scorer's bindings."""
         structure = self.present_structure
         temperature = self.temperature if temperature is None else temperature
         return self.scorer.bind(structure, self._scored(vectors), lengths, temperature)
 
     def kept(self, vectors: Tensor) -> Tensor | None:
-        """What :class:`LatentOutput` has of these vectors as ``scored``."""
+        """Return ``scored`` of :class:`LatentOutput` for these vectors."""
         keeps = self.scorer.counts and not self.training
         return self._scored(vectors).detach() if keeps else None
 
@@ -305,10 +340,10 @@ class LatentLayer(nn.Module):
         return vectors if self.scorer_width is None else vectors[..., : -self.scorer_width]
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
-        """Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
+        """Return Σ_k weight_k · composer(vectors, z_k), ``(B, n, output_width)``.
 
         All structures of all items go through the composer together, without padding: an item's
-        support may be far smaller than the largest in the batch.
+        support may be much smaller than the largest in the batch.
         """
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
@@ -322,12 +357,14 @@ class LatentLayer(nn.Module):
         composed = self._made(vectors, z, lengths, item)
         weighted = weights[:, None, None] * composed
         total = weighted.new_zeros(vectors.shape[0], *weighted.shape[1:])
-        # In half precision where all weights of the model are, which those of structures never are.
+        # In half precision if all weights of the model are. Structures never are.
         return total.index_add(0, item, weighted).to(vectors.dtype)
 
     def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
-        """composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding: for losses of each
-        structure."""
+        """Return composer(vectors, z_k), ``(K, B, n, output_width)``, 0 at padding.
+
+        This is for losses of each structure.
+        """
         vectors = self._composed(vectors)
         if draw.weights.shape[0] == 1:
             return self._made(vectors, draw.z[0], lengths)[None]
@@ -342,7 +379,7 @@ class LatentLayer(nn.Module):
     def _made(
         self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
     ) -> Tensor:
-        """See :meth:`Composer.compose_several`."""
+        """Compose structures, see :meth:`Composer.compose_several`."""
         composed = self.composer.compose_several(vectors, z, lengths, item)
         name, width = type(self.composer).__name__, self.composer.output_width
         expected = (z.shape[0], vectors.shape[1], width)
@@ -357,7 +394,7 @@ class LatentLayer(nn.Module):
 
 
 def _items(draw: Draw) -> Tensor:
-    """Of which item each structure is, ``(K · B,)``, where all have K."""
+    """Return the item of each structure, ``(K · B,)``, if all items have K."""
     count, items = draw.weights.shape
     return torch.arange(items, device=draw.weights.device).repeat(count)
 
@@ -365,16 +402,19 @@ def _items(draw: Draw) -> Tensor:
 def encode_given(
     structure: Structure, given: Sequence[np.ndarray | None], vectors: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Structures as annotations have them, at least one, as ``(B, *parts)``, 0/1 in single
-    precision or that of the vectors ``(B, n, d)``, zero where there is none; and where there is
-    one, ``(B,)`` bool."""
+    """Encode at least one structure in the format of annotations.
+
+    Returns:
+        Structures ``(B, *parts)``, 0/1 in single precision or that of the vectors ``(B, n, d)``,
+        zero if an item has no structure; and a mask ``(B,)`` bool of the items that have one.
+    """
     sizes = lengths.tolist()
     made = [
         None if one is None else torch.as_tensor(structure.encode(one, size), device="cpu")
         for one, size in zip(given, sizes, strict=True)
     ]
     known = torch.tensor([one is not None for one in made], device=vectors.device)
-    # Parts grow with the length, whatever more there is of them, as for a root.
+    # The axes of parts are as long as the item, plus a constant, for example 1 for a root.
     more = [np.array(one.shape) - size for one, size in zip(made, sizes) if one is not None]
     shape = (np.min(more, 0) + vectors.shape[1]).tolist()
     dtype = torch.float64 if vectors.dtype == torch.float64 else torch.float32
@@ -386,10 +426,11 @@ def encode_given(
 
 
 def without_traces(gradient: Tensor) -> Tensor:
-    """With 0 for what is so small that the scorer's products of it are no normal numbers.
+    """Set a gradient to 0 if it is so small that the scorer's products with it are subnormal.
 
-    Processors take a hundred times as long for those, and where an item is sure of its structure
-    nothing else may be left: the last half of a training would take twice its time.
+    Processors take a hundred times as long for subnormal numbers. If an item is sure of its
+    structure, its gradient may consist of them alone. The last half of a training would take twice
+    its time.
     """
     smallest = TRACE * torch.finfo(gradient.dtype).tiny
     return torch.where(gradient.abs() < smallest, torch.zeros_like(gradient), gradient)

@@ -1,4 +1,4 @@
-"""A prior over trees by how far and on which side of their heads words stand."""
+"""Prior over trees by the distance and direction of words from their heads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from spacy_latent.structures.base import Structure
 
 
 class LearnedArcPrior(Prior):
-    """A trained score for each distance of a word from its head, in powers of two, on each side of
-    it; arcs from the root have 0. All are 0 at first, as of UniformPrior."""
+    """Trained score for each distance of a word from its head, in powers of two, on each side of
+    it.
+
+    Arcs from the root have 0. All scores are initially 0, as in UniformPrior.
+    """
 
     def __init__(self, structure: Structure) -> None:
         super().__init__()

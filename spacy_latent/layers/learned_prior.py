@@ -1,4 +1,4 @@
-"""A prior that is learned with all else."""
+"""Prior that is trained together with the model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from spacy_latent.structures.base import Structure
 
 
 class LearnedPrior(Prior):
-    """A trained score for each item by its place, from the first; items beyond the last place share
-    its score. All are 0 at first, as of UniformPrior."""
+    """Trained score for each item by its place, from the first.
+
+    Items beyond the last place share its score. All scores are initially 0, as in UniformPrior.
+    """
 
     def __init__(self, structure: Structure, places: int = 64) -> None:
         super().__init__()
@@ -34,7 +36,11 @@ class LearnedPrior(Prior):
 
 
 def build_learned_prior_v1(places: int = 64) -> PriorBuilder:
-    """places: how many items have a score of their own; 1 for one that all share, as for the share
-    of bits that are on."""
+    """Return a builder of :class:`LearnedPrior`.
+
+    Args:
+        places: number of items with a score of their own; 1 for one that all share, as for the
+            share of bits that are on.
+    """
     check_whole("LearnedPrior", places=places)
     return partial(LearnedPrior, places=places)

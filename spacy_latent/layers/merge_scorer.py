@@ -1,5 +1,7 @@
-"""Decisions of a parser that merges neighbours, from what each pair composes to (Havrylov et al.
-2019)."""
+"""Decisions of a parser that merges adjacent spans, from the composition of each pair.
+
+See Havrylov et al. 2019.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ from spacy_latent.structures.merge_sequence import MergePolicy, MergeSequence, m
 
 
 class MergeScorer(EncodedScorer):
-    """The score of a merge is a query's product with the state of the new span, from a binary
-    Tree-LSTM of its own: parser and composer share nothing but the embedder.
+    """Scorer of merges by a query's product with the state of the new span.
+
+    The state is from a binary Tree-LSTM of its own: parser and composer share nothing but the
+    embedder.
 
     Sampling composes two new pairs a step. Log-probabilities of given sequences, and their
-    gradient, compose all pairs that ever stood side by side, some 3n, at once.
+    gradient, compose all pairs that were ever adjacent, some 3n, at once.
     """
 
     parts = "merges"
@@ -36,7 +40,7 @@ class MergeScorer(EncodedScorer):
         self.query = nn.Linear(self.lstm.output_width, 1, bias=False)
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Zeros: the scores are in the structure that :meth:`bind` gives."""
+        """Return zeros; the scores are in the structure of :meth:`bind`."""
         steps = max(vectors.shape[1] - 1, 0)
         return vectors.new_zeros(len(vectors), steps, steps)
 
@@ -47,14 +51,16 @@ class MergeScorer(EncodedScorer):
         return BoundMergeSequence(self, leaves, temperature)
 
     def score(self, left: State, right: State) -> tuple[State, Tensor]:
-        """What pairs compose to, and the scores of merging them."""
+        """Return the compositions of pairs, and the scores of merging them."""
         made = self.lstm.merge(left, right)
         return made, self.query(made[0]).squeeze(-1)
 
 
 class BoundMergeSequence(MergeSequence):
-    """MergeSequence over sentences whose words have these states, ``(B, n, state_width)`` hidden
-    and cell. What is given as scores is not read."""
+    """MergeSequence over sentences with bound states of words.
+
+    The states are ``(B, n, state_width)`` hidden and cell. Scores in arguments are not read.
+    """
 
     def __init__(self, scorer: MergeScorer, leaves: State, temperature: float) -> None:
         self.scorer = scorer
@@ -92,8 +98,11 @@ class BoundMergeSequence(MergeSequence):
 
 
 class PairStates(MergePolicy):
-    """Rows of spans and what their neighbours compose to, for ``copies`` batches of parsers;
-    without gradient. Both are places in the store: a merge puts that of a pair into the row."""
+    """Rows of spans and the compositions of adjacent ones, for ``copies`` batches of parsers.
+
+    They have no gradient. Both are places in the store: a merge copies the place of a pair into the
+    row.
+    """
 
     def __init__(self, scorer: MergeScorer, leaves: State, temperature: float, copies: int) -> None:
         batch, longest, _ = leaves[0].shape
@@ -108,7 +117,7 @@ class PairStates(MergePolicy):
         self.scores = scores.view_as(left).repeat(copies, 1)
 
     def _compose(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Places and scores of what these places compose to."""
+        """Return places and scores of the compositions of these places."""
         made, scores = self.scorer.score(self.store[left], self.store[right])
         return self.store.add(made), scores
 
@@ -127,7 +136,7 @@ class PairStates(MergePolicy):
         token = token[: size - 2]
         other = token + (token >= place[:, None])
         self.pairs, self.scores = self.pairs.gather(1, other), self.scores.gather(1, other)
-        # The pairs that the merged span is in; at either end it is one, found twice.
+        # Pairs that include the merged span. At either end there is one, which occurs twice.
         at = torch.cat([place - 1, place]).clamp(0, size - 3)
         item = item.repeat(2)
         pairs, scores = self._compose(self.row[item, at], self.row[item, at + 1])
@@ -144,7 +153,12 @@ class PairStates(MergePolicy):
 def build_merge_scorer_v1(
     state_width: int | None = None, encoder: EncoderBuilder | None = None
 ) -> ScorerBuilder:
-    """state_width: of the Tree-LSTM, None for the input's. encoder: gives the scorer, and only the
-    scorer, the context of each token."""
+    """Return a builder of :class:`MergeScorer`.
+
+    Args:
+        state_width: of the Tree-LSTM, None for the input's.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves.
+    """
     check_output_width("MergeScorer", state_width)
     return partial(MergeScorer, state_width=state_width, encoder=encoder)

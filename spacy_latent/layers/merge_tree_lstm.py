@@ -12,8 +12,11 @@ from spacy_latent.structures.merge_sequence import trees_of_merges
 
 
 class MergeTreeLstm(BinaryTreeLstm):
-    """:class:`BinaryTreeLstm` for MergeSequence. Merges get no gradient from what they compose, so
-    it serves estimators that learn from weights or losses of whole structures."""
+    """:class:`BinaryTreeLstm` for MergeSequence.
+
+    Merges get no gradient from their compositions. So it serves estimators that learn from weights
+    or losses of whole structures.
+    """
 
     parts = "merges"
 
@@ -24,7 +27,11 @@ class MergeTreeLstm(BinaryTreeLstm):
 def build_merge_tree_lstm_v1(
     output_width: int | None = None, output: Output = "constituents"
 ) -> ComposerBuilder:
-    """output_width: None keeps the input's width. output: see :class:`BinaryTreeLstm`."""
+    """Return a builder of :class:`MergeTreeLstm`; for ``output`` see :class:`BinaryTreeLstm`.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_output_width("MergeTreeLstm", output_width)
     check_output("MergeTreeLstm", output)
     return partial(MergeTreeLstm, output_width=output_width, output=output)

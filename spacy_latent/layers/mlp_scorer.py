@@ -11,7 +11,10 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class MlpScorer(ArcScorer):
-    """s[h, m] = vᵀ tanh(U h + V m + b). Memory is O(n²·hidden_width)."""
+    """Scores s[h, m] = vᵀ tanh(U h + V m + b).
+
+    Memory is O(n²·hidden_width).
+    """
 
     def __init__(
         self,
@@ -37,5 +40,9 @@ def build_mlp_scorer_v1(
     distance: bool = False,
     direction: bool = False,
 ) -> ScorerBuilder:
-    """Arguments as for :class:`ArcScorer`; hidden_width: of the perceptron's hidden layer."""
+    """Return a builder of :class:`MlpScorer`; arguments as for :class:`ArcScorer`.
+
+    Args:
+        hidden_width: of the perceptron's hidden layer.
+    """
     return arc_scorer_builder(MlpScorer, hidden_width, encoder, distance, direction)

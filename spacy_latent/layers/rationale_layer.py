@@ -1,4 +1,4 @@
-"""A latent layer that chooses with one set of vectors and reads the chosen of another."""
+"""Latent layer that chooses with one set of vectors and reads the chosen ones of another set."""
 
 from __future__ import annotations
 
@@ -19,23 +19,27 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
 from spacy_latent.structures.base import Structure
 
-# Taken off the score of a word that may not be chosen. Not infinite: where k words have to be
-# chosen and fewer may be, the rest are, and are not read.
+# Subtracted from the score of a word that may not be chosen. It is finite: if fewer than k words
+# may be chosen, others fill up the number k, and are not read.
 FORBIDDEN = 1e4
 
 
 class RationaleLayer(LatentLayer):
-    """Vectors hold the selector's features, then those of the reader, then whether the word may be
-    chosen (1 or 0). The scorer gets the first, the composer the second.
+    """Layer that chooses words and reads only these.
 
-    reader_width: number of the reader's features.
-    transition_cost: of sequences of tags: taken off the score at each change of the tag, and where
-        the first is 1.
-    rate, transitions: the expected share of words that are chosen, and of neighbours of which one
-        is chosen and the other not, are held at these, or are free. The Lagrangian is that of
-        :class:`~spacy_latent.estimators.stochastic_mask.StochasticMask`, with multiplier_rate and
-        damping. The expectation is that of the structures drawn where it has a gradient, else that
-        of the structure's marginals; neighbours are taken for independent but in a LinearChain.
+    Vectors hold the selector's features, then those of the reader, then 1 if the word may be
+    chosen, else 0. The scorer gets the first, the composer the second.
+
+    Args:
+        reader_width: number of the reader's features.
+        transition_cost: for sequences of tags: subtracted from the score at each change of the tag,
+            and if the first tag is 1.
+        rate, transitions: target of the expected share of chosen words, and of the expected share
+            of adjacent pairs with one word chosen and the other not; None for no target. The
+            Lagrangian is that of :class:`~spacy_latent.estimators.stochastic_mask.StochasticMask`,
+            with multiplier_rate and damping. The expectation is over the drawn structures if it has
+            a gradient, else over the structure's marginals. Adjacent words are then assumed
+            independent, except in a LinearChain.
     """
 
     multipliers: Tensor
@@ -111,14 +115,18 @@ class RationaleLayer(LatentLayer):
         return super().compose_each(self._readable(vectors), self._seen(vectors, draw), lengths)
 
     def chosen(self, draw: Draw) -> Tensor:
-        """How far the reader sees each word, ``(B, n)``: 0 where none of the structures with weight
-        has it."""
+        """Return how much the reader sees of each word, ``(B, n)``.
+
+        It is 0 if no structure with a weight has the word.
+        """
         assert isinstance(self.composer, RationaleReader)
         return self.composer.chosen(draw.mean())
 
     def shown(self, draw: Draw, tokens: int) -> Tensor:
-        """How far each structure takes each word: also one that had to be taken to make up the
-        number k, and is not read."""
+        """Return how much each structure takes of each word.
+
+        This includes a word that was taken only to reach the number k, and is not read.
+        """
         assert isinstance(self.composer, RationaleReader)
         return self.composer.chosen(draw.z)
 
@@ -126,12 +134,12 @@ class RationaleLayer(LatentLayer):
         return vectors[..., -self.reader_width - 1 : -1]
 
     def _seen(self, vectors: Tensor, draw: Draw) -> Draw:
-        """Without the words that had to be chosen to make up the number k."""
+        """Return the draw without words that were chosen only to reach the number k."""
         forbidden = self._forbidden_parts(vectors[..., -1] == 0, draw.z)
         return replace(draw, z=draw.z.masked_fill(forbidden, 0.0))
 
     def _refuse_forced(self, vectors: Tensor, edits: Edits) -> None:
-        """Words that are no candidates are not read, whatever is asked for."""
+        """Refuse edits that force words that are no candidates, since these are never read."""
         for allowed, forced in zip(vectors[..., -1] != 0, edits.forced):
             for word, *tag in forced:
                 chooses = not tag or tag[-1] == 1
@@ -142,7 +150,7 @@ class RationaleLayer(LatentLayer):
                     )
 
     def _forbidden_parts(self, words: Tensor, like: Tensor) -> Tensor:
-        """Which parts of ``(..., B, *parts)`` choose these words ``(B, n)``."""
+        """Return a mask of the parts ``(..., B, *parts)`` that choose these words ``(B, n)``."""
         if self.structure.parts == "items":
             return words.expand_as(like)
         chooses = torch.arange(like.shape[-1], device=like.device) == 1
@@ -151,7 +159,7 @@ class RationaleLayer(LatentLayer):
         return (words[..., None] & chooses).expand_as(like)
 
     def _penalties(self, mean: Tensor, lengths: Tensor) -> list[Tensor]:
-        """Of expected structures, each ``(B,)``."""
+        """Return penalties of expected structures, each ``(B,)``."""
         assert isinstance(self.composer, RationaleReader)
         chosen = self.composer.chosen(mean)
         position = torch.arange(chosen.shape[1], device=chosen.device)
@@ -171,5 +179,5 @@ class RationaleLayer(LatentLayer):
 
 
 def _costs(transition_cost: float) -> Tensor:
-    """What each transition [previous tag, tag] of two tags costs."""
+    """Return the cost of each transition [previous tag, tag] of two tags."""
     return transition_cost * (1 - torch.eye(2))

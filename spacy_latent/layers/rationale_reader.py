@@ -1,4 +1,4 @@
-"""The vectors of chosen words, and of nothing else."""
+"""Vectors of chosen words, without any information from other words."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from spacy_latent.errors import LatentError
 from spacy_latent.layers.base import Composer
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
-# Kinds of parts of which some choose words.
+# Kinds of parts with which words can be chosen.
 READABLE = ("items", "tags", "transitions")
 
 
 class RationaleReader(Composer):
-    """r_i = (n / Σ_j c_j) · c_i · e_i with e = encoder(c · v), where c_i in [0, 1] says how far
-    word i is chosen (:meth:`chosen`). The mean of r over the n words is the weighted mean of e over
-    the chosen ones. Where no word is chosen, r is 0.
+    """Composition r_i = (n / Σ_j c_j) · c_i · e_i with e = encoder(c · v).
 
-    The encoder sees zeros where a word is not chosen, in its place: which words these are makes no
-    difference, where they are does. The division is by at least 1, so that a soft choice that
-    vanishes does not become a large one.
+    c_i in [0, 1] is the choice of word i (:meth:`chosen`). The mean of r over the n words is the
+    weighted mean of e over the chosen ones. If no word is chosen, r is 0.
 
-    choice: "items" for structures of items, "tags" or "transitions" for sequences of two tags, of
-        which 1 chooses.
-    encoder: gives the chosen words the context of each other; None for their vectors alone.
+    The encoder sees zeros in the places of words that are not chosen. So the identity of these
+    words makes no difference, but their places do. The division is by at least 1, so that a soft
+    choice that vanishes does not become a large one.
+
+    Args:
+        choice: "items" for structures of items, "tags" or "transitions" for sequences of two tags,
+            of which 1 chooses.
+        encoder: gives the chosen words the context of each other; None for their vectors alone.
     """
 
-    # Of three kinds; RationaleTextCat checks which.
+    # There are three kinds, which RationaleTextCat checks.
     parts = ""
 
     def __init__(self, width: int, choice: str, encoder: EncoderBuilder | None = None) -> None:
@@ -36,7 +38,7 @@ class RationaleReader(Composer):
         self.output_width = width if self.encoder is None else int(self.encoder.output_width)  # type: ignore[arg-type]
 
     def chosen(self, z: Tensor) -> Tensor:
-        """``(..., n)`` of structures ``(..., *parts)``."""
+        """Return the choices of words ``(..., n)`` of structures ``(..., *parts)``."""
         if self.choice == "items":
             return z
         check_two_tags(z)
@@ -52,7 +54,11 @@ class RationaleReader(Composer):
 
 
 def check_two_tags(scores: Tensor) -> None:
-    """scores: of tags or transitions, or structures of these."""
+    """Refuse another number of tags than two.
+
+    Args:
+        scores: of tags or transitions, or structures of these.
+    """
     if scores.shape[-1] != 2:
         raise LatentError(
             "A rationale needs two tags, unchosen and chosen, and the scorer gives scores for "

@@ -13,13 +13,15 @@ from spacy_latent.layers.shared_structures import Merges
 
 
 class Recursion(torch.autograd.Function):
-    """States of all rows, ``(leaves + merges, d)``, round by round in one piece of memory; the
-    gradient computes each round again, so that nothing but the states is kept, and under the
-    autocast that there was then.
+    """States of all rows, ``(leaves + merges, d)``, computed round by round in one tensor.
 
-    merge: states of what halves make, ``(m, d)`` each. parameters: those that it has.
-    weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces, where what is
-        shared is of heads; or None.
+    The gradient computes each round again, under the same autocast, so only the states are kept.
+
+    Args:
+        merge: composes states of two halves, ``(m, d)`` each.
+        parameters: those of ``merge``.
+        weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces if subtrees
+            of heads are shared; or None.
     """
 
     @staticmethod
@@ -51,7 +53,7 @@ class Recursion(torch.autograd.Function):
         states, *parameters = ctx.saved_tensors
         shared, count = ctx.shared, ctx.count
         of_states = gradient.clone()
-        # The others are frozen.
+        # The other parameters are frozen.
         learned = [parameter for parameter in parameters if parameter.requires_grad]
         totals = [torch.zeros_like(parameter) for parameter in learned]
         of_weights = gradient.new_zeros(len(shared.left), 1) if ctx.weighs else None
@@ -59,7 +61,8 @@ class Recursion(torch.autograd.Function):
             left, right = shared.left[begin:end], shared.right[begin:end]
             halves = [states[rows].requires_grad_() for rows in (left, right)]
             given = of_states[count + begin : count + end]
-            # Weights that autocast keeps in half precision may be those of a graph that is gone.
+            # Autocast's cache is off: its weights in half precision may belong to a graph that has
+            # been freed.
             with (
                 torch.autocast(states.device.type, ctx.precision, ctx.halved, cache_enabled=False),
                 torch.enable_grad(),

@@ -1,7 +1,7 @@
-"""Messages from modifiers to heads, again and again, until the leaves have reached the root.
+"""Repeated messages from modifiers to heads, until the leaves have reached the root.
 
-The recursion of a recursive network (Socher et al. 2011) on soft trees, as unrolled inference
-(compare Gilmer et al. 2017, with arcs for edges): on a hard tree of d levels, d rounds give the
+It is the recursion of a recursive network (Socher et al. 2011) on soft trees, as unrolled inference
+(compare Gilmer et al. 2017, with arcs for edges). On a hard tree of d levels, d rounds give the
 bottom-up recursion exactly, and further rounds change nothing.
 """
 
@@ -24,15 +24,18 @@ MAX_ROUNDS = 32
 
 
 class RecursiveMessagePassing(Composer):
-    """v_i ← LayerNorm(U [x_i; Σ_m z[i, m] M(v_m)]), where x are the vectors below; v = x at first.
+    """Composition v_i ← LayerNorm(U [x_i; Σ_m z[i, m] M(v_m)]), with x the input vectors.
 
-    rounds: how often; None for as often as the item's most probable heads have levels, at most 32
-        (see :func:`depth`).
+    Initially v = x.
 
-    M ends and U begins with a linear map, and nothing but the sum stands between them: both are
-    done at once, and the part of x once for all rounds. On a CPU, where trees are hard and z has no
-    gradient (samples, atoms of SparseMAP, prediction), each subtree is composed once, however many
-    rounds pass over it and however many of an item's structures have it.
+    M ends and U begins with a linear map, with only the sum between them. Both are applied at once,
+    and the part of x once for all rounds. Trees may be hard, with no gradient at z (samples, atoms
+    of SparseMAP, prediction). On a CPU each subtree is then composed once, for all rounds and all
+    structures of an item that have it.
+
+    Args:
+        rounds: how often; None for as often as the item's most probable heads have levels, at most
+            32 (see :func:`depth`).
     """
 
     parts = "arcs"
@@ -63,8 +66,10 @@ class RecursiveMessagePassing(Composer):
         return self._over_arcs(vectors if item is None else vectors[item], z)
 
     def _joined(self, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The first linear map of U on x, and after the last one of M: its weight, and what each
-        message adds by its bias."""
+        """Return the first linear map of U on x, and the map after the last one of M.
+
+        The second consists of its weight, and the contribution of each message by its bias.
+        """
         first: Any = self.update[0]
         last: Any = self.message[2]
         own, received = first.weight.split(self.output_width, 1)
@@ -74,8 +79,8 @@ class RecursiveMessagePassing(Composer):
         rounds = (
             depth(z) if self.rounds is None else torch.full((len(z),), self.rounds, device="cpu")
         )
-        # Those with most rounds first, so that the others are left out when they have had theirs: a
-        # soft tree must not get more because a deeper one is in the batch.
+        # Items with most rounds first, so that the others can be left out once they are finished. A
+        # soft tree must not get more rounds because of a deeper one in the batch.
         rounds, order = rounds.sort(descending=True, stable=True)
         order, back = send_together([order, order.argsort()], z.device)
         arcs = z[:, 1:, 1:].to(vectors.dtype)
@@ -116,23 +121,27 @@ class RecursiveMessagePassing(Composer):
         return result.view(*shared.result.shape, -1)
 
     def _after(self, sums: Tensor) -> Tensor:
-        """The rest of U, and the norm."""
+        """Apply the rest of U, and the norm."""
         return self.norm(self.update[2](torch.relu(sums)))
 
 
 def most_probable_heads(z: Tensor) -> Tensor:
-    """``(B, n+1)`` nodes, the root its own head. They may form cycles where z is soft."""
+    """Return the most probable heads of ``(B, n+1)`` nodes, with the root its own head.
+
+    They may form cycles if z is soft.
+    """
     heads = z.detach().argmax(1)
     heads[:, 0] = 0
     return heads
 
 
 def depth(z: Tensor) -> Tensor:
-    """Levels of each tree, ``(B,)`` int64 on the CPU: tokens on the longest path from the root,
-    following the most probable heads; 1 to MAX_ROUNDS.
+    """Return the levels of each tree, ``(B,)`` int64 on the CPU, 1 to MAX_ROUNDS.
 
-    Cycles of most probable heads count as endless in a soft structure, whose other arcs lead out of
-    them. In a hard one nothing of them reaches the root, and they do not count.
+    These are the tokens on the longest path from the root, following the most probable heads.
+
+    In a soft structure, cycles of most probable heads count as infinitely deep, since its other
+    arcs lead out of them. In a hard one nothing of them reaches the root, and they do not count.
     """
     heads = most_probable_heads(z)
     hard = ((z == 0) | (z == 1)).flatten(1).all(1)
@@ -151,7 +160,10 @@ def depth(z: Tensor) -> Tensor:
 
 
 def _apart(heads: Tensor, hard: Tensor) -> Tensor:
-    """``(B, n+1)``, the nodes that never come to the root, where structures are hard, ``(B,)``."""
+    """Return a mask ``(B, n+1)`` of nodes that are not connected to the root.
+
+    Only items with hard structures have such nodes, ``hard`` ``(B,)``.
+    """
     far = heads
     for _ in range(heads.shape[1].bit_length()):
         far = far.gather(1, far)
@@ -161,7 +173,11 @@ def _apart(heads: Tensor, hard: Tensor) -> Tensor:
 def build_recursive_message_passing_v1(
     output_width: int | None = None, rounds: int | None = None
 ) -> ComposerBuilder:
-    """output_width: None keeps the input's width. rounds: None for the depth of the trees."""
+    """Return a builder of :class:`RecursiveMessagePassing`, which describes ``rounds``.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_whole("RecursiveMessagePassing", or_null=True, rounds=rounds)
     check_output_width("RecursiveMessagePassing", output_width)
     return partial(RecursiveMessagePassing, output_width=output_width, rounds=rounds)

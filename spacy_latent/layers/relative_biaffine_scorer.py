@@ -1,4 +1,4 @@
-"""Biaffine arc scores that know which way and how far the head is."""
+"""Biaffine arc scores with the direction and distance of the head."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from spacy_latent.layers.encoded_scorer import (
 
 
 class RelativeBiaffineScorer(BiaffineScorer):
-    """As :class:`BiaffineScorer`, with a term of the head and one of the modifier for the direction
-    and the distance, in powers of two, between them: s[h, m] + P(U(h))[m − h] + Q(V(m))[m − h].
+    """Scores s[h, m] + P(U(h))[m − h] + Q(V(m))[m − h], with s of :class:`BiaffineScorer`.
 
-    An article's head is the next noun to its right, whatever nouns there are: a product of vectors
+    There are a term of the head and one of the modifier for the direction and the distance, in
+    powers of two, between them.
+
+    An article's head is the next noun to its right, whatever nouns there are. A product of vectors
     alone cannot tell these apart, and a bias for distance is the same for articles and verbs.
-    Relative positions are as in Shaw et al. (2018); that a parser gains by order and distance is
-    from Qi et al. (2018), who model them otherwise. Arcs from the root have no such terms.
+    Relative positions are as in Shaw et al. (2018). Qi et al. (2018) show that a parser gains by
+    order and distance, but model them in another way. Arcs from the root have no such terms.
     """
 
     def __init__(
@@ -49,6 +51,12 @@ class RelativeBiaffineScorer(BiaffineScorer):
 def build_relative_biaffine_scorer_v1(
     hidden_width: int = 64, encoder: EncoderBuilder | None = None
 ) -> ScorerBuilder:
-    """hidden_width: of each role's hidden layer. encoder: as for :class:`ArcScorer`."""
+    """Return a builder of :class:`RelativeBiaffineScorer`.
+
+    Args:
+        hidden_width: of each role's hidden layer.
+        encoder: as for :class:`ArcScorer`: gives the scorer, and only the scorer, the context of
+            each token; None for the token vectors themselves.
+    """
     check_hidden_width("RelativeBiaffineScorer", hidden_width)
     return partial(RelativeBiaffineScorer, hidden_width=hidden_width, encoder=encoder)

@@ -1,4 +1,4 @@
-"""Each token's average over the segments that it may be in, and their labels."""
+"""Average, for each token, over the segments that may contain it, and their labels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from spacy_latent.layers.span_attention import span_averages
 
 
 class SegmentAttention(Composer):
-    """r_t = tanh(W [v_t; a_t; q_t]), with a_t the (expected) representation of t's segment, as in
-    :class:`SpanAttention`, and q_t[k] = Σ z[i, l, k] over segments i ≤ t ≤ i + l, its label."""
+    """Composition r_t = tanh(W [v_t; a_t; q_t]) of each token's vector, segment and label.
+
+    a_t is the (expected) representation of t's segment, as in :class:`SpanAttention`. q_t[k] = Σ
+    z[i, l, k] over segments i ≤ t ≤ i + l is its label.
+    """
 
     parts = "segments"
 
@@ -33,7 +36,7 @@ class SegmentAttention(Composer):
             )
         z = z.to(vectors.dtype)
         size, longest = z.shape[1], min(z.shape[2], z.shape[1])
-        # [i, l, k]: segments from i of more than l tokens, those that hold token i + l.
+        # [i, l, k]: segments from i that contain token i + l, those of more than l tokens.
         holding = z.flip(2).cumsum(2).flip(2)
         labels = sum(
             (_later(holding[:, :, extra], extra) for extra in range(longest)),
@@ -48,7 +51,7 @@ class SegmentAttention(Composer):
 
 
 def _later(rows: Tensor, by: int) -> Tensor:
-    """Rows ``(B, n, k)`` moved to later tokens, zeros before them."""
+    """Return rows ``(B, n, k)`` moved to later tokens, with zeros before them."""
     return torch.cat(
         [rows.new_zeros(len(rows), by, rows.shape[2]), rows[:, : rows.shape[1] - by]], 1
     )
@@ -57,7 +60,12 @@ def _later(rows: Tensor, by: int) -> Tensor:
 def build_segment_attention_v1(
     num_tags: int = 4, output_width: int | None = None
 ) -> ComposerBuilder:
-    """num_tags: that of the scorer. output_width: None keeps the input's width."""
+    """Return a builder of :class:`SegmentAttention`.
+
+    Args:
+        num_tags: the same as for the scorer.
+        output_width: None keeps the input's width.
+    """
     check_num_tags("SegmentAttention", num_tags)
     check_output_width("SegmentAttention", output_width)
     return partial(SegmentAttention, num_tags=num_tags, output_width=output_width)

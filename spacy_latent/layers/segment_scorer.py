@@ -18,10 +18,10 @@ from spacy_latent.layers.encoded_scorer import (
 
 
 class SegmentScorer(EncodedScorer):
-    """Scores ``(B, n, L, K)``, [first token, length − 1, label]:
-    s[i, l, k] = w_k·tanh(F v_i + G v_{i+l} + b_l). Memory is O(n·L·hidden_width).
+    """Scores ``(B, n, L, K)``, [first token, length − 1, label].
 
-    What would end beyond the sentence is no segment, whatever its score.
+    s[i, l, k] = w_k·tanh(F v_i + G v_{i+l} + b_l). Memory is O(n·L·hidden_width). An entry that
+    would end beyond the sentence is no segment, whatever its score.
     """
 
     parts = "segments"
@@ -55,9 +55,15 @@ def build_segment_scorer_v1(
     hidden_width: int = 64,
     encoder: EncoderBuilder | None = None,
 ) -> ScorerBuilder:
-    """num_tags: K, how many labels; the composer's must be the same. max_length: L, in tokens.
-    hidden_width: of the hidden layer. encoder: gives the scorer, and only the scorer, the context
-    of each token."""
+    """Return a builder of :class:`SegmentScorer`.
+
+    Args:
+        num_tags: K, the number of labels; the composer's must be the same.
+        max_length: L, in tokens.
+        hidden_width: of the hidden layer.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves.
+    """
     check_num_tags("SegmentScorer", num_tags)
     check_hidden_width("SegmentScorer", hidden_width)
     check_whole("SegmentScorer", max_length=max_length)

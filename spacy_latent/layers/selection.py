@@ -1,4 +1,4 @@
-"""Each token's vector where it is chosen (rationales: Lei et al. 2016; Bastings et al. 2019)."""
+"""Vector of each chosen token (rationales: Lei et al. 2016; Bastings et al. 2019)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spacy_latent.layers.base import Composer, ComposerBuilder
 
 
 class Selection(Composer):
-    """r_i = z_i v_i, or with ``unchosen`` z_i v_i + (1 − z_i) u, u a learned vector.
+    """Composition r_i = z_i v_i, or with ``unchosen`` z_i v_i + (1 − z_i) u, u a learned vector.
 
     A later component pools. It sees the chosen tokens alone only if nothing goes around them: in a
     ``LatentTok2Vec``, set ``residual = false``.
@@ -32,6 +32,9 @@ class Selection(Composer):
 
 
 def build_selection_v1(unchosen: bool = False) -> ComposerBuilder:
-    """unchosen: give tokens that are not chosen a learned vector, not zeros. The width of the
-    result is the input's."""
+    """Return a builder of :class:`Selection`, whose result has the width of the input.
+
+    Args:
+        unchosen: give tokens that are not chosen a learned vector, not zeros.
+    """
     return partial(Selection, unchosen=unchosen)

@@ -1,4 +1,4 @@
-"""What several structures of one item have in common, so that a composer does it once."""
+"""Common parts of several structures of one item, which a composer composes once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from spacy_latent.kernels.transfers import fetch, send_together
 
 @dataclass
 class Round:
-    """The states that a round of messages adds.
+    """States that a round of messages adds.
 
-    place: ``(R,)`` int64, of each state its token, as its place among those of all items.
-    target: ``(E,)`` int64, of each message the state, among those of this round, that gets it.
-    source: ``(E,)`` int64, where it comes from: the states of all earlier rounds are counted in
-        turn, after those that tokens have before the first one where :class:`SharedSubtrees` has
-        them.
-    count: ``(R,)`` int64, messages of each state.
+    Attributes:
+        place: ``(R,)`` int64, the token of each state, as its place among those of all items.
+        target: ``(E,)`` int64, the state of this round that gets each message.
+        source: ``(E,)`` int64, the state from which each message comes. States of all earlier
+            rounds are counted in turn. Before them are the tokens' initial states if
+            :class:`SharedSubtrees` has them.
+        count: ``(R,)`` int64, messages of each state.
     """
 
     place: Tensor
@@ -34,12 +35,13 @@ class Round:
 
 @dataclass
 class SharedSubtrees:
-    """The different subtrees of S trees over tokens ``(B, n)``, from the leaves up.
+    """Different subtrees of S trees over tokens ``(B, n)``, from the leaves up.
 
-    own: whether messages from tokens before the first round are asked for.
-    rounds: the states that each adds.
-    result: ``(S, n)`` int64, the state of each token after the last round, in the order in which
-        the rounds add them; at padding that of some token.
+    Attributes:
+        own: whether messages from tokens before the first round are needed.
+        rounds: the states that each adds.
+        result: ``(S, n)`` int64, the state of each token after the last round, in the order in
+            which the rounds add them; at padding the state of some token.
     """
 
     own: bool
@@ -50,12 +52,16 @@ class SharedSubtrees:
 def share_subtrees(
     z: Tensor, lengths: Tensor, items: int, item: Tensor | None, most: int, all_of_them: bool
 ) -> SharedSubtrees | None:
-    """See kernels.subtrees. None where there is something else to do: soft structures, those whose
-    arcs get a gradient, those with several heads of a token, and any on a GPU, where a product with
-    all arcs takes less time than the way to the CPU.
+    """Return the different subtrees, see kernels.subtrees, or None if they cannot be shared.
 
-    z: ``(S, n+1, n+1)``. lengths: ``(S,)``. item: ``(S,)``, which of the items each is of; None for
-        each of its own.
+    They cannot be shared for soft structures, for those whose arcs get a gradient, and for those
+    with several heads of a token. They are never shared on a GPU: a product with all arcs takes
+    less time there than a copy to the CPU.
+
+    Args:
+        z: ``(S, n+1, n+1)``.
+        lengths: ``(S,)``.
+        item: ``(S,)``, the item of each; None if there is one for each.
     """
     if not _readable(z) or not lengths.any():
         return None
@@ -78,11 +84,12 @@ def share_subtrees(
 
 @dataclass
 class Merges:
-    """What is made of two halves, from the leaves up.
+    """Compositions of two halves, from the leaves up.
 
-    left, right: ``(M,)`` int64, the halves of each: leaves are counted first, then what earlier
-        rounds made.
-    sizes: how many each round makes.
+    Attributes:
+        left, right: ``(M,)`` int64, the halves of each: leaves are counted first, then results of
+            earlier rounds.
+        sizes: number of merges of each round.
     """
 
     left: Tensor
@@ -90,15 +97,18 @@ class Merges:
     sizes: list[int]
 
     def rounds(self) -> Iterator[tuple[int, int]]:
-        """The first merge of each round, and that after its last."""
+        """Yield the first merge of each round, and the merge after its last."""
         yield from pairwise(accumulate(self.sizes, initial=0))
 
 
 @dataclass
 class SharedMerges(Merges):
-    """See kernels.head_merges.Merges; tensors on the device of the structures.
+    """Shared merges of heads and modifiers, see kernels.head_merges.Merges.
 
-    on_right: ``(M,)`` bool, whether the modifier is the right half.
+    Tensors are on the device of the structures.
+
+    Attributes:
+        on_right: ``(M,)`` bool, whether the modifier is the right half.
     """
 
     arcs: Tensor
@@ -107,10 +117,17 @@ class SharedMerges(Merges):
 
 
 def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) -> SharedMerges:
-    """See kernels.head_merges. Merges are shared where arcs get no gradient of their own.
+    """Return the merges of hard trees, see kernels.head_merges.
 
-    z: ``(S, n+1, n+1)``, hard trees; LatentError where one is none. lengths: ``(S,)``. item:
-    ``(S,)``, which of the items each is of; None for each of its own.
+    Merges are shared if arcs get no gradient of their own.
+
+    Args:
+        z: ``(S, n+1, n+1)``, hard trees.
+        lengths: ``(S,)``.
+        item: ``(S,)``, the item of each; None if there is one for each.
+
+    Raises:
+        LatentError: a structure is no hard tree.
     """
     from spacy_latent.kernels import head_merges
 
@@ -130,18 +147,29 @@ def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) ->
 
 
 def distinct_pairs(first: Tensor, second: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Each pair of two numbers ``(N,)`` int64 once, in order: its first and its second ``(U,)``,
-    and which of these each of the N is. count: above all of the second."""
+    """Return each different pair of two numbers ``(N,)`` int64 once, in order.
+
+    Args:
+        count: above all of the second.
+
+    Returns:
+        First and second numbers of the pairs ``(U,)``, and the pair of each of the N.
+    """
     pairs, which = torch.unique(first * count + second, return_inverse=True)
     return pairs // count, pairs % count, which
 
 
 def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Which of the structures ``(S, *parts)`` are an earlier one of the same item again: the first
-    of each kind ``(U,)``, and the kind of each ``(S,)``. None where none is, and where their parts
-    get a gradient, or are on a GPU.
+    """Return the different structures among ``(S, *parts)``, or None if they are not shared.
 
-    item: ``(S,)`` int64, which of the items each is of.
+    Only structures of the same item are compared. They are not shared if all are different, if
+    their parts get a gradient, or if they are on a GPU.
+
+    Args:
+        item: ``(S,)`` int64, the item of each.
+
+    Returns:
+        The first structure of each kind ``(U,)``, and the kind of each ``(S,)``.
     """
     if not _readable(z) or len(z) <= items:
         return None
@@ -159,7 +187,7 @@ def _readable(z: Tensor) -> bool:
 
 
 def _array(values: Tensor) -> np.ndarray:
-    """Contiguous, and of a type that kernels are compiled for."""
+    """Return a contiguous array of a type for which kernels are compiled."""
     if values.dtype not in (torch.float32, torch.float64, torch.int64):
         values = values.float() if values.is_floating_point() else values.long()
     return values.contiguous().numpy()

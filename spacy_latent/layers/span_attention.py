@@ -1,4 +1,4 @@
-"""Each token's average over the spans that contain it, hard or soft."""
+"""Average, for each token, over the spans that contain it, hard or soft."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_wid
 
 
 class SpanAttention(Composer):
-    """r_t = tanh(W [v_t; a_t]), a_t = Σ z[i, j] s_ij / Σ z[i, j] over spans i ≤ t ≤ j, with
-    s_ij = [v_i; v_j; mean of v_i … v_j].
+    """Composition r_t = tanh(W [v_t; a_t]) of each token's vector and its spans.
 
-    Where the sum of z is below 1, as for a token that may be in no span, it is not divided by.
+    a_t = Σ z[i, j] s_ij / Σ z[i, j] over spans i ≤ t ≤ j, with s_ij = [v_i; v_j; mean of v_i …
+    v_j]. If the sum of z is below 1, as for a token that may be in no span, there is no division by
+    it.
 
-    These representations are linear in the vectors, so that cumulative sums of z give each token's
-    weight in each average: O(n²) memory, where all n² representations would be O(n²·width).
+    These representations are linear in the vectors. So cumulative sums of z give each token's
+    weight in each average. This takes O(n²) memory; all n² representations would take O(n²·width).
     """
 
     parts = "spans"
@@ -33,7 +34,7 @@ class SpanAttention(Composer):
 
 
 def span_averages(vectors: Tensor, z: Tensor) -> Tensor:
-    """The averages a of :class:`SpanAttention`, ``(B, n, 3·width)``."""
+    """Return the averages a of :class:`SpanAttention`, ``(B, n, 3·width)``."""
     spans = z.triu()
     token = torch.arange(z.shape[-1], device=z.device)
     size = (token[None, :] - token[:, None] + 1).clamp_min(1)
@@ -48,11 +49,15 @@ def span_averages(vectors: Tensor, z: Tensor) -> Tensor:
 
 
 def _from(spans: Tensor) -> Tensor:
-    """[i, t]: the sum of z[i, j] over j ≥ t."""
+    """Return the sums of z[i, j] over j ≥ t, [i, t]."""
     return spans.flip(2).cumsum(2).flip(2)
 
 
 def build_span_attention_v1(output_width: int | None = None) -> ComposerBuilder:
-    """output_width: None keeps the input's width."""
+    """Return a builder of :class:`SpanAttention`.
+
+    Args:
+        output_width: None keeps the input's width.
+    """
     check_output_width("SpanAttention", output_width)
     return partial(SpanAttention, output_width=output_width)

@@ -1,5 +1,4 @@
-"""Features of all spans of a text: one hidden layer over their ends, what is inside, and how many
-tokens that is.
+"""Features of all spans of a text: one hidden layer over their ends, content and length.
 
 Spans are cells, row by row: those that begin with the first token, the shortest first, then those
 that begin with the second. Half of a square of first and last token would be no spans, and a row
@@ -21,10 +20,11 @@ from spacy_latent.layers.encoded_scorer import distance_buckets
 
 @dataclass(frozen=True)
 class SpanCells:
-    """The spans of up to ``bound`` tokens of a text of n tokens, P in all.
+    """Spans of up to ``bound`` tokens of a text of n tokens, P in all.
 
-    first, last: ``(P,)`` int64, the tokens of each.
-    starts: n + 1 numbers, the first cell of each row and P.
+    Attributes:
+        first, last: ``(P,)`` int64, the tokens of each.
+        starts: n + 1 numbers, the first cell of each row and P.
     """
 
     n: int
@@ -37,25 +37,29 @@ class SpanCells:
 
     @property
     def flat(self) -> Tensor:
-        """The place of each in a square ``(n, n)``, ``(P,)``."""
+        """Place of each in a square ``(n, n)``, ``(P,)``."""
         return self.first * self.n + self.last
 
     def chart(self, values: Tensor) -> Tensor:
-        """``(P, B)`` as ``(B, n, n)``, float64, [first, last], 0 elsewhere."""
+        """Return ``(P, B)`` values as ``(B, n, n)``, float64, [first, last], 0 elsewhere."""
         square = torch.zeros(values.shape[1], self.n**2, dtype=torch.float64, device=values.device)
         square.index_copy_(1, self.flat.to(values.device), values.t().double())
         return square.view(-1, self.n, self.n)
 
     def of_chart(self, chart: Tensor) -> Tensor:
-        """``(B, n, n)`` as ``(P, B)``."""
+        """Return ``(B, n, n)`` values as ``(P, B)``."""
         return chart.flatten(1).t()[self.flat.to(chart.device)]
 
 
 @lru_cache(maxsize=256)
 def span_cells(n: int, bound: int | None = None) -> SpanCells:
-    """The spans of a text of n tokens; bound: the most tokens of one, None for all."""
+    """Return the spans of a text of n tokens.
+
+    Args:
+        bound: largest number of tokens of a span, None for all.
+    """
     widest = n if bound is None else min(bound, n)
-    # Kept for all that comes, whatever device is torch's default now.
+    # The result is cached for later calls, so it must not depend on torch's default device.
     with torch.device("cpu"):
         sizes = torch.tensor([min(widest, n - i) for i in range(n)], dtype=torch.int64)
         ends = sizes.cumsum(0)
@@ -65,10 +69,12 @@ def span_cells(n: int, bound: int | None = None) -> SpanCells:
 
 
 def span_features(roles: Tensor, width: Tensor, cells: SpanCells) -> Tensor:
-    """relu(Fᵢ + Lⱼ + mean(Mᵢ … Mⱼ) + d[j − i + 1]), ``(P, B, h)``; differentiable.
+    """Return relu(Fᵢ + Lⱼ + mean(Mᵢ … Mⱼ) + d[j − i + 1]), ``(P, B, h)``; differentiable.
 
-    roles: ``(n, B, 3h)``, F, L and M of each token.
-    width: ``(buckets, h)``, by the number of tokens in powers of two, as of ``distance_buckets``.
+    Args:
+        roles: ``(n, B, 3h)``, F, L and M of each token.
+        width: ``(buckets, h)``, by the number of tokens in powers of two, as of
+            ``distance_buckets``.
     """
     refuse_transforms("span_features", roles, width)
     found: Any = _SpanFeatures.apply(roles, width, cells)

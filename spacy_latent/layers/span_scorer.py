@@ -18,10 +18,13 @@ from spacy_latent.layers.encoded_scorer import (
 
 
 class SpanScorer(EncodedScorer):
-    """Scores ``(B, n, n)``, [first, last]: s[i, j] = [F(v_i); 1]ᵀ W [L(v_j); 1] + b[j − i + 1],
-    with one hidden layer for each role. Entries with first after last are no spans.
+    """Scores ``(B, n, n)``, [first, last], of spans.
 
-    span_width: whether there is the learned bias b for the number of tokens, in powers of two.
+    s[i, j] = [F(v_i); 1]ᵀ W [L(v_j); 1] + b[j − i + 1], with one hidden layer for each role.
+    Entries with first after last are no spans.
+
+    Args:
+        span_width: whether there is the learned bias b for the number of tokens, in powers of two.
     """
 
     parts = "spans"
@@ -55,7 +58,12 @@ class SpanScorer(EncodedScorer):
 def build_span_scorer_v1(
     hidden_width: int = 64, encoder: EncoderBuilder | None = None, span_width: bool = False
 ) -> ScorerBuilder:
-    """hidden_width: of each role's hidden layer. encoder: gives the scorer, and only the scorer,
-    the context of each token. span_width: see :class:`SpanScorer`."""
+    """Return a builder of :class:`SpanScorer`, which describes ``span_width``.
+
+    Args:
+        hidden_width: of each role's hidden layer.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves.
+    """
     check_hidden_width("SpanScorer", hidden_width)
     return partial(SpanScorer, hidden_width=hidden_width, encoder=encoder, span_width=span_width)

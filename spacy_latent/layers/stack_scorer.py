@@ -1,4 +1,4 @@
-"""Decisions of a shift-reduce parser from what it has composed (Yogatama et al. 2017)."""
+"""Decisions of a shift-reduce parser from its earlier compositions (Yogatama et al. 2017)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from spacy_latent.structures.shift_reduce import Decisions, Policy, ShiftReduce,
 
 
 class StackScorer(EncodedScorer):
-    """Log-odds of reducing against shifting by one hidden layer over the states of the two topmost
-    spans of the stack and of the next word.
+    """Log-odds of reducing against shifting.
 
-    The states are those of a binary Tree-LSTM of its own, as in Havrylov et al. (2019), so that the
+    They are computed by one hidden layer over the states of the two topmost spans of the stack and
+    of the next word.
+
+    The states are those of a binary Tree-LSTM of its own, as in Havrylov et al. (2019). So the
     parser learns from rewards alone and the composer from the loss alone. Sampling takes 2n − 1
-    steps for all parsers of a batch at once; log-probabilities of given trees, and their gradient,
-    one step for each level of the trees.
+    steps for all parsers of a batch at once. Log-probabilities of given trees, and their gradient,
+    take one step for each level of the trees.
     """
 
     parts = "spans"
@@ -46,7 +48,7 @@ class StackScorer(EncodedScorer):
         self.output = perceptron(3 * self.lstm.output_width, hidden_width, 1)
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Zeros: the scores are in the structure that :meth:`bind` gives."""
+        """Return zeros; the scores are in the structure of :meth:`bind`."""
         return vectors.new_zeros(vectors.shape[0], vectors.shape[1], vectors.shape[1])
 
     def bind(
@@ -57,13 +59,15 @@ class StackScorer(EncodedScorer):
         return BoundShiftReduce(structure.beam_size, self, leaves, temperature)
 
     def decide(self, left: Tensor, right: Tensor, following: Tensor) -> Tensor:
-        """Log-odds ``(D,)`` from states ``(D, state_width)``."""
+        """Return log-odds ``(D,)`` from states ``(D, state_width)``."""
         return self.output(torch.cat([left, right, following], -1)).squeeze(-1)
 
 
 class BoundShiftReduce(ShiftReduce):
-    """ShiftReduce over sentences whose words have these states, ``(B, n, state_width)`` hidden and
-    cell. What is given as scores is not read."""
+    """ShiftReduce over sentences with bound states of words.
+
+    The states are ``(B, n, state_width)`` hidden and cell. Scores in arguments are not read.
+    """
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class BoundShiftReduce(ShiftReduce):
         row, second, top, last = decisions.row, decisions.second, decisions.top, decisions.last
         left, right = known[node[row, second, top - 1]], known[node[row, top, last]]
         following = item[row] * longest + last + 1
-        # Parsers of an item come to the same decision in many places.
+        # Parsers of an item often have to make the same decision.
         pairs = left * len(states) + right
         pairs, following, which = distinct_pairs(pairs, following, len(states))
         logits = self.scorer.decide(
@@ -102,8 +106,10 @@ class BoundShiftReduce(ShiftReduce):
 
 
 class StackStates(Policy):
-    """Stacks of states, for ``copies`` batches of parsers; without gradient. A stack holds places
-    in the store, where those of the words are the first."""
+    """Stacks of states, for ``copies`` batches of parsers; without gradient.
+
+    A stack holds places in the store, whose first entries are the words.
+    """
 
     def __init__(
         self,
@@ -140,7 +146,7 @@ class StackStates(Policy):
         self.stack[row, size - 2] = self.store.add(made)
 
     def _words(self, row: Tensor, stacks: Stacks) -> Tensor:
-        """Places of the words that follow."""
+        """Return places of the next words."""
         return self.item[row] * self.longest + stacks.shifted[row]
 
     def repeat(self, count: int) -> None:
@@ -153,8 +159,14 @@ class StackStates(Policy):
 def build_stack_scorer_v1(
     state_width: int | None = None, hidden_width: int = 64, encoder: EncoderBuilder | None = None
 ) -> ScorerBuilder:
-    """state_width: of the Tree-LSTM, None for the input's. hidden_width: of the hidden layer.
-    encoder: gives the scorer, and only the scorer, the context of each token."""
+    """Return a builder of :class:`StackScorer`.
+
+    Args:
+        state_width: of the Tree-LSTM, None for the input's.
+        hidden_width: of the hidden layer.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves.
+    """
     check_output_width("StackScorer", state_width)
     check_hidden_width("StackScorer", hidden_width)
     return partial(StackScorer, state_width=state_width, hidden_width=hidden_width, encoder=encoder)

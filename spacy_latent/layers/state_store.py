@@ -9,8 +9,10 @@ from spacy_latent.layers.binary_tree_lstm import State
 
 
 class StateStore:
-    """Hidden states and memories, ``(..., size)`` each, by their places. Parsers hold places, so
-    that one which is kept by a beam several times is copied without its states."""
+    """Hidden states and memories, ``(..., size)`` each, by their places.
+
+    Parsers hold places. So a beam can copy a parser several times without its states.
+    """
 
     def __init__(self, states: State) -> None:
         hidden, cell = states
@@ -21,10 +23,10 @@ class StateStore:
         return self.hidden[places], self.cell[places]
 
     def add(self, states: State) -> Tensor:
-        """Places ``(N,)`` of these states, ``(N, size)`` each."""
+        """Return places ``(N,)`` of these states, ``(N, size)`` each."""
         begin, end = self.count, self.count + len(states[0])
         if end > len(self.hidden):
-            # Twice as many, so that each state is copied but a few times.
+            # The size doubles, so that each state is copied only a few times.
             room = max(len(self.hidden), end - begin)
             self.hidden, self.cell = (
                 torch.cat([kept, kept.new_zeros(room, kept.shape[1])])

@@ -13,7 +13,7 @@ from spacy_latent.layers.encoded_scorer import check_num_tags
 
 
 class TagEmbedding(Composer):
-    """r_i = v_i + Σ_t q_i[t] E_t, where q_i[t] = Σ_p z[i, p, t] is the (expected) tag."""
+    """Composition r_i = v_i + Σ_t q_i[t] E_t, with the (expected) tag q_i[t] = Σ_p z[i, p, t]."""
 
     parts = "transitions"
 
@@ -32,11 +32,15 @@ class TagEmbedding(Composer):
         return vectors + self.tags(z).to(vectors.dtype) @ self.embedding.to(vectors.dtype)
 
     def tags(self, z: Tensor) -> Tensor:
-        """(Expected) tags ``(B, n, K)``."""
+        """Return (expected) tags ``(B, n, K)``."""
         return z.sum(2)
 
 
 def build_tag_embedding_v1(num_tags: int = 8) -> ComposerBuilder:
-    """num_tags: that of the scorer. The width of the result is the input's."""
+    """Return a builder of :class:`TagEmbedding`, whose result has the width of the input.
+
+    Args:
+        num_tags: the same as for the scorer.
+    """
     check_num_tags("TagEmbedding", num_tags)
     return partial(TagEmbedding, num_tags=num_tags)

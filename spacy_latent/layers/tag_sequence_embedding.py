@@ -12,7 +12,7 @@ from spacy_latent.layers.tag_embedding import TagEmbedding
 
 
 class TagSequenceEmbedding(TagEmbedding):
-    """r_i = v_i + Σ_t z[i, t] E_t: :class:`TagEmbedding` where parts are tags, not transitions."""
+    """Composition r_i = v_i + Σ_t z[i, t] E_t: :class:`TagEmbedding` for parts that are tags."""
 
     parts = "tags"
 
@@ -21,6 +21,10 @@ class TagSequenceEmbedding(TagEmbedding):
 
 
 def build_tag_sequence_embedding_v1(num_tags: int = 8) -> ComposerBuilder:
-    """num_tags: that of the scorer. The width of the result is the input's."""
+    """Return a builder of :class:`TagSequenceEmbedding`, whose result has the width of the input.
+
+    Args:
+        num_tags: the same as for the scorer.
+    """
     check_num_tags("TagSequenceEmbedding", num_tags)
     return partial(TagSequenceEmbedding, num_tags=num_tags)

@@ -1,4 +1,5 @@
-"""Scores of tags and their neighbours, as of a conditional random field (Lafferty et al. 2001)."""
+"""Scores of tags and adjacent pairs of them, as in a conditional random field (Lafferty et al.
+2001)."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class TransitionScorer(EncodedScorer):
     """Scores ``(B, n, K, K)``, [position, previous tag, tag]: s[i, p, t] = e(v_i)[t] + A[p, t].
 
     Emissions e are linear, or with ``hidden_width`` a perceptron. The first tag has no previous
-    one, so position 0 has a learned score for each tag in place of A, the same in all rows, of
-    which structures read the first.
+    one. So position 0 has a learned score for each tag in place of A. It is the same in all rows,
+    of which structures read the first.
     """
 
     parts = "transitions"
@@ -48,9 +49,14 @@ class TransitionScorer(EncodedScorer):
 def build_transition_scorer_v1(
     num_tags: int = 8, hidden_width: int | None = None, encoder: EncoderBuilder | None = None
 ) -> ScorerBuilder:
-    """num_tags: K; the composer's must be the same. hidden_width: of the emissions' hidden layer;
-    None for a linear one. encoder: gives the scorer, and only the scorer, the context of each
-    token."""
+    """Return a builder of :class:`TransitionScorer`.
+
+    Args:
+        num_tags: K; the composer's must be the same.
+        hidden_width: of the emissions' hidden layer; None for a linear one.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves.
+    """
     check_num_tags("TransitionScorer", num_tags)
     check_hidden_width("TransitionScorer", hidden_width)
     return partial(TransitionScorer, num_tags=num_tags, hidden_width=hidden_width, encoder=encoder)

@@ -1,4 +1,4 @@
-"""The words of two texts in one array: the first text's words, then at once the second's."""
+"""Words of two texts in one array: the first text's words, followed at once by the second's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from spacy_latent.errors import LatentError
 
 
 def split_texts(vectors: Tensor, lengths: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Vectors ``(B, n, d)`` of the first texts and ``(B, m, d)`` of the second, zero at padding.
+    """Return vectors ``(B, n, d)`` of the first texts and ``(B, m, d)`` of the second, 0 at
+    padding.
 
-    vectors: ``(B, N, d)``. lengths: ``(B, 2)``, the sums at most N. n and m are the longest.
-    name: of the layer that asks.
+    Args:
+        vectors: ``(B, N, d)``.
+        lengths: ``(B, 2)``, the sums at most N. n and m are the longest.
+        name: of the calling layer, for errors.
     """
     if lengths.dim() != 2 or lengths.shape[1] != 2:
         raise LatentError(
@@ -24,7 +27,7 @@ def split_texts(vectors: Tensor, lengths: Tensor, name: str) -> tuple[Tensor, Te
 
 
 def join_texts(first: Tensor, second: Tensor, lengths: Tensor, size: int) -> Tensor:
-    """The inverse of :func:`split_texts`: ``(B, size, d)``, zero at padding."""
+    """Return the inverse of :func:`split_texts`: ``(B, size, d)``, zero at padding."""
     column = torch.arange(size, device=first.device)[None]
     rows, columns = lengths.to(first.device).unbind(1)
     of_first = column < rows[:, None]

@@ -1,4 +1,4 @@
-"""A prior that knows nothing."""
+"""Prior without any preference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spacy_latent.structures.base import Structure
 
 
 class UniformPrior(Prior):
-    """Every structure of a text is as likely as any other."""
+    """Prior under which all structures of a text have the same probability."""
 
     def __init__(self, structure: Structure) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A decoder of words along the arcs of a tree (compare Zhang and Goldwasser 2020)."""
+"""Decoder of words along the arcs of a tree (compare Zhang and Goldwasser 2020)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from spacy_latent.layers.generative import ArcDecoder, ArcDecoderBuilder
 
 
 class WordsByHeads(ArcDecoder):
-    """Each word is drawn from softmax(W v + b), where v is made of the embedding of its head, which
-    is the decoder's own and sees no other word, by one layer for words before their head and
-    another for words after it. The root has an embedding of its own.
+    """Decoder that draws each word from softmax(W v + b), with v made of its head.
 
-    A word is a row of both tables, by its hash; words that share a row are one word here, as in
-    BagOfWords. At first, softmax(b) is how often the training texts have each row, with one more of
-    each.
+    v is made of the embedding of the head, which is the decoder's own and sees no other word. There
+    is one layer for words before their head and another for words after it. The root has an
+    embedding of its own.
+
+    A word is a row of both tables, by its hash. Words that share a row are one word here, as in
+    BagOfWords. Initially, softmax(b) is the frequency of each row in the training texts, with one
+    more of each.
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
@@ -42,7 +44,7 @@ class WordsByHeads(ArcDecoder):
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(words.shape[1], device=words.device)
         inside = place < lengths.to(words.device)[:, None]
-        # Each word of the batch once, whatever its sentences.
+        # Each word of the batch once, for all sentences.
         used, own = words.remainder(self.size).unique(return_inverse=True)
         root = self.root.expand(1, -1)
         vectors = torch.cat([root, self.heads(used)])
@@ -56,7 +58,7 @@ class WordsByHeads(ArcDecoder):
         if len(sides) <= most:
             table = told(sides)
         else:
-            # The scores of one part after the other, made anew for the gradient.
+            # Scores are computed part by part, and computed again for the gradient.
             parts = sides.split(most)
             table = torch.cat([checkpoint(told, part, use_reentrant=False) for part in parts])
         node = torch.arange(words.shape[1] + 1, device=words.device)
@@ -71,8 +73,11 @@ class WordsByHeads(ArcDecoder):
 
 
 def build_words_by_heads_v1(size: int = 2000, attr: str = "NORM") -> ArcDecoderBuilder:
-    """size: how many rows the tables of words have.
-    attr: which attribute of a token says what word it is, such as "NORM", "LOWER" or "SUFFIX".
+    """Return a builder of :class:`WordsByHeads`.
+
+    Args:
+        size: number of rows of the tables of words.
+        attr: attribute of a token that identifies the word, such as "NORM", "LOWER" or "SUFFIX".
     """
     if size < 2:
         raise LatentError(f"WordsByHeads: size is {size}; expected at least 2.")

@@ -1,1 +1,1 @@
-"""What is latent: sets of structures, and exact inference on them."""
+"""Sets of latent structures, and exact inference on them."""

@@ -1,5 +1,7 @@
-"""SparseMAP from a MAP oracle alone: the active-set method (Niculae et al. 2018a, appendix B;
-Nocedal and Wright, *Numerical Optimization*, section 16.5; Wolfe 1976 in its min-norm-point form).
+"""Active-set method for SparseMAP, which needs nothing but a MAP oracle.
+
+See Niculae et al. 2018a, appendix B; Nocedal and Wright, *Numerical Optimization*, section 16.5;
+and Wolfe 1976 for its min-norm-point form.
 """
 
 from __future__ import annotations
@@ -27,18 +29,22 @@ from spacy_latent.structures.results import SparseSolution
 def solve_with_oracle(
     structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
-    """argmax over the convex hull of the structures of μ·s − ½‖μ‖², with its sparse weights.
-
-    tolerance: see :func:`least_gap`.
+    """Return the argmax of μ·s − ½‖μ‖² over the convex hull of the structures, with its sparse
+    weights.
 
     Each iteration asks for the best structure under the gradient s − μ, once for all unfinished
-    items, and moves to the optimum over the structures found so far, dropping those whose weight
-    falls to zero. It strictly descends, so it ends, with the exact solution; an item that has used
-    up its ``max_iter`` calls keeps the optimum over its support, and ``gap`` says how far it is.
+    items. It then moves to the optimum over the structures found so far, and drops those whose
+    weight falls to zero. The objective strictly increases, so the search ends with the exact
+    solution. An item that has used up its ``max_iter`` calls keeps the optimum over its support,
+    and ``gap`` bounds its error.
 
-    The backward is exact where the solution has a derivative; it cannot be differentiated again.
-    That of the mean is on all structures that tie with the support, see
-    :class:`~spacy_latent.structures.faces.Faces`; that of the weights on the support alone.
+    The backward is exact wherever the solution has a derivative. It cannot be differentiated again.
+    The gradient of the mean uses all structures that tie with the support, see
+    :class:`~spacy_latent.structures.faces.Faces`. The gradient of the weights uses the support
+    alone.
+
+    Args:
+        tolerance: see :func:`least_gap`.
     """
     check_options(structure, max_iter, tolerance)
 
@@ -58,12 +64,13 @@ def solve_with_kernel(
     most_parts: int,
     costs: Callable[[np.ndarray], np.ndarray],
 ) -> SparseSolution:
-    """As :func:`solve_with_oracle`, with an oracle that is called in the compiled loop.
+    """Solve as :func:`solve_with_oracle`, with an oracle that is called in the compiled loop.
 
-    scores: ``(B, N, M)``.
-    oracle: see kernels.active_set.
-    most_parts: of one structure.
-    costs: estimated nanoseconds of items, from their lengths, for sharing the batch.
+    Args:
+        scores: ``(B, N, M)``.
+        oracle: see kernels.active_set.
+        most_parts: largest number of parts of one structure.
+        costs: estimated nanoseconds of items, from their lengths, for sharing the batch.
     """
     check_options(structure, max_iter, tolerance)
 
@@ -84,7 +91,7 @@ def find_supports(
     most_parts: int,
     costs: Callable[[np.ndarray], np.ndarray],
 ) -> Supports:
-    """What :func:`solve_with_kernel` finds, not differentiable."""
+    """Return the supports that :func:`solve_with_kernel` finds, not differentiable."""
     array, sizes = read(scores, lengths)
     batch, parts = len(array), array[0].size if len(array) else 0
     # A support is affinely independent, and the polytope has at most as many dimensions.
@@ -118,28 +125,35 @@ def check_options(structure: Oracle, max_iter: int, tolerance: float) -> None:
         )
 
 
-# Of the tolerance, at which the search ends. A structure of the support that is not found yet has a
-# small weight and changes the mean little, but the gradient as much as any other.
+# Share of the tolerance at which the search ends. A structure of the support that is still missing
+# has a small weight. It changes the mean little, but the gradient as much as any other.
 SHARE_OF_TOLERANCE = 0.1
 
 
 def least_gap(tolerance: float) -> float:
-    """The duality gap at which the search for better structures ends. The mean is at most
-    √(2·gap) from the optimum, which is well within the tolerance."""
+    """Return the duality gap at which the search for better structures ends.
+
+    The mean is at most √(2·gap) from the optimum, which is well within the tolerance.
+    """
     return 0.5 * (SHARE_OF_TOLERANCE * tolerance) ** 2
 
 
 # ------------------------------------------------------------------------------------ gradients
 
-# Of two calls of an oracle, among all that find a support.
+# Estimated share of two oracle calls among all calls that find a support.
 SHARE_OF_CALLS = 0.05
 
 
 @dataclass
 class Supports:
-    """The supports of all items, as kernels.active_set.solve writes them, with rooms that may be
-    larger than needed. ask, most: for structures that tie with them, see
-    :class:`~spacy_latent.structures.faces.Faces`."""
+    """Supports of all items, as kernels.active_set.solve writes them.
+
+    Its arrays may be larger than needed.
+
+    Attributes:
+        ask, most: for structures that tie with the supports, see
+            :class:`~spacy_latent.structures.faces.Faces`.
+    """
 
     atoms: np.ndarray
     weights: np.ndarray
@@ -153,19 +167,27 @@ class Supports:
     most: int
 
     def sort(self) -> tuple[np.ndarray, np.ndarray]:
-        """The weights ``(B, K)`` from the heaviest on, K the largest support, and the rows of their
-        atoms. Gives up what is not needed further on."""
+        """Return the weights, the heaviest first, and the rows of their atoms.
+
+        This releases the arrays that are not needed any more.
+
+        Returns:
+            Weights ``(B, K)``, with K the size of the largest support, and the rows.
+        """
         largest = int(self.counts.max(initial=1))
         kept = self.weights[:, :largest].copy()
         kept[np.arange(largest) >= self.counts[:, None]] = 0.0
-        # A copy: the rooms are as large as max_iter allows, and mostly unused.
+        # A copy, since the arrays are as large as max_iter allows, and mostly unused.
         self.atoms, self.weights = self.atoms[:, :largest].copy(), kept
         order = np.argsort(-kept, axis=1, kind="stable")
         return np.take_along_axis(kept, order, 1), order
 
     def change_of_weights(self, item: int, change: np.ndarray) -> np.ndarray:
-        """The derivative of an item's weights along changes of the scores of its support's
-        structures, both ``(K, *)``: that of kernels.active_set.gradient_of_weights, for many."""
+        """Return the derivative of an item's weights along changes of the scores of its support.
+
+        Both are ``(K, *)``, one row for each structure of the support. This does for many changes
+        at once what kernels.active_set.gradient_of_weights does for one.
+        """
         size, start = int(self.counts[item]), self.offsets[item]
         inverse = self.inverses[start : start + size * size].reshape(size, size)
         rows = inverse.sum(1)
@@ -173,7 +195,7 @@ class Supports:
         return moved - np.multiply.outer(rows / rows.sum(), moved.sum(0))
 
     def pull_back(self, of_means: np.ndarray) -> np.ndarray:
-        """The gradient of scores from that of means, both like ``means``."""
+        """Return the gradient of scores for a gradient of means, both like ``means``."""
         faces = Faces(
             np.arange(len(self.means) + 1) * self.means.shape[1],
             self.residuals.reshape(-1),
@@ -188,10 +210,12 @@ class Supports:
         return faces.pull_back(of_means.reshape(-1)).reshape(of_means.shape)
 
     def pull_back_weights(self, of_weights: np.ndarray) -> np.ndarray:
-        """The gradient of scores, like ``means``, from that of weights, with which no others of the
-        structures that tie come in."""
+        """Return the gradient of scores, like ``means``, for a gradient of weights.
+
+        Structures that tie with the support do not enter it.
+        """
         result = np.zeros(self.means.shape)
-        # Nanoseconds of what is read: atoms, and the inverse.
+        # Nanoseconds for the data that is read: atoms, and the inverse.
         costs = self.counts * (1.0 * self.atoms.shape[2] + self.counts)
         inputs = (self.atoms, self.counts, self.inverses, self.offsets)
         spread(kernel.pull_back_weights, costs, (*inputs, of_weights, result))
@@ -201,12 +225,13 @@ class Supports:
 def _asking(
     structure: Oracle, lengths: Tensor, shape: tuple[int, ...], device: torch.device
 ) -> Ask:
-    """The best structures of some items of a batch, see :class:`Faces`."""
+    """Return a function that finds the best structures of some items of a batch, see
+    :class:`Faces`."""
 
     def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         batch = len(lengths)
         given = gradients.reshape(2 * batch, *shape)
-        # Without a copy, which takes as long as some oracles do, of a batch with all its items.
+        # No copy for a batch with all its items: a copy takes as long as some oracles do.
         own = given if len(which) == batch else given[np.concatenate([which, which + batch])]
         index = torch.as_tensor(which, device=lengths.device).repeat(2)
         found = structure._best_parts(torch.from_numpy(own).to(device), lengths[index])
@@ -222,7 +247,7 @@ def _asking_kernel(
     most_parts: int,
     costs: Callable[[np.ndarray], np.ndarray],
 ) -> Ask:
-    """The same by an oracle that kernels call."""
+    """Return the same as :func:`_asking` for an oracle that kernels call."""
 
     def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         found = np.empty((2, len(which), most_parts), dtype=np.int32)
@@ -249,7 +274,7 @@ class _ActiveSet(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, solve: Callable[[Tensor], Supports], state: list[Any]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        # Gradients that are not there would come down from a GPU as zeros.
+        # Missing gradients would be copied from a GPU as zeros.
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(scores)
         supports = solve(scores)
@@ -262,7 +287,7 @@ class _ActiveSet(torch.autograd.Function):
         ]
         state.extend((supports, order, found[1]))
         if scores.device.type != "cpu":
-            # Nobody may write to several views that one function gives.
+            # torch forbids in-place changes of several views that one function returns.
             found = [part.clone() for part in send_together(found, scores.device)]
         mean, shares, gap = found
         ctx.mark_non_differentiable(gap)
@@ -305,7 +330,7 @@ def _expander(supports: Supports, order: np.ndarray, scores: Tensor) -> Callable
 
 
 def _numbers(supports: Supports, order: np.ndarray) -> np.ndarray:
-    """Part numbers of all structures ``(K, B, W)``, in this order, then −1."""
+    """Return the part numbers of all structures ``(K, B, W)`` in this order, padded with −1."""
     places = np.take_along_axis(supports.atoms, order[:, :, None], 1)
     places[order >= supports.counts[:, None]] = -1
     return places.swapaxes(0, 1)
@@ -314,8 +339,10 @@ def _numbers(supports: Supports, order: np.ndarray) -> np.ndarray:
 def _marked(
     supports: Supports, order: np.ndarray, shape: torch.Size, device: torch.device
 ) -> Tensor:
-    """The structures ``(K, B, *parts)``, 0/1 in single precision, on a GPU: only the numbers of
-    their parts go there, a tenth or less of as many bytes."""
+    """Return the structures ``(K, B, *parts)``, 0/1 in single precision.
+
+    Only the numbers of their parts are sent to a GPU, a tenth of the bytes or less.
+    """
     places = _numbers(supports, order)
     count = supports.means.shape[1]
     places = np.where(places < 0, count, places).astype(np.int32)
@@ -329,10 +356,14 @@ def _marked(
 
 
 class _Support:
-    """The support of one item: rows of part numbers, their weights, the inverse of G + 11ᵀ."""
+    """Support of one item: rows of part numbers, their weights, and the inverse of G + 11ᵀ."""
 
     def __init__(self, scores: np.ndarray, parts: np.ndarray, gradient: np.ndarray) -> None:
-        """gradient: a row of its own, in which the scores stand."""
+        """Begin with one structure.
+
+        Args:
+            gradient: a row that belongs to this support alone and holds the scores.
+        """
         self.scores = scores
         self.count = 0
         self.gap = np.full(1, np.inf)
@@ -346,7 +377,8 @@ class _Support:
         self.add(parts, 0.0)
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
-        """Let an atom in; False where it cannot improve the solution by more than ``tolerance``."""
+        """Add an atom; return False if it cannot improve the solution by more than
+        ``tolerance``."""
         self._make_room(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts
@@ -407,7 +439,7 @@ def _solve_by_map(
         items = np.flatnonzero(~finite).tolist()
         raise InvalidScores(not_finite_message(structure.name, items))
     if structure.exclusive_axes and masked.numel():
-        # Each structure has one part of these. What they have in common would cost digits.
+        # Each structure has one part of these. A common offset would cost digits.
         top = masked.amax([1 + axis for axis in structure.exclusive_axes], keepdim=True)
         masked = masked - top.masked_fill(top.isneginf(), 0.0)
         flat = masked.flatten(1).cpu().numpy()

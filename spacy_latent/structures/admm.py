@@ -1,5 +1,7 @@
-"""The solver of LP-SparseMAP: the alternating direction method of multipliers (ADMM) for a batch of
-factor graphs, finished by the exact solution on the faces that it finds, and the Jacobian there.
+"""Solver of LP-SparseMAP: the alternating direction method of multipliers (ADMM).
+
+It works on a batch of factor graphs. The exact solution on the faces that it finds completes it,
+and the Jacobian is computed there.
 """
 
 from __future__ import annotations
@@ -16,25 +18,26 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.encoded_graph import EncodedGraph
 from spacy_latent.structures.faces import Faces
 
-# Calls of a structure's oracle in an iteration: while copies are far apart it is not worth much to
-# know them exactly, and supports stay from one iteration to the next.
+# Calls of a structure's oracle in an iteration. While copies differ much it is not worth much to
+# know them exactly, and supports are kept for the next iteration.
 ROUNDS = 10
-# The least of those before the first iteration, and in an attempt to finish, which may take as many
-# as there are iterations: a structure that is missing from a support is missing from its face.
+# Smallest bound on these calls before the first iteration, and in an attempt to finish. The bound
+# may be as large as the number of iterations: a structure that is missing from a support is missing
+# from its face.
 FINISHING_ROUNDS = 200
-# Iterations between two attempts to finish, the first number growing by the second's factor.
+# Iterations before the first attempt to finish, and the factor by which the number grows.
 FIRST_ATTEMPT, LATER_ATTEMPTS = 10, 1.5
 # Steps of conjugate gradients in an attempt. Near the solution few are needed.
 TRIAL_STEPS = 60
 # Steps of conjugate gradients without progress before they end.
 STALLED = 25
-# Faces meet where points on them are this near.
+# Faces meet if points on them differ by at most this.
 MEETING = 1e-7
-# Penalties change by this factor, where residuals differ by more than its square.
+# Penalties change by this factor if residuals differ by more than its square.
 PENALTY_FACTOR = 2.0
-# Scores beyond are taken for it: float64 has no room left there for the quadratic term.
+# Scores are clipped to this: beyond it float64 has no digits left for the quadratic term.
 LARGEST_SCORE = 1e8
-# Conjugate gradients make no step along a direction whose image is rounding.
+# Conjugate gradients make no step along a direction whose image is only rounding.
 FLAT = 1e-15
 
 
@@ -45,14 +48,16 @@ class Infeasible(Exception):
 
 
 class Problem:
-    """min ½‖μ − s‖² where, for every factor f, its parts of μ are in its hull M_f. Items, and in
-    them factors and parts, lie one after the other; an *edge* is a part in a factor, those of
-    structures first.
+    """Problem min ½‖μ − s‖² with the parts of μ of every factor f in its hull M_f.
 
-    ADMM splits it into a copy z_f of the parts of each factor and the consensus μ. A copy is the
-    projection on M_f of μ − u_f, u_f the scaled multipliers; a structure's by the active-set
-    method, from the support of the iteration before. Unlike in the paper, the quadratic term stays
-    with μ, where each part is counted once and all projections are plainly Euclidean.
+    Items, and within them factors and parts, lie one after the other. An *edge* is a part in a
+    factor; the edges of structures come first.
+
+    ADMM splits the problem into a copy z_f of the parts of each factor and the consensus μ. A copy
+    is the projection of μ − u_f on M_f, with u_f the scaled multipliers. The copy of a structure is
+    found by the active-set method, starting from the support of the iteration before. Unlike in the
+    paper, the quadratic term stays with μ. Each part is then counted once, and all projections are
+    plainly Euclidean.
     """
 
     def __init__(self, graphs: Sequence[EncodedGraph], scores: np.ndarray) -> None:
@@ -118,8 +123,9 @@ class Problem:
         self.inverses = np.zeros((len(structures), room, room))
         self.row_sums = np.zeros((len(structures), room))
         self.weights = np.zeros((len(structures), room))
-        # The gap is a difference of sums of parts that may be as large as the scores. No more than
-        # its rounding is left: in the Jacobian a structure of little weight counts as any other.
+        # The gap is a difference of sums of parts that may be as large as the scores. It must reach
+        # the size of their rounding: in the Jacobian, a structure of small weight counts as any
+        # other.
         largest = np.zeros(self.batch)
         np.maximum.at(largest, self.item, np.abs(self.target))
         self.tolerances = 1e-15 * (1.0 + largest[self.factor_item]) * np.sqrt(1.0 + sizes)
@@ -143,8 +149,11 @@ class Problem:
     # ---------------------------------------------------------------- projections
 
     def project(self, points: np.ndarray, live: np.ndarray, rounds: int) -> None:
-        """Set ``copies`` of the live items to the projections of ``points``, per edge. Where a
-        structure's needs more than ``rounds`` calls of its oracle, ``gaps`` is left above 0."""
+        """Set ``copies`` of the live items to the projections of ``points``, per edge.
+
+        If a structure's projection needs more than ``rounds`` calls of its oracle, ``gaps`` is left
+        above 0.
+        """
         border = self.border
         logic.project_logic(
             live[self.logic_item],
@@ -204,7 +213,7 @@ class Problem:
         )
 
     def _ask(self, oracle: _Oracle, rows: np.ndarray) -> np.ndarray:
-        """The best atom under the gradient of each factor in ``rows`` of the oracle."""
+        """Return the best atom under the gradient of each factor in ``rows`` of the oracle."""
         items = self.factor_item[oracle.factors[rows]]
         try:
             candidates, wrong = oracle.best(rows, self.gradients, self.atoms.shape[2])
@@ -226,8 +235,11 @@ class Problem:
             self.weights = np.pad(self.weights, ((0, 0), (0, room)))
 
     def normal(self, directions: np.ndarray) -> np.ndarray:
-        """Per edge, what is left of ``directions`` when they are projected, for each factor, on the
-        directions of the face of its hull that its copy lies on."""
+        """Return the part of ``directions``, per edge, that is normal to the face of each factor's
+        copy.
+
+        The face is the one of the factor's hull on which the copy lies.
+        """
         along = np.empty(len(directions))
         border = self.border
         logic.logic_jacobian(
@@ -248,7 +260,7 @@ class Problem:
     # ---------------------------------------------------------------- sums
 
     def _gather(self, edges: np.ndarray) -> np.ndarray:
-        """Sums over the edges of each part."""
+        """Return the sums over the edges of each part."""
         return np.bincount(self.part, edges, minlength=self.num_parts)
 
     def _per_item(self, edges: np.ndarray) -> np.ndarray:
@@ -260,11 +272,15 @@ class Problem:
     # ---------------------------------------------------------------- solving
 
     def solve(self, max_iter: int, tolerance: float) -> np.ndarray:
-        """RETURNS: μ, per part. ``residual`` and ``iterations`` are set."""
+        """Solve the problem, and set ``residual`` and ``iterations``.
+
+        Returns:
+            μ, per part.
+        """
         live = np.ones(self.batch, dtype=np.bool_)
         self.penalty = penalty = np.ones(self.batch)
-        # Disjoint factors alone are solved by their projections. Where there are others, which
-        # these satisfy as well, the first iteration finds nothing to do.
+        # Disjoint factors alone are solved by their projections. If the projections also satisfy
+        # all other factors, the first iteration has nothing to do.
         points = np.where(self.edge_allowed, self.target[self.part], -np.inf)
         finishing = max(FINISHING_ROUNDS, max_iter)
         self.project(points, live, finishing)
@@ -308,7 +324,7 @@ class Problem:
                 mean = np.where(worse[self.item], kept[0], mean)
                 duals = np.where(worse[self.edge_item], kept[1], duals)
                 self.residual = np.where(worse, kept[2], self.residual)
-                # Faces are those of the kept point only after another iteration.
+                # Faces belong to the kept point only after another iteration.
                 attempt = iteration + 1
                 if not (exists & ~worse).any():
                     attempt = int(iteration * LATER_ATTEMPTS)
@@ -329,9 +345,11 @@ class Problem:
         return mean
 
     def _left_by_cuts(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
-        """How far the solution may be, per item, since scores were cut. Where what was cut is 0, or
-        1 if the score is high, no point of [0, 1] gains by what the score lacks. Else one gains at
-        most the product, and is within √(2·gain)."""
+        """Return a bound on the error of the solution of each item because of clipped scores.
+
+        If the part is 0, or 1 with a high score, no point of [0, 1] gains by the clipped amount.
+        Otherwise a point gains at most the product, and the solution is within √(2·gain).
+        """
         missing = np.where(self.cut > 0.0, 1.0 - mean, mean)
         missing[missing <= tolerance] = 0.0
         return np.sqrt(2.0 * np.bincount(self.item, np.abs(self.cut) * missing, self.batch))
@@ -339,18 +357,23 @@ class Problem:
     def _on_faces(
         self, multipliers: np.ndarray, live: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The solution if every factor's copy moved only on the face that it lies on now: μ, and
-        the multipliers, per edge, that explain it. Near the solution these are the solution's.
-        And whether the item's faces meet at all."""
+        """Return the solution if every factor's copy moved only on the face on which it lies now.
+
+        Returns:
+            μ; the multipliers, per edge, that explain it; and whether the faces of the item meet at
+            all. Near the solution, μ and the multipliers are exact.
+        """
         start = self.target - self._gather(multipliers)
         start[~self.allowed] = 0.0
         found, change, missed = self._fit(start, self.copies, live, TRIAL_STEPS)
         return found, multipliers + change, live & (missed <= MEETING)
 
     def _prove_infeasible(self, normals: np.ndarray, live: np.ndarray) -> None:
-        """Raise where the normals w_f prove that the hulls have no common point: for such a point
-        x in [0, 1], Σ w_f·x ≤ Σ max over M_f of w_f·z, which is Σ w_f·z_f; but Σ_f w_f·x is at
-        least the sum of its negative coefficients."""
+        """Raise if the normals w_f prove that the hulls have no common point.
+
+        For a common point x in [0, 1], Σ w_f·x ≤ Σ max over M_f of w_f·z, which is Σ w_f·z_f. But
+        Σ_f w_f·x is at least the sum of its negative coefficients.
+        """
         bound = self._per_item(normals * self.copies)
         least = np.bincount(self.item, np.minimum(self._gather(normals), 0.0), minlength=self.batch)
         margin = 1e-9 * (1.0 + self._per_item(np.abs(normals)))
@@ -361,15 +384,16 @@ class Problem:
     # ---------------------------------------------------------------- backward
 
     def jacobian(self, upstream: np.ndarray) -> np.ndarray:
-        """The product of the Jacobian of μ, which is symmetric, with ``upstream``.
+        """Return the product of the Jacobian of μ, which is symmetric, with ``upstream``.
 
-        Near s the solution is the projection on the intersection of the faces, so its Jacobian
-        projects on the directions that all faces share: what a least-squares fit by normals leaves
-        over. Conjugate gradients need the factors' own Jacobians only. Supports grow by structures
-        that tie with them, see :class:`~spacy_latent.structures.faces.Faces`.
+        Near s the solution is the projection on the intersection of the faces. So its Jacobian
+        projects on the directions that all faces share: the residual of a least-squares fit by
+        normals. Conjugate gradients need the factors' own Jacobians only. Supports grow by
+        structures that tie with them, see :class:`~spacy_latent.structures.faces.Faces`.
         """
         kept = self.atoms, self.supports, self.inverses, self.row_sums
-        # What one gradient asks for is nothing to the next: the same is to be found again.
+        # Restored afterwards, so that the structures added for one gradient do not affect the next,
+        # and the same call gives the same result.
         self.atoms, self.supports, self.inverses, self.row_sums = (part.copy() for part in kept)
         try:
             return self._fit_on_faces(upstream)
@@ -377,7 +401,7 @@ class Problem:
             self.atoms, self.supports, self.inverses, self.row_sums = kept
 
     def _fit_on_faces(self, upstream: np.ndarray) -> np.ndarray:
-        # In exact arithmetic as many steps as dimensions of the largest item would do.
+        # In exact arithmetic, the number of dimensions of the largest item would suffice.
         most = 4 * int(np.bincount(self.edge_item, minlength=1).max(initial=0)) + 10
         everything = np.ones(self.batch, dtype=np.bool_)
         left, goals = np.where(self.allowed, upstream, 0.0), np.zeros(len(self.part))
@@ -385,7 +409,7 @@ class Problem:
         while True:
             found, normals, _ = self._fit(left, goals, everything, most)
             before = int(faces.counts.sum())
-            # What a face says nothing of has to be the same along all structures that tie.
+            # Components that a face does not determine must be equal for all structures that tie.
             faces.pull_back(normals[: self.border])
             self.atoms, self.inverses = faces.atoms, faces.inverses
             assert faces.row_sums is not None
@@ -394,12 +418,12 @@ class Problem:
                 return found
 
     def _faces(self) -> Faces:
-        """Those of the structures' hulls that their copies lie on."""
+        """Return the faces of the structures' hulls on which their copies lie."""
         border, room = self.border, self.atoms.shape[1]
         strength = self.penalty[self.edge_item[:border]]
         return Faces(
             self.starts,
-            # As the multipliers are, whatever the penalty.
+            # In the scale of the multipliers, whatever the penalty.
             self.gradients[:border] * strength,
             self.atoms,
             self.supports,
@@ -411,7 +435,7 @@ class Problem:
         )
 
     def _ask_both(self, which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-        """The best atoms of the factors ``which`` under two gradients."""
+        """Return the best atoms of the factors ``which`` under two gradients."""
         found = np.full((2, len(which), self.atoms.shape[2]), -1, dtype=np.int32)
         place = np.full(len(self.supports), -1)
         place[which] = np.arange(len(which))
@@ -428,11 +452,14 @@ class Problem:
     def _fit(
         self, left: np.ndarray, goals: np.ndarray, live: np.ndarray, steps: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The nearest point to ``left``, per part, that for every factor differs from ``goals``,
-        per edge, only in directions of its face; and the normals, per edge, whose sum leads there;
-        and by how much, per item, the differences are in other directions.
+        """Return the nearest point to ``left`` that differs from ``goals`` only along the faces.
 
-        Conjugate gradients on the normal equations of the least-squares fit.
+        ``left`` is per part and ``goals`` per edge. The method is conjugate gradients on the normal
+        equations of the least-squares fit.
+
+        Returns:
+            The point; the normals, per edge, whose sum leads there; and, per item, the size of the
+            differences in other directions.
         """
         taken = np.zeros(len(self.part))
         slope = self.normal(left[self.part] - goals)
@@ -440,7 +467,7 @@ class Problem:
         power = self._per_item(slope * slope)
         best, stalled = power, np.zeros(self.batch, dtype=np.int64)
         for _ in range(steps):
-            # What is left then is rounding, in the end of the inverses.
+            # Below this the remainder is rounding, ultimately of the inverses.
             busy = live & (power > 1e-26) & (stalled < STALLED)
             if not busy.any():
                 break
@@ -461,7 +488,7 @@ class Problem:
 
 
 class _Oracle:
-    """The MAP oracle of one structure, for all factors with it."""
+    """MAP oracle of one structure, for all factors with it."""
 
     def __init__(
         self,
@@ -479,7 +506,7 @@ class _Oracle:
         self.shape = tuple(np.max(shapes, axis=0).tolist())
         size = int(np.prod(self.shape))
         widest = max(len(own) for own in slots)
-        # Padding goes from a score of −inf to a place after the last.
+        # Padding reads a score of −inf and writes to a place after the last.
         self.edges = np.full((len(factors), widest), dummy)
         self.slots = np.full((len(factors), widest), size)
         self.local = np.full((len(factors), size), -1, dtype=np.int32)
@@ -493,8 +520,10 @@ class _Oracle:
     def best(
         self, rows: np.ndarray, gradients: np.ndarray, width: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Atoms of the best structures, edges counted from the factor's first, padded with −1 to
-        ``width`` or more; and whether each of them contains a forbidden part."""
+        """Return atoms of the best structures, and whether each of them contains a forbidden part.
+
+        Edges are counted from the factor's first edge, and padded with −1 to ``width`` or more.
+        """
         size = int(np.prod(self.shape))
         scores = np.full((len(rows), size + 1), -np.inf)
         np.put_along_axis(scores, self.slots[rows], gradients[self.edges[rows]], 1)

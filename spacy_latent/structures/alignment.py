@@ -1,4 +1,4 @@
-"""What alignments of the words of two sentences share: shapes and lengths."""
+"""Shapes and lengths of alignments of the words of two sentences."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from spacy_latent.structures.base import Structure
 
 
 class Alignment(Structure):
-    """Sets of cells. Scores ``(B, N, M)``, ``[b, i, j]`` for word i of the first and word j of the
-    second sentence; lengths ``(B, 2)``, or ``(B,)`` where both sentences are as long."""
+    """Sets of cells.
+
+    Scores are ``(B, N, M)``, ``[b, i, j]`` for word i of the first and word j of the second
+    sentence. Lengths are ``(B, 2)``, or ``(B,)`` if both sentences have the same length.
+    """
 
     part_axes: ClassVar[int] = 2
     parts: ClassVar[str] = "cells"

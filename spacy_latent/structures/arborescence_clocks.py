@@ -1,6 +1,8 @@
-"""The choices of Chu-Liu-Edmonds where each arc has an exponential clock, of a batch at once, and
-the clocks given these choices (Struminsky et al. 2021): ``kernels/arborescence_traces.py`` draws
-the same choices faster, and does not say which they were."""
+"""Choices of Chu-Liu-Edmonds for a batch if each arc has an exponential clock.
+
+The clocks are then drawn again given these choices (Struminsky et al. 2021).
+``kernels/arborescence_traces.py`` draws the same choices faster, but does not report them.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,18 @@ from spacy_latent.structures.results import ReparameterizedTrace
 
 
 class Round(NamedTuple):
-    """One choice of each of some nodes, for R of the items; a node is a token or a contracted
-    cycle, and goes by one of its tokens. N is the size of a tree with node 0.
+    """One choice of each of some nodes, for R of the items.
 
-    rows: ``(R,)``, which items. arcs: ``(R, N, N)`` bool, [head, modifier], what there was to
-    choose from. nodes: ``(R, N)``, the node of each token. heads, modifiers: ``(R, N)``, of the arc
-    that each node chose, by its token; 0 where none did. log_rates: ``(R, N)``, of the arcs into
-    each node together; differentiable.
+    A node is a token or a contracted cycle, and is named by one of its tokens. N is the size of a
+    tree with node 0.
+
+    Attributes:
+        rows: ``(R,)``, the items.
+        arcs: ``(R, N, N)`` bool, [head, modifier], the arcs to choose from.
+        nodes: ``(R, N)``, the node of each token.
+        heads, modifiers: ``(R, N)``, ends of the arc that each node chose, at the node's token; 0
+            if it chose no arc.
+        log_rates: ``(R, N)``, log of the summed rates of the arcs into each node; differentiable.
     """
 
     rows: Tensor
@@ -38,10 +45,12 @@ def reparameterize_trees(
     single_root: bool,
     raise_infeasible: Callable[[list[int]], None],
 ) -> ReparameterizedTrace:
-    """One tree of each item, as ``SpanningTree.sample_trace`` draws it.
+    """Return one tree of each item, as ``SpanningTree.sample_trace`` draws it.
 
-    scores: ``(B, N, N)``, −inf at all that is no arc. lengths: ``(B,)``, on the same device.
-    raise_infeasible: is called with the items that have no tree.
+    Args:
+        scores: ``(B, N, N)``, −inf at entries that are no arc.
+        lengths: ``(B,)``, on the same device.
+        raise_infeasible: called with the items that have no tree.
     """
     allowed = ~scores.detach().isneginf()
     finite = scores.masked_fill(~allowed, 0.0)
@@ -70,8 +79,10 @@ def _rounds(
     single_root: bool,
     raise_infeasible: Callable[[list[int]], None],
 ) -> list[Round]:
-    """A choice of each token, then of each cycle that there is, and so on. A single root is drawn
-    before, from those that all other tokens can hang on."""
+    """Return the rounds of choices: of each token, then of each cycle, until no cycle is left.
+
+    A single root is drawn before, from the tokens from which all others can be reached.
+    """
     batch, size = scores.shape[:2]
     index = torch.arange(size, device=scores.device).expand(batch, size)
     waiting = (index > 0) & (index <= lengths[:, None])
@@ -81,13 +92,13 @@ def _rounds(
     if single_root and size > 1:
         roots = torch.zeros_like(allowed)
         roots[:, 0] = allowed[:, 0] & _reaches_all(allowed, waiting)
-        # Of the root alone: all arcs from node 0 are into one node.
+        # The choice is for the root alone: all arcs from node 0 lead into one node.
         first = _choose(scores, roots, torch.ones_like(index), rows, index)
         _check(first, waiting.any(1)[:, None] & (index == 1), rows, raise_infeasible)
         found.append(first)
         waiting = waiting & (index != first.modifiers[:, 1:2])
         allowed = allowed & (index > 0)[:, :, None]
-    # Once at least, for a gradient of nothing.
+    # At least one round, so that an empty batch has a gradient, too.
     while len(rows) or not found:
         apart = nodes[:, :, None] != nodes[:, None, :]
         arcs = allowed & apart & waiting[:, None]
@@ -105,9 +116,11 @@ def _rounds(
 
 
 def _choose(scores: Tensor, arcs: Tensor, nodes: Tensor, rows: Tensor, index: Tensor) -> Round:
-    """An arc into each node that any of ``arcs`` enters: first its token, by the sum of the rates
-    into that, then its head."""
-    # Relative to the largest, which is no part of the gradient.
+    """Choose an arc into each node that any of ``arcs`` enters.
+
+    The token is drawn first, by the sum of the rates into it, and then its head.
+    """
+    # Relative to the largest rate, which is not part of the gradient.
     fixed = scores.detach()
     peak = _largest(fixed.masked_fill(~arcs, -torch.inf).amax(1), nodes)
     peak = peak.masked_fill(peak.isneginf(), 0.0)
@@ -115,7 +128,7 @@ def _choose(scores: Tensor, arcs: Tensor, nodes: Tensor, rows: Tensor, index: Te
     into = rates.sum(1)
     total = torch.zeros_like(peak).scatter_add(1, nodes, into)
     log_rates = torch.where(total > 0, total, 1.0).log() + peak
-    # Of clocks with these rates the first.
+    # The first of the clocks with these rates.
     times = log_exponential(peak) - into.detach().log()
     top = _largest(-times, nodes)
     wins = (-times == top.gather(1, nodes)) & (into > 0)
@@ -130,7 +143,7 @@ def _choose(scores: Tensor, arcs: Tensor, nodes: Tensor, rows: Tensor, index: Te
 
 
 def _largest(of_tokens: Tensor, nodes: Tensor) -> Tensor:
-    """Of the tokens of each node."""
+    """Return the largest value over the tokens of each node."""
     lowest = torch.full_like(of_tokens, -torch.inf)
     return lowest.scatter_reduce(1, nodes, of_tokens, "amax")
 
@@ -144,13 +157,14 @@ def _check(
 
 
 def _cycles(above: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """The cycles of nodes, each of which leads to the one ``above`` ``(R, N)``, and 0 to itself.
+    """Find the cycles of nodes, given the node ``above`` ``(R, N)`` of each; 0 leads to itself.
 
-    RETURNS: for each node the first on its cycle, or itself where it is on none; and which are on
-    one. Both ``(R, N)``.
+    Returns:
+        The first node on each node's cycle, or the node itself if it is on no cycle; and a mask of
+        the nodes on a cycle. Both are ``(R, N)``.
     """
     end, first = above, index
-    # By steps that double, until each has gone further than there are nodes.
+    # Steps of doubling length, until each has passed more nodes than there are.
     for _ in range(max(above.shape[1] - 1, 1).bit_length()):
         first = torch.minimum(first, first.gather(1, end))
         end = end.gather(1, end)
@@ -160,8 +174,10 @@ def _cycles(above: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _reaches_all(allowed: Tensor, tokens: Tensor) -> Tensor:
-    """Which tokens all others of the item can be reached from, over arcs between tokens,
-    ``(B, N)``."""
+    """Return a mask of the tokens that reach all other tokens of the item, ``(B, N)``.
+
+    Only arcs between tokens are followed.
+    """
     pairs = tokens[:, :, None] & tokens[:, None]
     result = tokens.clone()
     same = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
@@ -176,8 +192,11 @@ def _reaches_all(allowed: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _expand(rounds: list[Round], like: Tensor, single_root: bool) -> Tensor:
-    """The trees, bool in the shape of ``like``: from the last round on, the arc into a cycle takes
-    the place of the one into its modifier, and into all cycles within that hold that."""
+    """Return the trees, bool in the shape of ``like``.
+
+    The rounds are read from the last one on. The arc into a cycle replaces the arc into its
+    modifier, also in all cycles within it that hold this modifier.
+    """
     z, entered = torch.zeros_like(like), torch.zeros_like(like[:, 0])
     for each in reversed(rounds):
         inside = torch.zeros_like(each.nodes).scatter_reduce(
@@ -194,7 +213,7 @@ def _expand(rounds: list[Round], like: Tensor, single_root: bool) -> Tensor:
 
 
 def _log_clocks(rounds: list[Round], scores: Tensor, chosen: Tensor) -> Tensor:
-    """Logarithms of all clocks given the choices; differentiable in scores."""
+    """Return the logarithms of all clocks given the choices; differentiable in scores."""
     elapsed, running = torch.zeros_like(scores), torch.zeros_like(chosen)
     for each in rounds:
         log_times = log_exponential(each.log_rates.detach()) - each.log_rates

@@ -1,5 +1,7 @@
-"""SparseMAP of one-to-one alignments by the compiled active-set method: what the generic solver
-gives, with the MAP oracle called inside the loop."""
+"""SparseMAP of one-to-one alignments by the compiled active-set method.
+
+The result equals the generic solver's. The MAP oracle is called inside the loop.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def solve_one_to_one(
     tolerance: float,
     unaligned: bool,
 ) -> SparseSolution:
-    """As :func:`spacy_latent.structures.active_set.solve_with_oracle`, for cells ``(B, N, M)``."""
+    """Solve as :func:`spacy_latent.structures.active_set.solve_with_oracle`, for cells
+    ``(B, N, M)``."""
 
     def costs(sizes: np.ndarray) -> np.ndarray:
         return COST_PER_CUBE * sizes.min(1) ** 2 * sizes.max(1)

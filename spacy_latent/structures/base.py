@@ -1,9 +1,9 @@
-"""The contract of a structure: a finite set of 0/1 arrays over parts, and inference on it.
+"""Contract of a structure: a finite set of 0/1 arrays over parts, and inference on it.
 
-Scores are a float tensor ``(B, *parts)``, batched and padded; ``lengths`` is an integer tensor,
+Scores are a float tensor ``(B, *parts)``, batched and padded. ``lengths`` is an integer tensor,
 ``(B,)`` or ``(B, axes)``, of the true sizes. Padding is never read and gets no gradient. A score of
-``-inf`` forbids a part. A subclass has to give only :meth:`Structure._map`; everything that follows
-from a MAP oracle alone then works.
+``-inf`` forbids a part. A subclass has to define only :meth:`Structure._map`. Everything that
+follows from a MAP oracle alone then works.
 """
 
 from __future__ import annotations
@@ -57,33 +57,37 @@ Self = TypeVar("Self", bound="Structure")
 
 
 class Structure(Staged, ABC):
-    """A set of structures over parts. Subclasses are stateless and may be pickled. ``stages`` are
-    the sets that training begins with, see :mod:`spacy_latent.structures.released`.
+    """Set of structures over parts.
 
-    part_axes: number of trailing axes of ``scores`` that index parts.
-    parts: what the parts are, so that a config with a scorer or composer of other parts is refused:
-        "arcs" (n+1, n+1) [head, modifier], "items" (n,), "cells" (n, m), "transitions" (n, k, k)
-        [position, previous tag, tag], "tags" (n, k), "spans" (n, n) [first, last], or a name of
-        one's own. Empty: not checked.
-    tractable: names of the operations that have an exact polynomial algorithm, beyond those that
-        follow from ``map``. Estimators ask it when a config is loaded, by :meth:`lacks`.
-    has_map: whether ``map``, and what follows from it, has one; False for factor graphs, which
-        have only ``sparsemap``.
-    exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one part
-        for each index of the other axes, where there is any part at all: ``(0,)`` for trees, whose
-        modifiers have one head each. Empty where there are no such axes.
-    incomparable: whether no structure of an item holds all parts of another one and more, as where
-        all have equally many. The k best are then found without a search among those that do.
-    linear: whether p(z) ∝ exp(z·s) and :meth:`map` maximises z·s; False where scores are those of
-        decisions that lead to z.
-    acyclic: whether no part leads round in a circle; False for graphs that need not be trees.
-    masks_itself: whether the methods that begin with an underscore mask what is no part, and check
-        the values, themselves. They then get scores as :meth:`check` leaves them, else as
-        :meth:`masked` does.
-    keeps_digits: whether sums are right however far some scores are from others, without
-        :meth:`_near`.
-    annotation: how to read what :meth:`decode` gives: "heads" for one head per token, "tags" for
-        one tag per position, or "parts".
+    Subclasses are stateless and may be pickled. ``stages`` are the sets with which training begins,
+    see :mod:`spacy_latent.structures.released`.
+
+    Attributes:
+        part_axes: number of trailing axes of ``scores`` that index parts.
+        parts: kind of the parts; a config with a scorer or composer of another kind is refused.
+            "arcs" are (n+1, n+1) [head, modifier], "items" (n,), "cells" (n, m), "transitions" (n,
+            k, k) [position, previous tag, tag], "tags" (n, k), "spans" (n, n) [first, last]. Other
+            names may be used for other kinds. Empty: not checked.
+        tractable: names of the operations that have an exact polynomial algorithm, beyond those
+            that follow from ``map``. Estimators query it by :meth:`lacks` when a config is loaded.
+        has_map: whether ``map``, and everything that follows from it, has an exact polynomial
+            algorithm. False for factor graphs, which have only ``sparsemap``.
+        exclusive_axes: axes of the parts (0 the first) along which every structure has exactly one
+            part for each index of the other axes that has any part: ``(0,)`` for trees, whose
+            modifiers have one head each. Empty if there are no such axes.
+        incomparable: whether no structure of an item is a proper subset of another one, for example
+            because all have equally many parts. The k best are then found without a search for
+            supersets.
+        linear: whether p(z) ∝ exp(z·s) and :meth:`map` maximises z·s. False if scores belong to
+            decisions that lead to z.
+        acyclic: whether parts never form a cycle. False for graphs that need not be trees.
+        masks_itself: whether the methods that begin with an underscore mask entries that are no
+            part, and check the values, themselves. They then get scores as :meth:`check` returns
+            them, otherwise as :meth:`masked` does.
+        keeps_digits: whether sums are precise without :meth:`_near`, however much the scores differ
+            in size.
+        annotation: format of the result of :meth:`decode`: "heads" for one head per token, "tags"
+            for one tag per position, or "parts".
     """
 
     part_axes: ClassVar[int]
@@ -104,11 +108,12 @@ class Structure(Staged, ABC):
 
     @property
     def kind(self) -> str:
-        """That of its annotations, see :class:`spacy_latent.annotations.SpanStructure`."""
+        """Kind of the annotations, see :class:`spacy_latent.annotations.SpanStructure`."""
         return self.parts if self.annotation == "parts" and self.parts else self.annotation
 
     def lacks(self, operations: frozenset[str]) -> list[str]:
-        """Those of ``operations``, which may name "map", that are not tractable, sorted."""
+        """Return the names in ``operations`` that are not tractable, sorted; "map" may be one of
+        them."""
         return sorted(operations - self.tractable - ({"map"} if self.has_map else set()))
 
     def __repr__(self) -> str:
@@ -116,13 +121,15 @@ class Structure(Staged, ABC):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in settings)})"
 
     def _settings(self) -> dict[str, Any]:
-        # Without what follows from the settings.
+        # Derived attributes are no settings.
         derived = ("stages", "tractable", "exclusive_axes", "incomparable")
         return {name: value for name, value in vars(self).items() if name not in derived}
 
     def covers(self, other: Structure) -> bool | None:
-        """Whether this set holds every structure of ``other``; None where that is not known. Only
-        sets that say so are known to hold more than themselves."""
+        """Return whether this set holds every structure of ``other``, or None if that is not known.
+
+        A set is assumed to cover only itself unless its class says otherwise.
+        """
         same = type(self) is type(other) and self._settings() == other._settings()
         return True if same else None
 
@@ -130,22 +137,27 @@ class Structure(Staged, ABC):
 
     @abstractmethod
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The best structure of each item, 0/1 in the dtype of ``scores``. Ties may be broken
-        freely but always the same way. For ``scores`` see ``masks_itself``."""
+        """Return the best structure of each item, 0/1 in the dtype of ``scores``.
+
+        Ties may be broken freely, but always in the same way. For ``scores`` see ``masks_itself``.
+        """
 
     def _best_parts(self, scores: Tensor, lengths: Tensor) -> list[np.ndarray]:
-        """Where the parts of the best structure of each item stand in its scores, int32 each, from
-        the first on: what SparseMAP asks for again and again. Does not write to the scores."""
-        # Those given are still needed.
+        """Return the flat indices of the parts of the best structure of each item, int32 each.
+
+        SparseMAP calls this repeatedly. It does not write to the scores.
+        """
+        # A copy, since :meth:`_map` may write to the scores, which are still needed.
         best = self._map(scores.clone(), lengths)
         self._check_best(best, scores)
         rows = best.flatten(1).cpu().numpy()
         return [np.flatnonzero(row).astype(np.int32) for row in rows]
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Which entries of ``scores`` are parts, as a bool tensor that broadcasts to its shape.
+        """Return a mask of the entries of ``scores`` that are parts.
 
-        The default: entry i of an axis is a part when i is smaller than the item's length.
+        It is a bool tensor that broadcasts to the shape of ``scores``. By default, entry i of an
+        axis is a part if i is smaller than the item's length.
         """
         per_axis = lengths if lengths.dim() == 2 else lengths[:, None].expand(-1, self.part_axes)
         mask = torch.ones_like(scores, dtype=torch.bool)
@@ -162,7 +174,8 @@ class Structure(Staged, ABC):
         raise NotTractable(self.name, "log_partition", ADVICE_MAP_ONLY)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The default differentiates :meth:`_log_partition`, keeping the graph."""
+        """Return the marginals; by default the derivative of :meth:`_log_partition`, keeping the
+        graph."""
         if not scores.numel():
             return scores
         refuse_tangents(f"{self.name}.marginals", scores)
@@ -185,8 +198,11 @@ class Structure(Staged, ABC):
         return result
 
     def refuse_unrecorded(self, operation: str, scores: Tensor, lengths: Tensor) -> None:
-        """Raise LatentError for a value without a gradient, unless there is no part that it could
-        be of."""
+        """Refuse a value without a gradient.
+
+        Raises:
+            LatentError: the value has no gradient, although there are parts that could get one.
+        """
         if scores.numel() and bool(self.part_mask(scores, lengths.to(scores.device)).any()):
             raise LatentError(
                 f"{self.name}: {operation} gave a value that does not depend on the scores, by "
@@ -219,10 +235,13 @@ class Structure(Staged, ABC):
     # ---------------------------------------------------------------- operations
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The highest-scoring structure of each item. Totals are in float64: beside a score of 1e30
-        it cannot tell apart what differs by 1, and gives one of those.
+        """Return the highest-scoring structure of each item.
 
-        RETURNS: ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``; no gradient.
+        Scores are summed in float64. If a sum contains a score of 1e30, structures that differ by 1
+        cannot be told apart, and the result is one of them.
+
+        Returns:
+            ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``, without a gradient.
         """
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
@@ -231,7 +250,7 @@ class Structure(Staged, ABC):
         return best.to(scores.dtype)
 
     def _check_best(self, best: object, scores: Tensor) -> None:
-        """Refuse what a :meth:`_map` of one's own gives in another shape."""
+        """Refuse the result of a subclass's :meth:`_map` if it has another shape."""
         if not isinstance(best, Tensor) or best.shape != scores.shape:
             shape = f" of shape {tuple(best.shape)}" if isinstance(best, Tensor) else ""
             raise LatentError(
@@ -240,7 +259,10 @@ class Structure(Staged, ABC):
             )
 
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """log Σ_z exp(z·s) of each item, ``(B,)``. Its gradient is :meth:`marginals`."""
+        """Return the log-partition log Σ_z exp(z·s) of each item, ``(B,)``.
+
+        Its gradient is :meth:`marginals`.
+        """
         prepared, lengths = self._read(scores, lengths)
         near = None if self.keeps_digits else self._near(prepared, lengths)
         if near is None:
@@ -249,14 +271,16 @@ class Structure(Staged, ABC):
         return (total + near.common(lengths)).to(scores.dtype)
 
     def _watched_log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """:meth:`_log_partition`, of which a NaN gradient is refused."""
+        """Return :meth:`_log_partition`, and refuse a gradient that is NaN."""
         if type(self)._marginals is Structure._marginals:
             self._watch_gradient(scores, lengths)
         return self._log_partition(scores, lengths)
 
     def _watch_gradient(self, scores: Tensor, lengths: Tensor) -> None:
-        """Let a backward through :meth:`_log_partition` fail where its gradient is NaN. The scores
-        are its own: nothing is left behind at those of a caller."""
+        """Make a backward through :meth:`_log_partition` fail if its gradient is NaN.
+
+        The scores must belong to this call alone, so that no hook is left on a caller's tensor.
+        """
         if not has_numbers(scores) or scores.grad_fn is None:
             return
         known, sizes = scores.detach(), lengths.to(scores.device)
@@ -266,38 +290,45 @@ class Structure(Staged, ABC):
                 return
             wrong = gradient.isnan()
             if bool(wrong.any()) and bool((wrong & self.part_mask(known, sizes)).any()):
-                # If it is not that of what comes after, it raises the error.
+                # Raises the error unless the NaN comes from a later operation.
                 self._marginals(known, lengths)
 
         scores.register_hook(look)
 
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
+        """Return the marginals E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
         prepared, lengths = self._read(scores, lengths)
         own, near = self._to_sum_over(prepared, lengths)
         return own._marginals(near, lengths).to(scores.dtype)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable. Computed in float64, as are
-        the next three: they are small differences of large numbers."""
+        """Return the entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable.
+
+        It is computed in float64, as are the next three: they are small differences of large
+        numbers.
+        """
         exact = _in_float64(scores)
         return self._cross_entropy(exact, exact, lengths).clamp_min(0.0).to(scores.dtype)
 
     def cross_entropy(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        """−Σ_z p(z) log q(z) in nats, ``(B,)``, p from ``scores`` and q from ``other``. Where it is
-        infinite, because q forbids what p does not, it has no gradient."""
+        """Return −Σ_z p(z) log q(z) in nats, ``(B,)``, p from ``scores`` and q from ``other``.
+
+        It is infinite, and has no gradient, if q forbids a structure that p does not.
+        """
         self._check_pair(scores, other)
         exact = self._cross_entropy(_in_float64(scores), _in_float64(other), lengths)
         return exact.to(other.dtype)
 
     def kl(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        """KL(p‖q) in nats, ``(B,)``, p from ``scores`` and q from ``other``; without gradient where
-        it is infinite."""
+        """Return KL(p‖q) in nats, ``(B,)``, p from ``scores`` and q from ``other``.
+
+        It has no gradient if it is infinite.
+        """
         self._check_pair(scores, other)
         p, q = _in_float64(scores), _in_float64(other)
         crossed = self._cross_entropy(p, q, lengths)
         difference = crossed - self._cross_entropy(p, p, lengths)
-        # What rounding leaves below 0 has a gradient all the same.
+        # Values below 0 by rounding become 0, but keep their gradient.
         difference = difference + (-difference).detach().clamp_min(0.0)
         return torch.where(crossed.isposinf(), torch.inf, difference).to(other.dtype)
 
@@ -322,8 +353,10 @@ class Structure(Staged, ABC):
 
     @torch.no_grad()
     def _forbids_more(self, scores: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
-        """Whether ``other`` forbids a structure that ``scores`` do not, ``(B,)`` bool, however
-        small its probability: a marginal may be below the smallest number that there is."""
+        """Return whether ``other`` forbids a structure that ``scores`` do not, ``(B,)`` bool.
+
+        The probability of this structure may be arbitrarily small; its marginals may underflow.
+        """
         own, sizes = self._read(scores, lengths)
         given, forbidden = self._given(own), self._given(self._read(other, lengths)[0])
         more = forbidden.isneginf() & ~given.isneginf() & self._given_parts(own, sizes)
@@ -335,58 +368,72 @@ class Structure(Staged, ABC):
     # ---------------------------------------------------------------- scores that are far
 
     def _given(self, scores: Tensor) -> Tensor:
-        """All that totals are sums of, ``(B, ...)``, the scores first."""
+        """Return all values that scores of structures are sums of, ``(B, ...)``, the scores
+        first."""
         return scores
 
     def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Which of what :meth:`_given` gives count, bool."""
+        """Return a bool mask of the values of :meth:`_given` that count."""
         return self.part_mask(scores, lengths.to(scores.device)).expand_as(scores)
 
     def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """:meth:`_levelled` of all that totals are sums of."""
+        """Return :meth:`_levelled` of all values of :meth:`_given`."""
         return self._levelled(given, lengths)
 
     def _with_given(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
-        """The structure, and scores in the shape of these, of which :meth:`_given` makes this."""
+        """Return the structure, and scores in the shape of these, for which :meth:`_given` is
+        ``given``."""
         return self, given
 
     def _looks_far(self, scores: Tensor) -> bool:
-        # Not asked on a GPU, which would have to be waited for.
+        # Not checked on a GPU, since this would wait for it.
         return not scores.is_cuda and looks_far(scores)
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """How often each of what :meth:`_given` gives is expected to be used."""
+        """Return the expected number of uses of each value of :meth:`_given`."""
         return self._marginals(scores, lengths)
 
     def _uses(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """How often structures use each of what :meth:`_given` gives."""
+        """Return how often structures use each value of :meth:`_given`."""
         return z
 
     def _near(self, scores: Tensor, lengths: Tensor) -> NearScores[Structure] | None:
-        """Scores of the same distribution whose sums keep their digits; None where these do. Where
-        there are none, and what is likely cannot be told, it raises InvalidScores."""
+        """Return scores of the same distribution whose sums are precise, or None if these already
+        are.
+
+        Raises:
+            InvalidScores: there are no such scores, and the likely structures cannot be determined.
+        """
         if not (self.linear and scores.numel() and self._looks_far(scores)):
             return None
         return near_scores(self, scores, lengths)
 
     def _to_sum_over(self, scores: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
-        """The structure and the scores of the same distribution to take sums of: these, unless what
-        :meth:`_near` gives keeps digits that these lose."""
+        """Return the structure and the scores over which to sum, with the same distribution.
+
+        These are the given ones, unless :meth:`_near` returns scores with more precise sums.
+        """
         near = None if self.keeps_digits else self._near(scores, lengths)
         return (self, scores) if near is None else (near.structure, near.scores)
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The scores less what all structures of an item have in common: differences of their
-        totals would be lost beside it. For sums where nothing else but these counts; the gradient
-        is not changed. The default does what ``exclusive_axes`` allow."""
+        """Return the scores less an offset that all structures of an item share.
+
+        Such an offset would absorb the differences between structures. The result is for sums that
+        depend on these differences alone. The gradient is not changed. The default uses
+        ``exclusive_axes``.
+        """
         if not self.exclusive_axes:
             return scores
         parts = self.part_mask(scores, lengths.to(scores.device))
         return less_highest(scores, parts, self.exclusive_axes)
 
     def _expected(self, mean: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """mean·s of each item, and whether it is finite, where 0·(−inf) counts as 0. What is not
-        finite comes as 0, and its gradient is none: that of the product would be NaN."""
+        """Return mean·s of each item, with 0·(−inf) = 0, and whether it is finite.
+
+        A value that is not finite is returned as 0, without a gradient. The gradient of the product
+        would be NaN.
+        """
         axes = tuple(range(1, scores.dim()))
         counted = mean.detach() != 0
         finite = ~(counted & scores.isneginf()).any(axes)
@@ -394,14 +441,17 @@ class Structure(Staged, ABC):
         return (mean * torch.where(counted, scores, 0.0)).sum(axes), finite
 
     def log_count(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """log of the number of structures whose every part is above −inf, ``(B,)``."""
+        """Return the log of the number of structures whose every part is above −inf, ``(B,)``."""
         masked, lengths = self.masked(scores.detach(), lengths)
         zeros = torch.where(torch.isneginf(masked), masked, torch.zeros_like(masked))
         return self.log_partition(zeros.to(scores.dtype), lengths)
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for ``(B, *parts)``.
-        Whether these are structures of the set is not checked: see :meth:`contains`."""
+        """Return log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for
+        ``(B, *parts)``.
+
+        Membership of ``z`` in the set is not checked: see :meth:`contains`.
+        """
         exact = _in_float64(scores)
         prepared, sizes = self._read(exact, lengths)
         near = self._near(prepared, sizes)
@@ -415,12 +465,14 @@ class Structure(Staged, ABC):
         return (total + near.apart(self._uses(z, scores, sizes), sizes)).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """log p(z) but for a constant of the item, z·s; shapes, and what is not checked, as for
-        :meth:`log_prob`."""
+        """Return log p(z) up to a constant of the item, z·s.
+
+        For shapes, and for what is not checked, see :meth:`log_prob`.
+        """
         self._check_structures(z, scores)
         total = self._total(z, scores, lengths)
         if total.is_cuda:
-            # Not asked there, which would have to be waited for.
+            # Not checked on a GPU, since this would wait for it.
             return total
         wrong = ~(total.detach() < torch.inf)
         return refuse(total, wrong.view(-1, scores.shape[0]).any(0), NOT_FINITE, self.name)
@@ -432,9 +484,10 @@ class Structure(Staged, ABC):
         num_samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Exact independent samples from p(z) ∝ exp(z·s), ``(num_samples, B, *parts)``, 0/1.
+        """Return exact independent samples from p(z) ∝ exp(z·s), ``(num_samples, B, *parts)``, 0/1.
 
-        generator: the source of randomness, torch's default on the CPU if None.
+        Args:
+            generator: source of randomness, torch's default on the CPU if None.
         """
         self._check_draws("sample", num_samples, generator)
         prepared, lengths = self._read(scores, lengths)
@@ -444,8 +497,11 @@ class Structure(Staged, ABC):
         return drawn.to(scores.dtype)
 
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
-        """One exact sample of each item as the ``map`` of noisy scores, and those drawn again from
-        what they are known to be; the last two differentiable in ``scores``."""
+        """Return one exact sample of each item as the ``map`` of noisy scores, and a conditional
+        redraw.
+
+        The noisy scores and those drawn again given the sample are differentiable in ``scores``.
+        """
         prepared, lengths = self._read(scores, lengths)
         return self._reparameterize(prepared, lengths)
 
@@ -462,11 +518,13 @@ class Structure(Staged, ABC):
         num_samples: int = 1,
         generator: torch.Generator | None = None,
     ) -> Traces:
-        """Structures that an algorithm builds by independent choices from softmaxes of the scores,
-        one after another, and the log-probability of these choices (Struminsky et al. 2021). Their
-        distribution is one of its own, not p(z) ∝ exp(z·s).
+        """Return structures built by independent choices, and the log-probability of these choices.
 
-        generator: as for :meth:`sample`.
+        An algorithm makes the choices one after another, from softmaxes of the scores (Struminsky
+        et al. 2021). The structures have a distribution of their own, not p(z) ∝ exp(z·s).
+
+        Args:
+            generator: as for :meth:`sample`.
         """
         self._check_draws("sample_trace", num_samples, generator)
         own, given, sizes = self.at_hand(scores, lengths)
@@ -484,10 +542,12 @@ class Structure(Staged, ABC):
 
     @not_traced
     def reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
-        """One structure of each item as in :meth:`sample_trace`, with the noisy scores that the
-        choices follow from, and those drawn again from what the choices say of them; these two are
-        differentiable in ``scores``, twice. The best structure of the noisy scores may be another:
-        what they lead to is told by the algorithm."""
+        """Return one structure of each item as in :meth:`sample_trace`, with its noisy scores.
+
+        The choices follow from the noisy scores. These are also drawn again given the choices. Both
+        are differentiable in ``scores``, twice. The best structure under the noisy scores may be
+        another one: the algorithm determines the structure to which they lead.
+        """
         prepared, lengths = self._read(scores, lengths)
         found = self._reparameterize_trace(prepared, lengths)
         dtype = scores.dtype
@@ -500,8 +560,10 @@ class Structure(Staged, ABC):
 
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The k best structures by score, exact, from the MAP oracle (Lawler 1972); of those that
-        float64 cannot tell apart in any order, as for :meth:`map`."""
+        """Return the k best structures by score, exact, from the MAP oracle (Lawler 1972).
+
+        Structures that float64 cannot tell apart come in any order, as for :meth:`map`.
+        """
         self.check_tensors(scores, lengths)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         prepared, sizes = own._read(given, sizes)
@@ -513,15 +575,18 @@ class Structure(Staged, ABC):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """SparseMAP (Niculae et al. 2018a) by the active-set method; differentiable.
+        """Solve SparseMAP (Niculae et al. 2018a) by the active-set method; differentiable.
 
-        The gradient of the mean is on the face that it lies in, which structures without a weight
-        span, too, where they tie; at a kink it is one of those beside it. That of the weights is of
-        the support alone, see :class:`~spacy_latent.structures.results.SparseSolution`.
+        The gradient of the mean is taken on the face in which the mean lies. Structures without a
+        weight also span this face if they tie. At a kink it is one of the adjacent gradients. The
+        gradient of the weights is taken on the support alone, see
+        :class:`~spacy_latent.structures.results.SparseSolution`.
 
-        max_iter: bound on the number of calls of the MAP oracle per item.
-        tolerance: bound on the distance of the mean from the optimum. The search goes on as long
-            as it finds structures that count, whose weights may be too small to change the mean.
+        Args:
+            max_iter: bound on the number of calls of the MAP oracle per item.
+            tolerance: bound on the distance of the mean from the optimum. The search goes on as
+                long as it finds structures that improve the solution, even if their weights are too
+                small to change the mean.
         """
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
@@ -530,12 +595,14 @@ class Structure(Staged, ABC):
 
     @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
-        """Which of ``z`` ``(B, *parts)`` are structures of this set, ``(B,)`` bool: 0/1, and 0
-        where there is no part, padding included.
+        """Return a mask of the ``z`` ``(B, *parts)`` that are structures of this set, ``(B,)``
+        bool.
 
-        The default asks the MAP oracle: a structure is the best one where its own parts score 1 and
-        all others −1. A set whose scores are of decisions, or that has no exact ``map``, overrides
-        it; so may one with a cheaper test.
+        A structure is 0/1, and 0 at entries that are no part, padding included.
+
+        The default asks the MAP oracle: a structure is the best one if its own parts score 1 and
+        all others −1. A subclass overrides it if its scores belong to decisions, or if it has no
+        exact ``map``. It may also do so if it has a cheaper test.
         """
         if not (self.linear and self.has_map):
             raise NotTractable(self.name, "contains", "a method contains() of the set's own")
@@ -550,7 +617,7 @@ class Structure(Staged, ABC):
             except InfeasibleError as error:
                 if not error.items:
                     raise
-                # Of these items the set is empty.
+                # The set of these items is empty.
                 rows = _without(rows, error.items)
                 continue
             found[rows] = (best == own).flatten(1).all(1)
@@ -558,11 +625,11 @@ class Structure(Staged, ABC):
         return found
 
     def decode(self, z: np.ndarray, length: Any) -> np.ndarray:
-        """What an annotation stores of one 0/1 structure ``(*parts)``: here, the chosen parts."""
+        """Return the annotation of one 0/1 structure ``(*parts)``: here, the chosen parts."""
         return np.argwhere(z[tuple(slice(0, int(n)) for n in np.atleast_1d(length))] > 0.5)
 
     def encode(self, gold: np.ndarray, length: Any) -> np.ndarray:
-        """The 0/1 array of one annotation: the inverse of :meth:`decode`."""
+        """Return the 0/1 array of one annotation: the inverse of :meth:`decode`."""
         z = np.zeros(
             [int(n) for n in np.atleast_1d(length)] * (1 if np.ndim(length) else self.part_axes)
         )
@@ -572,8 +639,11 @@ class Structure(Staged, ABC):
     # ---------------------------------------------------------------- shared steps
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Refuse a wrong dtype, shape or length; bring half precision to float32 and lengths to
-        int64. Values are not looked at. A subclass adds what it asks of shapes and lengths."""
+        """Refuse a wrong dtype, shape or length; convert half precision to float32, lengths to
+        int64.
+
+        Values are not checked. A subclass adds its own requirements on shapes and lengths.
+        """
         self.check_tensors(scores, lengths)
         if not scores.is_floating_point():
             raise InvalidScores(
@@ -591,17 +661,17 @@ class Structure(Staged, ABC):
             raise InvalidScores(
                 f"{self.name}: lengths have dtype {lengths.dtype}; expected int64.{mask}"
             )
-        # Before anything is done with them: torch can do nothing with unsigned ones of NumPy.
+        # Converted first, since torch has no operations for unsigned types of NumPy.
         lengths = lengths.to(torch.int64)
         if type(self).part_mask is Structure.part_mask:
             lengths = self.check_room(lengths, *scores.shape[1:])
-        # Half precision and less.
+        # Half precision or less.
         if scores.element_size() < 4:
             scores = scores.float()
         return scores, lengths
 
     def check_tensors(self, scores: object, lengths: object) -> None:
-        """Refuse what is no tensor, and torch.jit.trace."""
+        """Refuse arguments that are no tensors, and torch.jit.trace."""
         if not (isinstance(scores, Tensor) and isinstance(lengths, Tensor)):
             raise InvalidScores(
                 f"{self.name}: scores are {type(scores).__name__} and lengths "
@@ -643,27 +713,32 @@ class Structure(Staged, ABC):
             )
 
     def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`check`, and with −inf at what is no part. NaN and +inf elsewhere are refused
-        with the items."""
+        """Return the checked scores and lengths, with −inf at entries that are no part.
+
+        NaN and +inf at parts are refused with the numbers of the items.
+        """
         scores, lengths = self.check(scores, lengths)
         return self._mask(scores, self.part_mask(scores, lengths.to(scores.device))), lengths
 
     def _mask(self, scores: Tensor, parts: Tensor) -> Tensor:
-        """The scores where ``parts`` is true, else −inf; NaN and +inf are refused."""
+        """Return the scores where ``parts`` is true, else −inf; refuse NaN and +inf."""
         masked = torch.where(parts, scores, -torch.inf)
         bad = torch.isnan(masked) | torch.isposinf(masked)
         return refuse(masked, bad, NOT_FINITE, self.name)
 
     def _read(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What the methods that begin with an underscore get."""
+        """Return the scores and lengths that the methods beginning with an underscore get."""
         if self.masks_itself:
             return self.check(scores, lengths)
         return self.masked(scores, lengths)
 
     def at_hand(self: Self, scores: Tensor, lengths: Tensor) -> tuple[Self, Tensor, Tensor]:
-        """The same on the CPU, for what is solved there step by step: scores come down once, with
-        their gradient, and the result goes up once. As they are where they are there, and where
-        decisions are scored while they are taken, by modules that stay on the GPU."""
+        """Return the structure, scores and lengths on the CPU, for step-by-step solvers.
+
+        Scores are copied to the CPU once, with their gradient, and the result is copied back once.
+        Nothing changes if they are on the CPU already, or if decisions are scored while they are
+        taken, by modules that stay on the GPU.
+        """
         self.check_tensors(scores, lengths)
         if scores.device.type == "cpu" or not self.linear:
             return self, scores, lengths
@@ -673,12 +748,15 @@ class Structure(Staged, ABC):
         return own, bring(scores), fetch(lengths)
 
     def check_room(self, lengths: Tensor, *room: int) -> Tensor:
-        """Refuse lengths that are below 0, or above the room there is along their axis.
+        """Refuse lengths that are below 0, or above the size of their axis.
 
-        room: for lengths ``(B,)`` one number, or for ``(B, axes)`` one for each axis; one length of
-            an item then stands for all axes.
-        RETURNS: the lengths to go on with: where torch traces what is done, only what uses these
-            is done after the check.
+        Args:
+            room: one number for lengths ``(B,)``, or one for each axis for ``(B, axes)``. One
+                length of an item then stands for all axes.
+
+        Returns:
+            The lengths to use afterwards. When torch traces the code, only operations on these are
+            ordered after the check.
         """
         if lengths.dim() != 1 and (len(room) == 1 or lengths.shape[1:] != (len(room),)):
             more = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
@@ -688,7 +766,7 @@ class Structure(Staged, ABC):
         return within_room(lengths, room, self.name)
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """z·s of each item, where 0·(−inf) counts as 0; ``z`` as in :meth:`log_prob`."""
+        """Return z·s of each item, with 0·(−inf) = 0; ``z`` as in :meth:`log_prob`."""
         axes = tuple(range(-self.part_axes, 0))
         taken = torch.where(z != 0, scores, scores.new_zeros(()))
         return (z * taken).sum(axes)
@@ -698,8 +776,12 @@ class Structure(Staged, ABC):
 
 
 def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For tests of membership: the parts of ``z`` ``(B, *parts)``, bool, and which items ``(B,)``
-    are 0/1 and have none where there is no part; and the lengths, int64, beside them."""
+    """Return the chosen parts of ``z`` ``(B, *parts)``, bool, for tests of membership.
+
+    Returns:
+        The chosen parts; a mask ``(B,)`` of the items that are 0/1, with 0 at entries that are no
+        part; and the lengths, int64.
+    """
     check_given(structure, z, lengths)
     chosen = z.detach() == 1
     sizes = lengths.to(z.device, torch.int64)
@@ -708,7 +790,7 @@ def chosen_parts(structure: Structure, z: Tensor, lengths: Tensor) -> tuple[Tens
 
 
 def check_given(structure: Structure, z: Tensor, lengths: Tensor) -> None:
-    """For tests of membership: refuse ``z`` that has not the axes of ``(B, *parts)``."""
+    """Refuse ``z`` without the axes of ``(B, *parts)``, for tests of membership."""
     if not (isinstance(z, Tensor) and isinstance(lengths, Tensor)):
         raise InvalidScores(
             f"{structure.name}.contains: structures are {type(z).__name__} and lengths "
@@ -723,8 +805,11 @@ def check_given(structure: Structure, z: Tensor, lengths: Tensor) -> None:
 
 
 def less_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Scores ``(B, *parts)`` less the highest of the ``parts`` along these axes (0 the first of the
-    parts), without a gradient of its own; as they are where none is finite."""
+    """Return scores ``(B, *parts)`` less the highest of the ``parts`` along these axes.
+
+    Axis 0 is the first of the parts. The subtracted value has no gradient. Scores stay unchanged if
+    none of them is finite.
+    """
     if not scores.numel():
         return scores
     known = torch.where(parts, scores.detach(), -torch.inf)
@@ -733,7 +818,8 @@ def less_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor
 
 
 def _on_cpu(value: Any) -> Any:
-    """With tensors that are on the CPU: what a scorer has bound to a structure, and the like."""
+    """Return a value with its tensors on the CPU, such as what a scorer has bound to a
+    structure."""
     if isinstance(value, Tensor):
         return bring(value)
     if isinstance(value, tuple) and type(value) is tuple:
@@ -748,7 +834,10 @@ def _without(rows: Tensor, places: list[int]) -> Tensor:
 
 
 def _in_float64(scores: Tensor) -> Tensor:
-    """Others than floating-point ones are left to :meth:`Structure.check`, which refuses."""
+    """Return floating-point scores in float64.
+
+    Others are returned unchanged, and :meth:`Structure.check` refuses them.
+    """
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         return scores
     return scores.double()

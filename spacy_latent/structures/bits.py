@@ -20,12 +20,17 @@ AXES = {"items": 1, "arcs": 2}
 
 
 class Bits(Structure):
-    """Any subset of the parts; each is on with probability sigmoid(s), whatever the others are. MAP
-    takes the parts with scores above 0 (a tie at 0 stays off). A forbidden part is off.
+    """Subsets of the parts; each part is on with probability sigmoid(s), independently of the
+    others.
 
-    parts: "items", scores ``(B, N)``; or "arcs", any graph over the root and n tokens, scores ``(B,
-        N+1, N+1)``, [head, modifier], without arcs into the root and from a token to itself.
-    budget: at most so many parts are on; they are then not independent. None for no bound.
+    MAP takes the parts with scores above 0 (a tie at 0 stays off). A forbidden part is off.
+
+    Args:
+        parts: "items", scores ``(B, N)``; or "arcs", any graph over the root and n tokens, scores
+            ``(B, N+1, N+1)``, [head, modifier], without arcs into the root and from a token to
+            itself.
+        budget: largest number of parts that are on. With it, parts are not independent. None for no
+            bound.
     """
 
     part_axes: ClassVar[int] = 1
@@ -70,7 +75,10 @@ class Bits(Structure):
 
     @property
     def _subsets(self) -> KOfN | None:
-        """With a budget, the set of all parts' subsets; what is no part is forbidden there."""
+        """Return the set of all parts' subsets under the budget, or None without a budget.
+
+        Entries that are no part are forbidden in it.
+        """
         return None if self.budget is None else KOfN(self.budget, exactly=False)
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -101,8 +109,10 @@ class Bits(Structure):
         return (uniform < torch.sigmoid(scores)).to(scores.dtype)
 
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
-        """With logistic noise: a bit is on where its noisy score is above 0 (Maddison et al. 2017;
-        conditionally, Tucker et al. 2017, appendix B)."""
+        """Return a sample with logistic noise: a bit is on if its noisy score is above 0.
+
+        See Maddison et al. 2017, and for the conditional noise Tucker et al. 2017, appendix B.
+        """
         if self._subsets:
             return super()._reparameterize(scores, lengths)
         allowed = ~scores.isneginf()
@@ -113,7 +123,7 @@ class Bits(Structure):
         return Reparameterized(z, noisy.masked_fill(~allowed, -torch.inf), redrawn)
 
     def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """What ``redrawn`` of :meth:`reparameterize` is, for a sample ``z`` ``(B, *parts)``."""
+        """Return ``redrawn`` of :meth:`reparameterize` for a sample ``z`` ``(B, *parts)``."""
         if self._subsets:
             raise NotTractable(self.name, "redraw", "budget = null")
         prepared, _ = self._read(scores, lengths)
@@ -131,8 +141,10 @@ class Bits(Structure):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Each score clipped to [0, 1], or with a budget the projection on the capped simplex;
-        exact. The last two arguments have no effect."""
+        """Clip each score to [0, 1], or with a budget project on the capped simplex; exact.
+
+        The last two arguments have no effect.
+        """
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         if self._subsets:
@@ -146,7 +158,7 @@ class Bits(Structure):
         )
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """The parts that are on: ``(k,)`` items or ``(k, 2)`` arcs, int32."""
+        """Return the parts that are on: ``(k,)`` items or ``(k, 2)`` arcs, int32."""
         size = length + (self.part_axes == 2)
         found = np.argwhere(z[(slice(0, size),) * self.part_axes] > 0.5).astype("int32")
         return found[:, 0] if self.part_axes == 1 else found
@@ -158,7 +170,7 @@ class Bits(Structure):
 
 
 def _flat(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Prepared scores as rows of items, and their lengths."""
+    """Return prepared scores as rows of items, and their lengths."""
     rows = scores.flatten(1)
     return rows, torch.full((len(rows),), rows.shape[1], device=scores.device)
 
@@ -169,6 +181,9 @@ def _logistic(like: Tensor) -> Tensor:
 
 
 def _softplus(scores: Tensor) -> Tensor:
-    """log(1 + e^s). torch's own is s itself above 20, where the derivative is not yet 1; and of
-    ``logaddexp`` the second derivative is NaN at large scores."""
+    """Return log(1 + e^s).
+
+    torch's own softplus is s itself above 20, although the derivative is not yet 1 there. The
+    second derivative of ``logaddexp`` is NaN at large scores.
+    """
     return -torch.nn.functional.logsigmoid(-scores)

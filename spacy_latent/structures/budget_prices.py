@@ -1,11 +1,12 @@
-"""The point nearest to scores among the averages of trees that keep to a budget on average, by the
-prices of modifiers: those of a word whose budget is used up become dearer, until the trees of the
-support ask for no more of them.
+"""Nearest point to scores among the averages of trees that keep to a budget on average.
+
+It is found by prices of modifiers. The modifiers of a word with an exhausted budget become dearer,
+until the trees of the support use no more of them.
 
 SparseMAP of the trees at given prices is exact and takes some milliseconds. The best prices
-minimize what trees are worth at them, a convex function with a continuous gradient, quadratic in
-pieces, of which the second derivatives are those of SparseMAP: Newton's method, as in
-:mod:`spacy_latent.kernels.tree_prices`, where every constraint has a price and none is left to
+minimize the value of the trees at these prices. It is a convex, piecewise quadratic function with a
+continuous gradient, and its second derivatives are those of SparseMAP. The method is Newton's, as
+in :mod:`spacy_latent.kernels.tree_prices`. There, every constraint has a price and none is left to
 trees.
 """
 
@@ -42,30 +43,33 @@ from spacy_latent.structures.active_set import Supports
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.tree_sparsemap import supports_of_trees
 
-# What budgets are held to, and how near SparseMAP's means are to their optimum; and the former over
-# the range of the scores, as rounding grows with it.
+# Tolerance of budgets, and distance of SparseMAP's means from their optimum; and the former over
+# the range of the scores, since rounding grows with it.
 PRECISION, OF_RANGE = 1e-9, 1e-15
-# Differences between the scores of a word's heads at which they are cut off at first: that takes a
-# tenth of the time, and is the solution where nobody takes such a head.
+# Difference from the highest score of a word's heads at which scores are clipped first. This takes
+# a tenth of the time, and is exact if no tree takes a clipped head.
 FAR = 1e4
-# Bound on the calls of the tree's oracle at one price. Few words have as large a support.
+# Bound on the calls of the tree's oracle at one price. Few items have as large a support.
 CALLS = 2000
-# Duality gap that rounding leaves, of a word with scores of some size.
+# Duality gap of the size of rounding, per word and per size of the scores.
 LARGEST_GAP = 1e-12
-# A change of a word's number of modifiers that is rounding, over the largest change of an arc.
+# Change of a word's number of modifiers that is only rounding, over the largest change of an arc.
 CHANGED = 1e-9
-# By how much prices are moved to see whether others do as well.
+# Shift of prices away from the edge, see :func:`_inside`.
 SHIFT = 1e-4
-# By how much the fraction of a step that is tried first may exceed the last one that led on.
+# Factor by which the first trial fraction of a step may exceed the last successful one.
 LONGER = 8.0
 
 
 @dataclass
 class Answer:
-    """The SparseMAP solution of one item at some prices, and of others beside it.
+    """SparseMAP solution of one item at some prices.
 
-    worth: scores · mean − ½‖mean‖², prices paid.
-    mean: ``(n+1, n+1)``.
+    Attributes:
+        worth: scores · mean − ½‖mean‖², with prices subtracted from the scores.
+        mean: ``(n+1, n+1)``.
+        supports: the supports of all items of the batch.
+        item: place of the item in it.
     """
 
     worth: float
@@ -75,18 +79,22 @@ class Answer:
 
     @property
     def modifiers(self) -> np.ndarray:
-        """Of each word, ``(n,)``."""
+        """Mean number of modifiers of each word, ``(n,)``."""
         return self.mean[1:].sum(1)
 
     def second_derivatives(self) -> np.ndarray:
-        """Of the worth by the prices, ``(n, n)``."""
+        """Return the second derivatives of the worth by the prices, ``(n, n)``."""
         counts = _counts(self.supports, self.item, len(self.mean) - 1)
         return counts.T @ self.supports.change_of_weights(self.item, counts)
 
 
 class Found(NamedTuple):
-    """scores: ``(n+1, n+1)``, which were solved. residual: the largest violation of a budget,
-    infinite where they were not."""
+    """Result of a search for prices.
+
+    Attributes:
+        scores: ``(n+1, n+1)``, the scores that were solved.
+        residual: the largest violation of a budget, infinite if the scores were not solved.
+    """
 
     scores: np.ndarray
     prices: np.ndarray
@@ -95,12 +103,12 @@ class Found(NamedTuple):
     infeasible: bool
 
 
-# Asks for the solution of scores from which prices were subtracted.
+# Requests solutions of scores from which prices were subtracted.
 Search = Generator[np.ndarray, Answer, Found]
 
 
 def _counts(supports: Supports, item: int, n: int) -> np.ndarray:
-    """How many modifiers each word has in each tree of the support, ``(K, n)``."""
+    """Return the number of modifiers of each word in each tree of the support, ``(K, n)``."""
     size, nodes = int(supports.counts[item]), math.isqrt(supports.means.shape[1])
     parts = supports.atoms[item, :size]
     tree, place = np.nonzero(parts >= 0)
@@ -116,10 +124,12 @@ def _find_prices(
     precision: float,
     tolerance: float,
 ) -> Search:
-    """As kernels.tree_prices does, from the given prices. What is within the tolerance is good
-    enough where steps lead no further."""
+    """Search for prices as kernels.tree_prices does, starting from the given ones.
+
+    A residual within the tolerance is accepted if further steps do not improve it.
+    """
     finite = np.where(np.isfinite(scores[:, 1:]), scores[:, 1:], 0.0)
-    # No prices leave less than an average is worth.
+    # Lower bound on the value at any prices, if some average of trees keeps to the budgets.
     least = (np.minimum(finite.min(0), 0.0) - 0.5).sum()
     answer = yield _less(scores, prices)
     value, fraction = answer.worth + budget * prices.sum(), 1.0
@@ -173,7 +183,10 @@ def _less(scores: np.ndarray, prices: np.ndarray) -> np.ndarray:
 def _by_fractions(
     scores: np.ndarray, range_of_scores: float, budget: float, most_steps: int, tolerance: float
 ) -> Search:
-    """The prices of a fraction of the scores first, and so on, as kernels.tree_prices does."""
+    """Search for the prices of a fraction of the scores first, then of larger ones.
+
+    See kernels.tree_prices, which does the same.
+    """
     prices = np.zeros(len(scores) - 1)
     fraction, steps = SMALL / max(range_of_scores, SMALL), 0
     while True:
@@ -194,8 +207,12 @@ def _by_fractions(
 
 
 def _search(scores: np.ndarray, budget: float, most_steps: int, tolerance: float) -> Search:
-    """scores: ``(n+1, n+1)``; −inf where there is no arc. Large ones are cut off where nobody takes
-    them, or else divided, see kernels.tree_prices."""
+    """Search for the prices of one item.
+
+    Args:
+        scores: ``(n+1, n+1)``; −inf where there is no arc. Large ones are clipped if no tree takes
+            them, and else divided, see kernels.tree_prices.
+    """
     quarters = np.full(scores.shape, -np.inf)
     quarters[:, 1:] = 0.25 * scores[:, 1:] - 0.25 * scores[:, 1:].max(0)
     known = np.isfinite(quarters)
@@ -221,7 +238,7 @@ def _search(scores: np.ndarray, budget: float, most_steps: int, tolerance: float
 
 
 def _answers(tree: DependencyTree, given: Sequence[np.ndarray], nodes: int) -> list[Answer]:
-    """Of SparseMAP, for all of them together."""
+    """Return the SparseMAP solutions for all of the given scores, computed in one batch."""
     scores = np.full((len(given), nodes, nodes), -np.inf)
     for item, own in enumerate(given):
         scores[item, : len(own), : len(own)] = own
@@ -237,7 +254,7 @@ def _answers(tree: DependencyTree, given: Sequence[np.ndarray], nodes: int) -> l
 
 
 def _results(searches: dict[int, Search], ask: Callable[..., list[Answer]]) -> dict[int, Found]:
-    """Of all searches, which get their answers together."""
+    """Run all searches, and answer their requests together."""
     results = {}
     asked = {item: next(search) for item, search in searches.items()}
     while asked:
@@ -302,10 +319,13 @@ class _NearestAverage(torch.autograd.Function):
 def _inside(
     answers: list[Answer], found: list[Found], budget: int, ask: Callable[..., list[Answer]]
 ) -> Supports:
-    """The supports at prices that are not at the edge of those that lead to the same mean. At the
-    edge trees tie that none of the other prices lets in, and the mean does not move along them.
-    Newton's method comes to it from where these trees have a weight, and leaves them what is
-    rounding: so prices are moved against them."""
+    """Return the supports at prices in the interior of those that lead to the same mean.
+
+    At the edge of these prices there are ties with trees that no other such price admits. The mean
+    does not move along them. Newton's method approaches the edge from prices at which these trees
+    have a weight, and leaves them weights of the size of rounding errors. So prices are moved away
+    from them.
+    """
     supports, moves = answers[0].supports, {}
     for item, result in enumerate(found):
         n, size = len(result.prices), int(supports.counts[item])
@@ -361,12 +381,14 @@ class _AverageOfTrees(torch.autograd.Function):
 def _pull_back(
     supports: Supports, priced: np.ndarray | None, budget: int, of_mean: Tensor
 ) -> Tensor:
-    """The gradient of scores from that of means, both ``(B, N+1, N+1)``: the gradient without
-    budgets, less what changes the number of modifiers of words whose budget is used up. A price
-    need not tell which these are: where words that tie share what is there, their budgets are used
-    up without one.
+    """Return the gradient of scores for a gradient of means, both ``(B, N+1, N+1)``.
 
-    priced: ``(B, N+1)`` bool, words that have a price, whose budget is used up but for rounding.
+    It is the gradient without budgets, less the component that changes the number of modifiers of
+    words with an exhausted budget. Prices alone need not tell which words these are: words that tie
+    may exhaust their budgets together at a price of 0.
+
+    Args:
+        priced: ``(B, N+1)`` bool, words with a price. Their budgets are exhausted up to rounding.
     """
     upstream = of_mean.double().numpy()
 
@@ -380,7 +402,8 @@ def _pull_back(
     used_up[:, 0] = False
     free = without_budgets(upstream)
     result = free.copy()
-    # For each item, the words that are held, and the gradients of the numbers of their modifiers.
+    # For each item, words with an exhausted budget, and gradients of the numbers of their
+    # modifiers.
     held: list[list[int]] = [[] for _ in result]
     moved: list[list[np.ndarray]] = [[] for _ in result]
     while True:
@@ -415,13 +438,17 @@ def nearest_average_of_trees(
     max_iter: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As :func:`spacy_latent.kernels.tree_prices.nearest_average`, for trees of any kind, some
-    tenfold slower.
+    """Solve as :func:`spacy_latent.kernels.tree_prices.nearest_average`, for trees of any kind.
 
-    scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
-        Every item has a tree.
-    max_iter: bound on the steps of Newton's method for an item.
-    RETURNS: as there.
+    It is some tenfold slower.
+
+    Args:
+        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
+            Every item has a tree.
+        max_iter: bound on the steps of Newton's method for an item.
+
+    Returns:
+        The same as ``nearest_average``.
     """
     return _NearestAverage.apply(scores, lengths, tree, max_modifiers, max_iter, tolerance)
 
@@ -434,7 +461,10 @@ def average_of_trees(
     max_iter: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor]:
-    """The mean ``(B, N+1, N+1)`` of SparseMAP over all trees, and its gap ``(B,)``, float64. The
-    gradient is that with budgets, where the mean keeps to them."""
+    """Return the mean of SparseMAP over all trees, and its gap.
+
+    The mean is ``(B, N+1, N+1)`` and the gap ``(B,)``, float64. The gradient is the one with
+    budgets if the mean keeps to them.
+    """
     mean, gap = _AverageOfTrees.apply(scores, lengths, tree, max_modifiers, max_iter, tolerance)
     return mean, gap

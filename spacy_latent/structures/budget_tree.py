@@ -1,4 +1,4 @@
-"""Dependency trees with a budget: no word has more than so many modifiers."""
+"""Dependency trees with a budget: a largest number of modifiers for each word."""
 
 from __future__ import annotations
 
@@ -43,28 +43,31 @@ MOST_CALLS = 5_000
 DIVE_CALLS_PER_WORD = 4
 # Steps of the subgradient method for the bound at one node of the search.
 BOUND_STEPS = 30
-# ADMM takes more and cheaper steps than an active set does; that of a budget has to end with a tree
-# among some hundreds, where scores are small.
+# ADMM takes more and cheaper steps than an active set does. If scores are small, the projection on
+# the trees needs some hundreds of them in the support.
 ITERATIONS_PER_CALL = 10
-# Of a solution over all trees that was not given up, over the largest score: the support has some
+# Largest gap, over the largest score, of a complete solution over all trees. The support has some
 # hundred trees, whose weights are sums of as many numbers.
 LARGEST_GAP = 1e-8
 
 
 class BudgetTree(DependencyTree):
-    """Dependency trees in which every word has at most ``max_modifiers`` modifiers; the root may
-    have any number. For the other arguments and shapes see :class:`DependencyTree`.
+    """Dependency trees in which every word has at most ``max_modifiers`` modifiers.
 
-    projective: arcs drawn above the sentence do not cross.
+    The root may have any number. For the other arguments and shapes see :class:`DependencyTree`.
 
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020) with trees and budgets as factors of
-    one graph. Its mean lies in the hull of all trees, and keeps to the budgets on average, but is
-    not always an average of trees that keep to them; so it has no atoms. To find the best tree with
-    a budget is NP-hard for crossing arcs (with a budget of one, it is a Hamiltonian path): ``map``,
-    meant for annotation, is then a branch and bound. It is exact, or after 5,000 calls of the
-    tree's oracle gives the best tree that it found and warns how far from the best that may be. For
-    projective trees it is a dynamic program. Estimators that need ``map`` are refused. Sums are not
-    tractable.
+    one graph. Its mean lies in the hull of all trees, and keeps to the budgets on average. It is
+    not always an average of trees that keep to them, so it has no atoms.
+
+    To find the best tree with a budget is NP-hard for crossing arcs (with a budget of one, it is a
+    Hamiltonian path). ``map``, meant for annotation, is then a branch and bound. It is exact unless
+    it needs more than 5,000 calls of the tree's oracle. After these it returns the best tree so
+    far, and warns with a bound on its distance from the best. For projective trees ``map`` is a
+    dynamic program. Estimators that need ``map`` are refused. Sums are not tractable.
+
+    Args:
+        projective: arcs drawn above the sentence do not cross.
     """
 
     tractable: ClassVar[frozenset[str]] = frozenset()
@@ -97,7 +100,7 @@ class BudgetTree(DependencyTree):
 
     @property
     def tree(self) -> DependencyTree:
-        """The same trees without a budget."""
+        """Set of the same trees without a budget."""
         kind = ProjectiveTree if self.projective else SpanningTree
         return kind(self.single_root, self.direction, self.max_arc_length)
 
@@ -105,22 +108,26 @@ class BudgetTree(DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`. Where arcs
-        may cross it is found by prices of the constraints, see
-        :func:`~spacy_latent.kernels.tree_prices.nearest_average`. Else all trees are tried first,
-        no matter whether they keep to the budgets, which takes 0 iterations: the best point of a
-        larger set is the best of a smaller one, too, where it lies in it. Where it does not,
-        modifiers have prices and trees are found anew for each, see
-        :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`. What none of them
-        solves is left to ADMM with trees and budgets, which takes scores beyond ±1e8 for that,
-        where not all heads of a word have such.
-        Prices divide the scores of an item where an arc is taken that is worse by more than 1e8
-        than another one of its modifier, until no difference is larger.
+        """Return the solution of LP-SparseMAP, a
+        :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
-        max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on the
-            calls of the oracle over all trees. Where ADMM reaches it, ``residual`` says how good
-            the point is.
-        tolerance: bound on the residual.
+        If arcs may cross, prices of the constraints are searched for, see
+        :func:`~spacy_latent.kernels.tree_prices.nearest_average`.
+
+        For projective trees, all trees are tried first without the budgets, which takes 0
+        iterations. The best point of this larger set is also the best within the budgets if it
+        keeps to them. If it does not, modifiers get prices, and trees are found anew for each, see
+        :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`.
+
+        Items that neither method solves are left to ADMM with trees and budgets, which clips scores
+        to ±1e8. Prices divide the scores of an item if an arc is taken that is worse by more than
+        1e8 than another one of its modifier. They do so until no difference is larger.
+
+        Args:
+            max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on
+                the calls of the oracle over all trees. If ADMM reaches it, ``residual`` says how
+                good the point is.
+            tolerance: bound on the residual.
         """
         check_options(self, max_iter, tolerance)
         own, given, known = self.at_hand(scores, lengths)
@@ -150,7 +157,8 @@ class BudgetTree(DependencyTree):
         solution = point_solution(mean, residual, iterations, self.name)
         return solution.cast(scores.dtype).sent(scores.device)
 
-    # Each RETURNS which items it solved; of these the mean, the residual and the iterations.
+    # Each of these methods returns the items that it solved, and their mean, residual and
+    # iterations.
 
     def _by_prices(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
@@ -180,7 +188,7 @@ class BudgetTree(DependencyTree):
         options = (self.max_modifiers, steps, tolerance)
         mean, gap = average_of_trees(self.tree, scores, lengths, *options)
         within = (mean.detach()[:, 1:].sum(2) <= self.max_modifiers + tolerance).all(1)
-        # What was given up is left; of what was found, rounding leaves a gap.
+        # Items that were given up are not solved. Rounding leaves a gap for those that were solved.
         largest = scores.detach().masked_fill(scores.isinf(), 0.0).abs().amax((1, 2))
         exact = gap <= LARGEST_GAP * largest.clamp_min(1.0)
         solved = (within & exact).nonzero().flatten()
@@ -201,7 +209,7 @@ class BudgetTree(DependencyTree):
         )
 
     def _graphs(self, sizes: list[int]) -> list[ItemGraph]:
-        """A tree and budgets, for items of these numbers of words."""
+        """Return graphs of a tree and budgets, for items of these numbers of words."""
         graphs: dict[int, ItemGraph] = {}
         for n in set(sizes):
             shape = (n + 1, n + 1)
@@ -249,20 +257,20 @@ class BudgetTree(DependencyTree):
         return z.scatter_(1, heads.clamp_min(0).long().unsqueeze(1), chosen.unsqueeze(1))
 
     def _excess(self, heads: np.ndarray, n: int) -> np.ndarray:
-        """By how many modifiers each of the words ``(n,)`` is above the budget."""
+        """Return the number of modifiers above the budget of each of the words ``(n,)``."""
         return np.maximum(np.bincount(heads, minlength=n + 1)[1:] - self.max_modifiers, 0)
 
     def _search(self, tree: DependencyTree, scores: Tensor, n: int) -> np.ndarray | None:
-        """Heads ``(n,)`` of the best tree, or None where there is none: for projective trees by a
-        dynamic program, else by branch and bound.
+        """Return the heads ``(n,)`` of the best tree, or None if there is no tree.
 
-        A word above its budget is branched on: one of its arcs is either in the tree or not.
-        Bounds are those of Lagrangian relaxation, a price for each modifier of a word.
+        Projective trees use a dynamic program, others branch and bound. The search branches on a
+        word above its budget: one of its arcs is either in the tree or not. Bounds come from
+        Lagrangian relaxation, with a price for each modifier of a word.
         """
         mask = self.part_mask(scores[None], torch.tensor([n], device="cpu"))[0]
         open_scores = torch.where(mask, scores, -torch.inf).numpy()
-        # Each word has one head: what all heads of a word have in common counts for nothing, and
-        # takes the digits of sums, which tell what is best.
+        # Each word has one head. So a common offset of all its heads has no effect, and would take
+        # digits of sums that decide the best tree.
         highest = open_scores.max(0)
         highest = np.where(np.isfinite(highest), highest, 0.0)
         open_scores, level = open_scores - highest, highest.sum()
@@ -284,7 +292,8 @@ class BudgetTree(DependencyTree):
                 break
             bound, branch = -negative_bound, None
             for step in range(BOUND_STEPS):
-                # Without prices first: a tree within the budgets is then the best of the node.
+                # The first step has no prices: a tree within the budgets is then the best of the
+                # node.
                 paid = np.zeros(n) if step == 0 else prices
                 calls += 1
                 if calls > MOST_CALLS:
@@ -340,7 +349,8 @@ class BudgetTree(DependencyTree):
     def _dive(
         self, tree: DependencyTree, scores: np.ndarray, prices: np.ndarray, n: int
     ) -> np.ndarray | None:
-        """Heads of some good tree within the budgets, depth first, or None after a few calls."""
+        """Return the heads of some good tree within the budgets, depth first, or None after a
+        few calls."""
         waiting = [scores]
         for _ in range(DIVE_CALLS_PER_WORD * n):
             if not waiting:
@@ -361,7 +371,8 @@ class BudgetTree(DependencyTree):
         return None
 
     def _children(self, scores: np.ndarray, heads: np.ndarray, n: int) -> list[np.ndarray]:
-        """Scores of the two halves of the trees: with an arc of the fullest word, and without."""
+        """Return the scores of two halves of the trees: with an arc of the fullest word, and
+        without it."""
         fullest = int(self._excess(heads, n).argmax()) + 1
         fixed = np.isfinite(scores[:, 1:]).sum(0) == 1
         free = np.flatnonzero((heads == fullest) & ~fixed) + 1
@@ -392,5 +403,5 @@ class BudgetTree(DependencyTree):
 
 
 def _slack(score: float) -> float:
-    """Bounds that are nearer to a score than this differ from it by rounding."""
+    """Return the largest difference of a bound from a score that is only rounding."""
     return 1e-10 * (1.0 + abs(score)) if np.isfinite(score) else 0.0

@@ -1,10 +1,13 @@
-"""Exponential clocks of parts, one of rate exp(score) for each, drawn again given which of them
-rang first wherever an algorithm looked (Struminsky et al. 2021; as in the code of its authors).
+"""Exponential clocks of parts, drawn again given the choices of an algorithm.
 
-Of clocks that run beside each other the first rings after a time that is exponential of the sum of
-their rates, whichever it is; what is left of the others then is exponential of their own rates
-again. So given the choices, a clock is the sum of the times of all choices that it took part in,
-and, unless it was chosen, of a rest. All is in logarithms: rates are as far apart as scores are.
+Each part has a clock of rate exp(score). The algorithm observes which clock of a set rings first
+(Struminsky et al. 2021; as in the code of its authors).
+
+The first of several parallel clocks rings after an exponential time, whose rate is the sum of their
+rates, whichever clock it is. The remaining times of the others are then again exponential with
+their own rates. So given the choices, a clock is the sum of the times of all choices that it took
+part in. A clock that was not chosen also has a remainder. All computations use logarithms, since
+rates differ by as much as exp of the scores does.
 """
 
 from __future__ import annotations
@@ -16,24 +19,32 @@ from spacy_latent.kernels.transfers import send
 
 
 def log_exponential(like: Tensor) -> Tensor:
-    """Logarithms of exponential numbers of rate 1 in the shape, dtype and place of ``like``, drawn
-    by torch's default generator on the CPU."""
+    """Return logarithms of exponential numbers of rate 1 in the shape, dtype and place of ``like``.
+
+    They are drawn by torch's default generator on the CPU.
+    """
     own = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
-    # It may round to 0.
+    # The number may round to 0.
     return send(own.exponential_().clamp_min(torch.finfo(like.dtype).tiny).log(), like.device)
 
 
 def with_rest(elapsed: Tensor, running: Tensor, chosen: Tensor, scores: Tensor) -> Tensor:
-    """Logarithms of whole clocks, all arguments in the shape of ``scores``, which are finite.
+    """Return logarithms of whole clocks, with their remainders.
 
-    elapsed: the logarithm of the time in choices, where ``running`` says that there were any; else
-        any number. chosen: the clocks that have rung.
+    All arguments have the shape of ``scores``, which are finite.
+
+    Args:
+        elapsed: logarithm of the time spent in choices if ``running``, else any number.
+        running: whether the clock took part in any choice.
+        chosen: the clocks that have rung.
     """
     rest = log_exponential(scores) - scores
     return torch.where(chosen, elapsed, torch.where(running, torch.logaddexp(elapsed, rest), rest))
 
 
 def free_draw(log_clocks: Tensor, scores: Tensor) -> Tensor:
-    """Perturbed scores, −log of the clocks, whose gradient is that of scores plus noise: as if
-    these clocks had been drawn first, and had led to the choices."""
+    """Return perturbed scores, −log of the clocks, with the gradient of scores plus noise.
+
+    The gradient is as if these clocks had been drawn first, and had led to the choices.
+    """
     return scores - (scores + log_clocks).detach()

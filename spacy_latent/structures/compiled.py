@@ -1,4 +1,4 @@
-"""What structures share whose best members, sums and samples come from compiled kernels."""
+"""Structures whose best members, sums and samples come from compiled kernels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from spacy_latent.structures.base import Structure
 
 
 class CompiledStructure(Structure):
-    """The kernels read lengths and constraints themselves, check the values that they read, and
-    never look at padding. A subclass says what they read and write by
-    :meth:`~Structure._given`, :meth:`_options` and :meth:`_indicate`.
+    """Structure whose operations are compiled kernels.
 
-    family: where they are, "module:NAME" of a :class:`spacy_latent.kernels.operators.Family`.
-    smoothed_family: where those of the recursion with the quadratically smoothed maximum are, of
-        structures that have one, see :mod:`spacy_latent.structures.smoothed`.
+    The kernels read lengths and constraints themselves, check the values that they read, and never
+    read padding. A subclass defines their input and output by :meth:`~Structure._given`,
+    :meth:`_options` and :meth:`_indicate`.
+
+    Attributes:
+        family: place of the kernels, "module:NAME" of a
+            :class:`spacy_latent.kernels.operators.Family`.
+        smoothed_family: place of the kernels of the recursion with the quadratically smoothed
+            maximum, for structures that have one, see :mod:`spacy_latent.structures.smoothed`.
     """
 
     family: ClassVar[str]
@@ -26,19 +30,23 @@ class CompiledStructure(Structure):
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def _options(self, scores: Tensor) -> list[int]:
-        """Numbers that say which of its structures the family is asked for."""
+        """Return numbers that tell the family which of its structures is meant."""
         return []
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """0/1 parts ``(R, *parts)`` in the dtype of ``scores``, from what the kernels write of R
-        items of these lengths. The default is for kernels that write the parts themselves."""
+        """Return 0/1 parts ``(R, *parts)`` in the dtype of ``scores`` from the output of the
+        kernels.
+
+        The output is for R items of these lengths. The default is for kernels that write the parts
+        themselves.
+        """
         return found.to(scores.dtype)
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return self._indicate(self._best(scores, lengths), scores, lengths)
 
     def _best(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """The best structure of each item as the kernels write it."""
+        """Return the best structure of each item as the kernels write it."""
         from spacy_latent.kernels import operators
 
         return operators.best(self._given(scores), lengths, self.family, self._options(scores))
@@ -52,8 +60,11 @@ class CompiledStructure(Structure):
     def smoothed_by_kernels(
         self, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
     ) -> Tensor:
-        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: what its recursion gives,
-        ``(B,)``; scores and lengths as :meth:`check` leaves them."""
+        """Return the smoothed value ``(B,)``, see
+        :func:`spacy_latent.structures.smoothed.smoothed_value`.
+
+        Scores and lengths are as :meth:`check` returns them.
+        """
         from spacy_latent.kernels import operators
 
         family = self.family if regularizer == "entropic" else self.smoothed_family

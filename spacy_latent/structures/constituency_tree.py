@@ -17,14 +17,17 @@ FAMILY = "spacy_latent.kernels.constituency:FAMILY"
 
 
 class ConstituencyTree(CompiledStructure):
-    """Binary bracketings of n words. Scores ``(B, N, N)`` of spans, ``[b, first word, last word]``,
-    of which those with first ≤ last are parts; lengths ``(B,)``, each at most N.
+    """Binary bracketings of n words.
 
-    A tree has 2n − 1 spans: every word, the whole, and each span but a word is two spans of the
-    tree side by side. Of no words there is one tree, the empty one.
+    Scores are ``(B, N, N)`` of spans, ``[b, first word, last word]``. Entries with first ≤ last are
+    parts. Lengths are ``(B,)``, each at most N.
 
-    MAP is CKY, sums are inside-outside (Baker 1979), samples are drawn from the inside chart; all
-    O(n³) time and O(n²) memory.
+    A tree has 2n − 1 spans: every word, the whole sentence, and others. Each span longer than a
+    word consists of two adjacent spans of the tree. An item without words has one tree, the empty
+    one.
+
+    MAP is CKY, sums are inside-outside (Baker 1979), samples are drawn from the inside chart. All
+    take O(n³) time and O(n²) memory.
     """
 
     part_axes: ClassVar[int] = 2
@@ -49,7 +52,8 @@ class ConstituencyTree(CompiledStructure):
         return (word[:, None] <= word)[None] & inside[:, None]
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Every tree has all words and the whole, and n − 2 of the spans between."""
+        """Subtract offsets: every tree has all words, the whole sentence and n − 2 spans
+        between."""
         size = scores.shape[1]
         if not size:
             return scores
@@ -63,7 +67,7 @@ class ConstituencyTree(CompiledStructure):
 
     @not_traced
     def log_partition_and_marginals(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Both, ``(B,)`` and ``(B, N, N)``, in the time of marginals; without gradients."""
+        """Return both, ``(B,)`` and ``(B, N, N)``, in the time of marginals; without gradients."""
         from spacy_latent.kernels import operators
 
         prepared, lengths = self._read(scores.detach(), lengths)
@@ -75,12 +79,15 @@ class ConstituencyTree(CompiledStructure):
         return total.to(scores.dtype), mean.to(scores.dtype)
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """0/1 spans ``(R, N, N)`` from those of more than a word ``(R, N, 2)``, −1 for none, and
-        all words."""
+        """Return 0/1 spans ``(R, N, N)``: all words, and the given longer spans.
+
+        The longer spans are ``(R, N, 2)``, padded with −1.
+        """
         batch, size = found.shape[0], scores.shape[1]
         word = torch.arange(size, device=scores.device)
         first, last = found.long().unbind(-1)
-        # Those for none go to one more place. Not by their number, which only the numbers tell.
+        # Padding is written to an additional place. A mask by the number of spans would depend on
+        # values, which tracing does not know.
         place = torch.where(first >= 0, first * size + last, size * size)
         z = scores.new_zeros((batch, size * size + 1)).scatter_(1, place, 1.0)
         spans = z[:, :-1].view(batch, size, size)
@@ -88,7 +95,8 @@ class ConstituencyTree(CompiledStructure):
         return torch.where((word[:, None] == word) & inside[:, None], 1.0, spans)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """The spans of the tree, ``(2n − 1, 2)`` int32, first and last word, ordered by these."""
+        """Return the spans of the tree, ``(2n − 1, 2)`` int32, first and last word, sorted by
+        these."""
         return np.argwhere(np.triu(z[:length, :length]) > 0.5).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Constraints for factor graphs: logic factors that are told by what the parts of an item are."""
+"""Constraints of factor graphs: logic factors that follow from the parts of an item."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ from spacy_latent.structures.logic_factors import Budget, LogicFactor
 
 
 class Constraint(ABC):
-    """What a :class:`~spacy_latent.structures.factor_graph.FactorGraph` asks of its members beside
-    its structures."""
+    """Requirement of a :class:`~spacy_latent.structures.factor_graph.FactorGraph` on its members.
+
+    It is added to the structures of the graph.
+    """
 
     @abstractmethod
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
-        """For an item with these parts, an int array of the shape of its scores: the number of each
-        part in the graph, −1 for what is none."""
+        """Return the logic factors of an item with these parts.
+
+        Args:
+            parts: int array of the shape of the item's scores: the number of each part in the
+                graph, −1 at entries that are no part.
+        """
 
 
 class LineBudget(Constraint):
-    """At most ``limit`` parts of each line: of arcs [head, modifier] along axis 0, modifiers of
-    each head; of cells, partners of each word of the first text along axis 0, of the second along
-    axis 1.
+    """Limit on the number of parts in each line: at most ``limit``.
 
-    limit: how many, at least 0.
-    axis: whose indices have a line each.
-    but_first: whether the first line is free, such as that of the root.
+    For arcs [head, modifier] along axis 0 these are modifiers of each head. For cells they are
+    partners of each word: of the first text along axis 0, of the second along axis 1.
+
+    Args:
+        limit: how many, at least 0.
+        axis: axis whose indices have a line each.
+        but_first: whether the first line has no limit, for example the root's.
     """
 
     def __init__(self, limit: int, axis: int = 0, but_first: bool = False) -> None:
@@ -50,9 +58,10 @@ class LineBudget(Constraint):
 
 
 class TotalBudget(Constraint):
-    """At most ``limit`` parts in all.
+    """Limit on the number of all parts: at most ``limit``.
 
-    limit: how many, at least 0.
+    Args:
+        limit: how many, at least 0.
     """
 
     def __init__(self, limit: int) -> None:

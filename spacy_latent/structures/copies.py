@@ -15,11 +15,17 @@ Found = TypeVar("Found")
 def of_copies(
     solve: Callable[[Tensor, Tensor], Found], scores: Tensor, lengths: Tensor, batch: int
 ) -> Found:
-    """``solve(scores, lengths)``, for ``scores`` ``(K·B, *parts)`` and lengths of K copies of a
-    batch, one after another, and ``batch`` = B.
+    """Return ``solve(scores, lengths)`` for copies of a batch, with errors that name its own items.
 
-    Raises what ``solve`` raises; InvalidScores and InfeasibleError name items of the batch, from 0
-    to B − 1, where the copies alone are refused as well.
+    Args:
+        scores: ``(K·B, *parts)``, K copies of the batch, one after another.
+        lengths: of the copies.
+        batch: B.
+
+    Raises:
+        InvalidScores, InfeasibleError: as ``solve`` raises them. They name items of the batch, from
+            0 to B − 1, if the copies alone are refused as well. Other errors of ``solve`` are
+            raised unchanged.
     """
     try:
         return solve(scores, lengths)

@@ -1,4 +1,4 @@
-"""What dependency trees of every kind share: arcs, constraints, heads."""
+"""Arcs, constraints and heads, common to dependency trees of every kind."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ DIRECTIONS = {"any": 0, "earlier": -1, "later": 1}
 
 
 class DependencyTree(CompiledStructure):
-    """Trees over n tokens and a root. Scores ``(B, N+1, N+1)``, ``[b, head, modifier]``, where node
-    0 is the root and i the i-th token; lengths ``(B,)``, each at most N.
+    """Trees over n tokens and a root.
 
-    single_root: exactly one token is attached to the root; else at least one.
-    direction: where the head of a token may stand: "any", "earlier" or "later" in the text.
-    max_arc_length: bound on |head − modifier|; None for no bound.
+    Scores are ``(B, N+1, N+1)``, ``[b, head, modifier]``, where node 0 is the root and i the i-th
+    token. Lengths are ``(B,)``, each at most N. An item of length 0 has one tree, the empty one.
 
-    Neither of the last two applies to arcs from the root. An item of length 0 has one tree, the
-    empty one.
+    Args:
+        single_root: exactly one token is attached to the root; else at least one.
+        direction: where the head of a token may stand: "any", "earlier" or "later" in the text. It
+            does not apply to arcs from the root.
+        max_arc_length: bound on |head − modifier|; None for no bound. It does not apply to arcs
+            from the root.
 
-    crosses: whether arcs drawn above the sentence may cross. most_modifiers: bound on those of a
-    token.
+    Attributes:
+        crosses: whether arcs drawn above the sentence may cross.
+        most_modifiers: bound on the number of modifiers of a token.
     """
 
     part_axes: ClassVar[int] = 2
@@ -73,7 +76,7 @@ class DependencyTree(CompiledStructure):
 
     @property
     def _longest(self) -> int:
-        """The bound of arcs as kernels take it: negative for none."""
+        """Bound on the length of arcs for kernels: negative for no bound."""
         return -1 if self.max_arc_length is None else self.max_arc_length
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,29 +94,31 @@ class DependencyTree(CompiledStructure):
         return _allowed_arcs(scores.shape[-1], sizes, DIRECTIONS[self.direction], self._longest)
 
     def best_heads(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Heads of the best trees, ``(B, N+1)`` int32, −1 for the root and padding: what ``map``
-        gives, without the arcs."""
+        """Return the heads of the best trees, ``(B, N+1)`` int32, −1 for the root and padding.
+
+        This is the result of ``map`` as heads instead of arcs.
+        """
         return self._best(*self._read(scores.detach(), lengths))
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """0/1 arcs ``(R, N+1, N+1)`` from heads ``(R, N+1)``."""
+        """Return 0/1 arcs ``(R, N+1, N+1)`` from heads ``(R, N+1)``."""
         if found.is_cuda or is_traced(found):
             head = torch.arange(scores.shape[1], device=found.device)
             return (found[:, None, :] == head[:, None]).to(scores.dtype)
         from spacy_latent.kernels.arborescence import mark_arcs
 
-        # Not by torch, whose threads would spin on, on the core that the next kernel needs.
+        # Not by torch: its threads would keep the core busy that the next kernel needs.
         z = torch.zeros(0, dtype=scores.dtype, device="cpu").numpy()
         z = np.zeros((found.shape[0], *scores.shape[1:]), dtype=z.dtype)
         mark_arcs(found.cpu().numpy(), z)
         return torch.from_numpy(z).to(scores.device)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """Heads of the tokens, ``(n,)`` int32: 0 is the root, i the i-th token."""
+        """Return the heads of the tokens, ``(n,)`` int32: 0 is the root, i the i-th token."""
         return z[: length + 1, 1 : length + 1].argmax(0).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
-        """Arcs ``(n+1, n+1)`` from heads as in :meth:`decode`."""
+        """Return arcs ``(n+1, n+1)`` from heads as in :meth:`decode`."""
         z = np.zeros((length + 1, length + 1), dtype="float32")
         z[np.asarray(gold, dtype="int64"), np.arange(1, length + 1)] = 1
         return z
@@ -124,7 +129,7 @@ def _length(bound: int | None) -> float:
 
 
 def _allowed_arcs(side: int, lengths: Tensor, direction: int, longest: int) -> Tensor:
-    """``(B, N+1, N+1)``: those that status.is_arc allows, without padding."""
+    """Return a mask ``(B, N+1, N+1)`` of the arcs that status.is_arc allows, without padding."""
     node = torch.arange(side, device=lengths.device)
     head, modifier = node[:, None], node[None, :]
     allowed = (head != modifier) & (modifier > 0)

@@ -1,4 +1,4 @@
-"""Derivatives that results are made of, in whatever mode of torch these are asked for."""
+"""Recording of derivatives inside computations, in any of torch's gradient modes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ Value = TypeVar("Value")
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Inside, operations are recorded, also under ``torch.no_grad`` and, which
-    ``torch.enable_grad`` alone does not lift, ``torch.inference_mode``. Tensors that come from
-    without go through :func:`recordable`."""
+    """Record operations inside the context, whatever the mode of the caller.
+
+    This holds under ``torch.no_grad`` and under ``torch.inference_mode``, which
+    ``torch.enable_grad`` alone does not lift. Tensors from outside go through :func:`recordable`.
+    """
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 def recordable(value: Value) -> Value:
-    """Inside of :func:`recording`: a tensor that inference mode has made as a copy that may be
-    saved for a backward, and a tuple, or a structure by what is bound to it, with such copies. What
-    has none is given back itself."""
+    """Return a value that may be saved for a backward, inside of :func:`recording`.
+
+    A tensor that was made in inference mode is copied. A tuple, or a structure with bound tensors,
+    gets such copies. Any other value is returned itself.
+    """
     found: Any = value
     if isinstance(value, Tensor):
         return found.clone() if value.is_inference() else found

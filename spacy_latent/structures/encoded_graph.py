@@ -15,12 +15,13 @@ from spacy_latent.structures.logic_factors import LogicFactor
 
 @dataclass(frozen=True)
 class StructureFactor:
-    """A structure over some parts of a graph.
+    """Structure over some parts of a graph.
 
-    parts: int array of the shape that the structure's parts have for an item of this length: the
-        number in the graph of each part, and −1 for what is no part (the diagonal of a tree's
-        arcs), or must not be chosen.
-    length: the item's length, or lengths, as the structure takes them.
+    Args:
+        parts: int array of the shape that the structure's parts have for an item of this length:
+            the number in the graph of each part. It is −1 at entries that are no part (the diagonal
+            of a tree's arcs), or must not be chosen.
+        length: the item's length, or lengths, as the structure takes them.
     """
 
     structure: Structure
@@ -40,8 +41,12 @@ class StructureFactor:
         object.__setattr__(self, "parts", parts.astype(np.int64))
 
     def check(self) -> None:
-        """Raise LatentError unless ``parts`` names only what is a part of the structure, whose
-        length they have room for."""
+        """Check that ``parts`` fits the structure and the length.
+
+        Raises:
+            LatentError: ``parts`` numbers an entry that is no part of the structure, or is too
+                small for its length.
+        """
         structure, name, shape = self.structure, self.structure.name, self.parts.shape
         if not (structure.linear and structure.has_map):
             raise IncompatiblePair(
@@ -66,7 +71,7 @@ class StructureFactor:
             torch.tensor([self.length], device="cpu"),
         )
         try:
-            # A kernel writes beyond the end of what has no room for the length.
+            # A kernel would write beyond the end of an array that is too small for the length.
             structure.check(given, sizes)
         except InvalidScores as error:
             raise LatentError(
@@ -83,11 +88,14 @@ class StructureFactor:
 
 
 class EncodedGraph:
-    """Factors over the parts of one item, which are numbered as its scores are in C order.
+    """Factors over the parts of one item.
 
-    shape: of the scores of the item.
-    factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
-        (One that is free is in a Budget of its own.)
+    Parts are numbered in C order of the item's scores.
+
+    Args:
+        shape: of the scores of the item.
+        factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
+            (A part without any constraint is in a Budget of its own.)
     """
 
     def __init__(
@@ -120,7 +128,7 @@ class EncodedGraph:
         for own in members:
             if len(np.unique(own)) < len(own):
                 raise LatentError("ItemGraph: a structure's parts repeat; name each once.")
-        # Disjoint factors, which together start the solver; see there.
+        # Disjoint factors, whose projections together start the solver.
         claimed = np.zeros(int(np.prod(self.shape)), dtype=np.bool_)
         self.owned = np.zeros(len(self.edges), dtype=np.bool_)
         start = 0

@@ -1,5 +1,8 @@
-"""The Jacobian of SparseMAP where structures tie: on all of the face that a solution lies in, of
-which the support may span a part, see :mod:`spacy_latent.kernels.faces`."""
+"""Jacobian of SparseMAP if structures tie.
+
+It is taken on the whole face in which a solution lies. The support may span only a part of this
+face, see :mod:`spacy_latent.kernels.faces`.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,27 @@ from spacy_latent.kernels import faces as kernel
 from spacy_latent.kernels.active_set import row_room
 from spacy_latent.kernels.pool import spread
 
-# The best structures of some items, which are given by their numbers, under two gradients of each,
-# ``(2, flat)``: ``(2, items, W)`` int32, parts counted from the item's first, padded with −1.
+# Function that returns the best structures of some items, given by their numbers, under two
+# gradients of each, ``(2, flat)``. The result is ``(2, items, W)`` int32, parts counted from the
+# item's first, padded with −1.
 Ask = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-# Room that is made at a time.
+# Number of places by which arrays grow.
 SPARE = 32
 
 
 class Faces:
-    """Solutions of F items by their supports, which grow by what ties with them where a gradient
-    asks for it.
+    """Solutions of F items by their supports.
 
-    starts, residuals, atoms, counts, offsets: as in :mod:`spacy_latent.kernels.faces`.
-    inverses: packed, count² numbers of each item; or ``(F, K, K)`` with as much room as the atoms
-        have, whole vectors, and row_sums ``(F, K)``, their products with 1.
-    most: bound on the structures that are added to a support for one gradient, or twice as many.
-        Where more of them tie, the projection leaves out those along which the least is left.
+    The supports grow by structures that tie with them when a gradient needs these.
+
+    Attributes:
+        starts, residuals, atoms, counts, offsets: as in :mod:`spacy_latent.kernels.faces`.
+        inverses: packed, count² numbers of each item; or ``(F, K, K)`` with K as for the atoms,
+            whole vectors, and row_sums ``(F, K)``, their products with 1.
+        most: bound on the structures that are added to a support for one gradient, or twice as
+            many. If more of them tie, the projection leaves out the directions with the smallest
+            remainder.
     """
 
     def __init__(
@@ -53,10 +60,12 @@ class Faces:
         self.ask = ask
 
     def pull_back(self, upstream: np.ndarray) -> np.ndarray:
-        """The product of each item's Jacobian, which is symmetric, with ``upstream``; both flat.
+        """Return the product of each item's Jacobian, which is symmetric, with ``upstream``; both
+        flat.
 
-        It projects on the directions of all structures that tie with the support. At a kink, where
-        the solution is at the edge of these, that is the Jacobian at its inner side.
+        The Jacobian projects on the directions of all structures that tie with the support. At a
+        kink, the solution is at the edge of these. The result is then the Jacobian at its inner
+        side.
         """
         size = len(self.counts)
         levels, ties, sizes, reaches, steps = np.zeros((5, size))
@@ -65,7 +74,7 @@ class Faces:
         def survey(which: np.ndarray) -> None:
             packed = self.row_sums is None
             strides = self.counts if packed else np.full(size, self.inverses.shape[2])
-            # Nanoseconds of what is read.
+            # Nanoseconds for the data that is read.
             counts = self.counts[which].astype(np.float64)
             costs = counts * (4.0 * self.atoms.shape[2] + counts)
             known = (which, self.starts, self.residuals, upstream, self.atoms, self.counts)
@@ -89,17 +98,17 @@ class Faces:
                 items = (self.starts, self.residuals, levels, ties, sizes, reaches)
                 state = (self.atoms, self.counts, self.inverses, self.row_sums)
                 kernel.take(which, candidates, *items, *state, pulled, left, steps)
-            # Where none that ties lies further along what is left than the support, nor further
-            # against it, nothing is.
+            # The search ends if no structure that ties lies further along the remainder than the
+            # support, in either direction.
             grown = (self.counts > before) & (self.counts < given + self.most) & (steps > 0.0)
             which = np.flatnonzero(grown)
         if self.row_sums is not None:
-            # Again, without the rounding of many small steps.
+            # Repeated without the rounding errors of many small steps.
             survey(np.flatnonzero(self.counts > given))
         return pulled
 
     def _make_room(self, which: np.ndarray, width: int) -> None:
-        """For one more structure of these items, with so many parts."""
+        """Enlarge the arrays for one more structure of these items, with this number of parts."""
         size, room, known = self.atoms.shape
         wider = max(width - known, 0)
         if self.row_sums is None:
@@ -126,7 +135,7 @@ class Faces:
 
 
 def padded(rows: Sequence[np.ndarray], least: int = 1) -> np.ndarray:
-    """Parts of structures as one array ``(structures, W)`` int32, padded with −1."""
+    """Return parts of structures as one array ``(structures, W)`` int32, padded with −1."""
     width = max(map(len, rows), default=0)
     result = np.full((len(rows), max(width, least)), -1, dtype=np.int32)
     for target, row in zip(result, rows):

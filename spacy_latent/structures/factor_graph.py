@@ -34,22 +34,22 @@ from spacy_latent.structures.results import TopK
 ADVICE = "sparsemap (the SparseMAP estimator with its defaults), or one of the structures alone"
 # ADMM takes more and cheaper steps than an active set does.
 ITERATIONS_PER_CALL = 10
-# How many of the best members of the first structure are looked through for one of the whole set.
+# Numbers of best members of the first structure among which a member of the whole set is searched.
 TRIED = (1, 16, 128, 1024)
 
 
 class FactorGraph(Structure):
-    """The members that all of several structures of the same parts have in common, and that satisfy
-    all constraints.
-
-    structures: each with a ``map``. Annotations are those of the first.
-    constraints: see :mod:`spacy_latent.structures.constraints`.
+    """Members that several structures of the same parts have in common, under constraints.
 
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020), over the intersection of the hulls of
-    all of these: its mean need not be an average of members, so it has no atoms. To find the best
+    all of these. Its mean need not be an average of members, so it has no atoms. To find the best
     member is NP-hard in general. ``map``, meant for annotation, takes the first member of the set
-    among the 1,024 best of the first structure, which is exact, or says that it is not among them.
-    Estimators that need ``map`` are refused; sums are not tractable.
+    among the 1,024 best of the first structure. This is exact; if no member is among them, an error
+    says so. Estimators that need ``map`` are refused. Sums are not tractable.
+
+    Args:
+        structures: each with a ``map``. Annotations are those of the first.
+        constraints: see :mod:`spacy_latent.structures.constraints`.
     """
 
     has_map: ClassVar[bool] = False
@@ -126,15 +126,17 @@ class FactorGraph(Structure):
         return result
 
     def numbered(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
-        """The parts of an item of this length in scores of this shape: their numbers in C order, −1
-        for what is none."""
+        """Return the parts of an item of this length in scores of this shape.
+
+        They are numbered in C order, with −1 at entries that are no part.
+        """
         mask = self.part_mask(
             torch.empty(1, *shape, device="cpu"), torch.tensor([size], device="cpu")
         )[0].expand(shape)
         return np.where(mask.numpy(), np.arange(mask.numel()).reshape(shape), -1)
 
     def graph(self, size: int | tuple[int, ...], shape: tuple[int, ...]) -> ItemGraph:
-        """Of an item of this length."""
+        """Return the graph of an item of this length."""
         parts = self.numbered(size, shape)
         factors: list[Any] = [
             StructureFactor(structure, parts, size) for structure in self.structures.values()
@@ -142,7 +144,7 @@ class FactorGraph(Structure):
         return ItemGraph(shape, factors + self.logic(parts))
 
     def logic(self, parts: np.ndarray) -> list[LogicFactor]:
-        """What the constraints say of an item with these parts, see :meth:`numbered`."""
+        """Return the logic factors of an item with these parts, see :meth:`numbered`."""
         factors: list[LogicFactor] = []
         for name, constraint in self.constraints.items():
             given = constraint.factors(parts)
@@ -173,9 +175,12 @@ class FactorGraph(Structure):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """LP-SparseMAP; a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
+        """Return the solution of LP-SparseMAP, a
+        :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
-        max_iter: a tenth of the bound on the iterations of ADMM. tolerance: bound on the residual.
+        Args:
+            max_iter: a tenth of the bound on the iterations of ADMM.
+            tolerance: bound on the residual.
         """
         own, given, known = self.at_hand(scores, lengths)
         masked, sizes = own._read(given, known)
@@ -230,7 +235,7 @@ class FactorGraph(Structure):
             some = inside.any(0)
             place = inside.int().argmax(0)
             result[left[some]] = best.z[place[some], some.nonzero().flatten()]
-            # Without a member among fewer than k, there is none.
+            # With fewer than k structures in all, and no member among them, there is no member.
             ended = ~some & ~known.all(0)
             impossible += left[ended].tolist()
             left = left[~some & ~ended]
@@ -249,13 +254,16 @@ class FactorGraph(Structure):
     def _best_of_first(
         self, scores: Tensor, lengths: Tensor, left: Tensor, k: int, impossible: list[int]
     ) -> tuple[TopK | None, Tensor]:
-        """The k best of the first structure, of those of the items ``left`` that have any, and
-        these; the others are added to ``impossible``."""
+        """Return the k best of the first structure for the items ``left`` that have any, and these
+        items.
+
+        The other items are added to ``impossible``.
+        """
         while len(left):
             try:
                 return self.first.top_k(scores[left], lengths[left.to(lengths.device)], k), left
             except InfeasibleError as error:
-                # A structure of one's own may name one after the other.
+                # A user's structure may name one item after the other.
                 if not error.items:
                     raise
                 impossible += left[error.items].tolist()
@@ -285,17 +293,21 @@ class FactorGraph(Structure):
         return self.first.encode(gold, length)
 
 
-# A config is filled in before its blocks are made, and blocks in a dict are then still dicts.
+# Arguments are Any: a config is filled in before its blocks are made, and blocks in a dict are then
+# still dicts.
 def build_factor_graph_v1(
     structures: dict[str, Any], constraints: dict[str, Any] | None = None
 ) -> FactorGraph:
-    """The members that several structures of the same parts have in common, under constraints.
-    Trains with SparseMAP alone, by LP-SparseMAP, which takes far longer than SparseMAP of one of
-    them; annotations take the best member.
+    """Build the set of members that several structures have in common, under constraints.
 
-    structures: by names of one's own, each with a best member and scores that are added up. What is
-    stored is as the first has it. constraints: by names of one's own, such as
-    ``spacy-latent.LineBudget.v1``; null for none.
+    The structures have the same parts. The set trains with SparseMAP alone, by LP-SparseMAP, which
+    is much slower than SparseMAP of one of them. Annotations take the best member.
+
+    Args:
+        structures: by names of your own, each with a best member and scores that are added up.
+            Annotations are stored in the format of the first.
+        constraints: by names of your own, such as ``spacy-latent.LineBudget.v1``; null for no
+            constraints.
     """
     return FactorGraph(structures, constraints)
 

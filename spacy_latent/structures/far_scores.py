@@ -1,10 +1,10 @@
-"""Sums where some scores are so large that no total keeps a digit of the others beside them.
+"""Precise sums if some scores are so large that adding others to them loses all digits.
 
-Masks are often −1e30 in place of −inf. Where every structure of an item has to use what is masked,
-as where a mask leaves too few words, or no arc from the root, all totals lie near −1e30, and what
-structures differ in is lost in them. What is masked then counts first, and all else after it: so it
-is at any number far enough below. :func:`brought_near` gives such scores, and :func:`near_scores`
-those of a structure.
+Masks are often −1e30 in place of −inf. Sometimes every structure of an item has to use masked
+parts, for example if a mask leaves too few words, or no arc from the root. All scores of structures
+are then near −1e30, and their differences are lost. Masked parts then decide first, and all others
+after them. This holds at any mask value that is low enough. :func:`brought_near` returns scores
+with such a value, and :func:`near_scores` those of a structure.
 """
 
 from __future__ import annotations
@@ -21,27 +21,34 @@ from spacy_latent.errors import InvalidScores, too_large_message
 from spacy_latent.kernels.tracing import is_transformed
 from spacy_latent.kernels.transfers import fetch
 
-# Of scores whose total is this for each part, seven digits after the point are left at most.
+# A total of this size for each part leaves at most seven digits after the point.
 LARGE = 1e9
-# In sums of scores below this at least seven digits after the point are right.
+# Sums of scores below this have at least seven correct digits after the point.
 FAR = 1e6
-# exp of −this is nothing.
+# exp of the negative of this is 0 in float64.
 NOTHING = 800.0
 # Beyond this, sums of scores overflow.
 LARGEST = 1e300
-# How often one mask may have been added to another.
+# Bound on the number of masks that may have been added to one score.
 MOST_MASKS = 64
-# Of a sum, as a share of what it is of: what is below comes from rounding.
+# Share of the summed sizes below which a sum is only rounding.
 ROUNDING = 1e-12
-# What is further from 0 and 1 is no sure probability.
+# A probability that differs by more from 0 and 1 is not sure.
 UNSURE = 1e-6
 
 
 class Near(NamedTuple):
-    """scores: float64, whose sums keep their digits. removed: what the scores given have more than
-    these. beyond: the part of it that structures of an item may differ in. unsure: the items, bool
-    ``(B,)``, for which there are no such scores, which stay as they are, but for what all
-    structures have in common. None of the last three has a gradient."""
+    """Scores of the same distribution whose sums are precise.
+
+    The last three attributes have no gradient.
+
+    Attributes:
+        scores: float64, with precise sums.
+        removed: the given scores less these.
+        beyond: the part of ``removed`` in which structures of an item may differ.
+        unsure: bool ``(B,)``, the items for which there are no such scores. Their scores stay
+            unchanged, except for an offset that all structures have in common.
+    """
 
     scores: Tensor
     removed: Tensor
@@ -53,7 +60,7 @@ S = TypeVar("S", bound="Scored")
 
 
 class Scored(Protocol):
-    """What is asked of a structure, see :class:`spacy_latent.structures.base.Structure`."""
+    """Methods that a structure must have, see :class:`spacy_latent.structures.base.Structure`."""
 
     @property
     def name(self) -> str: ...
@@ -71,10 +78,15 @@ class Scored(Protocol):
 
 @dataclass(frozen=True)
 class NearScores(Generic[S]):
-    """What :func:`near_scores` gives. structure, scores: those of the same distribution, to be
-    asked for it. given: all that its totals are sums of. removed, beyond: see :class:`Near`.
-    lost: ``(B,)``, what sums of items that no scores bring near have lost: differences of their
-    totals are right, or less than this and 0. 0 for the others."""
+    """Result of :func:`near_scores`.
+
+    Attributes:
+        structure, scores: a structure and scores of the same distribution.
+        given: all values that scores of structures are sums of.
+        removed, beyond: see :class:`Near`.
+        lost: ``(B,)``, bound on the rounding of sums of items without precise scores. Differences
+            of their sums are right, or smaller than this and set to 0. It is 0 for the other items.
+    """
 
     structure: S
     scores: Tensor
@@ -84,16 +96,25 @@ class NearScores(Generic[S]):
     lost: Tensor
 
     def known(self, difference: Tensor) -> Tensor:
-        """A difference of totals ``(..., B)`` of :attr:`given`, without what is only rounding."""
+        """Return a difference of sums ``(..., B)`` of :attr:`given`, with mere rounding set to
+        0."""
         return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
-        """What log-partitions lack, ``(B,)``, of which all likely structures have as much."""
+        """Return the amount ``(B,)`` that log-partitions lack; it is the same for all likely
+        structures."""
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
-        """What totals of structures, or their mean, of these ``uses`` ``(..., B, ...)``, have less
-        than they have of near scores, beside the likely ones; ``(..., B)``."""
+        """Return the amount by which sums are lower than sums of near scores, relative to likely
+        ones.
+
+        Args:
+            uses: ``(..., B, ...)``, uses of :attr:`given` by structures, or their mean.
+
+        Returns:
+            ``(..., B)``.
+        """
         axes = tuple(range(-self.given.dim() + 1, 0))
         likely = self._likely(lengths)
         more = (uses - likely) * self.beyond
@@ -105,8 +126,14 @@ class NearScores(Generic[S]):
 
 
 def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] | None:
-    """Scores of the same distribution over structures whose sums keep their digits; None where
-    these do. Where there are none, and what is likely cannot be told, it raises InvalidScores."""
+    """Return scores of the same distribution over structures whose sums are precise.
+
+    Returns:
+        The scores, or None if the given ones already have precise sums.
+
+    Raises:
+        InvalidScores: there are no such scores, and the likely structures cannot be determined.
+    """
     given, parts = structure._given(scores), structure._given_parts(scores, lengths)
     most = 2 * sum(given.shape[1:])
     found = brought_near(
@@ -122,9 +149,11 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
 
 
 def looks_far(scores: Tensor) -> bool:
-    """Whether there may be finite scores beyond FAR. Not known, and False, where torch only traces
-    what is done, and inside of the transforms of torch.func: operators refuse then what loses
-    digits, see kernels.operators."""
+    """Return whether there may be finite scores beyond FAR.
+
+    The result is False, although it is unknown, while torch only traces the code, and inside of the
+    transforms of torch.func. Operators then refuse scores that lose digits, see kernels.operators.
+    """
     if torch.compiler.is_compiling() or is_transformed() or not scores.numel():
         return False
     from spacy_latent.kernels.far import holds_beyond
@@ -132,7 +161,7 @@ def looks_far(scores: Tensor) -> bool:
     try:
         values = fetch(scores).numpy().reshape(-1)
     except RuntimeError:
-        # As tensors have that are only shapes.
+        # Tensors without values, such as those on the meta device, raise this.
         return False
     return bool(holds_beyond(values, values.dtype.type(FAR)))
 
@@ -140,11 +169,14 @@ def looks_far(scores: Tensor) -> bool:
 def brought_near(
     scores: Tensor, parts: Tensor, level: Callable[[Tensor], Tensor], most: int
 ) -> Near | None:
-    """Scores ``(B, ...)`` with the same distribution; None where none is far. Their gradient is
-    that of the scores.
+    """Return scores ``(B, ...)`` with the same distribution, or None if no score is beyond FAR.
 
-    parts: which of them count, bool. level: takes from scores what all structures of an item have
-        in common. most: bound on how many of them a structure uses.
+    Their gradient is the gradient of the scores.
+
+    Args:
+        parts: bool, the scores that count.
+        level: subtracts from scores an offset that all structures of an item have in common.
+        most: bound on the number of scores that a structure uses.
     """
     exact = scores.double()
     known, axes = exact.detach(), tuple(range(1, scores.dim()))
@@ -155,7 +187,7 @@ def brought_near(
         return None
     inside = inside & far
     levelled = level(known)
-    # What is less than that would be lost beside a mask, and need not be taken off.
+    # A smaller offset would be lost in the sum with a mask, and need not be subtracted.
     common = torch.where(inside & ((known - levelled).abs() > FAR), levelled, known)
     size = common.abs()
     masked = inside & (size > FAR)
@@ -163,11 +195,11 @@ def brought_near(
     step = torch.where(step.isfinite(), step, 1.0)
     times = torch.where(masked, (size / step).round(), 0.0)
     rest = torch.where(masked, size - times * step, common)
-    # Of a mask twice or more: its sum was rounded.
+    # A mask that was added twice or more has a rounded sum.
     rounded = masked & (rest.abs() > FAR) & (rest.abs() <= 4 * torch.finfo(size.dtype).eps * size)
     rest = torch.where(rounded, 0.0, rest)
     spread = _largest(rest, inside, axes)
-    # By so much the totals of structures may differ, and there are as many of them, without masks.
+    # Bound on the differences of structures without masks, and on the log of their number.
     others = most * (2 * spread + math.log(max(scores[:1].numel(), 2)))
     place = NOTHING + others
     told = (spread <= FAR) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
@@ -180,19 +212,22 @@ def brought_near(
 
 
 def _without_rounding(total: Tensor, of: Tensor) -> Tensor:
-    """The total, 0 where it is as nothing beside what it is ``of``, the sum of sizes."""
+    """Return the total, or 0 if it is negligible relative to ``of``, the sum of sizes."""
     return torch.where(total.detach().abs() <= ROUNDING * of.detach(), 0.0, total)
 
 
 def _are_sure(probabilities: Tensor) -> Tensor:
-    """Which items ``(B, ...)`` have nothing but 0 and 1 for probabilities, ``(B,)``."""
+    """Return a mask ``(B,)`` of the items ``(B, ...)`` whose probabilities are all 0 or 1."""
     near_whole = (probabilities < UNSURE) | ((probabilities - 1.0).abs() < UNSURE)
     return near_whole.flatten(1).all(1)
 
 
 def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> Tensor:
-    """What differences of totals have lost, ``(B,)``, 0 where they have all digits that count.
-    Refuses items in whose totals what tells their structures apart may be lost."""
+    """Return a bound ``(B,)`` on the rounding of differences of sums, 0 if all digits that count
+    are kept.
+
+    Items whose structures may not be told apart because of it are refused.
+    """
     with torch.no_grad():
         given = structure._given(scores)
         sizes = torch.where(given.isfinite(), given.abs(), 0.0)
@@ -201,13 +236,14 @@ def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, mo
             uses = structure._expected_uses(scores, lengths)
             size = (uses.flatten(1) * sizes).sum(1)
         except InvalidScores:
-            # Marginals cannot be told, but where one structure is far above others, samples.
+            # Marginals cannot be computed, but samples can, if one structure is much better than
+            # others.
             size = most * sizes.amax(1)
         unsure = unsure & ~(size <= LARGE * most)
         lost = torch.where(unsure, ROUNDING * size, 0.0)
         if not bool(unsure.any()):
             return lost
-        # So divided, what rounding could change is no longer told apart.
+        # After this division, differences that rounding could change are too small to matter.
         divisor = torch.where(unsure, lost, 1.0)
         cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
         own, divided = structure._with_given(cooled, scores)

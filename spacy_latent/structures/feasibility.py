@@ -1,4 +1,4 @@
-"""Which items of a batch have any structure."""
+"""Items of a batch without any structure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from spacy_latent.errors import InfeasibleError
 def infeasible_items(
     find_best: Callable[[Tensor, Tensor], object], scores: Tensor, lengths: Tensor
 ) -> list[int]:
-    """The items without one, by their places in the batch.
+    """Return the places in the batch of items without any structure.
 
-    find_best: what a structure finds best ones by, such as its ``map``, or the cheapest that it
-        has. It raises InfeasibleError where there are such items.
+    Args:
+        find_best: function that finds best structures, such as the ``map`` of a structure, or a
+            cheaper one. It raises InfeasibleError if there are such items.
     """
     try:
         find_best(scores, lengths)

@@ -4,17 +4,18 @@ All are Fenchel-Young losses (Blondel et al. 2020, definition 2),
 
     L_Ω(s; z) = max_μ (μ·s − Ω(μ)) − (z·s − Ω(z)),
 
-the maximum over the convex hull of the structures, with the gradient argmax − z:
+with the maximum over the convex hull of the structures. The gradient is argmax − z.
 
-- "crf": Ω the negative entropy; the negative log-likelihood, gradient marginals − z.
+- "crf": Ω is the negative entropy. The loss is the negative log-likelihood, with the gradient
+  marginals − z.
 - "sparsemap": Ω = ½‖μ‖² (Niculae et al. 2018a, section 4). It is 0 as soon as z·s is better than
   y·s by ½‖z − y‖² for every other y.
-- "perceptron": Ω = 0 (Collins 2002); with a margin the structured hinge loss (Taskar et al. 2003),
-  whose maximum has the cost of errors added.
+- "perceptron": Ω = 0 (Collins 2002). With a margin it is the structured hinge loss (Taskar et al.
+  2003), whose maximum has the cost of errors added.
 - "perturbed": max_μ (μ·s − Ω(μ)) is E[max_y y·(s + ε)], the maximum under noise (Berthet et al.
-  2020, section 4), here its mean over draws that are given, with the gradient mean of MAP(s + ε)
-  less z. Ω(z), which has no closed form and does not depend on s, is left out: the value is not 0
-  at its least. It needs a best structure and nothing else.
+  2020, section 4). Here it is the mean over given draws, with the gradient mean of MAP(s + ε) less
+  z. Ω(z) has no closed form and does not depend on s. It is left out, so the smallest value is not
+  0. It needs a best structure and nothing else.
 
 Smoothed dynamic programs have a loss of their own, in :mod:`spacy_latent.structures.smoothed`.
 """
@@ -34,7 +35,11 @@ LOSSES = ("crf", "sparsemap", "perceptron", "perturbed")
 
 
 def check_loss(structure: Structure, loss: str) -> None:
-    """Raise IncompatiblePair if the loss cannot be had for scores of ``structure``."""
+    """Check that the loss is available for scores of ``structure``.
+
+    Raises:
+        IncompatiblePair: it is not.
+    """
     able = [name for name in LOSSES if _is_able(structure, name)]
     if loss not in able:
         needed = {"crf": "log_prob", "sparsemap": "sparsemap"}.get(loss, "map")
@@ -50,7 +55,11 @@ def check_loss(structure: Structure, loss: str) -> None:
 def check_loss_settings(
     name: str, loss: str, margin: float, noise: float = 1.0, num_samples: int = 1
 ) -> None:
-    """Refuse settings that cannot be. name: whose they are."""
+    """Refuse invalid settings.
+
+    Args:
+        name: owner of the settings, for errors.
+    """
     if loss not in LOSSES:
         raise LatentError(f"{name}: the loss is {loss!r}; expected one of {', '.join(LOSSES)}.")
     if not 0 <= margin < math.inf:
@@ -82,13 +91,18 @@ def structured_loss(
     margin: float = 0.0,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """The loss of each item, ``(B,)``, differentiable in ``scores``: "crf" twice, the others once.
-    Never negative, but for rounding. Computed in float64: a small difference of large numbers.
+    """Return the loss of each item, ``(B,)``, differentiable in ``scores``: "crf" twice, others
+    once.
 
-    scores: ``(B, *parts)``. gold: ``(B, *parts)``, 0/1, members of the structure.
-    margin: for "perceptron", how much better than another structure the gold one has to be, for
-        each of the other's parts that is wrong.
-    noise: for "perturbed", ``(K, B, *parts)``, K at least 1: what is added to the scores.
+    It is never negative, up to rounding. It is computed in float64, as a small difference of large
+    numbers.
+
+    Args:
+        scores: ``(B, *parts)``.
+        gold: ``(B, *parts)``, 0/1, members of the structure.
+        margin: for "perceptron", how much better than another structure the gold one has to be, for
+            each of the other's parts that is wrong.
+        noise: for "perturbed", ``(K, B, *parts)``, K at least 1, added to the scores.
     """
     if loss == "crf":
         return -structure.log_prob(gold, scores, lengths)
@@ -106,7 +120,8 @@ def structured_loss(
             raise LatentError(
                 "structured_loss: the loss 'perturbed' needs noise (K, B, *parts) with K >= 1."
             )
-        # Of gold under the same noise, whose mean is that of gold: never negative, less variance.
+        # The gold score has the same noise, which is 0 on average. So the loss is never negative,
+        # with less variance.
         gains = [
             _maximum(structure, noisy, lengths) - exact_potential(structure, gold, noisy, lengths)
             for noisy in exact + noise
@@ -119,12 +134,13 @@ def structured_loss(
 
 
 def _maximum(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
-    """What the best structure of each item scores, ``(B,)``; its gradient is that structure."""
+    """Return the score of the best structure of each item, ``(B,)``; its gradient is that
+    structure."""
     best = structure.map(scores.detach(), lengths)
     return exact_potential(structure, best, scores, lengths)
 
 
 def _dot(z: Tensor, scores: Tensor) -> Tensor:
-    """z·s of each item, where parts that are not in z count as 0, whatever their score."""
+    """Return z·s of each item; parts that are not in z count as 0, whatever their score."""
     taken = torch.where(z != 0, scores, scores.new_zeros(()))
     return (z * taken).flatten(1).sum(1)

@@ -1,4 +1,4 @@
-"""A head for each token, chosen without regard to the others: what trees are compared with."""
+"""Independent choices of a head for each token, a baseline for trees."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from spacy_latent.structures.row_choices import RowChoices
 
 
 class IndependentHeads(RowChoices, DependencyTree):
-    """Graphs in which each token has one head, another token or the root. They may have cycles, and
-    any number of tokens may hang on the root, also none; so they are not always trees. For the
-    arguments and shapes see :class:`DependencyTree`.
+    """Graphs in which each token has one head, another token or the root.
 
-    Sums are a softmax for each token (as in Dozat and Manning 2017), the best graph an argmax,
-    SparseMAP a sparsemax: attention. A latent tree that is no better than this owes nothing to
-    being a tree.
+    They may have cycles, and any number of tokens may be attached to the root, also 0. So they are
+    not always trees. For the arguments and shapes see :class:`DependencyTree`.
+
+    Sums are a softmax for each token (as in Dozat and Manning 2017), the best graph is an argmax,
+    and SparseMAP a sparsemax: attention. If a latent tree is no better than this, it gains nothing
+    from being a tree.
     """
 
     acyclic = False
@@ -44,8 +45,11 @@ class IndependentHeads(RowChoices, DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Exact; the last two arguments have no effect. The graphs are those that the columns of
-        the mean give to a common uniform number (systematic sampling, Madow 1949)."""
+        """Return the exact solution; the last two arguments have no effect.
+
+        The graphs are those that the columns of the mean assign to a common uniform number
+        (systematic sampling, Madow 1949).
+        """
         from spacy_latent.kernels.simplex import sparsemax
 
         check_options(self, max_iter, tolerance)
@@ -54,8 +58,10 @@ class IndependentHeads(RowChoices, DependencyTree):
         return self._solution(sparsemax(rows.double(), sizes, self.name), prepared, scores.dtype)
 
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the heads of each node ``(B·(N+1), N+1)``, and how many there are to choose
-        from, 0 for the root and padding; checked."""
+        """Return the checked scores of the heads of each node, and the number of choices.
+
+        Scores are ``(B·(N+1), N+1)``. The number is 0 for the root and padding.
+        """
         sizes = lengths.to(scores.device)
         node = torch.arange(scores.shape[1], device=scores.device)[None]
         modifier = (node > 0) & (node <= sizes[:, None])
@@ -66,5 +72,5 @@ class IndependentHeads(RowChoices, DependencyTree):
         return masked.transpose(1, 2).flatten(0, 1), choices.flatten()
 
     def _parts(self, rows: Tensor, scores: Tensor) -> Tensor:
-        """``(..., B·(N+1), N+1)`` as ``(..., B, N+1, N+1)``, [head, modifier]."""
+        """Reshape ``(..., B·(N+1), N+1)`` to ``(..., B, N+1, N+1)``, [head, modifier]."""
         return rows.view(*rows.shape[:-2], *scores.shape).transpose(-1, -2).contiguous()

@@ -1,4 +1,4 @@
-"""What sets of items share: shapes, and the sparse decomposition of a mean of subsets."""
+"""Sets of items: shapes, and the sparse decomposition of a mean of subsets."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from torch import Tensor
 from spacy_latent.kernels.transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 
-# By how much a sum of the shares of some items may miss the whole number that it should be. Means
-# are given in float64 for its sake: what float32 rounds off 5,000 of them is far more.
+# Largest error of a sum of shares that should be whole. Means are given in float64 for this reason:
+# float32 has much larger rounding errors for 5,000 of them.
 ROUNDING = 1e-9
-# Weights of subsets that are no larger are rounding.
+# Weights of subsets up to this are only rounding.
 LEAST = 1e-12
 
 
 class ItemSet(Structure):
-    """Subsets of n items. Scores ``(B, N)``, lengths ``(B,)``, each at most N."""
+    """Subsets of n items.
+
+    Scores are ``(B, N)``, lengths ``(B,)``, each at most N.
+    """
 
     part_axes: ClassVar[int] = 1
     parts: ClassVar[str] = "items"
@@ -27,7 +30,7 @@ class ItemSet(Structure):
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """The chosen items, ``(k,)`` int32, in their order."""
+        """Return the chosen items, ``(k,)`` int32, in their order."""
         return np.flatnonzero(z[:length] > 0.5).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
@@ -37,39 +40,41 @@ class ItemSet(Structure):
 
 
 def decompose(mean: Tensor) -> SparseSolution:
-    """Subsets whose weighted sum is ``mean`` ``(B, N)``, float64, each of as many items as the sum
-    of the mean, rounded down or up; at most N + 1 of them.
+    """Return at most N + 1 subsets whose weighted sum is ``mean`` ``(B, N)``, float64.
 
-    Systematic sampling (Madow 1949): item i takes the stretch of length mean[i] of a line; for an
-    offset u in [0, 1), those items are chosen whose stretch holds one of u, u + 1, u + 2, ... The
-    choice changes only where u passes the end of a stretch: the weights are the distances between
-    these. They are differentiable: those of the subsets that have a weight, whose average moves
-    with the mean as far as it can without others.
+    The size of each subset is the sum of the mean, rounded down or up.
+
+    The method is systematic sampling (Madow 1949). Item i takes the interval of length mean[i] of a
+    line. For an offset u in [0, 1), the chosen items are those whose interval holds one of u, u +
+    1, u + 2, ... The choice changes only when u passes the end of an interval, and the weights are
+    the distances between these points. The weights are differentiable, for the subsets that have a
+    weight. Their average moves with the mean as far as it can without other subsets.
     """
     batch = len(mean)
     with torch.no_grad():
         ends = mean.cumsum(1)
-        # Where a sum should be whole, rounding must not open a sliver at either side of it: its
-        # subset would be one too large or too small.
+        # If a sum should be whole, rounding must not leave a tiny interval on either side of it:
+        # its subset would be one too large or too small.
         ends = torch.where((ends - ends.round()).abs() < ROUNDING, ends.round(), ends)
         nothing = ends.new_zeros(batch, 1)
         knots = torch.cat([nothing, ends - ends.floor(), nothing + 1.0], 1)
         knots, place = knots.sort(1)
         weights = knots[:, 1:] - knots[:, :-1]
         order = weights.argsort(dim=1, descending=True, stable=True)
-        # Most of the knots of a sparse mean are the same.
+        # Most of the knots of a sparse mean coincide.
         count = max(int((weights > LEAST).sum(1).max()), 1) if weights.numel() else 1
         order = order[:, :count]
         offsets = ((knots[:, 1:] + knots[:, :-1]) / 2).gather(1, order)
         begins = torch.cat([nothing, ends[:, :-1]], 1)[:, : ends.shape[1]]
-        # Numbers of the form u + whole, below a point: how many a stretch holds.
+        # Numbers of the form u + integer below a point. Their difference is the number in an
+        # interval.
         below = (ends[:, None] - offsets[:, :, None]).ceil()
         above = (begins[:, None] - offsets[:, :, None]).ceil()
         atoms = (below - above).clamp(0, 1)
         picked = weights.gather(1, order)
         picked = torch.where(picked > LEAST, picked, 0.0)
         chosen = torch.where(picked[:, :, None] > 0, atoms, 0.0).transpose(0, 1)
-        # Which knots coincide; an offset of 1 is one of 0.
+        # Number of the point of each knot; an offset of 1 is the same as 0.
         point = torch.nn.functional.pad((weights > LEAST).long(), (1, 0)).cumsum(1)
         point = torch.where(point == point[:, -1:], 0, point)
         points = torch.zeros_like(point).scatter(1, place, point)[:, :-1]
@@ -84,12 +89,15 @@ def decompose(mean: Tensor) -> SparseSolution:
 
 
 class _Weights(torch.autograd.Function):
-    """Distances between points of a circle, that of each item from where its stretch begins to
-    where it ends. Where more ends coincide than ties of the mean keep together, least squares tell
-    how points move with the mean.
+    """Distances between points of a circle, from the start to the end of each item's interval.
 
-    points: ``(B, N + 1)``, numbers of the points where the first stretch begins and where all end.
-    left, right: ``(B, K)``, between which points the weights ``(B, K)`` are.
+    If more ends coincide than ties of the mean explain, least squares determine how points move
+    with the mean.
+
+    Attributes:
+        points: ``(B, N + 1)``, numbers of the points where the first interval begins and where all
+            end.
+        left, right: ``(B, K)``, the points between which the weights ``(B, K)`` are.
     """
 
     @staticmethod
@@ -114,7 +122,7 @@ class _Weights(torch.autograd.Function):
         known = nothing.scatter(1, points, 1.0)
         at = torch.nn.functional.one_hot(points, count).to(given)
         stretches = at[:, 1:] - at[:, :-1]
-        # Only distances between points count: what all have in common is set to 0.
+        # Only distances between points count: a common offset is set to 0.
         normal = stretches.mT @ stretches + known[:, :, None] * known[:, None]
         normal = normal + torch.diag_embed(1.0 - known)
         moved = torch.linalg.solve(normal, of_points)

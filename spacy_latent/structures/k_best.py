@@ -13,16 +13,15 @@ from spacy_latent.errors import InfeasibleError, InvalidScores, check_whole
 from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import TopK
 
-# Scores of at most this many parts are copied for one call of the oracle.
+# Largest number of scores that are copied for one call of the oracle.
 CALL_PARTS = 1 << 23
-# A score so many times above all smaller ones together gets a bonus of its own.
+# A score that exceeds the sum of all smaller ones by this factor gets a bonus of its own.
 FAR = 1e3
 
 
 @dataclass(order=True)
 class _Candidate:
-    """The best structure of a subset of the structures: those that hold all of ``forced`` and
-    none of ``forbidden``."""
+    """Best structure among those that hold all of ``forced`` and no part of ``forbidden``."""
 
     cost: float
     order: int
@@ -32,12 +31,12 @@ class _Candidate:
 
 
 def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-    """The ``k`` best structures of each item, exact up to rounding in float64.
+    """Return the ``k`` best structures of each item, exact up to rounding in float64.
 
-    What is left of a subset of structures without its best one splits into subsets that agree with
-    it up to some part and differ there; the oracle finds the best of each, all of an item and all
-    items in one batch. A part is forbidden by −inf. It is forced by forbidding its rivals, where
-    ``structure.exclusive_axes`` names them, else by a bonus, see :func:`_bonuses`.
+    A subset of structures without its best one is split into subsets. Each agrees with the best one
+    up to some part and differs there. The oracle finds the best of each, for all subsets of an item
+    and all items in one batch. A part is forbidden by −inf. It is forced by forbidding its rivals
+    if ``structure.exclusive_axes`` names them, else by a bonus, see :func:`_bonuses`.
     """
     check_whole(f"{structure.name}.top_k", error=InvalidScores, k=k)
     batch, shape = scores.shape[0], scores.shape[1:]
@@ -79,7 +78,7 @@ def _split(
         subsets.append((tuple(kept), (*absent, part)))
         kept.append(part)
     if not (structure.exclusive_axes or structure.incomparable):
-        # Another structure may hold all of these parts and more.
+        # Another structure may be a proper superset.
         chosen = set(best.parts.tolist())
         for part in np.flatnonzero(scores > -np.inf).tolist():
             if part not in chosen and part not in forbidden:
@@ -89,24 +88,25 @@ def _split(
 
 
 def _bonuses(scores: np.ndarray) -> np.ndarray:
-    """Bonuses that force a part of an item with these scores ``(P,)``, the smallest first.
+    """Return bonuses that force a part of an item with scores ``(P,)``, the smallest first.
 
-    Whatever the bonus, a best structure that holds all forced parts is the best of those that do:
-    it is the same for all of these. Above the sum of all scores, it fails only where there is none;
-    but beside -1e30, the mask of many models, such a bonus leaves nothing of what other scores
-    differ by. So one is tried first that is above all scores but those far above the rest together.
+    If the best structure under a bonus holds all forced parts, it is the best among all structures
+    that hold them, whatever the bonus. A bonus above the sum of all scores fails only if there is
+    no such structure. But if a score is -1e30, the mask of many models, such a bonus absorbs the
+    differences between the other scores. So a smaller bonus is tried first. It exceeds the sum of
+    all scores except those of much larger size.
     """
     sizes = np.sort(np.abs(scores[np.isfinite(scores)]))
     with np.errstate(over="ignore"):
         sums = 1.0 + np.concatenate([[0.0], np.cumsum(sizes)])
     far = 1 + np.flatnonzero(sizes[1:] > FAR * sums[1:-1])
     bonuses = 2.0 * sums[[*far, len(sizes)]]
-    # Scores near the largest number there is: what is above all of them must still be a number.
+    # For scores near the largest number in float64, the bonus must still be a number.
     return np.minimum(bonuses, np.finfo(np.float64).max / (4 + 2 * len(scores)))
 
 
 class _Solver:
-    """Batched calls of the oracle on scores where parts are forced and forbidden."""
+    """Batched calls of the oracle on scores with forced and forbidden parts."""
 
     def __init__(
         self, structure: Oracle, masked: Tensor, flat: np.ndarray, lengths: Tensor
@@ -162,7 +162,7 @@ class _Solver:
     def _changed(
         self, b: int, forced: tuple[int, ...], forbidden: tuple[int, ...], level: int
     ) -> np.ndarray:
-        """The scores of item b for the oracle, with the bonus of this level."""
+        """Return the scores of item b for the oracle, with the bonus of this level."""
         shape, exclusive = tuple(self.masked.shape[1:]), self.structure.exclusive_axes
         row = self.flat[b].copy()
         row[list(forbidden)] = -np.inf

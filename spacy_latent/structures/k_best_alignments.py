@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-# Of the two states of matching, "rows" may still pass rows of the first text, as in
-# :mod:`spacy_latent.kernels.monotone_alignment`: so no alignment is met twice. Paths have the
-# first alone.
+# States of matching. In "rows", rows of the first text may still be skipped, as in
+# :mod:`spacy_latent.kernels.monotone_alignment`. So no alignment is found twice. Paths have this
+# state alone.
 ROWS, COLUMNS = 0, 1
-# For each state what leads to a point of the grid: the state before, the rows and the columns that
-# are passed, and whether this takes the cell between.
+# For each state, the moves that lead to a point of the grid: the state before, the numbers of rows
+# and columns that are passed, and whether the move takes the cell between.
 Moves = tuple[tuple[tuple[int, int, int, bool], ...], ...]
 WARPING: Moves = (((ROWS, 1, 0, True), (ROWS, 0, 1, True), (ROWS, 1, 1, True)),)
 MATCHING: Moves = (
@@ -21,10 +21,13 @@ MATCHING: Moves = (
 def k_best_alignments(
     scores: np.ndarray, k: int, moves: Moves
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """The cells ``(C, 2)`` of the at most k best alignments, the best first, and their scores.
+    """Return the cells ``(C, 2)`` of the at most k best alignments, best first, and their scores.
 
-    scores: ``(n, m)`` float64, −inf where no cell may be. O(n·m·k log k), a diagonal of the grid at
-    a time: of n or m = 0 there is the empty alignment.
+    It takes O(n·m·k log k), a diagonal of the grid at a time. If n or m is 0, there is the empty
+    alignment.
+
+    Args:
+        scores: ``(n, m)`` float64, −inf at forbidden cells.
     """
     rows, columns = scores.shape
     if not scores.size:
@@ -34,7 +37,7 @@ def k_best_alignments(
     start = nowhere.copy()
     start[0, 0] = 0.0
     row = np.arange(rows + 1)
-    # Of each diagonal, by state: values (rows + 1, k), and from which candidate each came.
+    # For each diagonal, by state: values (rows + 1, k), and the candidate from which each came.
     reached = [[start, *(nowhere for _ in states[1:])]]
     came: list[list[np.ndarray]] = [[np.zeros((rows + 1, k), dtype="int32") for _ in states]]
     for diagonal in range(1, rows + columns + 1):
@@ -69,7 +72,7 @@ def k_best_alignments(
 def _cells(
     came: list[list[np.ndarray]], row: int, column: int, state: int, slot: int, k: int, moves: Moves
 ) -> np.ndarray:
-    """The cells on the way back from a point, in a state, as the slot-th best there."""
+    """Return the cells on the way back from a point, in a state, as the slot-th best there."""
     cells = []
     while row or column:
         source, slot = divmod(int(came[row + column][state][row, slot]), k)

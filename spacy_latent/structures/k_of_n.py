@@ -1,4 +1,4 @@
-"""k of n items, or at most k: rationales, budgets."""
+"""Subsets of k of n items, or at most k: rationales, budgets."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from spacy_latent.structures.items import ItemSet, decompose
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
 
 FAMILY = "spacy_latent.kernels.subsets:FAMILY"
-# Of items this far apart, the lower has a probability of 0 in float64 beside the other.
+# If scores differ by this, the lower item has the probability 0 in float64.
 FAR = 800.0
 
 
 class KOfN(ItemSet, CompiledStructure):
-    """Subsets of k items. Scores ``(B, N)``; lengths ``(B,)``. Where fewer than k items are there,
-    k is their number.
+    """Subsets of k items.
 
-    k: how many.
-    exactly: just k; else any number up to k, of which MAP takes those with scores above 0.
+    Scores are ``(B, N)``, lengths ``(B,)``. If there are fewer than k items, k is their number.
 
-    Sums are elementary symmetric polynomials, O(n·k) on logarithms; SparseMAP is the projection on
+    Sums are elementary symmetric polynomials, O(n·k) on logarithms. SparseMAP is the projection on
     the capped simplex, O(n log n), with subsets from systematic sampling as its support.
+
+    Args:
+        k: how many.
+        exactly: exactly k; else any number up to k, of which MAP takes those with scores above 0.
     """
 
     family: ClassVar[str] = FAMILY
@@ -50,7 +52,8 @@ class KOfN(ItemSet, CompiledStructure):
         if not isinstance(other, KOfN):
             return super().covers(other)
         if self.exactly:
-            # Of a text of fewer words than either k, both choose all.
+            # For a text of fewer words than either k, both choose all. The sets differ for other
+            # texts.
             return other.exactly and self.k == other.k
         return self.k >= other.k
 
@@ -73,12 +76,15 @@ class KOfN(ItemSet, CompiledStructure):
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Traces:
-        """The k highest of noisy scores in their order: one item after another, each from the
-        softmax of those that are left (Plackett 1975)."""
+        """Choose the k highest of noisy scores in their order.
+
+        This draws one item after another, each from the softmax of those that are left (Plackett
+        1975).
+        """
         if not self.exactly:
             return super()._sample_trace(scores, lengths, num_samples, generator)
         masked = self._mask(scores, self.part_mask(scores, lengths)).double()
-        # The clocks of the items, over their rates.
+        # Clocks of the items, before division by their rates.
         clocks = torch.empty((num_samples, *masked.shape), dtype=torch.float64, device="cpu")
         clocks.exponential_(**source(generator)).clamp_min_(torch.finfo(torch.float64).tiny)
         z, _, taken, gains, _ = self._in_order(masked, lengths, -clocks.log())
@@ -87,11 +93,12 @@ class KOfN(ItemSet, CompiledStructure):
     def _in_order(
         self, masked: Tensor, lengths: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The k highest of ``masked`` ``(B, N)`` with each ``noise`` ``(K, B, N)``.
+        """Return the k highest of ``masked`` ``(B, N)`` with each ``noise`` ``(K, B, N)``.
 
-        RETURNS: z ``(K, B, N)``; the item of each step ``(K, B, steps)``, and which of them are
-        taken, ``(B, steps)``; the logarithm of the probability of each, and of the rates of all
-        that were left before it, both ``(K, B, steps)``.
+        Returns:
+            z ``(K, B, N)``; the item of each step ``(K, B, steps)``; a mask of the steps that are
+            taken, ``(B, steps)``; the log-probability of each choice, and the log of the summed
+            rates of all items that were left before it, both ``(K, B, steps)``.
         """
         count, room = len(noise), masked.shape[1]
         k = lengths.clamp(max=self.k)
@@ -104,13 +111,13 @@ class KOfN(ItemSet, CompiledStructure):
         own = masked.masked_fill(~allowed, 0.0).expand(count, *masked.shape).gather(2, best)
         z = torch.zeros_like(noise)
         z.scatter_(2, best, taken.to(z).expand_as(best))
-        # What is left before each step: all that has not been taken by then.
+        # Items left before each step: all that have not been taken by then.
         order = torch.full(z.shape, steps, device=masked.device).scatter_(
             2, best, place.expand(best.shape).contiguous()
         )
         left = (order[:, :, None] >= place[:, None]) & allowed[:, None]
         rest = masked[:, None].masked_fill(~left, -torch.inf)
-        # After the last step nothing may be left, whose logarithm has no gradient.
+        # After the last step no item may be left. The logarithm of 0 has no gradient.
         known = torch.where(left.any(3, keepdim=True), rest, 0.0).logsumexp(3)
         return z, best, taken, own - known, known
 
@@ -128,7 +135,8 @@ class KOfN(ItemSet, CompiledStructure):
         log_probs = torch.where(taken, gains, 0.0).sum(1)
 
         def log_clocks() -> Tensor:
-            """Given the order: what is left over waits for all choices, others for their own."""
+            """Draw clocks given the order: items left over wait for all choices, others for
+            their own."""
             times = log_exponential(log_rates.detach()) - log_rates
             elapsed, running = torch.zeros_like(finite), torch.zeros_like(allowed)
             for step, present in enumerate(taken.T):
@@ -154,7 +162,7 @@ class KOfN(ItemSet, CompiledStructure):
             self.raise_infeasible(lacking)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """See :meth:`Structure.entropy`."""
+        """Return the entropy, see :meth:`Structure.entropy`."""
         given, sizes = self._read(scores, lengths)
         return super().entropy(self._bring_near(given, sizes)[0], sizes).to(scores.dtype)
 
@@ -165,12 +173,13 @@ class KOfN(ItemSet, CompiledStructure):
         return less_highest(scores, parts, (0,))
 
     def _bring_near(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the same distribution, in float64 and none further than FAR from the k-th, and
-        what their log-partition lacks, ``(B,)``.
+        """Return scores of the same distribution, and the amount ``(B,)`` that their log-partition
+        lacks.
 
-        Where texts have fewer than k words that a mask of −1e30 leaves, as many of those that it
-        hides are chosen, and sums of such scores have no digits left to tell how many ways there
-        are to choose them.
+        The scores are in float64, and differ from the k-th by at most FAR.
+
+        If a mask of −1e30 leaves fewer than k words of a text, some masked words have to be chosen.
+        Sums of such scores have no digits left for the number of ways to choose them.
         """
         exact = scores.double()
         values = exact.detach()
@@ -179,20 +188,20 @@ class KOfN(ItemSet, CompiledStructure):
         sizes = lengths.to(values.device)
         inside = torch.arange(values.shape[1], device=values.device) < sizes[:, None]
         largest = torch.where(inside, values, 0.0).abs().amax()
-        # None is further than FAR from another then, and nothing would move. Not asked on a GPU,
-        # which would have to be waited for.
+        # No two scores differ by more than FAR, so nothing would move. Not checked on a GPU, since
+        # this would wait for it.
         if not values.is_cuda and has_numbers(values) and bool(largest <= FAR / 2):
             return exact, values.new_zeros(len(values))
         finite = inside & values.isfinite()
         k = sizes.clamp(1, self.k)
         ordered = torch.where(finite, values, -torch.inf).sort(1, descending=True).values
         kth = ordered.gather(1, k[:, None] - 1)
-        # An item without k finite scores has no subset, or has its highest at 0.
+        # An item without k finite scores has no subset, or only smaller ones with the level 0.
         level = torch.where(kth.isfinite(), kth, 0.0)
         if self.exactly:
             kept = torch.zeros_like(level)
         else:
-            # Smaller subsets count, too, unless the k-th is so high that they are as nothing.
+            # Smaller subsets count, too, unless the k-th score is so high that they are negligible.
             level = level.clamp_min(0.0)
             kept = level.clamp_max(FAR)
         moved = torch.where(finite, exact - level + kept, 0.0)
@@ -205,13 +214,14 @@ class KOfN(ItemSet, CompiledStructure):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Exact; the last two arguments have no effect."""
+        """Return the exact solution; the last two arguments have no effect."""
         from spacy_latent.kernels.simplex import capped_simplex
 
         check_options(self, max_iter, tolerance)
         own, given, sizes = self.at_hand(scores, lengths)
         prepared, sizes = own._read(given, sizes)
-        # What is far from the k-th is whole, or has no share, wherever it is.
+        # Items whose scores differ much from the k-th have a share of 1 or 0, whatever the
+        # difference.
         near, _ = self._bring_near(prepared, sizes)
         mean = capped_simplex(near, sizes, self.k, self.exactly, self.name)
         return decompose(mean).cast(scores.dtype).sent(scores.device)

@@ -1,8 +1,8 @@
-"""Structures whose parts have one label each, by those without labels.
+"""Structures with one label for each part, reduced to those without labels.
 
-Of scores ``(B, *parts, L)``, the sums over labelled structures are those of
-``scores.logsumexp(-1)``, and the best one is that of ``scores.amax(-1)``, each part with its best
-label. The k best take a step more, which is here.
+For scores ``(B, *parts, L)``, the sums over labelled structures are the sums for
+``scores.logsumexp(-1)``. The best one is the best for ``scores.amax(-1)``, each part with its best
+label. The k best take another step, defined here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from spacy_latent.structures.tag_sequence import TagSequence
 
 
 def top_k_labelled(structure: Structure, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-    """The k best labelled structures by score, exact, ``(k, B, *parts, L)``.
+    """Return the k best labelled structures by score, exact, ``(k, B, *parts, L)``.
 
     Each is one of the k best labellings of one of the k structures that are best with their best
-    labels: of any other structure, k labelled ones are at least as good as all of its own.
+    labels. For any other structure, k labelled ones are at least as good as all of its own
+    labellings.
 
-    scores: ``(B, *parts, L)``; −inf forbids a label of a part.
-    lengths: as the structure takes them.
+    Args:
+        scores: ``(B, *parts, L)``; −inf forbids a label of a part.
+        lengths: as the structure takes them.
     """
     check_whole("top_k_labelled", error=InvalidScores, k=k)
     expected = 2 + structure.part_axes
@@ -44,7 +46,7 @@ def top_k_labelled(structure: Structure, scores: Tensor, lengths: Tensor, k: int
     labels = scores.shape[-1]
     own = rows.gather(2, place[..., None].expand(-1, -1, -1, labels))
     tags, totals = TagSequence().top_k_tags(own.flatten(0, 1), sizes.flatten(), k)
-    # What a labelling loses beside the best one of its structure.
+    # Score of a labelling less the score of the best labelling of its structure.
     lost = (totals - totals[:1]).to(exact.device).view(k, count, batch)
     best = (bare.scores + lost).flatten(0, 1).topk(k, 0)
     z = torch.zeros((k, batch, rows.shape[2], labels), dtype=scores.dtype, device=scores.device)

@@ -1,4 +1,4 @@
-"""Linear chains: one tag for each position, scored by pairs of neighbours."""
+"""Linear chains: one tag for each position, with scores of adjacent pairs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ SMOOTHED = "spacy_latent.kernels.smoothed:CHAINS"
 
 
 class LinearChain(CompiledStructure):
-    """Sequences of tags. Scores ``(B, N, K, K)``, ``[b, position, previous tag, tag]``; lengths
-    ``(B,)``, each at most N.
+    """Sequences of tags.
 
-    Position 0 has no previous tag: only its row of previous tag 0 counts, as the scores of the
-    first tag; its other rows are no parts, and never read. Every sequence thus holds one part of
+    Scores are ``(B, N, K, K)``, ``[b, position, previous tag, tag]``. Lengths are ``(B,)``, each at
+    most N.
+
+    Position 0 has no previous tag. Only its row of previous tag 0 counts, as the scores of the
+    first tag. Its other rows are no parts, and are never read. So every sequence holds one part of
     each position. An item of length 0 has one sequence, the empty one.
 
     MAP is Viterbi's algorithm (1967), sums are forward-backward (Rabiner 1989), samples are drawn
-    backward from the forward sums; all O(N·K²). Where transitions are the same at all positions,
+    backward from the forward sums. All take O(N·K²). If transitions are the same at all positions,
     :class:`~spacy_latent.structures.tag_sequence.TagSequence` needs only O(N·K) memory.
     """
 
@@ -60,13 +62,13 @@ class LinearChain(CompiledStructure):
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: the recursion over
-        positions."""
+        """Run the recursion over positions for
+        :func:`spacy_latent.structures.smoothed.smoothed_value`."""
         if not scores.shape[1]:
             return scores.new_zeros(scores.shape[0])
         lengths = lengths.to(scores.device)
         reach = scores[:, 0, 0]
-        # Not by index: the gradient of each would be as large as the scores.
+        # Indexing would create a gradient as large as the scores for each position.
         for position, block in enumerate(scores[:, 1:].transpose(2, 3).unbind(1), 1):
             wider = maximum(reach[:, None] + block)
             reach = torch.where((position < lengths)[:, None], wider, reach)
@@ -90,7 +92,8 @@ class LinearChain(CompiledStructure):
 
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The k best sequences by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        """Return the k best sequences by score, exact: Viterbi's algorithm that keeps k for each
+        tag."""
         tags, totals = self.top_k_tags(scores, lengths, k)
         prepared, _ = self._read(scores, lengths)
         z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])
@@ -98,21 +101,26 @@ class LinearChain(CompiledStructure):
 
     @not_traced
     def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """:meth:`top_k` as tags ``(K, B, N)`` int32, −1 at padding and where there are fewer, with
-        their scores ``(K, B)`` float64, −inf where there are fewer."""
+        """Return :meth:`top_k` as tags, with the scores of the sequences.
+
+        Returns:
+            Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
+            float64, −inf for missing sequences.
+        """
         from spacy_latent.kernels import linear_chain as kernels
 
         prepared, lengths = self._read(scores, lengths)
         return kernels.k_best(prepared, lengths, k, kernels.FAMILY, kernels.k_best_chains)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """Tags of the positions, ``(n,)`` int32."""
+        """Return the tags of the positions, ``(n,)`` int32."""
         return z[:length].max(1).argmax(1).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int, num_tags: int | None = None) -> np.ndarray:
-        """Transitions ``(n, K, K)`` from tags as in :meth:`decode`.
+        """Return transitions ``(n, K, K)`` from tags as in :meth:`decode`.
 
-        num_tags: K; tags alone do not tell it.
+        Args:
+            num_tags: K; it cannot be determined from tags alone.
         """
         check_tags(self.name, gold, length, num_tags)
         tags = np.asarray(gold, dtype="int64")
@@ -133,8 +141,10 @@ def check_tags(name: str, gold: np.ndarray, length: int, num_tags: int | None) -
 
 
 def transitions_of(tags: Tensor, scores: Tensor) -> Tensor:
-    """0/1 transitions ``(B, N, K, K)`` in the dtype of ``scores`` from tags ``(B, N)``, −1 at
-    padding."""
+    """Return 0/1 transitions ``(B, N, K, K)`` in the dtype of ``scores``.
+
+    They are made from tags ``(B, N)``, −1 at padding.
+    """
     count = scores.shape[-1]
     if tags.device.type != "cpu" or is_traced(tags):
         own, tag = tags[:, :, None, None], torch.arange(count, device=tags.device)

@@ -1,6 +1,6 @@
 """Logic factors: constraints on a few 0/1 parts of a factor graph (Martins et al. 2015).
 
-``negated`` holds those of a factor's parts that enter it as 1 − value. Forbidden parts, of score
+``negated`` holds those parts of a factor that enter it as 1 − value. Forbidden parts, of score
 −inf, are 0.
 """
 
@@ -21,7 +21,7 @@ AT_MOST, EXACTLY, OR_OUT = 0, 1, 2
 
 @dataclass(frozen=True)
 class Encoded:
-    """A factor as the kernel reads it: ``flips`` says which of ``parts`` are negated."""
+    """Factor as the kernel reads it: ``flips`` says which of ``parts`` are negated."""
 
     kind: int
     limit: float
@@ -29,7 +29,7 @@ class Encoded:
     flips: list[bool]
 
     def holds(self, chosen: np.ndarray) -> bool:
-        """Whether 0/1 parts ``(P,)``, by their numbers in the graph, satisfy the factor."""
+        """Return whether 0/1 parts ``(P,)``, by their numbers in the graph, satisfy the factor."""
         values = np.asarray(chosen, dtype=bool)[self.parts] ^ np.asarray(self.flips, dtype=bool)
         if self.kind == OR_OUT:
             return bool(values[-1] == values[:-1].any())
@@ -37,8 +37,11 @@ class Encoded:
         return bool(count <= self.limit if self.kind == AT_MOST else count == self.limit)
 
     def best(self, scores: np.ndarray) -> np.ndarray | None:
-        """The values, bool, of the factor's parts that score most together, of the scores ``(P,)``
-        of all parts of the graph; None where parts that are forbidden, −inf, leave none."""
+        """Return the values, bool, of the factor's parts with the highest total score.
+
+        ``scores`` ``(P,)`` are of all parts of the graph. The result is None if forbidden parts,
+        −inf, leave no valid values.
+        """
         flips = np.asarray(self.flips, dtype=bool)
         own = np.asarray(scores, dtype=np.float64)[self.parts]
         gains = np.where(flips, -own, own)
@@ -56,7 +59,8 @@ class Encoded:
     def _best_or(
         self, gains: np.ndarray, must: np.ndarray, may: np.ndarray, flips: np.ndarray
     ) -> np.ndarray | None:
-        """Whichever is better: nothing at all, or the output with at least one input."""
+        """Return the better of two choices: nothing at all, or the output with at least one
+        input."""
         values = gains > 0
         values[-1] = True
         if not values[:-1].any() and len(gains) > 1:
@@ -69,7 +73,7 @@ class Encoded:
 
 
 class LogicFactor(ABC):
-    """A set of 0/1 vectors over some parts, given by their numbers in the graph."""
+    """Set of 0/1 vectors over some parts, given by their numbers in the graph."""
 
     @abstractmethod
     def encode(self) -> Encoded: ...
@@ -82,14 +86,16 @@ class LogicFactor(ABC):
     def _encode_or(
         self, parts: Iterable[int], negated: Iterable[int], premises: int = 0
     ) -> Encoded:
-        """That at least one holds: at most n − 1 of the negations. The first ``premises`` enter it
-        as "not"."""
+        """Encode that at least one part holds, as at most n − 1 of the negations.
+
+        The first ``premises`` parts enter it as "not".
+        """
         numbers, flips = self._read(parts, negated)
         opposite = [flip == (i < premises) for i, flip in enumerate(flips)]
         return Encoded(AT_MOST, len(numbers) - 1, numbers, opposite)
 
     def _read(self, parts: Iterable[int], negated: Iterable[int]) -> tuple[list[int], list[bool]]:
-        """The numbers of the parts, and which of them are negated."""
+        """Return the numbers of the parts, and which of them are negated."""
         name = type(self).__name__
         numbers = _numbers(f"{name}: parts", parts)
         opposite = set(_numbers(f"{name}: negated", negated))
@@ -123,7 +129,7 @@ def _numbers(name: str, given: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Budget(LogicFactor):
-    """At most ``limit`` of the parts."""
+    """Constraint that at most ``limit`` of the parts hold."""
 
     parts: Sequence[int]
     limit: int
@@ -136,7 +142,7 @@ class Budget(LogicFactor):
 
 @dataclass(frozen=True)
 class AtMostOne(LogicFactor):
-    """At most one of the parts."""
+    """Constraint that at most one of the parts holds."""
 
     parts: Sequence[int]
     negated: Collection[int] = ()
@@ -147,8 +153,11 @@ class AtMostOne(LogicFactor):
 
 @dataclass(frozen=True)
 class Xor(LogicFactor):
-    """Exactly one of the parts. With one of them negated, say o, it says that o is the
-    exclusive or of the others, of which at most one may hold."""
+    """Constraint that exactly one of the parts holds.
+
+    If one of them is negated, say o, then o is the exclusive or of the others, of which at most one
+    may hold.
+    """
 
     parts: Sequence[int]
     negated: Collection[int] = ()
@@ -159,7 +168,7 @@ class Xor(LogicFactor):
 
 @dataclass(frozen=True)
 class Or(LogicFactor):
-    """At least one of the parts."""
+    """Constraint that at least one of the parts holds."""
 
     parts: Sequence[int]
     negated: Collection[int] = ()
@@ -170,8 +179,10 @@ class Or(LogicFactor):
 
 @dataclass(frozen=True)
 class OrOut(LogicFactor):
-    """``output`` holds where, and only where, at least one of ``parts`` holds. With all of them
-    negated, the output too, it is the logical and."""
+    """Constraint that ``output`` holds if and only if at least one of ``parts`` holds.
+
+    If all of them are negated, including the output, it is the logical and.
+    """
 
     parts: Sequence[int]
     output: int
@@ -183,7 +194,7 @@ class OrOut(LogicFactor):
 
 @dataclass(frozen=True)
 class Implication(LogicFactor):
-    """If all of ``premises`` hold, so does ``conclusion``."""
+    """Constraint that ``conclusion`` holds if all of ``premises`` hold."""
 
     premises: Sequence[int]
     conclusion: int

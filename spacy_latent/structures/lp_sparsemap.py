@@ -1,8 +1,8 @@
 """LP-SparseMAP (Niculae and Martins 2020): structures and logic factors over the same parts.
 
-The convex hull of what satisfies all factors at once is out of reach; in its place stands the local
-polytope, the intersection of the factors' own hulls. On it argmax of μ·s − ½‖μ‖² is unique, sparse
-and differentiable almost everywhere. Where the relaxation is tight it is SparseMAP.
+The convex hull of the members that satisfy all factors at once is intractable. The local polytope
+replaces it: the intersection of the factors' own hulls. On it, the argmax of μ·s − ½‖μ‖² is unique,
+sparse and differentiable almost everywhere. If the relaxation is tight, it is SparseMAP.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spacy_latent.structures.admm import LARGEST_SCORE, Infeasible, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph
 
-# Iterations in which infeasible factors betray themselves where all scores are 0.
+# Iterations with scores of 0 that suffice to detect infeasible factors.
 FEASIBILITY_ITERATIONS = 200
 OR_LOOSEN = (
     "Or loosen a constraint: its structures and factors may contradict each other for this item."
@@ -35,25 +35,36 @@ OR_LOOSEN = (
 
 
 class ItemGraph(EncodedGraph):
-    """Factors over the parts of one item, which are numbered as its scores are in C order.
+    """Factors over the parts of one item.
 
-    shape: of the scores of the item.
-    factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
-        (One that is free is in a Budget of its own.)
+    Parts are numbered in C order of the item's scores.
+
+    Args:
+        shape: of the scores of the item.
+        factors: structures and logic factors. Parts that no factor names do not exist: they stay 0.
+            (A part without any constraint is in a Budget of its own.)
     """
 
     def sparsemap(
         self, scores: Tensor, max_iter: int = 1000, tolerance: float = 1e-6
     ) -> GraphSolution:
-        """Of one item: ``scores`` are of the graph's shape. See :func:`solve_graphs`, whose batch
-        of one this is."""
+        """Solve one item, with ``scores`` of the graph's shape.
+
+        This is :func:`solve_graphs` for a batch of one.
+        """
         whole = scores[None] if isinstance(scores, Tensor) else scores
         return solve_graphs([self], whole, max_iter, tolerance)
 
     def map(self, scores: Tensor) -> Tensor:
-        """The best 0/1 values of the parts, of the shape and dtype of ``scores``, where no part is
-        in two factors, as of one factor alone. Else to find them is NP-hard in general, and
-        NotTractable is raised; InfeasibleError where a factor has no member."""
+        """Return the best 0/1 values of the parts, of the shape and dtype of ``scores``.
+
+        No part may be in two factors. The values are then the best ones of each factor alone.
+
+        Raises:
+            NotTractable: a part is in two factors. To find the best values is then NP-hard in
+                general.
+            InfeasibleError: a factor has no member.
+        """
         name = "ItemGraph"
         if not isinstance(scores, Tensor) or tuple(scores.shape) != self.shape:
             shape = f" of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else ""
@@ -88,17 +99,19 @@ class ItemGraph(EncodedGraph):
 
 @dataclass
 class GraphSolution(SparseSolution):
-    """The solution of LP-SparseMAP: argmax over the local polytope of μ·s − ½‖μ‖².
+    """Solution of LP-SparseMAP: argmax over the local polytope of μ·s − ½‖μ‖².
 
     It is a point, not a mixture of structures: ``weights`` is one row of ones, and ``atoms`` raises
     NotTractable.
 
-    residual: ``(B,)``, float64: how far the factors are from agreeing, or the gradient from what
-        their constraints explain, whichever is more; Euclidean. Where a score beyond ±1e8 is
-        taken for that, and its part is not left out if it is low, nor whole if it is high, at least
-        a bound on what that moves the point by, which may be far too large.
-    iterations: ``(B,)``, int64.
-    gap: half the square of the residual; here not a bound on the duality gap.
+    Attributes:
+        residual: ``(B,)``, float64. It is the larger of two Euclidean norms: the disagreement of
+            the factors, and the part of the gradient that their constraints do not explain. Scores
+            are clipped to ±1e8. If a part with a clipped score is not 0 although its score is low,
+            or not 1 although it is high, the residual is at least a bound on the effect of
+            clipping. This bound may be much too large.
+        iterations: ``(B,)``, int64.
+        gap: half the square of the residual; here not a bound on the duality gap.
     """
 
     residual: Tensor
@@ -112,16 +125,20 @@ def solve_graphs(
     tolerance: float = 1e-6,
     name: str = "ItemGraph",
 ) -> GraphSolution:
-    """LP-SparseMAP of a batch of graphs, one for each item; differentiable once.
+    """Solve LP-SparseMAP for a batch of graphs, one for each item; differentiable once.
 
-    scores: ``(B, *parts)``, float, padded at the end of each axis; −inf forbids a part. What is
-        beyond ±1e8 is taken for it.
-    max_iter: bound on the iterations of ADMM, and from 200 on on the calls of a structure's oracle
-        before the first; an item that reaches it keeps the last point, and ``residual`` says how
-        good it is.
-    tolerance: bound on the residual.
-    name: of what is solved, for errors. They are InvalidScores for NaN and +inf, InfeasibleError
-        where it is proved that no point satisfies all factors.
+    Args:
+        scores: ``(B, *parts)``, float, padded at the end of each axis; −inf forbids a part. Scores
+            are clipped to ±1e8.
+        max_iter: bound on the iterations of ADMM. From 200 on it also bounds the calls of a
+            structure's oracle before the first iteration. An item that reaches it keeps the last
+            point, and ``residual`` says how good it is.
+        tolerance: bound on the residual.
+        name: name of the problem, for errors.
+
+    Raises:
+        InvalidScores: scores have NaN or +inf.
+        InfeasibleError: it is proved that no point satisfies all factors.
     """
     if not is_whole(max_iter, least=1) or not tolerance > 0:
         raise InvalidScores(
@@ -151,10 +168,13 @@ def solve_graphs(
 
 
 def bring_near(scores: Tensor, axes: Sequence[int]) -> Tensor:
-    """Scores ``(B, *parts)`` of the same solution, of which less is cut. Of each group along
-    ``axes`` (0 the first of the parts) a structure has just one part: what all of a group have in
-    common changes nothing. Where the second highest would be cut, it becomes 0; the highest alone
-    may be far above. −inf stays; the gradient does."""
+    """Return scores ``(B, *parts)`` with the same solution, of which less is clipped.
+
+    A structure has just one part of each group along ``axes`` (0 the first of the parts). So an
+    offset that all parts of a group have in common changes nothing. If the second highest score
+    would be clipped, it becomes 0. The highest alone may be much larger. −inf stays, and so does
+    the gradient.
+    """
     if not axes or not scores.numel():
         return scores
     own = sorted(1 + axis for axis in axes)
@@ -170,7 +190,11 @@ def bring_near(scores: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def point_solution(mean: Tensor, residual: Tensor, iterations: Tensor, name: str) -> GraphSolution:
-    """A solution from what it says of itself; name: of what was solved, for errors."""
+    """Return a solution from its point, residual and iterations.
+
+    Args:
+        name: name of the problem, for errors.
+    """
     weights = mean.new_ones((1, len(mean)))
     return GraphSolution(mean, weights, 0.5 * residual**2, _refuse(name), residual, iterations)
 
@@ -225,8 +249,11 @@ class _LocalPolytope(torch.autograd.Function):
 
 
 def _prove_feasible(graphs: Sequence[EncodedGraph], problem: Problem, tolerance: float) -> None:
-    """Of what is not solved. Whether any point satisfies all factors does not depend on the scores,
-    and is found in few iterations where they are 0; large ones hide it."""
+    """Check that unsolved items have any point that satisfies all factors.
+
+    This does not depend on the scores. With scores of 0 it needs few iterations; large scores hide
+    it.
+    """
     items = np.flatnonzero(problem.residual > tolerance)
     if not len(items):
         return
@@ -240,7 +267,7 @@ def _prove_feasible(graphs: Sequence[EncodedGraph], problem: Problem, tolerance:
 
 
 def _places(graphs: Sequence[EncodedGraph], scores: Tensor) -> np.ndarray:
-    """Positions in the flattened batch of the parts of one item after the other."""
+    """Return positions in the flattened batch of the parts of one item after the other."""
     index = np.arange(scores.numel()).reshape(scores.shape)
     own = [index[b][tuple(map(slice, g.shape))].ravel() for b, g in enumerate(graphs)]
     return np.concatenate([*own, np.empty(0, dtype=np.int64)]).astype(np.int64)

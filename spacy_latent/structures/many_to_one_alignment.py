@@ -15,16 +15,18 @@ from spacy_latent.structures.row_choices import RowChoices
 
 
 class ManyToOneAlignment(RowChoices, Alignment):
-    """Sets of cells with exactly one in each row, whatever the columns: each word of the first
-    sentence goes to one word of the second (the alignments of Brown et al. 1993, models 1 and 2).
-    Scores and lengths as in :class:`Alignment`. Where one sentence is empty, there is one
-    alignment, the empty one.
+    """Sets of cells with exactly one in each row, and any number in each column.
 
-    unaligned: a word may stay alone, at a score of 0: at most one cell in each row.
+    Each word of the first sentence is aligned with one word of the second (the alignments of Brown
+    et al. 1993, models 1 and 2). For scores and lengths see :class:`Alignment`. If one sentence is
+    empty, there is one alignment, the empty one.
 
-    Rows are independent: marginals are the softmax of each, decomposable attention (Parikh et al.
-    2016, equation 2), and SparseMAP is sparsemax of each (Martins and Astudillo 2016), with
+    Rows are independent. Marginals are the softmax of each, decomposable attention (Parikh et al.
+    2016, equation 2). SparseMAP is sparsemax of each (Martins and Astudillo 2016), with
     ``unaligned`` the projection on {p ≥ 0, Σp ≤ 1}.
+
+    Args:
+        unaligned: a word may stay alone, at a score of 0: at most one cell in each row.
     """
 
     tractable = frozenset(
@@ -60,7 +62,8 @@ class ManyToOneAlignment(RowChoices, Alignment):
         return self._parts(self._anchored(redrawn, sizes), prepared)
 
     def _anchored(self, noisy: Tensor, sizes: Tensor) -> Tensor:
-        """Noisy scores of rows, less that of a word alone, which scores 0, here as there."""
+        """Shift noisy scores of rows so that an unaligned word scores 0, as it does without
+        noise."""
         if not self.unaligned:
             return noisy
         return torch.where((sizes > 0)[:, None], noisy - noisy[:, :1], noisy)
@@ -69,15 +72,18 @@ class ManyToOneAlignment(RowChoices, Alignment):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Exact; the last two arguments have no effect. The alignments are those that the rows of
-        the mean give to a common uniform number (systematic sampling, Madow 1949)."""
+        """Return the exact solution; the last two arguments have no effect.
+
+        The alignments are those that the rows of the mean assign to a common uniform number
+        (systematic sampling, Madow 1949).
+        """
         from spacy_latent.kernels.simplex import capped_simplex, sparsemax
 
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared.double(), lengths)
         if self.unaligned:
-            # No part stands for a word alone, so nothing is taken off for its share.
+            # An unaligned word has no part, so its share is not in the squared norm.
             sizes = sizes - (sizes > 0).to(sizes)
             dense = capped_simplex(rows[:, 1:], sizes, 1, False, self.name)
             alone = torch.where(sizes > 0, 1 - dense.sum(1), 0.0).clamp_min(0.0)
@@ -87,8 +93,10 @@ class ManyToOneAlignment(RowChoices, Alignment):
         return self._solution(dense, prepared, scores.dtype)
 
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the choices of each word, ``(B·N, M)`` or after a zero for none
-        ``(B·N, 1 + M)``, and how many choices there are; checked."""
+        """Return the checked scores of the choices of each word, and the number of choices.
+
+        Scores are ``(B·N, M)``, or ``(B·N, 1 + M)`` with a leading 0 for an unaligned word.
+        """
         sizes = lengths.to(scores.device)
         inside = self.part_mask(scores, sizes)
         masked = self._mask(scores, inside)
@@ -97,13 +105,13 @@ class ManyToOneAlignment(RowChoices, Alignment):
             masked = refuse(masked, none, INFEASIBLE, self.name)
         else:
             masked = torch.cat([masked.new_zeros(*masked.shape[:2], 1), masked], 2)
-        # As many choices as columns, where both are words.
+        # The number of choices is the number of columns with words.
         row = torch.arange(scores.shape[1], device=scores.device)[None]
         columns = sizes[:, 1:] + self.unaligned * (sizes[:, 1:] > 0)
         choices = torch.where(row < sizes[:, :1], columns, 0)
         return masked.flatten(0, 1), choices.flatten()
 
     def _parts(self, rows: Tensor, scores: Tensor) -> Tensor:
-        """``(..., B·N, choices)`` as ``(..., B, N, M)``."""
+        """Reshape ``(..., B·N, choices)`` to ``(..., B, N, M)``."""
         cells = rows.view(*rows.shape[:-2], *scores.shape[:2], rows.shape[-1])
         return cells[..., 1:] if self.unaligned else cells

@@ -1,4 +1,4 @@
-"""Sequences of merges: binary trees built in any order, a pair of neighbours at a time."""
+"""Sequences of merges: binary trees built in any order, one pair of adjacent spans at a time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ ADVICE = (
 
 
 class MergeSequence(Structure):
-    """n − 1 merges that make one span of n words, as in Havrylov et al. (2019, section 2.1): at
-    step t there are n − t spans side by side, and one pair of neighbours becomes a span.
+    """Sequences of n − 1 merges that make one span of n words, as in Havrylov et al. (2019, section
+    2.1).
 
-    Parts ``(B, N − 1, N − 1)`` are merges [step, place of the left one]; those with step + place <
-    n − 1 are there. Scores are their unnormalised log-probabilities, one softmax for each step;
-    −inf forbids a merge. Several sequences make the same tree: log p is that of the sequence.
-    lengths are numbers of words, and an item has one part per step.
+    At step t there are n − t adjacent spans, and one adjacent pair becomes a span.
+
+    Parts ``(B, N − 1, N − 1)`` are merges [step, place of the left span]. Entries with step + place
+    < n − 1 are parts. Scores are their unnormalised log-probabilities, one softmax for each step;
+    −inf forbids a merge. Several sequences make the same tree: log p is the log-probability of the
+    sequence. lengths are numbers of words, and an item has one part per step.
 
     ``map`` is greedy, and ``top_k`` the best of a beam search. With a scorer such as MergeScorer
-    the probabilities depend on what was merged before.
+    the probabilities depend on the merges made before.
     """
 
     part_axes: ClassVar[int] = 2
@@ -65,12 +67,15 @@ class MergeSequence(Structure):
         return valid & (chosen.sum(2) == steps).all(1)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> MergePolicy:
-        """What ``copies`` batches of parsers decide by, one batch after another."""
+        """Return the decision policy of ``copies`` batches of parsers, one batch after another."""
         return StepScores(scores, copies)
 
     def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Scores of all merges at the steps to sequences ``(R, N − 1, N − 1)``, of the same shape;
-        R is a multiple of the number of items."""
+        """Return scores of all merges at the steps to sequences ``(R, N − 1, N − 1)``, of the same
+        shape.
+
+        R is a multiple of the number of items.
+        """
         return scores.repeat(len(z) // max(1, len(scores)), 1, 1)
 
     @not_traced
@@ -91,7 +96,7 @@ class MergeSequence(Structure):
 
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The best of a beam of k, with their log-probabilities as scores."""
+        """Return the best of a beam of k, with their log-probabilities as scores."""
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
@@ -100,7 +105,8 @@ class MergeSequence(Structure):
         return TopK(z.to(scores.dtype), total.to(scores.dtype))
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """The spans of the tree, as ConstituencyTree gives them; their order is not kept."""
+        """Return the spans of the tree, as ConstituencyTree gives them; the order of merges is
+        lost."""
         n = int(length)
         row = [(token, token) for token in range(n)]
         spans = list(row)
@@ -112,8 +118,11 @@ class MergeSequence(Structure):
         return np.array(sorted(spans), dtype="int32").reshape(-1, 2)
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
-        """The merges of a tree from its spans, those that end first before others. Raises
-        ValueError where they are no binary tree."""
+        """Return the merges of a tree from its spans; spans that end first are merged first.
+
+        Raises:
+            ValueError: the spans are no binary tree.
+        """
         n = int(length)
         z = np.zeros((max(n - 1, 0), max(n - 1, 0)), dtype="float32")
         row = list(range(n))
@@ -154,10 +163,11 @@ class MergeSequence(Structure):
 
 @dataclass
 class MergedSpans:
-    """What R sequences of merges make.
+    """Spans that R sequences of merges make.
 
-    spans: ``(R, n, n)`` float 0/1, the tree with its single words. first, last: ``(R, n − 1, n)``
-    int64, the spans side by side before each step.
+    Attributes:
+        spans: ``(R, n, n)`` float 0/1, the tree with its single words.
+        first, last: ``(R, n − 1, n)`` int64, the adjacent spans before each step.
     """
 
     spans: Tensor
@@ -168,7 +178,7 @@ class MergedSpans:
 def merged_spans(z: Tensor, lengths: Tensor) -> MergedSpans:
     """Follow the merges ``(R, n − 1, n − 1)``."""
     rows, steps = z.shape[:2]
-    # Padded to one place even where there are no words, as n − 1 parts say nothing of n = 0 or 1.
+    # Padded to one place even if there are no words: n − 1 parts are the same for n = 0 and n = 1.
     longest = steps + 1
     token = torch.arange(longest, device=z.device)
     lengths = lengths.to(z.device)
@@ -197,45 +207,45 @@ def merged_spans(z: Tensor, lengths: Tensor) -> MergedSpans:
 
 
 def trees_of_merges(z: Tensor, lengths: Tensor, longest: int) -> Tensor:
-    """The trees ``(R, n, n)`` [first, last] that merges make of n = ``longest`` places."""
+    """Return the trees ``(R, n, n)`` [first, last] that merges make of n = ``longest`` places."""
     return merged_spans(z.detach(), lengths).spans[:, :longest, :longest]
 
 
 def allowed_merges(steps: int, lengths: Tensor) -> Tensor:
-    """``(B, steps, steps)`` bool [step, place]."""
+    """Return a mask of the merges, ``(B, steps, steps)`` bool [step, place]."""
     index = torch.arange(steps, device=lengths.device)
     return (index[:, None] + index) < (lengths - 1)[:, None, None]
 
 
 def log_probs(scores: Tensor, mask: Tensor) -> Tensor:
-    """Log-softmax over the places of each step; 0 at steps without any."""
+    """Return the log-softmax over the places of each step; 0 at steps without any."""
     masked = scores.masked_fill(~mask, -torch.inf)
     some = ~masked.isneginf().all(-1, keepdim=True)
     return masked.masked_fill(~some, 0.0).log_softmax(-1) * some
 
 
 class MergePolicy(ABC):
-    """What R parsers decide by."""
+    """Decision policy of R parsers."""
 
     @abstractmethod
     def logits(self, step: int) -> Tensor:
-        """Scores of the merges at this step, ``(R, places)``."""
+        """Return the scores of the merges at this step, ``(R, places)``."""
 
     @abstractmethod
     def follow(self, step: int, place: Tensor) -> None:
-        """Take note of the merges, places ``(R,)``; of parsers that are done, too."""
+        """Record the merges, places ``(R,)``, including those of finished parsers."""
 
     @abstractmethod
     def repeat(self, count: int) -> None:
-        """Make ``count`` rows of each, next to each other."""
+        """Make ``count`` adjacent copies of each row."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
-        """Take these rows, in place of those there are."""
+        """Replace the present rows by these."""
 
 
 class StepScores(MergePolicy):
-    """Scores that are known beforehand, ``(B, N − 1, N − 1)``."""
+    """Policy by scores that are known beforehand, ``(B, N − 1, N − 1)``."""
 
     def __init__(self, scores: Tensor, copies: int = 1) -> None:
         self.scores = scores
@@ -272,7 +282,7 @@ def at_random(generator: torch.Generator | None) -> Choice:
 
 
 def parse(policy: MergePolicy, lengths: Tensor, steps: int, choose: Choice) -> Tensor:
-    """One sequence for each row, ``(R, steps, steps)`` float 0/1."""
+    """Return one sequence for each row, ``(R, steps, steps)`` float 0/1."""
     z = torch.zeros(len(lengths), steps, steps, device=lengths.device)
     mask = allowed_merges(steps, lengths)
     row = torch.arange(len(lengths), device=lengths.device)
@@ -288,8 +298,12 @@ def parse(policy: MergePolicy, lengths: Tensor, steps: int, choose: Choice) -> T
 def beam_search(
     policy: MergePolicy, lengths: Tensor, steps: int, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Sequences ``(size, B, steps, steps)`` and log-probabilities ``(size, B)``, best first; −inf
-    where there are not so many."""
+    """Return sequences and their log-probabilities, best first.
+
+    Returns:
+        Sequences ``(size, B, steps, steps)`` and log-probabilities ``(size, B)``, −inf for missing
+        sequences.
+    """
     batch = len(lengths)
     policy.repeat(size)
     mask = allowed_merges(steps, lengths.repeat_interleave(size))
@@ -303,7 +317,7 @@ def beam_search(
         here = mask[:, step, :places]
         log_p = log_probs(policy.logits(step).double()[:, :places], here)
         active = here[:, 0]
-        # A parser that is done has one successor, itself.
+        # A finished parser has one successor, itself.
         log_p = torch.where(here, log_p, -torch.inf)
         log_p[~active, 0] = 0.0
         candidates = (total[:, :, None] + log_p.view(batch, size, places)).flatten(1)
@@ -312,7 +326,7 @@ def beam_search(
         policy.select(rows)
         history.append((rows, place))
         policy.follow(step, place)
-    # From the end, as most prefixes lead to no sequence that is kept.
+    # Built from the end, since most prefixes are not part of any kept sequence.
     z = torch.zeros(batch * size, steps, steps, device=lengths.device)
     tree = row
     for step, (rows, place) in reversed(list(enumerate(history))):

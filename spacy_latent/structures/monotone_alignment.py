@@ -21,18 +21,21 @@ MOVES = {"dtw": 0, "needleman_wunsch": 1}
 
 
 class MonotoneAlignment(Alignment, CompiledStructure):
-    """Alignments that keep the order of the words. Scores ``(B, N, M)``, ``[b, i, j]`` for word i
-    of the first and word j of the second sentence; lengths ``(B, 2)``, or ``(B,)`` where both are
-    as long. Where one sentence is empty, there is one alignment, the empty one.
+    """Alignments that keep the order of the words.
 
-    moves: "dtw", paths of cells from the first pair of words to the last, each step to the next
-        word of one or of both (dynamic time warping; Sakoe and Chiba 1978); or "needleman_wunsch",
-        sets of matched pairs, each word in at most one and later words with later ones (Needleman
-        and Wunsch 1970). An unmatched word scores 0: a cost g of each gap is 2g added to all
-        scores.
-    window: only cells within so many steps of the diagonal; None for all.
+    Scores are ``(B, N, M)``, ``[b, i, j]`` for word i of the first and word j of the second
+    sentence. Lengths are ``(B, 2)``, or ``(B,)`` if both sentences have the same length. If one
+    sentence is empty, there is one alignment, the empty one.
 
     MAP, sums and samples are O(N·M), the k best O(N·M·k log k).
+
+    Args:
+        moves: "dtw" or "needleman_wunsch". "dtw" are paths of cells from the first pair of words to
+            the last, each step to the next word of one or of both (dynamic time warping; Sakoe and
+            Chiba 1978). "needleman_wunsch" are sets of matched pairs, each word in at most one and
+            later words with later ones (Needleman and Wunsch 1970). An unmatched word scores 0: a
+            cost g of each gap is 2g added to all scores.
+        window: only cells within so many steps of the diagonal; None for all.
     """
 
     family: ClassVar[str] = FAMILY
@@ -64,7 +67,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         if lengths.dim() == 1:
             lengths = lengths[:, None].expand(-1, 2)
         sizes = lengths.to(scores.device)
-        # One empty sentence leaves nothing to align.
+        # If one sentence is empty, there is nothing to align.
         mask = mask & (sizes > 0).all(1)[:, None, None]
         if self.window is None:
             return mask
@@ -77,14 +80,17 @@ class MonotoneAlignment(Alignment, CompiledStructure):
 
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The k best alignments by score, exact: the recursion of the best one that keeps k at each
-        cell. The general search would ask for a best alignment with each cell in turn."""
+        """Return the k best alignments by score, exact.
+
+        The recursion of the best one keeps k at each cell. The general search would ask for a best
+        alignment with each cell in turn.
+        """
         from spacy_latent.structures.k_best_alignments import MATCHING, WARPING, k_best_alignments
 
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
         prepared, sizes = own._read(given, sizes)
-        # It refuses an item without an alignment.
+        # Refuses an item without an alignment.
         own._map(prepared, sizes)
         allowed = prepared.double().masked_fill(~own.part_mask(prepared, sizes), -torch.inf)
         z = torch.zeros(k, *prepared.shape, device="cpu")
@@ -101,8 +107,10 @@ class MonotoneAlignment(Alignment, CompiledStructure):
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: the recursion over cells, a
-        diagonal at a time."""
+        """Run the recursion over cells, a diagonal at a time.
+
+        See :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """
         batch, rows, columns = scores.shape
         if not batch or not rows or not columns:
             return scores.new_zeros(batch)
@@ -118,7 +126,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         before = current = nowhere.expand(-1, rows)
         start = torch.cat([scores.new_zeros(batch, 1), nowhere.expand(-1, rows - 1)], 1)
         value = scores.new_zeros(batch)
-        # Not by index: the gradient of each would be as large as the scores.
+        # Indexing would create a gradient as large as the scores for each diagonal.
         for d, cells in enumerate(skewed.unbind(2)):
             down = torch.cat([nowhere, current[:, :-1]], 1)
             diagonal = torch.cat([nowhere, before[:, :-1]], 1)

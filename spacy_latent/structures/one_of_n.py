@@ -1,4 +1,4 @@
-"""One of n items: attention."""
+"""Choice of one of n items: attention."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from spacy_latent.structures.results import ReparameterizedTrace, TopK, Traces
 
 
 class OneOfN(ItemSet):
-    """Choices of one item. Scores ``(B, N)``; lengths ``(B,)``. Marginals are the softmax, and
-    SparseMAP is sparsemax (Martins and Astudillo 2016). Of no items there is one choice, the empty
-    one.
+    """Choices of one item.
+
+    Scores are ``(B, N)``, lengths ``(B,)``. Marginals are the softmax, and SparseMAP is sparsemax
+    (Martins and Astudillo 2016). An empty item has one choice, the empty one.
     """
 
     masks_itself = True
@@ -29,7 +30,7 @@ class OneOfN(ItemSet):
         "sample_trace",
         "reparameterize_trace",
     }
-    # Along which parts exclude each other, as of RowChoices.
+    # Axis along which parts exclude each other, as in RowChoices.
     choice_axis: ClassVar[int] = 0
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -42,7 +43,7 @@ class OneOfN(ItemSet):
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         _, masked = self._allowed(scores, lengths)
         empty = lengths.to(scores.device) == 0
-        # An empty row has no finite score, and its logarithm of a sum no gradient.
+        # An empty row has no finite score, and its log-sum-exp no gradient.
         safe = torch.where(empty[:, None], torch.zeros_like(masked), masked)
         if not safe.shape[1]:
             return safe.new_zeros(safe.shape[0])
@@ -67,8 +68,8 @@ class OneOfN(ItemSet):
             return z
         some = lengths.to(scores.device) > 0
         if not has_numbers(scores):
-            # All at once, as if there were an item to choose in each. Those that have none come
-            # last, so that the others get the random numbers that they get below.
+            # Sample for all items together, as if each had a part. Those without parts come last,
+            # so that the others get the same random numbers as below.
             order = some.int().argsort(descending=True, stable=True)
             first = torch.arange(scores.shape[1], device=scores.device) == 0
             safe = torch.where(some[:, None], probabilities, first.to(scores.dtype))
@@ -84,18 +85,19 @@ class OneOfN(ItemSet):
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Traces:
-        """The one choice, which is as probable as in :meth:`sample`."""
+        """Return the one choice, with the probability that it has in :meth:`sample`."""
         with torch.no_grad():
             z = self._sample(scores.detach(), lengths, num_samples, generator)
         return Traces(z, self._log_prob(z, scores, lengths))
 
     def _log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """:meth:`log_prob`, in float64: a small difference of large numbers."""
+        """Return :meth:`log_prob`, computed in float64, as a small difference of large numbers."""
         exact = self._levelled(scores.double(), lengths)
         return self._total(z.double(), exact, lengths) - self._log_partition(exact, lengths)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """See :meth:`Structure.top_k`; in O(N log N) an item, whatever k is."""
+        """Return the k best choices, in O(N log N) an item for any k; see
+        :meth:`Structure.top_k`."""
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, sizes = self._read(scores.detach(), lengths)
         _, masked = self._allowed(prepared, sizes)
@@ -106,12 +108,15 @@ class OneOfN(ItemSet):
         values[:count] = best.values[:, :count].t()
         known = (~values[:count].isneginf()).to(z)[:, :, None]
         z[:count].scatter_(2, best.indices[:, :count].t()[:, :, None], known)
-        # Of no items there is the empty choice.
+        # An empty item has one choice, the empty one.
         values[0] = torch.where(sizes.to(values.device) == 0, 0.0, values[0])
         return TopK(z, values).to(scores.dtype)
 
     def _reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
-        """With Gumbel noise (Gumbel 1954; conditionally, Tucker et al. 2017, appendix B)."""
+        """Return a sample with Gumbel noise.
+
+        See Gumbel 1954, and for the conditional noise Tucker et al. 2017, appendix B.
+        """
         inside, masked = self._allowed(scores, lengths)
         if not scores.shape[1]:
             return Reparameterized(scores.detach(), masked, masked)
@@ -123,13 +128,13 @@ class OneOfN(ItemSet):
         return Reparameterized(z, noisy, self._redraw(z, log_p, allowed))
 
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
-        """As :meth:`reparameterize`: the choice is the trace."""
+        """Return :meth:`reparameterize`, in which the choice is the trace."""
         found = self._reparameterize(scores, lengths)
         log_probs = self._log_prob(found.z, scores, lengths)
         return ReparameterizedTrace(found.z, found.noisy, found.redrawn, log_probs)
 
     def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """What ``redrawn`` of :meth:`reparameterize` is, for a sample ``z`` ``(B, N)``."""
+        """Return ``redrawn`` of :meth:`reparameterize` for a sample ``z`` ``(B, N)``."""
         inside, masked = self._allowed(*self._read(scores, lengths))
         if not scores.shape[1]:
             return masked
@@ -138,7 +143,7 @@ class OneOfN(ItemSet):
         return self._redraw(z, torch.where(allowed, safe.log_softmax(1), 0.0), allowed)
 
     def _redraw(self, z: Tensor, log_p: Tensor, allowed: Tensor) -> Tensor:
-        # The largest of the noisy scores is itself Gumbel, as they are normalised.
+        # The largest noisy score is itself Gumbel, since the scores are normalised.
         gumbel = _gumbel(log_p)
         largest = (gumbel * z).sum(1, keepdim=True)
         others = -torch.logaddexp(-gumbel - log_p, -largest.expand_as(log_p))
@@ -148,7 +153,10 @@ class OneOfN(ItemSet):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Sparsemax, exact; the last two arguments have no effect. The weights are the mean."""
+        """Return sparsemax, exact; the last two arguments have no effect.
+
+        The weights are the mean.
+        """
         from spacy_latent.kernels.simplex import sparsemax
 
         check_options(self, max_iter, tolerance)
@@ -158,7 +166,7 @@ class OneOfN(ItemSet):
             count = max(int((mean > 0).sum(1).max()), 1) if mean.numel() else 1
             order = mean.argsort(dim=1, descending=True, stable=True)[:, :count]
         if not mean.shape[1]:
-            # The empty structure, whole.
+            # The empty structure, with weight 1.
             weights = mean.new_ones(1, mean.shape[0])
             gap = torch.zeros(mean.shape[0], dtype=torch.float64, device=mean.device)
             return SparseSolution(mean, weights, gap, lambda: mean.detach()[None])
@@ -178,9 +186,10 @@ class OneOfN(ItemSet):
         return SparseSolution(mean, weights, gap, expand)
 
     def entmax(self, scores: Tensor, lengths: Tensor, alpha: float | Tensor) -> Tensor:
-        """α-entmax with α > 1, ``(B, N)``; differentiable, in α as well.
+        """Return α-entmax with α > 1, ``(B, N)``; differentiable, in α as well.
 
-        alpha: a number, or a tensor, of one or of each item its own, ``(B,)``.
+        Args:
+            alpha: a number, or a tensor with one element, or with one for each item, ``(B,)``.
         """
         from spacy_latent.kernels.attention import entmax
 
@@ -191,13 +200,16 @@ class OneOfN(ItemSet):
     def entmax_loss(
         self, scores: Tensor, gold: Tensor, lengths: Tensor, alpha: float | Tensor = 1.5
     ) -> Tensor:
-        """The loss of α-entmax (Peters et al. 2019; Blondel et al. 2020), ``(B,)``; at α = 2 that
-        of sparsemax. Max over the simplex of p·s − Ω(p), less z·s − Ω(z), Ω(p) = (Σ p^α − 1) /
-        (α(α − 1)), z the gold choice. Its gradient is the entmax of the scores less z: 0 where the
-        gold item leads all others by 1/(α − 1). Differentiable once, in α as well.
+        """Return the loss of α-entmax, ``(B,)``; differentiable once, in α as well.
 
-        gold: ``(B, N)``, 0/1, or probabilities, which sum to 1 for an item with any parts.
-        alpha: as for :meth:`entmax`.
+        See Peters et al. 2019 and Blondel et al. 2020. At α = 2 it is the loss of sparsemax. It is
+        the maximum over the simplex of p·s − Ω(p), less z·s − Ω(z), with Ω(p) = (Σ p^α − 1) / (α(α
+        − 1)) and z the gold choice. Its gradient is the entmax of the scores less z. It is 0 if the
+        gold item leads all others by 1/(α − 1).
+
+        Args:
+            gold: ``(B, N)``, 0/1, or probabilities, which sum to 1 for an item with any parts.
+            alpha: as for :meth:`entmax`.
         """
         self._check_pair(scores, gold)
         exact, sizes = self._read(scores.double(), lengths)
@@ -216,7 +228,7 @@ class OneOfN(ItemSet):
         return (worth(p) - worth(wanted)).to(scores.dtype)
 
     def _alphas(self, alpha: float | Tensor, scores: Tensor) -> Tensor:
-        """One for each of the scores' items, or one for all ``()``; float64."""
+        """Return one alpha for each of the scores' items, or one for all ``()``; float64."""
         given = torch.as_tensor(alpha, dtype=torch.float64)
         if given.numel() == 1:
             return given.reshape(())
@@ -228,15 +240,21 @@ class OneOfN(ItemSet):
         return given.to(scores.device)
 
     def fusedmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
-        """Sparsemax after the proximal step of penalty · total variation, ``(B, N)``;
-        differentiable. Forbidden items are passed over: those beside them are neighbours."""
+        """Return sparsemax after the proximal step of penalty · total variation, ``(B, N)``.
+
+        It is differentiable. Forbidden items are skipped, so the items on both sides of them are
+        neighbours.
+        """
         from spacy_latent.kernels.attention import TOTAL_VARIATION
 
         return self._sparsemax_of(scores, lengths, TOTAL_VARIATION, penalty)
 
     def oscarmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
-        """Sparsemax after the proximal step of penalty · Σ_{i<j} max(p[i], p[j]), ``(B, N)``;
-        differentiable."""
+        """Return sparsemax after the proximal step of penalty · Σ_{i<j} max(p[i], p[j]),
+        ``(B, N)``.
+
+        It is differentiable.
+        """
         from spacy_latent.kernels.attention import ORDERED
 
         return self._sparsemax_of(scores, lengths, ORDERED, penalty)
@@ -246,13 +264,13 @@ class OneOfN(ItemSet):
         from spacy_latent.kernels.simplex import sparsemax
 
         smooth, lengths = self._read(scores, lengths)
-        # The step takes equal scores for one, which no penalty of 0 keeps together.
+        # The proximal step merges equal scores, which a penalty of 0 does not keep together.
         if penalty > 0.0:
             smooth, _ = proximal(smooth, lengths, kind, penalty, self.name)
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)
 
     def _allowed(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Which entries are items, and the scores with −inf elsewhere; checked."""
+        """Return a mask of the items, and the checked scores with −inf elsewhere."""
         inside = self.part_mask(scores, lengths.to(scores.device))
         masked = self._mask(scores, inside)
         none = masked.isneginf().all(1) & (lengths.to(scores.device) > 0)
@@ -260,7 +278,7 @@ class OneOfN(ItemSet):
 
 
 def _draw(probabilities: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
-    """Items of each row, ``(R, num_samples)``."""
+    """Return sampled items of each row, ``(R, num_samples)``."""
     device = generator.device if generator is not None else torch.device("cpu")
     rows = probabilities.to(device)
     drawn = torch.multinomial(rows, num_samples, replacement=True, **source(generator))

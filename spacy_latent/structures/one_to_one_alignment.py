@@ -18,15 +18,18 @@ ADVICE = (
 
 
 class OneToOneAlignment(Alignment):
-    """Sets of cells with at most one in each row and each column. Scores ``(B, N, M)``,
-    ``[b, i, j]`` for word i of the first and word j of the second sentence; lengths ``(B, 2)``, or
-    ``(B,)`` where both sentences are as long.
+    """Sets of cells with at most one in each row and each column.
 
-    unaligned: any word may stay alone, at a score of 0; else every word of the shorter sentence is
-        aligned. Where one sentence is empty, there is one alignment, the empty one.
+    Scores are ``(B, N, M)``, ``[b, i, j]`` for word i of the first and word j of the second
+    sentence. Lengths are ``(B, 2)``, or ``(B,)`` if both sentences have the same length. If one
+    sentence is empty, there is one alignment, the empty one.
 
-    MAP is by shortest augmenting paths (Jonker and Volgenant 1987), O(n²m) for n ≤ m words.
-    Sums over alignments are permanents, which are #P-hard to compute (Valiant 1979).
+    MAP is by shortest augmenting paths (Jonker and Volgenant 1987), O(n²m) for n ≤ m words. Sums
+    over alignments are permanents, which are #P-hard to compute (Valiant 1979).
+
+    Args:
+        unaligned: any word may stay alone, at a score of 0; else every word of the shorter sentence
+            is aligned.
     """
 
     masks_itself = True
@@ -69,26 +72,29 @@ class OneToOneAlignment(Alignment):
         max_iter: int = 1000,
         tolerance: float = 1e-6,
     ) -> Tensor:
-        """The entropic relaxation: argmax of Σ P·s − temperature · Σ P (log P − 1) over matrices P
-        whose rows and columns sum as those of an alignment may, ``(B, N, M)``; differentiable.
+        """Return the entropic relaxation, ``(B, N, M)``; differentiable.
 
-        The sums are 1 for a word that must be aligned, else at most 1. This is not E[z] under any
-        distribution of interest; with a falling temperature it tends to the best alignment, ever
-        more slowly. Normalises by turns, on logarithms (Sinkhorn 1967; Cuturi 2013; for sums of at
-        most 1, Benamou et al. 2015); the gradient goes through the steps taken.
+        It is the argmax of Σ P·s − temperature · Σ P (log P − 1) over matrices P whose rows and
+        columns have the same sums as those of an alignment. The sums are 1 for a word that must be
+        aligned, else at most 1. The result is not E[z] under any distribution of interest. With a
+        falling temperature it tends to the best alignment, ever more slowly.
 
-        temperature: larger is smoother.
-        max_iter: bound on the number of steps, each one of the rows and one of the columns. The
-            larger scores / temperature, the more it takes; short of that many, sums of columns are
-            right and those of rows not yet.
-        tolerance: the steps of an item end when no logarithm of its sums is wrong by more.
+        The method normalises rows and columns in turn, on logarithms (Sinkhorn 1967; Cuturi 2013;
+        for sums of at most 1, Benamou et al. 2015). The gradient goes through the steps taken.
+
+        Args:
+            temperature: larger is smoother.
+            max_iter: bound on the number of steps, each one of the rows and one of the columns. A
+                larger scores / temperature needs more of them. If they do not suffice, sums of
+                columns are right and those of rows not yet.
+            tolerance: the steps of an item end when no logarithm of its sums is wrong by more.
         """
         if not temperature > 0 or max_iter < 1 or not tolerance > 0:
             raise InvalidScores(
                 f"{self.name}.sinkhorn: temperature is {temperature}, max_iter {max_iter} and "
                 f"tolerance {tolerance}; expected temperature > 0, max_iter >= 1, tolerance > 0."
             )
-        # Names the items that are not finite or have no alignment.
+        # Raises an error that names items that are not finite or have no alignment.
         self.map(scores, lengths)
         prepared, lengths = self._read(scores, lengths)
         inside = self.part_mask(prepared, lengths) & ~prepared.isneginf()
@@ -100,7 +106,7 @@ class OneToOneAlignment(Alignment):
         must_columns = (lengths[:, 1] <= lengths[:, 0])[:, None] & (not self.unaligned)
         row_shift = torch.zeros_like(logits[:, :, :1].sum(2))
         column_shift = torch.zeros_like(logits[:, :1].sum(1))
-        # Each item ends at its own step, whatever is beside it in the batch.
+        # Each item ends at its own step, whatever the rest of the batch.
         live = torch.ones_like(row_shift[:, :1], dtype=torch.bool)
         if logits.numel():
             for _ in range(max_iter):

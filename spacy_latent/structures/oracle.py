@@ -1,4 +1,4 @@
-"""What the algorithms ask of a structure that need only its best members."""
+"""Interface of a structure for algorithms that need only its best members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 class Oracle(Protocol):
-    """See :class:`spacy_latent.structures.base.Structure`, which every oracle here is."""
+    """Structure that has best members.
+
+    Every oracle in this package is a :class:`spacy_latent.structures.base.Structure`.
+    """
 
     @property
     def name(self) -> str: ...

@@ -10,9 +10,10 @@ from spacy_latent.structures.constituency_tree import ConstituencyTree
 
 
 class ParserTree(ConstituencyTree):
-    """Binary trees whose probability no scores of spans give, since each decision of the parser
-    depends on what it composed before. In the place of scores stands the parser's tree itself,
-    whose MAP and SparseMAP it is; there are no sums.
+    """Binary trees whose probability cannot be expressed by scores of spans.
+
+    Each decision of the parser depends on the result of earlier compositions. The scores are
+    replaced by the parser's tree itself, which is its MAP and SparseMAP. There are no sums.
     """
 
     tractable = frozenset()

@@ -16,7 +16,7 @@ class ProjectiveTree(DependencyTree):
     """Dependency trees in which every token between a head and its modifier descends from the head.
 
     MAP is Eisner's algorithm (1996), sums are inside-outside on its charts, samples are drawn from
-    the inside charts; all O(n³) time and O(n²) memory. For arguments and shapes see
+    the inside charts. All take O(n³) time and O(n²) memory. For arguments and shapes see
     :class:`DependencyTree`.
     """
 

@@ -1,4 +1,5 @@
-"""Projection on a relaxed polytope: one choice per group of exclusive parts, and no more."""
+"""Projection on a relaxed polytope, whose only constraint is one choice per group of exclusive
+parts."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from spacy_latent.structures.base import Structure
 
 
 def project_relaxed(structure: Structure, points: Tensor, lengths: Tensor) -> Tensor:
-    """The nearest point, ``(B, *parts)``, whose parts are non-negative and sum to 1 in each group
-    along ``structure.exclusive_axes``; for trees, one head for each modifier, cycles allowed.
+    """Return the nearest point, ``(B, *parts)``, with parts that are non-negative and sum to 1 per
+    group.
 
-    −inf forbids a part. The simplex projection is that of Held et al. 1974, by sorting.
+    Groups are along ``structure.exclusive_axes``. For trees this means one head for each modifier,
+    with cycles allowed. −inf forbids a part. The simplex projection is by Held et al. 1974, by
+    sorting.
     """
     if not structure.exclusive_axes:
         raise NotTractable(
@@ -29,12 +32,15 @@ def project_relaxed(structure: Structure, points: Tensor, lengths: Tensor) -> Te
 
 
 def project_simplex(points: Tensor) -> Tensor:
-    """Rows projected on the simplex; a row without any finite entry gives zeros. Differentiable."""
+    """Project rows on the simplex; differentiable.
+
+    A row without any finite entry gives zeros.
+    """
     size = points.shape[-1]
     if size == 0:
         return points
-    # What all points of a row have in common changes nothing, and takes digits: those of float32
-    # are gone at 1e7. Its gradient is 0.
+    # A common offset of a row has no effect, but costs digits: float32 has none left at 1e7. Its
+    # gradient is 0.
     top = points.detach().amax(-1, keepdim=True)
     points = points - top.masked_fill(top.isneginf(), 0.0)
     ordered = points.sort(-1, descending=True).values
@@ -43,5 +49,5 @@ def project_simplex(points: Tensor) -> Tensor:
     excess = finite.cumsum(-1) - 1.0
     support = (rank * ordered > excess).sum(-1, keepdim=True)
     threshold = excess.gather(-1, (support - 1).clamp_min(0)) / support.clamp_min(1)
-    # Not clamped: that would have a slope where a point equals the threshold, which then has none.
+    # No clamp, since it would have a slope at a point that equals the threshold and has no share.
     return torch.where(points > threshold, points - threshold, 0.0)

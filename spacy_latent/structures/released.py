@@ -1,5 +1,8 @@
-"""Sets of structures that training begins with, before the larger one that it ends and predicts
-with: a restriction that leads scorer and composer to a first agreement, and is then released."""
+"""Sets of structures with which training begins, before a larger one.
+
+The larger set is used at the end of training and at prediction. The restriction leads scorer and
+composer to a first agreement, and is then released.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from spacy_latent.structures.dependency import DependencyTree
 
 
 def release(restricted: Structure, free: Structure, release_at: int) -> Structure:
-    """``free``, with ``restricted`` in its place in updates before ``release_at``."""
+    """Return ``free``, replaced by ``restricted`` in updates before ``release_at``."""
     if restricted.parts != free.parts or restricted.part_axes != free.part_axes:
         raise LatentError(
             f"A release from {restricted!r} to {free!r}: the first is made of {restricted.parts}, "
@@ -36,20 +39,27 @@ def release(restricted: Structure, free: Structure, release_at: int) -> Structur
 def build_released_structure_v1(
     restricted: Structure, free: Structure, release_at: int
 ) -> Structure:
-    """restricted: the set of structures in the first updates of the weights. free: the set from
-    then on, and at prediction; it has to hold all of those before. Each may be released itself.
-    release_at: number of updates under the restriction, at least 1."""
+    """Build a set of structures that is restricted in the first updates of the weights.
+
+    Args:
+        restricted: the set of structures in the first updates. It may be released itself.
+        free: the set from then on, and at prediction. It has to hold all structures of
+            ``restricted``, and may be released itself.
+        release_at: number of updates under the restriction, at least 1.
+    """
     return release(restricted, free, release_at)
 
 
 def build_growing_arcs_v1(
     structure: Structure, max_arc_length: Iterable[float], release_at: int
 ) -> Structure:
-    """Dependency trees whose arcs may be the longer the longer training goes on.
+    """Build dependency trees whose arcs may become longer during training.
 
-    structure: the trees from ``release_at`` on, and at prediction. max_arc_length: a Thinc schedule
-    with a value for each update, rounded down, or a list whose last value stays; it may not fall.
-    release_at: number of updates under the bounds, at least 1.
+    Args:
+        structure: the trees from ``release_at`` on, and at prediction.
+        max_arc_length: a Thinc schedule with a value for each update, rounded down, or a list whose
+            last value stays; it may not fall.
+        release_at: number of updates under the bounds, at least 1.
     """
     if not isinstance(structure, DependencyTree) or structure.stages:
         raise LatentError(

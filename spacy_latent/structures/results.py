@@ -1,4 +1,4 @@
-"""What operations on structures return."""
+"""Results of operations on structures."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from spacy_latent.kernels.transfers import send_together
 class TopK:
     """The k best structures of each item, best first.
 
-    z: ``(K, B, *parts)``, 0/1. Where an item has fewer than K structures, the rest is zero.
-    scores: ``(K, B)``, and ``-inf`` where there is no such structure.
+    Attributes:
+        z: ``(K, B, *parts)``, 0/1. If an item has fewer than K structures, the rest is zero.
+        scores: ``(K, B)``, ``-inf`` for missing structures.
     """
 
     z: Tensor
     scores: Tensor
 
     def to(self, dtype: torch.dtype) -> TopK:
-        """The same in another precision."""
+        """Return the same in another precision."""
         return TopK(self.z.to(dtype), self.scores.to(dtype))
 
     def sent(self, device: torch.device) -> TopK:
-        """The same on that device, from the CPU; itself where it is there."""
+        """Return the same on that device, copied from the CPU; itself if it is already there."""
         if self.z.device == device:
             return self
         return TopK(*send_together([self.z, self.scores], device))
@@ -38,10 +39,14 @@ class TopK:
 
 @dataclass
 class Reparameterized:
-    """All ``(B, *parts)``; −inf where a part is forbidden or padding.
+    """Sample with its noisy scores.
 
-    z: a sample, 0/1. noisy: perturbed scores of which z is the best structure. redrawn: a draw from
-    the law of ``noisy`` given z.
+    All attributes are ``(B, *parts)``, −inf if a part is forbidden or padding.
+
+    Attributes:
+        z: a sample, 0/1.
+        noisy: perturbed scores of which z is the best structure.
+        redrawn: a draw from the distribution of ``noisy`` given z.
     """
 
     z: Tensor
@@ -51,11 +56,13 @@ class Reparameterized:
 
 @dataclass
 class ReparameterizedTrace(Reparameterized):
-    """The same where an algorithm builds z by choices from softmaxes, its trace: ``noisy`` are
-    scores by which it would take these choices, and ``redrawn`` a draw from their law given the
-    choices.
+    """Sample with noisy scores if an algorithm builds z by choices from softmaxes, its trace.
 
-    log_probs: ``(B,)``, of the choices, as of :class:`Traces`; differentiable.
+    With the scores ``noisy`` the algorithm makes these choices. ``redrawn`` is a draw from their
+    distribution given the choices.
+
+    Attributes:
+        log_probs: ``(B,)``, of the choices, as in :class:`Traces`; differentiable.
     """
 
     log_probs: Tensor
@@ -65,9 +72,10 @@ class ReparameterizedTrace(Reparameterized):
 class Traces:
     """Structures as an algorithm builds them by random choices, one after another.
 
-    z: ``(K, B, *parts)``, 0/1, without gradient.
-    log_probs: ``(K, B)``, of all the choices that led to each; differentiable once. Where several
-        traces lead to one structure, it is less than the structure's own.
+    Attributes:
+        z: ``(K, B, *parts)``, 0/1, without gradient.
+        log_probs: ``(K, B)``, of all the choices that led to each; differentiable once. If several
+            traces lead to one structure, it is less than the structure's own.
     """
 
     z: Tensor
@@ -76,14 +84,16 @@ class Traces:
 
 @dataclass
 class SparseSolution:
-    """The solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
+    """Solution of SparseMAP: argmax over the marginal polytope of μ·s − ½‖μ‖².
 
-    mean: ``(B, *parts)``, the point μ; differentiable.
-    weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
-        differentiable. K is the largest support in the batch. Where structures tie, other weights
-        have the same mean, and the gradient is that of the weights of this support: as if the mean
-        moved only as far as these can follow. A loss that is the same for all structures has none.
-    gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
+    Attributes:
+        mean: ``(B, *parts)``, the point μ; differentiable.
+        weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
+            differentiable. K is the largest support in the batch. If structures tie, other weights
+            have the same mean. The gradient is then for the weights of this support, as if the mean
+            moved only as far as these can follow. It is 0 for a loss that is the same for all
+            structures.
+        gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
     """
 
     mean: Tensor
@@ -94,10 +104,12 @@ class SparseSolution:
 
     @property
     def part_numbers(self) -> np.ndarray:
-        """The structures of the support by their parts, ``(K, B, W)`` int32: places in an item's
-        scores, of a chain from its first position on, then −1; −1 alone where the weight is
-        padding. As many as a structure has parts, where :attr:`atoms` are as many as there are
-        scores."""
+        """Structures of the support by their parts, ``(K, B, W)`` int32.
+
+        Numbers are flat indices of an item's scores, for a chain from its first position on, padded
+        with −1. A row is −1 throughout if its weight is padding. The size is one number for each
+        part of a structure, compared with one for each score in :attr:`atoms`.
+        """
         if self._number is not None:
             return self._number()
         atoms = self.atoms.flatten(2).cpu().numpy() > 0
@@ -109,14 +121,14 @@ class SparseSolution:
 
     @property
     def atoms(self) -> Tensor:
-        """The structures of the support, ``(K, B, *parts)``, 0/1, zero where the weight is padding.
+        """Structures of the support, ``(K, B, *parts)``, 0/1, zero if the weight is padding.
 
-        Made on demand: it is K times the size of the scores.
+        They are made on demand, since they are K times the size of the scores.
         """
         return self._expand()
 
     def cast(self, dtype: torch.dtype) -> SparseSolution:
-        """The same in another precision; the gap stays as it is."""
+        """Return the same in another precision; the gap stays unchanged."""
         if self.mean.dtype == dtype:
             return self
         expand = self._expand
@@ -124,8 +136,10 @@ class SparseSolution:
         return replace(self, mean=mean, weights=weights, _expand=lambda *at: expand(*at).to(dtype))
 
     def sent(self, device: torch.device) -> SparseSolution:
-        """The same on that device, from the CPU, by one transfer; for solutions whose structures
-        can be made on any device."""
+        """Return the same on that device, copied from the CPU by one transfer.
+
+        This is for solutions whose structures can be made on any device.
+        """
         if self.mean.device == device:
             return self
         names = [each.name for each in fields(self) if not each.name.startswith("_")]

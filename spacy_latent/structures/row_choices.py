@@ -1,4 +1,4 @@
-"""What structures of independent choices share: one item of each row, whatever the other rows."""
+"""Structures of independent choices: one item of each row, whatever the other rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from spacy_latent.structures.one_of_n import OneOfN
 
 
 class RowChoices(Structure):
-    """Sums, draws and best structures by :class:`OneOfN` of each row. A subclass says what the rows
-    are, and what parts make of them.
+    """Sums, samples and best structures by :class:`OneOfN` for each row.
 
-    choice_axis: the axis of the parts (0 the first) along which those of one row lie.
+    A subclass defines the rows, and how parts are made of them.
+
+    Attributes:
+        choice_axis: the axis of the parts (0 the first) along which the parts of one row lie.
     """
 
     masks_itself = True
@@ -26,12 +28,18 @@ class RowChoices(Structure):
 
     @abstractmethod
     def _rows(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores ``(B·R, C)`` of the choices of the R rows of each item, and how many of them there
-        are, 0 for a row that is none; checked. R is the second axis of the scores."""
+        """Return the checked scores of the rows' choices, and the number of choices in each.
+
+        R is the second axis of the scores.
+
+        Returns:
+            Scores ``(B·R, C)`` of the R rows of each item, and numbers, 0 for a row that does not
+            exist.
+        """
 
     @abstractmethod
     def _parts(self, rows: Tensor, scores: Tensor) -> Tensor:
-        """``(..., B·R, C)`` as parts ``(..., *scores.shape)``."""
+        """Reshape ``(..., B·R, C)`` to parts ``(..., *scores.shape)``."""
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return self._parts(OneOfN().map(*self._rows(scores, lengths)), scores)
@@ -55,17 +63,20 @@ class RowChoices(Structure):
         return Reparameterized(*(self._parts(part, scores) for part in parts))
 
     def redraw(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """What ``redrawn`` of :meth:`reparameterize` is, for a sample ``z`` ``(B, *parts)``."""
+        """Return ``redrawn`` of :meth:`reparameterize` for a sample ``z`` ``(B, *parts)``."""
         prepared, lengths = self._read(scores, lengths)
         rows, sizes = self._rows(prepared, lengths)
         chosen = (self._rows(z.detach(), lengths)[0] == 1).to(rows)
         return self._parts(OneOfN().redraw(chosen, rows, sizes), prepared)
 
     def _solution(self, dense: Tensor, prepared: Tensor, dtype: torch.dtype) -> SparseSolution:
-        """Of SparseMAP, from that of each row ``(B·R, C)``, float64: the structures that the rows
-        of the mean give to a common uniform number (systematic sampling, Madow 1949)."""
+        """Return the solution of SparseMAP from the solution of each row ``(B·R, C)``, float64.
+
+        The structures are those that the rows of the mean assign to a common uniform number
+        (systematic sampling, Madow 1949).
+        """
         mean = self._parts(dense, prepared)
-        # Only what has a share, in the order of the rows.
+        # Only choices with a share, in the order of the rows.
         flat = dense.unflatten(0, prepared.shape[:2]).flatten(1)
         size = max(int((flat > 0).sum(1).max()), 1) if flat.numel() else 0
         place = (flat.detach() > 0).int().argsort(dim=1, descending=True, stable=True)[:, :size]

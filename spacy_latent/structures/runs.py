@@ -1,4 +1,4 @@
-"""A few runs of neighbouring items: contiguous rationales of bounded size."""
+"""Subsets of items in a few contiguous runs: rationales of bounded size."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ FAMILY = "spacy_latent.kernels.runs:FAMILY"
 
 
 class Runs(ItemSet, CompiledStructure):
-    """Subsets of k items that lie in at most ``runs`` runs of neighbours. Scores ``(B, N)``;
-    lengths ``(B,)``. Where fewer than k items are there, k is their number.
+    """Subsets of k items that lie in at most ``runs`` runs of neighbours.
 
-    k: how many.
-    runs: into how many stretches they may fall. 1 for a single stretch of words.
-    exactly: just k; else any number up to k.
+    Scores are ``(B, N)``, lengths ``(B,)``. If there are fewer than k items, k is their number.
 
     Such rationales are those of Guerreiro and Martins (2021, SPECTRA), who find them by
-    LP-SparseMAP of a factor graph. Here a state holds how many items were chosen, in how many runs,
-    and whether the last one was, so that the best members, sums and samples are exact, in
-    O(n · k · runs); SparseMAP is exact, too, by the active-set method.
+    LP-SparseMAP of a factor graph. Here a state holds the number of items chosen, the number of
+    their runs, and whether the last item was chosen. So the best members, sums and samples are
+    exact, in O(n · k · runs). SparseMAP is exact, too, by the active-set method.
+
+    Args:
+        k: how many.
+        runs: largest number of runs. 1 for a single stretch of words.
+        exactly: exactly k; else any number up to k.
     """
 
     family: ClassVar[str] = FAMILY

@@ -16,12 +16,14 @@ FAMILY = "spacy_latent.kernels.semi_markov:FAMILY"
 
 
 class SemiMarkov(TagSequence):
-    """Segmentations whose segments have labels (Sarawagi and Cohen 2004). Scores ``(B, N, L, K)``,
-    ``[b, first position, length − 1, label]``; lengths ``(B,)``, each at most N.
+    """Segmentations whose segments have labels (Sarawagi and Cohen 2004).
 
-    Every position is in exactly one segment, of at most L positions. What would end beyond the item
-    is no part. :meth:`bind` adds scores of neighbouring segments' labels, and of the first and the
-    last, as in :class:`TagSequence`. Time is O(N·L·K + N·K²).
+    Scores are ``(B, N, L, K)``, ``[b, first position, length − 1, label]``. Lengths are ``(B,)``,
+    each at most N.
+
+    Every position is in exactly one segment, of at most L positions. A segment that would end
+    beyond the item is no part. :meth:`bind` adds scores of adjacent segments' labels, and of the
+    first and the last, as in :class:`TagSequence`. Time is O(N·L·K + N·K²).
     """
 
     part_axes: ClassVar[int] = 3
@@ -47,7 +49,7 @@ class SemiMarkov(TagSequence):
         return ((first + extra) < lengths.to(scores.device)[:, None, None])[..., None]
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """The segments, ``(m, 3)`` int32: first position, position after the last, label."""
+        """Return the segments, ``(m, 3)`` int32: first position, position after the last, label."""
         first, extra, label = np.nonzero(z[:length] > 0.5)
         return np.stack([first, first + extra + 1, label], 1).astype("int32")
 
@@ -58,10 +60,11 @@ class SemiMarkov(TagSequence):
         num_tags: int | None = None,
         max_length: int | None = None,
     ) -> np.ndarray:
-        """0/1 array ``(n, L, K)`` from segments as in :meth:`decode`.
+        """Return a 0/1 array ``(n, L, K)`` from segments as in :meth:`decode`.
 
-        num_tags: K, the number of labels; must be given unless transitions are bound.
-        max_length: L, the length of the longest segment; that of the longest given if None.
+        Args:
+            num_tags: K, the number of labels; must be given unless transitions are bound.
+            max_length: L, the length of the longest segment; None for the longest segment given.
         """
         if num_tags is None and self.bound is not None:
             num_tags = len(self.bound[0])

@@ -1,4 +1,4 @@
-"""Transitions of a shift-reduce parser: binary trees whose probability is that of decisions."""
+"""Transitions of a shift-reduce parser: binary trees with the probability of their decisions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ ADVICE = (
 
 
 class ShiftReduce(ConstituencyTree):
-    """Binary bracketings of n words, built from left to right: a word is shifted on the stack, or
-    the two topmost spans are reduced to one. Each tree has one sequence of transitions.
+    """Binary bracketings of n words, built from left to right.
 
-    Scores ``(B, N, N)`` are the log-odds of reducing, against shifting the next word, when it would
-    give the span [first word, last word]. There is a choice only where there are a next word and
-    two spans on the stack; so scores of single words and of spans that end with the last word are
-    not read. log p(z) is the sum over the decisions (ancestral, or locally normalised); −inf
+    A word is shifted on the stack, or the two topmost spans are reduced to one. Each tree has one
+    sequence of transitions.
+
+    Scores ``(B, N, N)`` are the log-odds of reducing, against shifting the next word, if the result
+    is the span [first word, last word]. There is a choice only if there is a next word and there
+    are two spans on the stack. So scores of single words and of spans that end with the last word
+    are not read. log p(z) is the sum over the decisions (ancestral, or locally normalised); −inf
     forbids a reduction.
 
     ``map`` and ``top_k`` are the best of a beam search, not of all trees. With a scorer such as
     StackScorer the log-odds depend on the whole state of the parser.
 
-    beam_size: of ``map``; 1 decides greedily.
+    Args:
+        beam_size: of ``map``; 1 decides greedily.
     """
 
     tractable = frozenset({"sample", "log_prob"})
@@ -49,12 +52,15 @@ class ShiftReduce(ConstituencyTree):
         return ConstituencyTree().contains(z, lengths)
 
     def policy(self, scores: Tensor, lengths: Tensor, copies: int = 1) -> Policy:
-        """What ``copies`` batches of parsers decide by, one batch after another."""
+        """Return the decision policy of ``copies`` batches of parsers, one batch after another."""
         return SpanScores(scores, copies)
 
     def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Decisions, Tensor]:
-        """The decisions that lead to trees ``(R, n, n)`` and the log-odds of reducing at each; R is
-        a multiple of the number of items B, and lengths ``(B,)``."""
+        """Return the decisions that lead to trees ``(R, n, n)``, and the log-odds of reducing at
+        each.
+
+        R is a multiple of the number of items B, and lengths are ``(B,)``.
+        """
         decisions = Decisions(z, lengths.repeat(len(z) // max(1, len(lengths))))
         item = decisions.row % max(1, len(lengths))
         return decisions, scores[item, decisions.second, decisions.last]
@@ -80,9 +86,11 @@ class ShiftReduce(ConstituencyTree):
         num_samples: int = 16,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Estimate of the entropy of p(z) in nats, ``(B,)``: the mean over samples of the sum of
-        the entropies of their decisions. Unbiased; its gradient leaves out how the scores change
-        which decisions are met."""
+        """Estimate the entropy of p(z) in nats, ``(B,)``.
+
+        The estimate is the mean over samples of the sum of the entropies of their decisions. It is
+        unbiased. Its gradient ignores that the scores also change which decisions occur.
+        """
         prepared, lengths = self._read(scores, lengths)
         z = self.sample(scores, lengths, num_samples, generator)
         decisions, logits = self.decided(z.flatten(0, 1), prepared, lengths)
@@ -110,7 +118,7 @@ class ShiftReduce(ConstituencyTree):
 
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The best of a beam of k, with their log-probabilities as scores."""
+        """Return the best of a beam of k, with their log-probabilities as scores."""
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
@@ -129,11 +137,15 @@ class ShiftReduce(ConstituencyTree):
 
 
 class Decisions:
-    """The D decisions between shift and reduce that lead to R given trees ``(R, n, n)``; tensors
-    ``(D,)`` int64.
+    """The D decisions between shift and reduce that lead to R given trees ``(R, n, n)``.
 
-    row: of the tree. second, top, last: first word of the two topmost spans, and last word of the
-    top one; the next word is last + 1. reduces: which way the tree went, bool.
+    All attributes are tensors ``(D,)``, int64 except ``reduces``.
+
+    Attributes:
+        row: row of the tree.
+        second, top, last: first word of the second and of the topmost span, and last word of the
+            topmost one; the next word is last + 1.
+        reduces: whether the tree was reached by reducing, bool.
     """
 
     def __init__(self, z: Tensor, lengths: Tensor) -> None:
@@ -158,16 +170,19 @@ class Decisions:
         self.reduces = torch.arange(len(self.row), device=z.device) < len(row)
 
     def log_prob(self, logits: Tensor, rows: int) -> Tensor:
-        """log p of each tree, ``(rows,)``, from the log-odds of reducing at each decision."""
+        """Return log p of each tree, ``(rows,)``, from the log-odds of reducing at each
+        decision."""
         terms = logsigmoid(torch.where(self.reduces, logits, -logits))
         return terms.new_zeros(rows).index_add(0, self.row, terms)
 
 
 class Stacks:
-    """The stacks of R parsers.
+    """Stacks of R parsers.
 
-    starts: ``(R, n + 1)``, the first word of each span on the stack. size: ``(R,)``, how many there
-    are. shifted: ``(R,)``, how many words are on the stack or in it.
+    Attributes:
+        starts: ``(R, n + 1)``, the first word of each span on the stack.
+        size: ``(R,)``, number of spans on the stack.
+        shifted: ``(R,)``, number of words that have been shifted.
     """
 
     def __init__(self, lengths: Tensor, longest: int) -> None:
@@ -178,17 +193,17 @@ class Stacks:
 
     @property
     def free(self) -> Tensor:
-        """Which parsers have a choice, ``(R,)`` bool."""
+        """Return a mask of the parsers that have a choice, ``(R,)`` bool."""
         return (self.size > 1) & (self.shifted < self.lengths)
 
     @property
     def span(self) -> tuple[Tensor, Tensor]:
-        """First and last word of what a reduction would give, ``(R,)`` each."""
+        """Return the first and last word of the span that a reduction would give, ``(R,)`` each."""
         second = self.starts.gather(1, (self.size - 2).clamp_min(0)[:, None])
         return second.squeeze(1), (self.shifted - 1).clamp_min(0)
 
     def moves(self, reduce: Tensor) -> tuple[Tensor, Tensor]:
-        """Which parsers shift and which reduce, given what those with a choice want."""
+        """Return which parsers shift and which reduce, given the wishes of those with a choice."""
         more = self.shifted < self.lengths
         reduces = (self.size > 1) & (reduce | ~more)
         return more & ~reduces, reduces
@@ -206,27 +221,29 @@ class Stacks:
 
 
 class Policy(ABC):
-    """What R parsers decide by. Rows are those of the stacks."""
+    """Decision policy of R parsers, with one row for each row of the stacks."""
 
     @abstractmethod
     def logits(self, stacks: Stacks) -> Tensor:
-        """Log-odds of reducing, ``(R,)``; anything where there is no choice."""
+        """Return the log-odds of reducing, ``(R,)``, with any value for parsers without a
+        choice."""
 
     @abstractmethod
     def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
-        """Take note of the moves; called before the stacks make them."""
+        """Record the moves; called before the stacks make them."""
 
     @abstractmethod
     def repeat(self, count: int) -> None:
-        """Make ``count`` rows of each, next to each other."""
+        """Make ``count`` adjacent copies of each row."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> None:
-        """Take these rows, in place of those there are."""
+        """Replace the present rows by these."""
 
 
 class SpanScores(Policy):
-    """Scores that are known beforehand, ``(B, n, n)``, for ``copies`` batches of B rows."""
+    """Policy by scores that are known beforehand, ``(B, n, n)``, for ``copies`` batches of B
+    rows."""
 
     def __init__(self, scores: Tensor, copies: int = 1) -> None:
         self.scores = scores
@@ -254,7 +271,7 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def at_random(generator: torch.Generator | None) -> Choice:
-    """Reduces with the probability that the log-odds give."""
+    """Return a choice that reduces with the probability of the log-odds."""
 
     def choose(logits: Tensor) -> Tensor:
         uniform = torch.rand(logits.shape, dtype=torch.float64, device="cpu", **source(generator))
@@ -264,7 +281,10 @@ def at_random(generator: torch.Generator | None) -> Choice:
 
 
 def parse(policy: Policy, lengths: Tensor, longest: int, choose: Choice) -> Tensor:
-    """One tree for each row, ``(R, n, n)`` float 0/1 with the single words; 2n − 1 steps."""
+    """Return one tree for each row, ``(R, n, n)`` float 0/1 with the single words.
+
+    It takes 2n − 1 steps.
+    """
     stacks, z = Stacks(lengths, longest), words(lengths, longest)
     for _ in range(2 * longest - 1):
         reduces, (first, last) = _step(policy, stacks, choose(policy.logits(stacks)))
@@ -273,8 +293,13 @@ def parse(policy: Policy, lengths: Tensor, longest: int, choose: Choice) -> Tens
 
 
 def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tuple[Tensor, Tensor]:
-    """Trees ``(size, B, n, n)`` and their log-probabilities ``(size, B)``, best first; −inf where
-    there are not so many trees. After each step the ``size`` most probable prefixes are kept."""
+    """Return trees and their log-probabilities, best first.
+
+    After each step the ``size`` most probable prefixes are kept.
+
+    Returns:
+        Trees ``(size, B, n, n)`` and log-probabilities ``(size, B)``, −inf for missing trees.
+    """
     batch = len(lengths)
     policy.repeat(size)
     stacks = Stacks(lengths.repeat_interleave(size), longest)
@@ -291,7 +316,7 @@ def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tup
         stacks.select(rows)
         policy.select(rows)
         history.append((rows, *_step(policy, stacks, (best >= size).flatten())))
-    # From the end, as most prefixes lead to no tree that is kept.
+    # Built from the end, since most prefixes are not part of any kept tree.
     z = words(stacks.lengths, longest)
     tree = row = torch.arange(len(z), device=z.device)
     for rows, reduces, (first, last) in reversed(history):
@@ -303,7 +328,7 @@ def beam_search(policy: Policy, lengths: Tensor, longest: int, size: int) -> tup
 
 
 def _step(policy: Policy, stacks: Stacks, reduce: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Which parsers reduce, and to what spans they do."""
+    """Take one step, and return which parsers reduce, and the spans that they make."""
     shifts, reduces = stacks.moves(reduce)
     policy.follow(stacks, shifts, reduces)
     spans = stacks.span
@@ -312,6 +337,6 @@ def _step(policy: Policy, stacks: Stacks, reduce: Tensor) -> tuple[Tensor, tuple
 
 
 def words(lengths: Tensor, longest: int) -> Tensor:
-    """The single words of R sentences, ``(R, n, n)``."""
+    """Return the single words of R sentences as spans, ``(R, n, n)``."""
     token = torch.arange(longest, device=lengths.device)
     return torch.diag_embed((token < lengths[:, None]).float())

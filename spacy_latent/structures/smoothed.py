@@ -1,14 +1,14 @@
 """Smoothed dynamic programs (Mensch and Blondel 2018): Bellman's recursion with max_Ω for max.
 
-max_Ω(x) = max over the simplex of p·x − γΩ(p). With Ω the negative entropy the value is γ times
-the log-partition of scores / γ. With Ω = ½(‖p‖² − 1) it is neither that of a Gibbs distribution nor
-SparseMAP: each step of the recursion is sparse by itself. Both are 0 for a sure choice, so that a
+max_Ω(x) = max over the simplex of p·x − γΩ(p). With Ω the negative entropy the value is γ times the
+log-partition of scores / γ. With Ω = ½(‖p‖² − 1) it is neither the value of a Gibbs distribution
+nor SparseMAP: each step of the recursion is sparse by itself. Both Ω are 0 for a sure choice, so a
 smoothed value is never below the best score.
 
-A structure is able when "smoothed" is in its ``tractable``: it then has ``smoothed_maximum(scores,
-lengths, maximum)``, the recursion with ``maximum`` over the last axis in place of max. Where it has
-a ``smoothed_family`` as well, kernels do the same, without operations of torch for each step: a
-subclass with another recursion sets that to None.
+A structure supports it if "smoothed" is in its ``tractable``. It then has
+``smoothed_maximum(scores, lengths, maximum)``, the recursion with ``maximum`` over the last axis in
+place of max. If it has a ``smoothed_family`` as well, kernels do the same, without operations of
+torch for each step. A subclass with another recursion sets ``smoothed_family`` to None.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ def smoothed_value(
     regularizer: Regularizer = "entropic",
     gamma: float = 1.0,
 ) -> Tensor:
-    """The smoothed value of each item, ``(B,)``; differentiable twice. Its gradient is the expected
-    structure under the walk that the recursion induces, and the gradient of that the product with
-    its Hessian (their algorithms 1 and 2, here by differentiating the recursion).
+    """Return the smoothed value of each item, ``(B,)``; differentiable twice.
 
-    gamma: γ, larger is smoother; with γ to 0 the value tends to that of the best structure.
+    Its gradient is the expected structure under the random walk that the recursion induces. The
+    gradient of the expected structure is the product with its Hessian (their algorithms 1 and 2,
+    here by differentiating the recursion).
+
+    Args:
+        gamma: γ, larger is smoother; with γ to 0 the value tends to the score of the best
+            structure.
     """
     check_regularizer("smoothed_value", regularizer, gamma)
     if "smoothed" not in structure.tractable:
@@ -66,8 +70,10 @@ def smoothed_expectation(
     regularizer: Regularizer = "entropic",
     gamma: float = 1.0,
 ) -> Tensor:
-    """The gradient of :func:`smoothed_value`, ``(B, *parts)``: the expected structure;
-    differentiable."""
+    """Return the gradient of :func:`smoothed_value`, ``(B, *parts)``, the expected structure.
+
+    It is differentiable.
+    """
     keep = scores.requires_grad and torch.is_grad_enabled()
     with recording():
         leaf = scores if keep else recordable(scores).detach().requires_grad_()
@@ -88,15 +94,17 @@ def fenchel_young_loss(
     regularizer: Regularizer = "entropic",
     gamma: float = 1.0,
 ) -> Tensor:
-    """The smoothed value less the score of the ``gold`` structure, 0/1, ``(B,)``; never negative.
-    With "entropic" and γ = 1 the negative log-likelihood. The gradient is the expected structure
-    less the gold one (Blondel et al. 2020)."""
+    """Return the smoothed value less the score of the ``gold`` structure, 0/1, ``(B,)``.
+
+    It is never negative. With "entropic" and γ = 1 it is the negative log-likelihood. The gradient
+    is the expected structure less the gold one (Blondel et al. 2020).
+    """
     value = smoothed_value(structure, exact_scores(structure, scores), lengths, regularizer, gamma)
     return (value - exact_potential(structure, gold, scores, lengths)).to(scores.dtype)
 
 
 def maximum(regularizer: Regularizer, gamma: float) -> Callable[[Tensor], Tensor]:
-    """max_Ω over the last axis; −inf where all is −inf."""
+    """Return the function max_Ω over the last axis; it is −inf if all values are −inf."""
     return (
         (lambda x: _entropic(x, gamma))
         if regularizer == "entropic"
@@ -113,7 +121,7 @@ def _entropic(x: Tensor, gamma: float) -> Tensor:
 def _quadratic(x: Tensor, gamma: float) -> Tensor:
     nothing = x.isneginf().all(-1)
     top = torch.where(nothing, 0.0, x.detach().amax(-1))
-    # What is more than γ below the largest has no share, and its score no gradient.
+    # A score that is more than γ below the largest has no share, and no gradient.
     below = ((x - top[..., None]) / gamma).clamp_min(-2.0)
     p = project_simplex(below)
     value = (p * below).sum(-1) - 0.5 * (p.square().sum(-1) - 1.0)

@@ -1,4 +1,4 @@
-"""Non-projective dependency trees: spanning arborescences that grow from node 0."""
+"""Non-projective dependency trees: spanning arborescences with root node 0."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class SpanningTree(DependencyTree):
     MAP is Chu-Liu-Edmonds (O(n²)), sums are by the Matrix-Tree theorem (O(n³); Koo et al. 2007),
     samples by Wilson's algorithm (1996). For arguments and shapes see :class:`DependencyTree`.
 
-    On the CPU marginals are found without a subtraction: each, however small, is right to its last
-    digits, a relative error of some 1e-14 in float64, in the same time at scores of any scale. They
-    can lose that where all heads of a token lie more than 300 below one that only leads back to it;
-    what is then below 1e-15 may have no digit that is right. The gradients that go back through
-    marginals have an error of about 1e-8 in float32 and 1e-12 in float64, times those given.
+    On the CPU, marginals are computed without a subtraction. Each, however small, has a relative
+    error of some 1e-14 in float64, in the same time at scores of any scale. This precision can be
+    lost if all heads of a token lie more than 300 below one that only leads back to it. Marginals
+    below 1e-15 may then have no correct digit. The gradients that go back through marginals have an
+    error of about 1e-8 in float32 and 1e-12 in float64, times the given gradients.
     """
 
     family: ClassVar[str] = "spacy_latent.kernels.matrix_tree:FAMILY"
@@ -42,8 +42,10 @@ class SpanningTree(DependencyTree):
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Traces:
-        """By Chu-Liu-Edmonds with exponential clocks: a head for each token, and for each cycle an
-        arc that enters it, each from the softmax of all that there are. A single root comes first.
+        """Sample by Chu-Liu-Edmonds with exponential clocks.
+
+        It chooses a head for each token, and for each cycle an arc that enters it, each from the
+        softmax of all candidates. A single root is chosen first.
         """
         from spacy_latent.kernels.arborescence_traces import traces
 
@@ -59,14 +61,18 @@ class SpanningTree(DependencyTree):
         if not (torch.is_grad_enabled() and scores.requires_grad):
             return Traces(z, known)
         slopes = slopes.to(scores.dtype)
-        # The value is the kernel's, and the gradient that of this sum, which is linear in scores.
+        # The value comes from the kernel, and the gradient from this sum, which is linear in
+        # scores.
         along = (torch.where(slopes != 0, scores, 0.0) * slopes).sum((2, 3))
         return Traces(z, known + (along - along.detach()))
 
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
-        """Noisy scores are −log of the clocks, and the tree, but for a single root, which is the
-        first of its own clocks, is that of least time in all, by the remainders of the others. In
-        torch and not in a kernel, with O(n²) operations for each depth of cycles in cycles."""
+        """Return noisy scores, which are −log of the clocks, and the tree.
+
+        The tree has the least total time, by the remainders of the clocks. A single root is the
+        exception: it is the first of its own clocks. This runs in torch and not in a kernel, with
+        O(n²) operations for each depth of nested cycles.
+        """
         sizes = lengths.to(scores.device)
         masked = self._mask(scores, self.part_mask(scores, sizes))
         return reparameterize_trees(masked, sizes, self.single_root, self.raise_infeasible)

@@ -1,4 +1,4 @@
-"""Sequences of tags whose transitions score the same at all positions, as in CRF taggers."""
+"""Sequences of tags with the same transition scores at all positions, as in CRF taggers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ Self = TypeVar("Self", bound="TagSequence")
 
 
 class TagSequence(CompiledStructure):
-    """One tag for each position (Lafferty et al. 2001). Scores are emissions ``(B, N, K)``,
-    ``[b, position, tag]``; lengths ``(B,)``, each at most N. −inf forbids a tag at a position, so
-    the log-partition over sequences that agree with partial annotation is that of the scores with
-    −inf at all other tags (Tsuboi et al. 2008).
+    """Sequences with one tag for each position (Lafferty et al. 2001).
 
-    :meth:`bind` gives a copy that also scores neighbours, and the first and the last tag; without
-    it, positions are independent. log_partition, marginals, entropy and log_prob differentiate for
-    what is bound as well: the gradient of log_partition is how often each is expected to be used.
+    Scores are emissions ``(B, N, K)``, ``[b, position, tag]``. Lengths are ``(B,)``, each at most
+    N. −inf forbids a tag at a position. So the log-partition over sequences that agree with partial
+    annotation is the log-partition of the scores with −inf at all other tags (Tsuboi et al. 2008).
+
+    :meth:`bind` gives a copy that also scores adjacent tags, and the first and the last tag.
+    Without it, positions are independent. log_partition, marginals, entropy and log_prob are
+    differentiable in the bound scores as well. The gradient of log_partition is the expected number
+    of uses of each.
 
     Time is O(N·K²), memory O(N·K). Algorithms are those of
     :class:`~spacy_latent.structures.linear_chain.LinearChain`.
@@ -58,8 +60,13 @@ class TagSequence(CompiledStructure):
         return f"{self.name}({tags})"
 
     def bind(self: Self, transitions: Tensor, start: Tensor, end: Tensor) -> Self:
-        """A copy with transitions ``(K, K)``, [previous tag, tag], and scores ``(K,)`` of the first
-        and the last tag, floating-point; −inf forbids, see :func:`allowed_transitions`."""
+        """Return a copy with scores of transitions and of the first and the last tag.
+
+        Args:
+            transitions: ``(K, K)``, [previous tag, tag], floating-point; −inf forbids, see
+                :func:`allowed_transitions`.
+            start, end: ``(K,)``, scores of the first and the last tag.
+        """
         count = len(start) if start.dim() == 1 else 0
         shapes = tuple(transitions.shape), tuple(start.shape), tuple(end.shape)
         if count < 1 or shapes != ((count, count), (count,), (count,)):
@@ -73,7 +80,7 @@ class TagSequence(CompiledStructure):
                     f"{self.name}.bind: a tensor has dtype {given.dtype}; expected floating point."
                 )
         result = copy(self)
-        # As scores are.
+        # Converted to float32 as scores are.
         wide = [one.float() if one.element_size() < 4 else one for one in (transitions, start, end)]
         result.bound = (wide[0], wide[1], wide[2])
         return result
@@ -97,8 +104,8 @@ class TagSequence(CompiledStructure):
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """See :func:`spacy_latent.structures.smoothed.smoothed_value`: the recursion over
-        positions."""
+        """Run the recursion over positions for
+        :func:`spacy_latent.structures.smoothed.smoothed_value`."""
         return LinearChain().smoothed_maximum(self.chain_scores(scores, lengths), lengths, maximum)
 
     def smoothed_by_kernels(
@@ -108,8 +115,11 @@ class TagSequence(CompiledStructure):
         return LinearChain().smoothed_by_kernels(pairs, lengths, regularizer, gamma)
 
     def chain_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Scores ``(B, N, K, K)`` with which :class:`LinearChain` has the same sequences at the
-        same scores; differentiable for emissions and for what is bound."""
+        """Return scores ``(B, N, K, K)`` with which :class:`LinearChain` has the same sequences and
+        scores.
+
+        They are differentiable in emissions and in the bound scores.
+        """
         count = scores.shape[-1]
         if not scores.shape[1] or self.bound is None:
             return scores[:, :, None, :].expand(-1, -1, count, -1)
@@ -122,10 +132,17 @@ class TagSequence(CompiledStructure):
 
     @not_traced
     def follow(self, tags: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Marginals ``(B, N, K)``, and along the sequences ``tags`` ``(B, N)`` the probability of
-        each tag given the one before, ``(B, N)``; of the first tag its own. A run of tags from i to
-        j then has the probability marginals[i, tag i] · Π steps[i + 1 … j]. Both float64, without
-        gradient, 0 at padding."""
+        """Return marginals, and the conditional probabilities of tags along the sequences ``tags``.
+
+        A run of tags from i to j has the probability marginals[i, tag i] · Π steps[i + 1 … j].
+
+        Args:
+            tags: ``(B, N)``.
+
+        Returns:
+            Marginals ``(B, N, K)``, and steps ``(B, N)``: the probability of each tag given the one
+            before, and for the first tag its own. Both are float64, without gradient, 0 at padding.
+        """
         from spacy_latent.kernels import operators, tag_sequence
         from spacy_latent.kernels.pool import spread
 
@@ -154,12 +171,18 @@ class TagSequence(CompiledStructure):
 
     @not_traced
     def batch_sums(self, emissions: Tensor, lengths: Tensor) -> BatchSums:
-        """Log-partitions ``(B,)`` and, in one more call, the gradient of a weighted sum of them:
-        for a loss that needs no second derivative, many times as fast as :meth:`log_partition`
-        where there are many tags, or where most transitions are −inf.
+        """Return log-partitions ``(B,)`` and, in one more call, the gradient of a weighted sum of
+        them.
 
-        emissions: ``(T, K)``, those of all items without padding. lengths: ``(B,)``, adding up to
-            T. See :class:`~spacy_latent.kernels.tag_batches.BatchSums`; an item without a feasible
+        This is for a loss that needs no second derivative. It is many times as fast as
+        :meth:`log_partition` if there are many tags, or if most transitions are −inf.
+
+        Args:
+            emissions: ``(T, K)``, of all items without padding.
+            lengths: ``(B,)``, adding up to T.
+
+        Returns:
+            See :class:`~spacy_latent.kernels.tag_batches.BatchSums`. An item without a feasible
             sequence has the log-partition −inf, and no gradient.
         """
         from spacy_latent.kernels.tag_batches import BatchSums
@@ -183,7 +206,7 @@ class TagSequence(CompiledStructure):
         return BatchSums(array, sizes, shared.detach().cpu().double().numpy(), self.name)
 
     def best_tags(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """:meth:`map` as tags ``(B, N)`` int32, −1 at padding."""
+        """Return :meth:`map` as tags ``(B, N)`` int32, −1 at padding."""
         return self._best(*self._read(scores.detach(), lengths))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -201,7 +224,7 @@ class TagSequence(CompiledStructure):
 
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """The k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
+        """Return the k best by score, exact: Viterbi's algorithm that keeps k for each tag."""
         tags, totals = self.top_k_tags(scores, lengths, k)
         prepared, sizes = self._read(scores, lengths)
         repeated = sizes.repeat(len(tags))
@@ -210,8 +233,12 @@ class TagSequence(CompiledStructure):
 
     @not_traced
     def top_k_tags(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """:meth:`top_k` as tags ``(K, B, N)`` int32, −1 at padding and where there are fewer, with
-        their scores ``(K, B)`` float64, −inf where there are fewer."""
+        """Return :meth:`top_k` as tags, with the scores of the sequences.
+
+        Returns:
+            Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
+            float64, −inf for missing sequences.
+        """
         from spacy_latent.kernels import operators
         from spacy_latent.kernels.linear_chain import k_best
 
@@ -240,13 +267,14 @@ class TagSequence(CompiledStructure):
         return super().sparsemap(scores, lengths, max_iter, tolerance)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """Tags of the positions, ``(n,)`` int32."""
+        """Return the tags of the positions, ``(n,)`` int32."""
         return z[:length].argmax(1).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int, num_tags: int | None = None) -> np.ndarray:
-        """0/1 array ``(n, K)`` from tags as in :meth:`decode`.
+        """Return a 0/1 array ``(n, K)`` from tags as in :meth:`decode`.
 
-        num_tags: K; must be given unless transitions are bound.
+        Args:
+            num_tags: K; must be given unless transitions are bound.
         """
         if num_tags is None and self.bound is not None:
             num_tags = len(self.bound[0])
@@ -263,13 +291,13 @@ class TagSequence(CompiledStructure):
         return tag_sequence.k_best_sequences
 
     def _given(self, scores: Tensor) -> Tensor:
-        """Emissions, transitions, start and end of each item, ``(B, N + K + 2, K)``."""
+        """Return emissions, transitions, start and end of each item, ``(B, N + K + 2, K)``."""
         batch, count = scores.shape[0], scores.shape[-1]
         if self.bound is None:
             shared = scores.new_zeros((count + 2, count))
         else:
             transitions, start, end = (given.to(scores) for given in self.bound)
-            # Of each item its own, see :meth:`_with_given`, or one for all.
+            # Separate ones for each item, see :meth:`_with_given`, or the same for all.
             shared = torch.cat([transitions, start[..., None, :], end[..., None, :]], -2)
         return torch.cat([scores.flatten(1, -2), shared.expand(batch, -1, -1)], 1)
 
@@ -286,7 +314,8 @@ class TagSequence(CompiledStructure):
         return torch.cat([own, own.new_ones(len(own), count + 2, count)], 1)
 
     def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """There is one first tag, and one last; and of tags of positions as many transitions."""
+        """Subtract offsets: there are one first tag, one last, and a fixed number of
+        transitions."""
         count = scores.shape[-1]
         own = given[:, : -count - 2].reshape(scores.shape)
         shared = given[:, -count - 2 :]
@@ -306,7 +335,7 @@ class TagSequence(CompiledStructure):
         return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Of hard sequences ``z``: what they use of emissions and of what is bound."""
+        """Return the score of hard sequences ``z``, from emissions and bound scores."""
         joined = self._given(scores)
         uses = self._uses(z, scores, lengths)
         return (uses * torch.where(uses != 0, joined, 0.0)).sum((-2, -1))
@@ -316,23 +345,24 @@ class TagSequence(CompiledStructure):
         begins, ends = self._tags_at_cuts(z)
         position = torch.arange(ends.shape[-2], device=z.device)[:, None]
         last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
-        # Not by slices, of which torch.export would have to know that they hold two positions.
+        # No slices: torch.export would need to know that these hold two positions.
         following = torch.where(position < begins.shape[-2] - 1, begins.roll(-1, -2), 0.0)
         pairs = ends.transpose(-1, -2) @ following
         first, final = begins[..., :1, :].sum(-2, True), (ends * last).sum(-2, True)
         return torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
 
     def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
-        """Which of ``(B, *parts)`` bool have each position of the item just once, ``(B,)``."""
+        """Return a mask ``(B,)`` of the ``(B, *parts)`` bool with each position of the item just
+        once."""
         position = torch.arange(chosen.shape[1], device=chosen.device)
         return (chosen.sum(2) == (position < lengths[:, None])).all(1)
 
     def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The tag that begins at each position, and that which ends there, ``(..., N, K)``."""
+        """Return the tags that begin and that end at each position, ``(..., N, K)`` each."""
         return z, z
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """0/1 arrays ``(R, *parts)`` from the tag of each emission, −1 where it is not used."""
+        """Return 0/1 arrays ``(R, *parts)`` from the tag of each emission, −1 if it is not used."""
         z = scores.new_zeros((*found.shape, scores.shape[-1]))
         chosen = (found >= 0).to(z.dtype).unsqueeze(-1)
         z.scatter_(-1, found.clamp_min(0).long().unsqueeze(-1), chosen)
@@ -340,7 +370,7 @@ class TagSequence(CompiledStructure):
 
 
 def _allowed(scores: Tensor) -> Tensor:
-    """0, and −inf where ``scores`` are."""
+    """Return 0, and −inf at entries of ``scores`` that are −inf."""
     return torch.where(scores.isneginf(), scores.detach(), 0.0)
 
 
@@ -348,16 +378,18 @@ def _allowed(scores: Tensor) -> Tensor:
 
 
 def scheme_tags(labels: Sequence[str], scheme: Scheme) -> list[str]:
-    """The tags of a scheme for labels of spans: "O", then those of each label in turn."""
+    """Return the tags of a scheme for labels of spans: "O", then those of each label in turn."""
     return ["O", *(f"{prefix}-{label}" for label in labels for prefix in _prefixes(scheme))]
 
 
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> tuple[Tensor, Tensor, Tensor]:
-    """Transitions ``(K, K)``, start and end ``(K,)`` for :meth:`TagSequence.bind`: 0 where a scheme
-    of spans allows them, −inf elsewhere; add what is learned. float32.
+    """Return transitions ``(K, K)``, start and end ``(K,)`` for :meth:`TagSequence.bind`, float32.
 
-    tags: "O" and tags such as "B-PER", in any order, see :func:`scheme_tags`.
-    scheme: "biluo", in which a span is U or B I … I L; or "iob2", in which it is B I … I.
+    They are 0 if a scheme of spans allows them, else −inf. Add learned scores to them.
+
+    Args:
+        tags: "O" and tags such as "B-PER", in any order, see :func:`scheme_tags`.
+        scheme: "biluo", in which a span is U or B I … I L; or "iob2", in which it is B I … I.
     """
     between, start, end = _allowed_table(tuple(tags), scheme)
     return between.clone(), start.clone(), end.clone()
@@ -375,7 +407,7 @@ def _allowed_table(tags: tuple[str, ...], scheme: Scheme) -> tuple[Tensor, Tenso
             )
 
     def allowed(previous: tuple[str, ...], own: tuple[str, ...]) -> bool:
-        """Between neighbours; "O" stands for what is beyond both ends."""
+        """Return whether the tags may be adjacent; "O" stands for positions beyond both ends."""
         inside = own[0] in ("I", "L")
         open_end = previous[0] in ("B", "I")
         if inside:

@@ -1,5 +1,7 @@
-"""SparseMAP of dependency trees by the compiled active-set method: what the generic solver gives,
-with the MAP oracle called inside the loop."""
+"""SparseMAP of dependency trees by the compiled active-set method.
+
+The result equals the generic solver's. The MAP oracle is called inside the loop.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from spacy_latent.structures.active_set import Supports, find_supports, solve_wi
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 
-# Measured nanoseconds of an item of n tokens over n², or over n³ where trees are projective.
+# Measured nanoseconds of an item of n tokens over n², or over n³ for projective trees.
 COST_PER_SQUARE, COST_PER_CUBE = 280.0, 9.0
 
 
 def solve_dependency_trees(
     structure: DependencyTree, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
-    """As :func:`spacy_latent.structures.active_set.solve_with_oracle`, for arcs
-    ``(B, n+1, n+1)``."""
+    """Solve as :func:`spacy_latent.structures.active_set.solve_with_oracle`, for arcs.
+
+    Arcs are ``(B, n+1, n+1)``.
+    """
     options = (max_iter, tolerance, *_oracle(structure, scores))
     return solve_with_kernel(structure, scores, lengths, *options)
 
@@ -29,13 +33,14 @@ def solve_dependency_trees(
 def supports_of_trees(
     structure: DependencyTree, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> Supports:
-    """The supports that the former finds; not differentiable."""
+    """Return the supports that :func:`solve_dependency_trees` finds; not differentiable."""
     options = (max_iter, tolerance, *_oracle(structure, scores))
     return find_supports(structure, scores, lengths, *options)
 
 
 def _oracle(structure: DependencyTree, scores: Tensor) -> tuple[Any, ...]:
-    """What the compiled loop asks for the best tree, how many parts that has, and what it costs."""
+    """Return the oracle of the compiled loop, the number of parts of a tree, and a cost
+    function."""
 
     def costs(sizes: np.ndarray) -> np.ndarray:
         n = sizes.astype(np.float64)

@@ -1,5 +1,7 @@
-"""The contracts of structures and estimators as functions that authors of extensions call on their
-own: each operation against a list of all structures. Nothing here needs a test runner.
+"""Contracts of structures and estimators, as functions that authors of extensions call on their
+own.
+
+Each operation is compared with a list of all structures. Nothing here needs a test runner.
 """
 
 from spacy_latent.testing.estimators import Problem, check_estimator, estimator_checks, problems

@@ -1,4 +1,4 @@
-"""The contract of an estimator, checked on structures small enough to list."""
+"""Contract of an estimator, checked on structures that are small enough to list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Gradient = Literal["unbiased", "exact"]
 
 
 class EstimatorOptions(TypedDict, total=False):
-    """See :func:`estimator_checks`."""
+    """Options of :func:`estimator_checks`."""
 
     gradient: Gradient | None
     strength: float
@@ -48,14 +48,15 @@ class EstimatorOptions(TypedDict, total=False):
 
 # Width of the input vectors that an estimator's own networks read.
 WIDTH = 3
-# Of weights: SumAndSample leaves out what is less probable, all together.
+# Tolerance of sums of weights: SumAndSample leaves out improbable structures, whose sum is below
+# this.
 SUM_TOLERANCE = 2e-3
 STANDARD_ERRORS = 5.0
-# What is no further from 0 or 1 was meant to be it.
+# A value this near to 0 or 1 is meant to be hard.
 ROUNDED = 1e-4
-# How many structures the exact gradient is summed over, at most.
+# Largest number of structures over which the exact gradient is summed.
 MOST_STRUCTURES = 200
-# Each is compared with each of them.
+# Bound on the number of draws, each of which is compared with all structures.
 MOST_LISTED_DRAWS = 1000
 OPERATIONS = (
     "log_partition",
@@ -67,15 +68,17 @@ OPERATIONS = (
     "sample_trace",
     "reparameterize_trace",
 )
-# May be asked for by anyone, whatever they ask for themselves.
+# Operations that ``needed()`` need not name.
 FREE = ("map", "top_k", "log_potential", "contains", "part_mask")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A structure, the lengths of the items of a batch, and the shape of the scores of an item;
-    what is beyond the lengths is padding. There are at least three items, and the third has parts:
-    it is the one that errors have to name."""
+    """Problem of a check: a structure, lengths of a batch, and the shape of the scores of an item.
+
+    Entries beyond the lengths are padding. There are at least three items. The third has parts, and
+    errors have to name it.
+    """
 
     structure: Structure
     lengths: tuple[Length, ...]
@@ -90,8 +93,10 @@ class Problem:
 
 
 def problems() -> list[Problem]:
-    """Those that :func:`check_estimator` takes where none are given, one of each kind of parts and
-    of each degree of tractability."""
+    """Return the default problems of :func:`check_estimator`.
+
+    There is one of each kind of parts and of each degree of tractability.
+    """
     return [
         Problem(OneOfN(), (5, 0, 4, 1), (6,)),
         Problem(KOfN(2), (5, 0, 4, 1), (6,)),
@@ -111,10 +116,11 @@ def check_estimator(
     problems: Sequence[Problem] | None = None,
     **options: Unpack[EstimatorOptions],
 ) -> None:
-    """Check all that an estimator promises, see :func:`estimator_checks` for the arguments.
+    """Check the whole contract of an estimator; for the arguments see :func:`estimator_checks`.
 
-    RAISES: AssertionError that names the structure, the item, what was given and what expected; of
-    all checks that fail.
+    Raises:
+        AssertionError: If any checks fail. The message names the structure, the item, the given and
+            the expected value of all failed checks.
     """
     first_failures(estimator_checks(estimator, problems, **options))
 
@@ -128,24 +134,32 @@ def estimator_checks(
     num_draws: int = 10_000,
     seed: int = 0,
 ) -> Iterator[Check]:
-    """The checks of :func:`check_estimator` one by one, for a test runner to name.
+    """Yield the checks of :func:`check_estimator` one by one, for a test runner to name.
 
-    On each structure that it takes: the shapes, dtypes and sums of a Draw; that structures said to
-    be hard are members; that the scores get a finite gradient, and padding and forbidden parts
-    none; that prediction is without chance, and training repeats with torch's seed; that nothing
-    depends on padding or the rest of the batch; that no operation is asked for that it does not
-    name in ``needed()``; that its draws are of the distribution that ``posterior`` says; that
-    copies are independent; and that errors name the item. What it does not take is refused with
-    both names. Draws and gradients are looked at where scores tie, too.
+    On each structure that the estimator accepts, these are checked:
 
-    problems: what to check it on; those of :func:`problems` if None.
-    gradient: "unbiased", the mean gradient over ``num_draws`` is compared with that of the expected
-        loss, summed over all structures, by five standard errors; "exact", the gradient is that of
-        what forward computes, by finite differences with the noise held fixed. None where it is
-        that of something else, as for surrogates.
-    strength: what the loss is multiplied by where a gradient is asked for, for estimators that take
-        a step of it and round.
-    seed: of scores, losses and noise.
+    - the shapes, dtypes and sums of a Draw.
+    - hard structures are members.
+    - the scores get a finite gradient, which is 0 at padding and forbidden parts.
+    - prediction is without chance, and training repeats with torch's seed.
+    - nothing depends on padding or the rest of the batch.
+    - no operation is used that ``needed()`` does not name.
+    - draws have the distribution that ``posterior`` states.
+    - copies are independent.
+    - errors name the item.
+
+    Other structures must be refused with both names. Draws and gradients are also checked if scores
+    tie.
+
+    Args:
+        problems: Problems for the checks; those of :func:`problems` if None.
+        gradient: "unbiased" compares the mean gradient over ``num_draws`` with the gradient of the
+            expected loss, summed over all structures, by five standard errors. "exact" compares the
+            gradient with finite differences of the result of forward, with the noise held fixed.
+            None if the gradient belongs to another function, as for surrogates.
+        strength: Factor of the loss in checks of gradients, for estimators that take a step along
+            the gradient of the loss and round.
+        seed: Seed of scores, losses and noise.
     """
     expect_made("check_estimator", estimator, Estimator, "SparseMAP()")
     contract = _Contract(
@@ -162,7 +176,7 @@ def _default() -> list[Problem]:
 
 
 class _Contract:
-    """Each method ``check_*`` is one check."""
+    """Checks of an estimator: each method ``check_*`` is one check."""
 
     def __init__(
         self,
@@ -184,7 +198,7 @@ class _Contract:
     # ---------------------------------------------------------------- problems
 
     def taken(self) -> Iterator[_Case]:
-        """What the estimator works on."""
+        """Yield the cases on whose structures the estimator works."""
         for problem in self.problems:
             try:
                 self.estimator.check(problem.structure)
@@ -193,7 +207,7 @@ class _Contract:
             yield _Case(problem, self.seed)
 
     def fresh(self) -> Estimator:
-        """A copy as a model has it, always the same."""
+        """Return a copy as a model has it, always the same."""
         with seeded(self.seed):
             return self.estimator.for_width(WIDTH)
 
@@ -221,7 +235,8 @@ class _Contract:
         return draw
 
     def total(self, estimator: Estimator, case: _Case, draw: Draw) -> Tensor:
-        """The objective of each item, ``(B,)``, of a loss that is not linear in the structures."""
+        """Return the objective of each item, ``(B,)``, for a loss that is not linear in the
+        structures."""
         losses = self.strength * case.loss(draw.z)
         log_probs = draw.log_probs
         if log_probs is None:
@@ -237,7 +252,7 @@ class _Contract:
     # ---------------------------------------------------------------- checks
 
     def check_pairs(self) -> None:
-        """It takes some structures, and refuses the others by name."""
+        """Check that some structures are accepted, and the others refused by name."""
         taken = 0
         for problem in self.problems:
             structure = problem.structure
@@ -325,7 +340,7 @@ class _Contract:
         )
 
     def check_hardness(self) -> None:
-        """What is said to be hard is a member."""
+        """Check that structures stated to be hard are members."""
         for case in self.taken():
             for is_train in (True, False):
                 hard = self.estimator.hard if is_train else self.estimator.hard_at_prediction
@@ -356,8 +371,10 @@ class _Contract:
             )
 
     def check_ties(self) -> None:
-        """At equal scores what is said to be hard is a member, and gradients are finite; exact ones
-        are what differences say wherever there is no kink."""
+        """Check that, at equal scores, hard structures are members and gradients are finite.
+
+        Exact gradients must agree with differences if there is no kink.
+        """
         for case in self.taken():
             parts = case.parts()
             for given, tied in tied_scores(len(case.lengths), case.problem.shape, self.seed):
@@ -390,14 +407,16 @@ class _Contract:
                     )
 
     def objective(self, case: _Case, scores: Tensor) -> Tensor:
-        """Of each item, always with the same noise."""
+        """Return the objective of each item, always with the same noise."""
         estimator = self.fresh()
         draw = self.drawn_by(estimator, case.structure, scores, case.lengths, True)
         return self.total(estimator, case, draw)
 
     def check_gradients(self) -> None:
-        """Finite; none at padding and at forbidden parts; and some elsewhere, or none at all where
-        scores are not used."""
+        """Check that gradients are finite, and 0 at padding and at forbidden parts.
+
+        Elsewhere some must not be 0. All must be 0 if scores are not used.
+        """
         reached = False
         for case in self.taken():
             for seed in range(5):
@@ -439,9 +458,12 @@ class _Contract:
         )
 
     def check_posterior(self) -> None:
-        """What ``posterior`` says of the structures of a Draw is so: of "weights", that they are
-        hard, each but once, and that their weights are learned; of "scores", that over many draws
-        each has the weight that ``log_prob`` of the structure gives it."""
+        """Check the statement of ``posterior`` about the structures of a Draw.
+
+        "weights" means that they are hard and all different, and that their weights are learned.
+        "scores" means that over many draws each has the weight that ``log_prob`` of the structure
+        gives it.
+        """
         if not self.estimator.posterior:
             return
         for case in self.taken():
@@ -480,7 +502,7 @@ class _Contract:
             ]
         )
         expected = log_probs.exp()
-        # Of the weight of one draw, which is not above 1, the variance is not above p(1 - p).
+        # The weight of one draw is at most 1, so its variance is at most p(1 - p).
         error = (expected * (1 - expected) / count).sqrt()
         apart = (found.mean(1) - expected).abs()
         bound = STANDARD_ERRORS * error + 10.0 / count + SUM_TOLERANCE
@@ -509,7 +531,7 @@ class _Contract:
                 )
 
     def check_prediction(self) -> None:
-        """Without chance, and the same with the seed in training."""
+        """Check that prediction is without chance, and that training repeats with the seed."""
         for case in self.taken():
             scores = case.scores()
             first, second = (self.draw(case, scores, False, seed).z for seed in (1, 2))
@@ -526,7 +548,7 @@ class _Contract:
     ) -> None:
         for mode in (torch.no_grad, torch.inference_mode):
             where = f"{case.structure.name}, {mode.__name__}"
-            # A network that inference mode makes could not learn.
+            # A network made in inference mode could not be trained.
             estimator = self.fresh()
             with self.report.works(operation, where), mode():
                 given = case.scores(), case.lengths.clone()
@@ -545,7 +567,8 @@ class _Contract:
                     self.report.identical("weights", where, found.weights, expected.weights)
 
     def check_items_are_alone(self) -> None:
-        """At prediction; an empty batch works as well."""
+        """Check that items do not affect each other at prediction, and that an empty batch
+        works."""
         for case in self.taken():
             scores, structure = case.scores(), case.structure
             together = self.draw(case, scores, False).mean()
@@ -595,7 +618,7 @@ class _Contract:
                 self.report.identical("lengths", where, case.lengths, lengths)
 
     def check_needed(self) -> None:
-        """No operation is asked for that is not named in ``needed()``."""
+        """Check that no operation is used that ``needed()`` does not name."""
         for case in self.taken():
             asked: list[str] = []
             watched = _watch(case.structure, asked)
@@ -626,7 +649,8 @@ class _Contract:
             )
 
     def check_copies(self) -> None:
-        """``for_width`` gives one with fresh state of its own, and the same settings."""
+        """Check that ``for_width`` returns one with fresh state of its own, and the same
+        settings."""
         given = self.estimator
         with self.report.works("for_width"):
             made, other = given.for_width(WIDTH), given.for_width(WIDTH + 1)
@@ -693,8 +717,12 @@ class _Contract:
                 self.by_enumeration(case)
 
     def every_structure(self, case: _Case, operation: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of the first item its scores and length, with the axis of a batch; all its structures
-        ``(M, 1, *parts)`` and the logarithms of their probabilities ``(M,)``."""
+        """Return all structures of the first item with their log-probabilities.
+
+        Returns:
+            The item's scores and length, with the axis of a batch; the structures
+            ``(M, 1, *parts)``; and log-probabilities ``(M,)``.
+        """
         scores, length = case.scores(fill=0.0)[:1], case.lengths[:1]
         every = case.structure.top_k(scores, length, MOST_STRUCTURES)
         z = every.z[~every.scores.isneginf()[:, 0]]
@@ -717,7 +745,7 @@ class _Contract:
         self.report.agrees_with_differences("the objective", where, total, leaf, 1e-3, 1e-4)
 
     def by_enumeration(self, case: _Case) -> None:
-        """Of the first item, many times side by side."""
+        """Check the gradient of the first item, repeated many times in a batch, by enumeration."""
         structure, count = case.structure, self.num_draws
         scores, length, z, _ = self.every_structure(case, "the gradient")
         leaf = scores.clone().requires_grad_()
@@ -756,7 +784,7 @@ class _Case:
         return self.structure.part_mask(like, self.lengths).expand_as(like)
 
     def may_be_empty(self) -> bool:
-        """Whether item 2 has a structure where all parts are forbidden."""
+        """Return whether item 2 still has a structure if all parts are forbidden."""
         scores = torch.full((len(self.lengths), *self.problem.shape), -torch.inf)
         try:
             self.structure.map(scores[2:3], self.lengths[2:3])
@@ -767,8 +795,10 @@ class _Case:
     def scores(
         self, scale: float = 1.0, forbids: bool = False, offset: int = 0, fill: float = 0.0
     ) -> Tensor:
-        """``(B, *shape)`` float64, ``fill`` at what is no part. Some parts are −inf, but none of
-        those of the best structure."""
+        """Return scores ``(B, *shape)`` float64, with ``fill`` at entries that are no part.
+
+        If ``forbids`` is set, some parts are −inf, but no part of the best structure is.
+        """
         generator = torch.Generator().manual_seed(self.seed + offset)
         shape = (len(self.lengths), *self.problem.shape)
         scores = scale * torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -781,14 +811,16 @@ class _Case:
         return scores.masked_fill(~parts, fill)
 
     def random(self, count: int, offset: int) -> Tensor:
-        """``(count, B, *shape)`` float64."""
+        """Return random numbers ``(count, B, *shape)`` float64."""
         generator = torch.Generator().manual_seed(self.seed + offset)
         shape = (count, len(self.lengths), *self.problem.shape)
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     def loss(self, z: Tensor) -> Tensor:
-        """``(K, B)`` for ``(K, B, *shape)``: not linear, and far from zero, so that control
-        variates have something to take away."""
+        """Return losses ``(K, B)`` for ``(K, B, *shape)``.
+
+        They are not linear, and differ much from zero, so that control variates have an effect.
+        """
         generator = torch.Generator().manual_seed(self.seed + 17)
         table = torch.randn(*self.problem.shape, generator=generator, dtype=torch.float64).to(z)
         axes = tuple(range(2, z.dim()))
@@ -798,7 +830,7 @@ class _Case:
 
 
 def _settings(estimator: Estimator) -> dict[str, Any]:
-    """What it was made with; of weights, buffers and modules only what they are."""
+    """Return the settings of an estimator; for weights, buffers and modules only their types."""
     found = {}
     for name, value in vars(estimator).items():
         if name.startswith("_") or name in ("training", "stages"):
@@ -817,7 +849,7 @@ def _tensors(estimator: Estimator) -> list[Tensor]:
 
 
 def _watch(structure: Structure, asked: list[str]) -> Structure:
-    """A copy that notes which operations are asked for from outside."""
+    """Return a copy that records which operations are called from outside."""
     watched = copy.copy(structure)
     inside = [0]
 

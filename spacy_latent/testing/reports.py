@@ -69,8 +69,8 @@ def expect_made(check: str, given: object, kind: type, example: str) -> None:
 
 # The default of torch.autograd.gradcheck.
 STEP = 1e-6
-# A step beyond what an algorithm may take for a tie, and by how much slopes at both sides may
-# differ, over the size of a direction, where there is no kink.
+# A step that is larger than any tie of an algorithm, and the largest difference of the slopes on
+# both sides, over the size of a direction, if there is no kink.
 LONG_STEP, SMOOTH = 1e-5, 1e-4
 
 
@@ -215,9 +215,19 @@ class Report:
         at: Tensor,
         directions: Tensor,
     ) -> None:
-        """The gradient of ``function``, with the items first as ``at`` has them, along each of the
-        directions by differences, if those of both sides agree. Where they do not there is a kink,
-        and no gradient is the only one."""
+        """Assert that the gradient of ``function`` agrees with differences along each of the
+        directions.
+
+        Only items are checked whose differences on both sides agree. If they do not agree, there is
+        a kink, and several gradients are valid.
+
+        Args:
+            operation: Name of the operation.
+            where: Description of the point.
+            function: Function of a tensor with the items first, as in ``at``.
+            at: The point.
+            directions: Directions, each with the shape of ``at``.
+        """
         what = f"the gradient of {operation} by finite differences"
         leaf = at.clone().requires_grad_()
         with self.works(what, where):

@@ -1,4 +1,4 @@
-"""The contract of a structure, checked against a list of all its members."""
+"""Contract of a structure, checked against a list of all its members."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ from spacy_latent.testing.ties import tied_scores
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Sums of structures, by the name of the operation that gives them.
+# Operations that sum over structures.
 SUMS = ("log_partition", "marginals", "entropy")
 # Share of the parts that masks forbid.
 FORBIDDEN = 0.3
-# Of those that get one of the largest scores, and as many one of the smallest.
+# Share of the parts that get one of the largest scores, and the same share one of the smallest.
 LARGE = 0.15
-# Shares of the parts whose scores are those of a mask, which no structure may then do without.
+# Shares of the parts with scores of a mask, which every structure then has to use.
 MASKED = (0.4, 0.8, 1.0)
-# How many masks of one item are tried for what they leave.
+# Number of masks of one item in the check of feasibility.
 MASKS = 30
-# A score whose exponential is no number above 0 in float64.
+# A score whose exponential underflows to 0 in float64.
 UNLIKELY = -800.0
-# Standard errors by which frequencies may differ from probabilities, and as many draws beside.
+# Standard errors by which frequencies may differ from probabilities, and a number of draws that is
+# added to them.
 STANDARD_ERRORS, DRAWS_BESIDE = 5.0, 3.0
 
 
 class StructureOptions(TypedDict, total=False):
-    """See :func:`structure_checks`."""
+    """Options of :func:`structure_checks`."""
 
     log_potential: LogPotential | None
     encode_options: Mapping[str, object] | None
@@ -70,10 +71,11 @@ def check_structure(
     lengths: Sequence[Length] = (4, 0, 3, 1),
     **options: Unpack[StructureOptions],
 ) -> None:
-    """Check all that a structure promises, see :func:`structure_checks` for the arguments.
+    """Check the whole contract of a structure; for the arguments see :func:`structure_checks`.
 
-    RAISES: AssertionError that names the operation, the item, what was given and what expected; of
-    all checks that fail.
+    Raises:
+        AssertionError: If any checks fail. The message names the operation, the item, the given and
+            the expected value of all failed checks.
     """
     first_failures(structure_checks(structure, members, lengths, **options))
 
@@ -90,32 +92,43 @@ def structure_checks(
     num_samples: int = 4000,
     seed: int = 0,
 ) -> Iterator[Check]:
-    """The checks of :func:`check_structure` one by one, for a test runner to name.
+    """Yield the checks of :func:`check_structure` one by one, for a test runner to name.
 
-    Compared with the list are, at each of the scales, with ragged items, NaN at what is no part and
-    −inf at some parts: map, log_partition, marginals, entropy, cross_entropy, kl, log_count,
-    log_prob, top_k, sparsemap, contains, encode and decode, and smoothed sums, with their gradients
-    and for marginals the product with the Hessian; how often each structure is sampled; and, to the
-    digits that totals have, what is best beside scores of 1e15 and 1e30, and sums where structures
-    have to use scores of −1e15 and −1e30, which may be refused. So are the best, several,
-    marginals, samples and SparseMAP where scores tie, as equal words make them. Then that nothing
-    depends on padding, layout, the rest of the batch, chance or torch's inference mode; that dtypes
-    are kept, and atoms of SparseMAP are members in half precision, too; and that errors name the
-    item. Where ``structure.tractable`` (``has_map`` for map, ``linear`` for sparsemap) does not
-    promise an operation, it may raise NotTractable instead.
+    These operations are compared with the list: map, log_partition, marginals, entropy,
+    cross_entropy, kl, log_count, log_prob, top_k, sparsemap, contains, encode and decode, and
+    smoothed sums. Their gradients are compared as well, and for marginals the product with the
+    Hessian. This is done at each of the scales, with ragged items, NaN at entries that are no part
+    and −inf at some parts.
 
-    members: all structures of an item of a given length, ``(M, *parts)`` 0/1 arrays; the length is
-        an int, or a tuple of one for each axis, as in ``lengths``. A few thousand at most.
-    lengths: of the items of the batch that is checked, at least two, best with one that is empty
-        and one of a single part among them.
-    log_potential: the score of each of the structures ``z`` ``(M, *parts)`` of an item from its own
-        ``scores`` ``(*parts)`` and its length, ``(M,)`` float64, differentiable; −inf where it may
-        not be. Where scores are of decisions, its log-probability. None for z·s.
-    encode_options: further arguments of ``structure.encode``.
-    scales: of the scores in comparisons with the list.
-    tolerance: relative and absolute, in float64.
-    num_samples: on which frequencies are counted. They may differ by five standard errors.
-    seed: of all scores and samples.
+    Other comparisons with the list:
+
+    - the frequencies of sampled structures.
+    - the best structure if there are scores of 1e15 and 1e30, and sums if structures have to use
+      scores of −1e15 and −1e30. They are compared to the precision of total scores, and may be
+      refused.
+    - the best structure, several best ones, marginals, samples and SparseMAP if scores tie, for
+      example because of equal words.
+
+    Then the checks ensure that nothing depends on padding, layout, the rest of the batch, chance or
+    torch's inference mode. dtypes must be kept, atoms of SparseMAP must be members in half
+    precision, too, and errors must name the item. If ``structure.tractable`` (``has_map`` for map,
+    ``linear`` for sparsemap) does not promise an operation, it may raise NotTractable instead.
+
+    Args:
+        members: Function that returns all structures of an item of a given length, ``(M, *parts)``
+            0/1 arrays. The length is an int, or a tuple of one for each axis, as in ``lengths``. A
+            few thousand at most.
+        lengths: Lengths of the items of the checked batch, at least two. Best include one that is
+            empty and one of a single part.
+        log_potential: Function that returns the score of each of the structures ``z``
+            ``(M, *parts)`` of an item from its own ``scores`` ``(*parts)`` and its length, ``(M,)``
+            float64, differentiable; −inf for forbidden structures. If scores belong to decisions,
+            it is the log-probability. None for z·s.
+        encode_options: Further arguments of ``structure.encode``.
+        scales: Scales of the scores in comparisons with the list.
+        tolerance: Relative and absolute tolerance, in float64.
+        num_samples: Number of samples for frequencies. These may differ by five standard errors.
+        seed: Seed of all scores and samples.
     """
     expect_made("check_structure", structure, Structure, "SpanningTree()")
     contract = _Contract(
@@ -134,7 +147,7 @@ def structure_checks(
 
 
 class _Contract:
-    """Each method ``check_*`` is one check."""
+    """Checks of a structure: each method ``check_*`` is one check."""
 
     def __init__(
         self,
@@ -165,15 +178,17 @@ class _Contract:
         return torch.randn(*shape, generator=self.generator(offset), dtype=torch.float64)
 
     def parts(self) -> Tensor:
-        """What the structure calls a part, ``(B, *shape)`` bool."""
+        """Return the structure's mask of parts, ``(B, *shape)`` bool."""
         like = torch.zeros(len(self.listing), *self.listing.shape)
         return self.structure.part_mask(like, self.lengths).expand_as(like)
 
     def scores(
         self, scale: float = 1.0, forbids: bool = False, offset: int = 0, fill: float = torch.nan
     ) -> Tensor:
-        """``(B, *shape)`` float64, ``fill`` at what is no part; some parts are −inf, such that each
-        item has a structure."""
+        """Return scores ``(B, *shape)`` float64, with ``fill`` at entries that are no part.
+
+        If ``forbids`` is set, some parts are −inf, so that each item still has a structure.
+        """
         listing = self.listing
         scores = scale * self.random(offset, len(listing), *listing.shape)
         parts = self.parts()
@@ -206,7 +221,8 @@ class _Contract:
         return operation in self.structure.tractable
 
     def call(self, operation: str, *arguments: Any, given: str = "") -> Any:
-        """The result; None where the structure says that it has none, and may."""
+        """Return the result of an operation, or None if the structure is allowed to lack it and
+        does."""
         try:
             with self.report.works(operation, given):
                 return getattr(self.structure, operation)(*arguments)
@@ -216,7 +232,7 @@ class _Contract:
             raise
 
     def reference(self, operation: str, scores: Tensor, b: int) -> Tensor:
-        """From the list, differentiable; of item b."""
+        """Return the result for item b from the list, differentiable."""
         z, totals = self.listing.feasible(scores, b)
         if operation == "log_partition":
             return totals.logsumexp(0)
@@ -305,8 +321,11 @@ class _Contract:
             )
 
     def members(self, operation: str, given: str, z: Tensor, scores: Tensor) -> list[Tensor]:
-        """Check that ``(K, B, *shape)`` are structures of their items that the scores allow, and
-        say which of those in the list."""
+        """Check that ``(K, B, *shape)`` are structures of their items that the scores allow.
+
+        Returns:
+            Their indices in the list, for each item.
+        """
         numbers = []
         for b in range(len(self.listing)):
             number = self.listing.find(b, z[:, b])
@@ -376,7 +395,7 @@ class _Contract:
                 )
 
     def check_large_scores(self) -> None:
-        """Of the best, beside scores that take all digits of a total from the others."""
+        """Check the best structures if large scores absorb all digits of the others."""
         if not (self.structure.linear and self.listing.log_potential is scored):
             return
         k = 3
@@ -408,15 +427,18 @@ class _Contract:
                     self.listing.own(scores, b),
                     self.listing.sizes[b],
                 )
-                # What is lost in a total of float64 cannot be told apart.
+                # Differences that are lost in a total of float64 cannot be distinguished.
                 tolerance = 1e-13 * size * max(1, self.listing.own(scores, b).numel())
                 there = f"{given}, the score of {self.listing.item(b)}"
                 self.report.same("map", there, own[0], expected[0], 1e-12, tolerance)
                 self.report.same("top_k", there, own[1:], expected, 1e-12, tolerance)
 
     def check_masked_scores(self) -> None:
-        """Of sums, where structures cannot do without parts whose scores are those of a mask: what
-        counts are those with the fewest, by all their other scores."""
+        """Check sums if every structure has to use parts with scores of a mask.
+
+        The result must depend on the structures with the fewest such parts, by all their other
+        scores.
+        """
         if not self.structure.linear:
             return
         for (i, share), size in itertools.product(enumerate(MASKED), (1e15, 1e30)):
@@ -430,7 +452,7 @@ class _Contract:
                     other = (torch.zeros_like(scores),) if operation == "kl" else ()
                     found.append(self.call(operation, asked, *other, self.lengths, given=given))
             except AssertionError as error:
-                # To refuse them is right, too.
+                # Refusing these scores is correct, too.
                 if isinstance(error.__cause__, InvalidScores):
                     continue
                 raise
@@ -441,8 +463,11 @@ class _Contract:
             self.samples_of_fewest(given, masked, scores, asked)
 
     def fewest(self, b: int, masked: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """How many masked parts the members of item b have at least, which of them have no more,
-        and the scores of their other parts."""
+        """Return the smallest number of masked parts in members of item b.
+
+        Returns:
+            This number, a mask of the members that have it, and the scores of their other parts.
+        """
         rest = torch.where(masked, 0.0, scores)
         members = self.listing.members[b]
         totals = self.listing.log_potential(
@@ -521,7 +546,7 @@ class _Contract:
                     self.tolerance,
                     self.tolerance,
                 )
-            # Of what is possible: others have no gradient that could be compared.
+            # Only finite values: others have no gradient to compare.
             up = self.random(7, most, len(listing))
             mine, listed = [], []
             for b, values in enumerate(expected):
@@ -591,7 +616,7 @@ class _Contract:
                     f"{where}: with padding given {stored.tolist()}, without {trimmed.tolist()}.",
                 )
                 decoded.append(stored)
-            # Where two structures are stored alike, any of them may come back.
+            # If two structures have the same annotation, either of them may be returned.
             one_each = len({(d.shape, d.tobytes()) for d in decoded}) == len(decoded)
             for z, stored in zip(members, decoded):
                 where = f"{listing.item(b)}, of {stored.tolist()}"
@@ -690,7 +715,7 @@ class _Contract:
             )
 
     def nothing_outside(self, operation: str, given: str, found: Tensor, scores: Tensor) -> None:
-        """Zero at what is no part, and at forbidden parts."""
+        """Assert that a result is zero at forbidden parts and at entries that are no part."""
         closed = ~self.parts() | scores.detach().isneginf()
         self.report.holds(
             operation,
@@ -700,7 +725,7 @@ class _Contract:
         )
 
     def check_gradients_by_differences(self) -> None:
-        """In float64 (torch.autograd.gradcheck)."""
+        """Check gradients in float64 (torch.autograd.gradcheck)."""
         scores = self.scores(forbids=True, offset=2000, fill=0.0)
         free = self.parts() & scores.isfinite()
         leaf = scores[free].requires_grad_()
@@ -750,7 +775,10 @@ class _Contract:
             self.infinite(operation, p)
 
     def infinite(self, operation: str, p: Tensor) -> None:
-        """Where q forbids what p does not, likely or less so than a number can say."""
+        """Check values if q forbids structures that p allows.
+
+        These are once likely under p, and once so unlikely that their probability underflows.
+        """
         q = self.scores(forbids=True, offset=1000)
         if not bool((q.isneginf() & self.listing.used()).flatten(1).any(1)[0]):
             return
@@ -816,7 +844,8 @@ class _Contract:
                     )
 
     def smoothed(self, scores: Tensor, regularizer: Regularizer, gamma: float) -> list[Tensor]:
-        """As others get it, where there are kernels by these; and by the recursion itself."""
+        """Return the smoothed values as users get them, by kernels if there are any, and by the
+        recursion."""
         able: Any = self.structure
         masked, lengths = able.masked(scores, self.lengths)
         return [
@@ -880,7 +909,8 @@ class _Contract:
             )
 
     def check_traces(self) -> None:
-        """That they lead to members, repeat themselves, and that ∇log p(trace) has the mean 0."""
+        """Check that traces lead to members and repeat themselves, and that ∇log p(trace) has
+        the mean 0."""
         count = 2000
         for given, scores in (
             ("scores of scale 1", self.scores(offset=41)),
@@ -926,8 +956,11 @@ class _Contract:
     def drawn_twice(
         self, operation: str, found: Reparameterized, repeated: Tensor, scores: Tensor
     ) -> None:
-        """Noisy scores of many copies ``repeated`` of ``scores``: where they are, their gradients,
-        and that both draws have one law."""
+        """Check noisy scores of many copies ``repeated`` of ``scores``.
+
+        Noisy scores must be −inf at the right entries and have gradients. Both draws must have the
+        same distribution.
+        """
         closed = ~self.parts().expand_as(scores) | scores.isneginf()
         outside = closed.repeat(len(repeated) // len(scores), *[1] * (scores.dim() - 1))
         for name in ("noisy", "redrawn"):
@@ -945,7 +978,7 @@ class _Contract:
                 slopes is not None and slopes.isfinite().all(),
                 f"the gradient of {name} is missing or not finite.",
             )
-        # Of one part, the mean is compared.
+        # The mean of one part is compared.
         pair = [
             getattr(found, name).detach().view(-1, *scores.shape)[:, ~closed]
             for name in ("noisy", "redrawn")
@@ -959,8 +992,10 @@ class _Contract:
         )
 
     def check_traces_drawn_again(self) -> None:
-        """As :meth:`check_traces` and :meth:`check_reparameterize`, but that ``map`` of the noisy
-        scores need not be z."""
+        """Check as :meth:`check_traces` and :meth:`check_reparameterize` do.
+
+        The ``map`` of the noisy scores need not be z.
+        """
         count, operation = 2000, "reparameterize_trace"
         for given, scores in (
             ("scores of scale 1", self.scores(offset=51)),
@@ -985,8 +1020,11 @@ class _Contract:
         repeated: Tensor,
         scores: Tensor,
     ) -> None:
-        """That ∇E[f(noisy)] is E[∇f(redrawn) + f(redrawn)·∇log p(trace)], since both have one law:
-        what control variates rest on. f is bounded, and another one for each part."""
+        """Check that ∇E[f(noisy)] is E[∇f(redrawn) + f(redrawn)·∇log p(trace)].
+
+        They are equal because both draws have the same distribution; control variates rely on this.
+        f is bounded, and another function for each part.
+        """
         closed = (~self.parts().expand_as(scores) | scores.isneginf()).repeat(
             len(repeated) // len(scores), *[1] * (scores.dim() - 1)
         )
@@ -1033,7 +1071,11 @@ class _Contract:
         self.gradient_of_sparsemap()
 
     def average(self, given: str, scores: Tensor) -> bool:
-        """RETURNS: whether there is one."""
+        """Check SparseMAP.
+
+        Returns:
+            False if the structure has no SparseMAP.
+        """
         solution = self.call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
         if solution is None:
             return False
@@ -1083,7 +1125,8 @@ class _Contract:
             )
 
     def optimal(self, given: str, solution: SparseSolution, scores: Tensor) -> None:
-        """No structure is better along the gradient at the mean, s − μ, than the mean itself."""
+        """Assert that no structure is better than the mean along the gradient at the mean, s −
+        μ."""
         for b in range(len(self.listing)):
             z, _ = self.listing.feasible(scores, b)
             used = z.bool().any(0)
@@ -1094,7 +1137,7 @@ class _Contract:
             size = 1.0 + float(slope.abs().max()) if slope.numel() else 1.0
             where = f"{given}, {self.listing.item(b)}"
             if not self.structure.has_map:
-                # Of a larger polytope: at least as good as every structure.
+                # A point of a larger polytope must be at least as good as every structure.
                 own = torch.where(used, self.listing.own(scores, b), 0.0)
                 values = (z * own).flatten(1).sum(1) - 0.5 * z.flatten(1).sum(1)
                 value = (mean * own).sum() - 0.5 * mean.square().sum()
@@ -1146,8 +1189,12 @@ class _Contract:
     # ---------------------------------------------------------------- ties
 
     def check_ties(self) -> None:
-        """One of the best structures, several different ones, and marginals and samples of all; of
-        SparseMAP, the gradient wherever there is one, which is of all structures that tie."""
+        """Check results if scores tie.
+
+        The best structure must be one of the best, the k best must be different ones, and marginals
+        and samples must include all. For SparseMAP the gradient is checked wherever it exists. It
+        must include all structures that tie.
+        """
         parts = self.parts()
         for given, tied in tied_scores(len(self.listing), self.listing.shape, self.seed):
             scores = tied.masked_fill(~parts, torch.nan)
@@ -1170,8 +1217,10 @@ class _Contract:
     # ---------------------------------------------------------------- what changes nothing
 
     def deterministic(self, given: str = "") -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-        """Operations without chance that the structure has, each as a function to one tensor with
-        the items first."""
+        """Return the operations without chance that the structure has.
+
+        Each is a function to one tensor with the items first.
+        """
         structure = self.structure
         found: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
             "map": structure.map,
@@ -1200,7 +1249,7 @@ class _Contract:
                 self.report.identical(name, f"with {fill} at what is no part", found, expected)
 
     def check_items_are_alone(self) -> None:
-        """What else is in the batch does not matter, nor how often, nor in which order."""
+        """Check that the content, size and order of the rest of the batch have no effect."""
         scores = self.scores(offset=51)
         rows = torch.arange(len(self.listing)).flip(0).repeat(9)
         none = scores[:0], self.lengths[:0]
@@ -1233,7 +1282,8 @@ class _Contract:
             )
 
     def check_layout(self) -> None:
-        """Strides and the integer type of lengths do not matter; what is given stays as it is."""
+        """Check that strides and the integer type of lengths have no effect, and arguments do
+        not change."""
         scores = self.scores(offset=51, fill=0.0)
         turned = scores.flip(0).transpose(0, -1).contiguous().transpose(0, -1).flip(0)
         kept, sizes = scores.clone(), self.lengths.clone()
@@ -1249,14 +1299,14 @@ class _Contract:
                 found = function(several, self.lengths[:1].expand(3, *self.lengths.shape[1:]))
             repeated = expected[:1].expand_as(found)
             self.report.same(name, "one item, expanded", found, repeated, 1e-12, 1e-12)
-            # The second is what torch makes of an unsigned array of NumPy, and does not count with.
+            # The second is torch's type for an unsigned array of NumPy, which has no operations.
             for kind in (torch.int32, torch.uint16):
                 with self.report.works(name, f"lengths as {kind}"):
                     found = function(scores, self.lengths.to(kind))
                 self.report.identical(name, f"lengths as {kind}", found, expected)
 
     def check_determinism(self) -> None:
-        """The same twice, ties included."""
+        """Check that results repeat, ties included."""
         for given, scores in (
             ("ties of all structures", self.scores(0.0, fill=0.0)),
             ("scores of scale 1", self.scores(offset=51)),
@@ -1268,7 +1318,7 @@ class _Contract:
                 self.report.identical(name, f"{given}, called again", second, first)
 
     def check_inference_mode(self) -> None:
-        """Results of what torch's inference mode makes are those without it."""
+        """Check that results in torch's inference mode are the same as outside of it."""
         scores, operations = self.scores(offset=51), self.deterministic()
         if "smoothed" in self.structure.tractable:
             operations["smoothed_expectation"] = partial(smoothed_expectation, self.structure)
@@ -1281,10 +1331,10 @@ class _Contract:
             self.report.identical(name, "inference mode", found, expected.detach())
 
     def check_precision(self) -> None:
-        """dtypes are kept, and results as exact as they can be."""
+        """Check that dtypes are kept, and that results are as exact as they can be."""
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             scores = self.scores(offset=61).to(dtype)
-            # Wider than rounding of the result: sums are done in float32 at least.
+            # Larger than the rounding of the result: sums are computed in float32 at least.
             unit = torch.finfo(dtype).eps
             rtol, atol = (1e-4, 1e-4) if dtype == torch.float32 else (2 * unit, 2 * unit)
             for name, function in self.deterministic().items():
@@ -1308,10 +1358,10 @@ class _Contract:
         operations = dict(self.deterministic())
         if "sample" in self.structure.tractable:
             operations["sample"] = lambda s, n: self.structure.sample(s, n, 2)
-        # Of an item that is not the first, which a mistake would name.
+        # The item is not the first, since a wrong message would name the first.
         b = max(range(1, len(listing)), key=lambda item: len(listing.members[item]))
         own = self.parts()[b].nonzero().tolist()
-        # The first part, one between and the last.
+        # The first part, one in the middle and the last.
         places = [(b, *own[i]) for i in {0, len(own) // 2, len(own) - 1} if own]
         nothing = torch.full(listing.shape, -torch.inf, dtype=torch.float64)
         totals = listing.log_potential(
@@ -1349,21 +1399,22 @@ class _Contract:
                 function(blank, self.lengths - 1 - int(self.lengths.max()))
 
     def check_feasibility(self) -> None:
-        """Whether anything is left where many parts are forbidden, by many masks of one item."""
+        """Check whether any structure is left if many parts are forbidden, for many masks of one
+        item."""
         listing, operations = self.listing, self.deterministic()
         b = max(range(len(listing)), key=lambda item: len(listing.members[item]))
         scores, sizes = self.scores(offset=81), self.lengths[b : b + 1]
         for trial in range(MASKS):
             masked = scores.clone()
             drawn = torch.rand(masked.shape, generator=self.generator(90 + trial))
-            # From masks that leave much to masks that leave little.
+            # Masks range from those that forbid few parts to those that forbid most.
             masked[(drawn < 0.2 + 0.7 * trial / MASKS) & self.parts()] = -torch.inf
             z, totals = listing.feasible(masked, b)
             given = f"mask {trial} of {listing.item(b)}"
             for name, function in operations.items():
                 relaxes = name == "sparsemap" and not self.structure.has_map
                 if not len(z) and relaxes:
-                    # What has no member may still have a point of the relaxation.
+                    # A set without any member may still have a point of the relaxation.
                     continue
                 if not len(z):
                     with self.report.refused(name, given, InfeasibleError, "0") as caught:
@@ -1394,7 +1445,7 @@ class _Contract:
                     self.report.same(name, given, of_all[number][0], totals.max(), 1e-9, 1e-9)
 
     def check_refusals(self) -> None:
-        """What is not tractable says so and names another way, or works."""
+        """Check that intractable operations work, or say so and name another way."""
         structure = self.structure
         for name in ("log_partition", "marginals", "sample", "reparameterize", "entropy"):
             if name in structure.tractable:

@@ -1,4 +1,4 @@
-"""Scores by which many structures are equally good."""
+"""Scores under which many structures are equally good."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from torch import Tensor
 
 
 def tied_scores(batch: int, shape: Sequence[int], seed: int) -> Iterator[tuple[str, Tensor]]:
-    """All equal, and as a scorer gives them that sees no more than words, a third of which are one
-    word and the rest another; each with its name, ``(batch, *shape)`` float64."""
+    """Yield scores ``(batch, *shape)`` float64 with ties, each with its name.
+
+    The first scores are all equal. The second are those of a scorer that sees nothing except words,
+    if a third of the words are equal and the rest are equal to another one.
+    """
     yield "equal scores", torch.full((batch, *shape), 0.7, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     added = torch.zeros(batch, *shape, dtype=torch.float64)
     multiplied = torch.ones_like(added)
     for axis, size in enumerate(shape):
         place = torch.arange(size)
-        # Before the first word of a sentence is its root, where there is one.
+        # The first place is that of the root, if the parts have one.
         words = torch.where(place > 0, 1 + (place % 3 == 0).long(), 0)
         own = torch.randn(2, 3, generator=generator, dtype=torch.float64)[:, words]
         own = own.view(2, size, *[1] * (len(shape) - 1 - axis))
