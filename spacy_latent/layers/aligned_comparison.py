@@ -1,5 +1,6 @@
 """Comparison of each word with the words that it is aligned with (Parikh et al. 2016, section
-3.2)."""
+3.2).
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ class ArcScorer(EncodedScorer):
     @abstractmethod
     def score_arcs(self, nodes: Tensor) -> Tensor:
         """Return scores ``(B, n+1, n+1)``, [head, modifier], for node vectors
-        ``(B, n+1, width)``."""
+        ``(B, n+1, width)``.
+        """
 
     def nodes(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Return node vectors ``(B, n+1, width)``: the root's, and those of the encoded tokens."""

@@ -12,7 +12,8 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 class BiaffineScorer(ArcScorer):
     """Scores s[h, m] = U(h)ᵀ W V(m) + U(h)ᵀ b, with one hidden layer for each role (their
-    equation 6)."""
+    equation 6).
+    """
 
     def __init__(
         self,
@@ -35,7 +36,8 @@ class BiaffineScorer(ArcScorer):
 
     def score_pairs(self, heads: Tensor, modifiers: Tensor) -> Tensor:
         """Return scores ``(B, n+1, n+1)`` for hidden vectors ``(B, n+1, hidden_width)`` of both
-        roles."""
+        roles.
+        """
         bias = modifiers.new_ones(*modifiers.shape[:2], 1)
         weighted = torch.cat([modifiers, bias], -1) @ self.weight.to(modifiers.dtype)
         return heads @ weighted.transpose(1, 2)

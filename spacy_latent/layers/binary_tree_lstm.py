@@ -63,11 +63,13 @@ class BinaryTreeComposer(Composer):
     @abstractmethod
     def merge(self, left: State, right: State) -> State:
         """Return hidden state and memory of a node from those of its halves, each
-        ``(..., size)``."""
+        ``(..., size)``.
+        """
 
     def spans_of(self, z: Tensor, lengths: Tensor, longest: int) -> Tensor:
         """Return the trees ``(S, n, n)`` [first, last] of structures over n = ``longest``
-        places."""
+        places.
+        """
         return z
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:

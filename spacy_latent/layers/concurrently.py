@@ -108,7 +108,8 @@ def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
 
 class _Concurrently(torch.autograd.Function):
     """Function in which each part has a graph of its own, from leaves that share memory with the
-    inputs."""
+    inputs.
+    """
 
     @staticmethod
     def forward(ctx: Any, work: _Work, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -103,12 +103,14 @@ class CountingScorer(EncodedScorer):
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Return the counters after each token, ``(B, n, K)``; values at padding have no
-        meaning."""
+        meaning.
+        """
         return self._exact_steps(self.read(vectors, lengths)).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Return encoded vectors, 0 at padding, whose values would otherwise reach the weights'
-        gradients."""
+        gradients.
+        """
         vectors = self.encode(vectors, lengths)
         token = torch.arange(vectors.shape[1], device=vectors.device)
         return vectors.masked_fill((token >= lengths[:, None].to(token.device))[..., None], 0.0)

@@ -152,7 +152,8 @@ class GumbelTreeLstm(nn.Module):
 
     def choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
         """Choose one pair of each row that has any, ``(B, pairs)`` 0/1, with the gradient of a
-        softmax."""
+        softmax.
+        """
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         if self.training and self.noise:
             scores = scores + draw_noise("gumbel", scores, 1.0)
@@ -166,7 +167,8 @@ class GumbelTreeLstm(nn.Module):
         self, pairs: State, scores: Tensor, state: State, chosen: Tensor
     ) -> tuple[State, Tensor]:
         """Return the pairs of this step: the last step's, with new ones on both sides of the
-        merged pair."""
+        merged pair.
+        """
         size = state[0].shape[1] - 1
         place = torch.arange(size, device=scores.device)
         kept = place + (place >= chosen[:, None])

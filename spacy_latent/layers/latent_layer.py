@@ -257,7 +257,8 @@ class LatentLayer(nn.Module):
 
     def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return lengths of the structures over the parts of ``scores``; by default those of the
-        texts."""
+        texts.
+        """
         return lengths
 
     def shown(self, draw: Draw, tokens: int) -> Tensor:

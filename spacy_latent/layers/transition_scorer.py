@@ -1,5 +1,6 @@
 """Scores of tags and adjacent pairs of them, as in a conditional random field (Lafferty et al.
-2001)."""
+2001).
+"""
 
 from __future__ import annotations
 

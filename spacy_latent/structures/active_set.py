@@ -226,7 +226,8 @@ def _asking(
     structure: Oracle, lengths: Tensor, shape: tuple[int, ...], device: torch.device
 ) -> Ask:
     """Return a function that finds the best structures of some items of a batch, see
-    :class:`Faces`."""
+    :class:`Faces`.
+    """
 
     def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         batch = len(lengths)
@@ -378,7 +379,8 @@ class _Support:
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
         """Add an atom; return False if it cannot improve the solution by more than
-        ``tolerance``."""
+        ``tolerance``.
+        """
         self._make_room(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts

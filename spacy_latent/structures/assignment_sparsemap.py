@@ -25,7 +25,8 @@ def solve_one_to_one(
     unaligned: bool,
 ) -> SparseSolution:
     """Solve as :func:`spacy_latent.structures.active_set.solve_with_oracle`, for cells
-    ``(B, N, M)``."""
+    ``(B, N, M)``.
+    """
 
     def costs(sizes: np.ndarray) -> np.ndarray:
         return COST_PER_CUBE * sizes.min(1) ** 2 * sizes.max(1)

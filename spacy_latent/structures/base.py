@@ -113,7 +113,8 @@ class Structure(Staged, ABC):
 
     def lacks(self, operations: frozenset[str]) -> list[str]:
         """Return the names in ``operations`` that are not tractable, sorted; "map" may be one of
-        them."""
+        them.
+        """
         return sorted(operations - self.tractable - ({"map"} if self.has_map else set()))
 
     def __repr__(self) -> str:
@@ -175,7 +176,8 @@ class Structure(Staged, ABC):
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the marginals; by default the derivative of :meth:`_log_partition`, keeping the
-        graph."""
+        graph.
+        """
         if not scores.numel():
             return scores
         refuse_tangents(f"{self.name}.marginals", scores)
@@ -369,7 +371,8 @@ class Structure(Staged, ABC):
 
     def _given(self, scores: Tensor) -> Tensor:
         """Return all values that scores of structures are sums of, ``(B, ...)``, the scores
-        first."""
+        first.
+        """
         return scores
 
     def _given_parts(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -382,7 +385,8 @@ class Structure(Staged, ABC):
 
     def _with_given(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
         """Return the structure, and scores in the shape of these, for which :meth:`_given` is
-        ``given``."""
+        ``given``.
+        """
         return self, given
 
     def _looks_far(self, scores: Tensor) -> bool:
@@ -475,7 +479,9 @@ class Structure(Staged, ABC):
             # Not checked on a GPU, since this would wait for it.
             return total
         wrong = ~(total.detach() < torch.inf)
-        return refuse(total, wrong.view(-1, scores.shape[0]).any(0), NOT_FINITE, self.name)
+        return refuse(
+            total, wrong.flatten(0, -2).any(0) if wrong.dim() > 1 else wrong, NOT_FINITE, self.name
+        )
 
     def sample(
         self,
@@ -819,7 +825,8 @@ def less_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor
 
 def _on_cpu(value: Any) -> Any:
     """Return a value with its tensors on the CPU, such as what a scorer has bound to a
-    structure."""
+    structure.
+    """
     if isinstance(value, Tensor):
         return bring(value)
     if isinstance(value, tuple) and type(value) is tuple:

@@ -350,7 +350,8 @@ class BudgetTree(DependencyTree):
         self, tree: DependencyTree, scores: np.ndarray, prices: np.ndarray, n: int
     ) -> np.ndarray | None:
         """Return the heads of some good tree within the budgets, depth first, or None after a
-        few calls."""
+        few calls.
+        """
         waiting = [scores]
         for _ in range(DIVE_CALLS_PER_WORD * n):
             if not waiting:
@@ -372,7 +373,8 @@ class BudgetTree(DependencyTree):
 
     def _children(self, scores: np.ndarray, heads: np.ndarray, n: int) -> list[np.ndarray]:
         """Return the scores of two halves of the trees: with an arc of the fullest word, and
-        without it."""
+        without it.
+        """
         fullest = int(self._excess(heads, n).argmax()) + 1
         fixed = np.isfinite(scores[:, 1:]).sum(0) == 1
         free = np.flatnonzero((heads == fullest) & ~fixed) + 1

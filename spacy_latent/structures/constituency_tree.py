@@ -53,7 +53,8 @@ class ConstituencyTree(CompiledStructure):
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Subtract offsets: every tree has all words, the whole sentence and n − 2 spans
-        between."""
+        between.
+        """
         size = scores.shape[1]
         if not size:
             return scores
@@ -96,7 +97,8 @@ class ConstituencyTree(CompiledStructure):
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the spans of the tree, ``(2n − 1, 2)`` int32, first and last word, sorted by
-        these."""
+        these.
+        """
         return np.argwhere(np.triu(z[:length, :length]) > 0.5).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:

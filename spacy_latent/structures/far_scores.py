@@ -97,12 +97,14 @@ class NearScores(Generic[S]):
 
     def known(self, difference: Tensor) -> Tensor:
         """Return a difference of sums ``(..., B)`` of :attr:`given`, with mere rounding set to
-        0."""
+        0.
+        """
         return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
         """Return the amount ``(B,)`` that log-partitions lack; it is the same for all likely
-        structures."""
+        structures.
+        """
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:

@@ -135,7 +135,8 @@ def structured_loss(
 
 def _maximum(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
     """Return the score of the best structure of each item, ``(B,)``; its gradient is that
-    structure."""
+    structure.
+    """
     best = structure.map(scores.detach(), lengths)
     return exact_potential(structure, best, scores, lengths)
 

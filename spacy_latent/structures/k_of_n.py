@@ -136,7 +136,8 @@ class KOfN(ItemSet, CompiledStructure):
 
         def log_clocks() -> Tensor:
             """Draw clocks given the order: items left over wait for all choices, others for
-            their own."""
+            their own.
+            """
             times = log_exponential(log_rates.detach()) - log_rates
             elapsed, running = torch.zeros_like(finite), torch.zeros_like(allowed)
             for step, present in enumerate(taken.T):

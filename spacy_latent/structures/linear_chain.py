@@ -63,7 +63,8 @@ class LinearChain(CompiledStructure):
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Run the recursion over positions for
-        :func:`spacy_latent.structures.smoothed.smoothed_value`."""
+        :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """
         if not scores.shape[1]:
             return scores.new_zeros(scores.shape[0])
         lengths = lengths.to(scores.device)
@@ -93,7 +94,8 @@ class LinearChain(CompiledStructure):
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """Return the k best sequences by score, exact: Viterbi's algorithm that keeps k for each
-        tag."""
+        tag.
+        """
         tags, totals = self.top_k_tags(scores, lengths, k)
         prepared, _ = self._read(scores, lengths)
         z = transitions_of(tags.flatten(0, 1), prepared).unflatten(0, tags.shape[:2])

@@ -60,7 +60,8 @@ class Encoded:
         self, gains: np.ndarray, must: np.ndarray, may: np.ndarray, flips: np.ndarray
     ) -> np.ndarray | None:
         """Return the better of two choices: nothing at all, or the output with at least one
-        input."""
+        input.
+        """
         values = gains > 0
         values[-1] = True
         if not values[:-1].any() and len(gains) > 1:

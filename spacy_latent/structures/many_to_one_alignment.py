@@ -63,7 +63,8 @@ class ManyToOneAlignment(RowChoices, Alignment):
 
     def _anchored(self, noisy: Tensor, sizes: Tensor) -> Tensor:
         """Shift noisy scores of rows so that an unaligned word scores 0, as it does without
-        noise."""
+        noise.
+        """
         if not self.unaligned:
             return noisy
         return torch.where((sizes > 0)[:, None], noisy - noisy[:, :1], noisy)

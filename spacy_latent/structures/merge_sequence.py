@@ -106,7 +106,8 @@ class MergeSequence(Structure):
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the spans of the tree, as ConstituencyTree gives them; the order of merges is
-        lost."""
+        lost.
+        """
         n = int(length)
         row = [(token, token) for token in range(n)]
         spans = list(row)

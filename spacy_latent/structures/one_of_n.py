@@ -97,7 +97,8 @@ class OneOfN(ItemSet):
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """Return the k best choices, in O(N log N) an item for any k; see
-        :meth:`Structure.top_k`."""
+        :meth:`Structure.top_k`.
+        """
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, sizes = self._read(scores.detach(), lengths)
         _, masked = self._allowed(prepared, sizes)

@@ -1,5 +1,6 @@
 """Projection on a relaxed polytope, whose only constraint is one choice per group of exclusive
-parts."""
+parts.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,8 @@ class Decisions:
 
     def log_prob(self, logits: Tensor, rows: int) -> Tensor:
         """Return log p of each tree, ``(rows,)``, from the log-odds of reducing at each
-        decision."""
+        decision.
+        """
         terms = logsigmoid(torch.where(self.reduces, logits, -logits))
         return terms.new_zeros(rows).index_add(0, self.row, terms)
 
@@ -226,7 +227,8 @@ class Policy(ABC):
     @abstractmethod
     def logits(self, stacks: Stacks) -> Tensor:
         """Return the log-odds of reducing, ``(R,)``, with any value for parsers without a
-        choice."""
+        choice.
+        """
 
     @abstractmethod
     def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
@@ -243,7 +245,8 @@ class Policy(ABC):
 
 class SpanScores(Policy):
     """Policy by scores that are known beforehand, ``(B, n, n)``, for ``copies`` batches of B
-    rows."""
+    rows.
+    """
 
     def __init__(self, scores: Tensor, copies: int = 1) -> None:
         self.scores = scores

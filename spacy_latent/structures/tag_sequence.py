@@ -105,7 +105,8 @@ class TagSequence(CompiledStructure):
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Run the recursion over positions for
-        :func:`spacy_latent.structures.smoothed.smoothed_value`."""
+        :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """
         return LinearChain().smoothed_maximum(self.chain_scores(scores, lengths), lengths, maximum)
 
     def smoothed_by_kernels(
@@ -315,7 +316,8 @@ class TagSequence(CompiledStructure):
 
     def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Subtract offsets: there are one first tag, one last, and a fixed number of
-        transitions."""
+        transitions.
+        """
         count = scores.shape[-1]
         own = given[:, : -count - 2].reshape(scores.shape)
         shared = given[:, -count - 2 :]
@@ -353,7 +355,8 @@ class TagSequence(CompiledStructure):
 
     def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
         """Return a mask ``(B,)`` of the ``(B, *parts)`` bool with each position of the item just
-        once."""
+        once.
+        """
         position = torch.arange(chosen.shape[1], device=chosen.device)
         return (chosen.sum(2) == (position < lengths[:, None])).all(1)
 

@@ -40,7 +40,8 @@ def supports_of_trees(
 
 def _oracle(structure: DependencyTree, scores: Tensor) -> tuple[Any, ...]:
     """Return the oracle of the compiled loop, the number of parts of a tree, and a cost
-    function."""
+    function.
+    """
 
     def costs(sizes: np.ndarray) -> np.ndarray:
         n = sizes.astype(np.float64)

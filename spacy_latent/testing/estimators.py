@@ -236,7 +236,8 @@ class _Contract:
 
     def total(self, estimator: Estimator, case: _Case, draw: Draw) -> Tensor:
         """Return the objective of each item, ``(B,)``, for a loss that is not linear in the
-        structures."""
+        structures.
+        """
         losses = self.strength * case.loss(draw.z)
         log_probs = draw.log_probs
         if log_probs is None:
@@ -568,7 +569,8 @@ class _Contract:
 
     def check_items_are_alone(self) -> None:
         """Check that items do not affect each other at prediction, and that an empty batch
-        works."""
+        works.
+        """
         for case in self.taken():
             scores, structure = case.scores(), case.structure
             together = self.draw(case, scores, False).mean()
@@ -650,7 +652,8 @@ class _Contract:
 
     def check_copies(self) -> None:
         """Check that ``for_width`` returns one with fresh state of its own, and the same
-        settings."""
+        settings.
+        """
         given = self.estimator
         with self.report.works("for_width"):
             made, other = given.for_width(WIDTH), given.for_width(WIDTH + 1)

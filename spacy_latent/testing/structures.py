@@ -222,7 +222,8 @@ class _Contract:
 
     def call(self, operation: str, *arguments: Any, given: str = "") -> Any:
         """Return the result of an operation, or None if the structure is allowed to lack it and
-        does."""
+        does.
+        """
         try:
             with self.report.works(operation, given):
                 return getattr(self.structure, operation)(*arguments)
@@ -845,7 +846,8 @@ class _Contract:
 
     def smoothed(self, scores: Tensor, regularizer: Regularizer, gamma: float) -> list[Tensor]:
         """Return the smoothed values as users get them, by kernels if there are any, and by the
-        recursion."""
+        recursion.
+        """
         able: Any = self.structure
         masked, lengths = able.masked(scores, self.lengths)
         return [
@@ -910,7 +912,8 @@ class _Contract:
 
     def check_traces(self) -> None:
         """Check that traces lead to members and repeat themselves, and that ∇log p(trace) has
-        the mean 0."""
+        the mean 0.
+        """
         count = 2000
         for given, scores in (
             ("scores of scale 1", self.scores(offset=41)),
@@ -1126,7 +1129,8 @@ class _Contract:
 
     def optimal(self, given: str, solution: SparseSolution, scores: Tensor) -> None:
         """Assert that no structure is better than the mean along the gradient at the mean, s −
-        μ."""
+        μ.
+        """
         for b in range(len(self.listing)):
             z, _ = self.listing.feasible(scores, b)
             used = z.bool().any(0)
@@ -1283,7 +1287,8 @@ class _Contract:
 
     def check_layout(self) -> None:
         """Check that strides and the integer type of lengths have no effect, and arguments do
-        not change."""
+        not change.
+        """
         scores = self.scores(offset=51, fill=0.0)
         turned = scores.flip(0).transpose(0, -1).contiguous().transpose(0, -1).flip(0)
         kept, sizes = scores.clone(), self.lengths.clone()
@@ -1400,7 +1405,8 @@ class _Contract:
 
     def check_feasibility(self) -> None:
         """Check whether any structure is left if many parts are forbidden, for many masks of one
-        item."""
+        item.
+        """
         listing, operations = self.listing, self.deterministic()
         b = max(range(len(listing)), key=lambda item: len(listing.members[item]))
         scores, sizes = self.scores(offset=81), self.lengths[b : b + 1]
