@@ -71,8 +71,10 @@ def build_label_set_scorer_v1(spans_key: str | None = None) -> ExampleScorer:
 
         if spans_key is None:
             return get_ner_prf([asked_alone(example) for example in examples], **kwargs)
-        alone = [spans_asked_alone(example, spans_key) for example in examples]
-        return spancat_score(alone, **{"spans_key": spans_key, **kwargs})
+        # A component gives its own settings to its scorer, spans_key among them.
+        key = str(kwargs.pop("spans_key", spans_key))
+        alone = [spans_asked_alone(example, key) for example in examples]
+        return spancat_score(alone, spans_key=key, **kwargs)
 
     return score
 

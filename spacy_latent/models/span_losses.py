@@ -275,7 +275,8 @@ def loss_and_gradient(
         lengths = send(group.lengths, scores.device)
         open_classes = None
         if any(len(unlabelled[d]) > 1 for d, _ in group.members if unlabelled):
-            open_classes = torch.zeros(len(scores), len(group.members), dtype=torch.bool)
+            shape = len(scores), len(group.members)
+            open_classes = torch.zeros(shape, dtype=torch.bool, device="cpu")
             for b, (d, _) in enumerate(group.members):
                 open_classes[list(unlabelled[d]), b] = True
         with threads_of(scores), torch.no_grad():

@@ -404,9 +404,10 @@ class TreeSpanCategorizer(TrainedComponent):
         the classes that have as many of them as possible.
         """
         sets = [set(known) for known in self.label_sets]
-        if names in sets:
-            free = set() if asked is None else set(self.labels) - {*asked}
-            return tuple(place for place, own in enumerate(sets, 1) if names <= own <= names | free)
+        free = set() if asked is None else set(self.labels) - {*asked}
+        agreeing = tuple(place for place, own in enumerate(sets, 1) if names <= own <= names | free)
+        if agreeing:
+            return agreeing
         unknown = sorted(names - set(self.labels))
         if unknown:
             raise LatentError(

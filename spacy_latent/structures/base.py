@@ -362,7 +362,7 @@ class Structure(Staged, ABC):
         own, sizes = self._read(scores, lengths)
         given, forbidden = self._given(own), self._given(self._read(other, lengths)[0])
         more = forbidden.isneginf() & ~given.isneginf() & self._given_parts(own, sizes)
-        if not bool(more.any()):
+        if has_numbers(more) and not bool(more.any()):
             return more.flatten(1).any(1)
         structure, level = self._with_given(torch.where(given.isneginf(), given, 0.0), own)
         return (more & (structure._expected_uses(level, sizes) > 0)).flatten(1).any(1)

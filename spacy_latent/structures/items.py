@@ -115,7 +115,8 @@ class _Weights(torch.autograd.Function):
         weights, points, left, right = ctx.saved_tensors
         if not points.numel():
             return upstream.new_zeros(len(points), 0), None, None, None, None
-        given = torch.where(weights > 0, upstream, 0.0)
+        # Half precision has no solver.
+        given = torch.where(weights > 0, upstream, 0.0).double()
         count = int(points.max()) + 1
         nothing = given.new_zeros(len(points), count)
         of_points = nothing.scatter_add(1, right, given) - nothing.scatter_add(1, left, given)
@@ -126,4 +127,5 @@ class _Weights(torch.autograd.Function):
         normal = stretches.mT @ stretches + known[:, :, None] * known[:, None]
         normal = normal + torch.diag_embed(1.0 - known)
         moved = torch.linalg.solve(normal, of_points)
-        return (stretches @ moved[:, :, None])[:, :, 0], None, None, None, None
+        of_mean = (stretches @ moved[:, :, None])[:, :, 0].to(upstream.dtype)
+        return of_mean, None, None, None, None

@@ -266,7 +266,7 @@ class OneOfN(ItemSet):
 
         smooth, lengths = self._read(scores, lengths)
         # The proximal step merges equal scores, which a penalty of 0 does not keep together.
-        if penalty > 0.0:
+        if penalty != 0.0:
             smooth, _ = proximal(smooth, lengths, kind, penalty, self.name)
         return sparsemax(smooth, lengths, self.name).to(scores.dtype)
 

@@ -361,7 +361,7 @@ class _Contract:
             if bool(near.all()) and apart < ROUNDED:
                 said = (
                     f"but for rounding: some values are off 0 and 1 by {apart:.1g}. So are "
-                    "those of z + soft - soft.detach(). GradientOf.apply(soft, z) of "
+                    "those of z + soft - soft.detach(). with_gradient_of(soft, z) of "
                     "spacy_latent.estimators.straight_through is z itself, with the "
                     "gradient of soft."
                 )

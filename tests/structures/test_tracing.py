@@ -239,3 +239,15 @@ def test_defaults_of_torch_change_nothing(structure: Structure) -> None:
 def test_symbols_of_sizes_give_the_room_that_kernels_need(module: Any) -> None:
     for n in range(0, 260, 7):
         assert module.kept_size(n) >= module._item_size(n)
+
+
+def test_a_divergence_that_is_infinite_compiles_and_vectorizes() -> None:
+    tree, lengths = SpanningTree(), torch.tensor([3])
+    p, q = torch.randn(2, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    q[0, 0, 2] = -torch.inf
+    expected = tree.kl(p, q, torch.tensor([3, 3]))
+    assert expected.isinf().tolist() == [True, False]
+    compiled = torch.compile(tree.kl, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(p, q, torch.tensor([3, 3])), expected)
+    found = torch.func.vmap(lambda p, q: tree.kl(p[None], q[None], lengths))(p, q)
+    torch.testing.assert_close(found.flatten(), expected)

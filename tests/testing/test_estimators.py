@@ -255,7 +255,7 @@ WRONG: list[tuple[str, str, Estimator, dict]] = [
     ("draws", "weights: KOfN, training, their sums", Heavy(), {}),
     ("draws", r"KOfN: training: .* NoDraw gives Tensor; expected a Draw", NoDraw(), {}),
     ("hardness", "hard: KOfN: given no structure of the set for the items", SaysHard(), {}),
-    ("hardness", r"but for rounding: .* GradientOf.apply\(soft, z\)", HardButForRounding(), {}),
+    ("hardness", r"but for rounding: .* with_gradient_of\(soft, z\)", HardButForRounding(), {}),
     ("gradients", "gradients: KOfN, seed 0: not 0 at", Leaks(), {}),
     ("gradients", "the scores get none, and uses_scores is True", Detached(), {}),
     ("forbidden_parts", "z: KOfN: it is not 0 at parts whose score is -inf", Forbidden(), {}),
