@@ -28,7 +28,8 @@ import numpy as np
 import spacy
 from spacy.cli.train import train
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin, Span
+from spacy.tokens import Doc, DocBin
+from spacy.training import biluo_tags_to_spans, iob_to_biluo
 
 from benchmarks.learning_groups import BC5CDR
 from spacy_latent.corpora.incomplete import PREFIX, SOURCE
@@ -156,21 +157,10 @@ def aggregated(docs: list[Doc], rounds: int = 10) -> Iterator[Doc]:
         model.learn(texts)
     for doc, seen in zip(docs, texts):
         doc.set_ents([], default="outside")
-        doc.ents = spans_of(doc, model.best(seen))
+        doc.ents = biluo_tags_to_spans(doc, iob_to_biluo(model.best(seen)))
         for name in names:
             del doc.spans[name]
         yield doc
-
-
-def spans_of(doc: Doc, tags: list[str]) -> list[Span]:
-    """Return the entities of BIO tags."""
-    found, start = [], 0
-    for i, tag in enumerate([*tags, "O"]):
-        if i and tags[i - 1] != "O" and not tag.startswith("I-"):
-            found.append(Span(doc, start, i, tags[i - 1][2:]))
-        if tag.startswith("B-"):
-            start = i
-    return found
 
 
 def main() -> None:
