@@ -12,33 +12,15 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 
-def asked_alone(example: Example) -> Example:
-    """Return the example without entities of labels that its reference was not annotated for.
+def asked_alone(example: Example, key: str | None = None) -> Example:
+    """Return the example without entities or spans of labels that its text was not annotated for.
 
-    Such entities are neither right nor wrong. They are removed from prediction and reference. The
-    labels are those of ``doc._.annotated_labels`` of the reference. If that is None, the same
-    example is returned.
-    """
-    from spacy.training import Example
-
-    asked = annotated_labels(example.reference)
-    if asked is None:
-        return example
-    docs = []
-    for doc in (example.predicted, example.reference):
-        copied = doc.copy()
-        missing = [copied[token.i : token.i + 1] for token in doc if token.ent_iob == 0]
-        kept = [span for span in copied.ents if span.label_ in asked]
-        copied.set_ents(kept, missing=missing, default="outside")
-        docs.append(copied)
-    return Example(*docs)
-
-
-def spans_asked_alone(example: Example, key: str) -> Example:
-    """Return the example without spans of labels that the reference was not annotated for.
+    They are neither right nor wrong, and are removed from prediction and reference. The labels are
+    those of ``doc._.annotated_labels`` of the reference. If that is None, the same example is
+    returned.
 
     Args:
-        key: name of the group of spans, in prediction and reference.
+        key: name of the group of spans, in prediction and reference; None for entities.
     """
     from spacy.training import Example
 
@@ -48,7 +30,11 @@ def spans_asked_alone(example: Example, key: str) -> Example:
     docs = []
     for doc in (example.predicted, example.reference):
         copied = doc.copy()
-        if key in doc.spans:
+        if key is None:
+            missing = [copied[token.i : token.i + 1] for token in doc if token.ent_iob == 0]
+            kept = [span for span in copied.ents if span.label_ in asked]
+            copied.set_ents(kept, missing=missing, default="outside")
+        elif key in doc.spans:
             copied.spans[key] = [span for span in copied.spans[key] if span.label_ in asked]
         docs.append(copied)
     return Example(*docs)
@@ -73,10 +59,10 @@ def build_label_set_scorer_v1(spans_key: str | None = None) -> ExampleScorer:
             return get_ner_prf([asked_alone(example) for example in examples], **kwargs)
         # A component gives its own settings to its scorer, spans_key among them.
         key = str(kwargs.pop("spans_key", spans_key))
-        alone = [spans_asked_alone(example, key) for example in examples]
+        alone = [asked_alone(example, key) for example in examples]
         return spancat_score(alone, spans_key=key, **kwargs)
 
     return score
 
 
-__all__ = ["asked_alone", "build_label_set_scorer_v1", "spans_asked_alone"]
+__all__ = ["asked_alone", "build_label_set_scorer_v1"]
