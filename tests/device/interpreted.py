@@ -66,7 +66,14 @@ def _reduce_by_halves(self: Any, given: Any) -> list[Any]:
     return [self.to_tensor(part, value.dtype) for part, value in zip(parts, given)]
 
 
+def _splat(self: Any, block: Any, given: Any) -> Any:
+    """In place of Triton's, which makes integers of conditions, and they are no mask since 3.9."""
+    number = given.data[0] if given.data.ndim else given.data
+    return interpreter.TensorHandle(np.full(block.shape, number), given.dtype.scalar)
+
+
 interpreter._patch_lang = _patch_once
+interpreter.InterpreterBuilder.create_splat = _splat
 interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
 interpreter.ReduceOps.generic_reduce = _reduce_by_halves
 
