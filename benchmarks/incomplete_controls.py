@@ -30,6 +30,7 @@ from spacy.cli.train import train
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import biluo_tags_to_spans, iob_to_biluo
+from spacy.vocab import Vocab
 
 from benchmarks.learning_groups import BC5CDR
 from spacy_latent.corpora.incomplete import PREFIX, SOURCE
@@ -163,28 +164,41 @@ def aggregated(docs: list[Doc], rounds: int = 10) -> Iterator[Doc]:
         yield doc
 
 
+def read(path: Path, vocab: Vocab) -> list[Doc]:
+    return list(DocBin().from_disk(path).get_docs(vocab))
+
+
+def teacher(folder: Path, name: str, development: str) -> Language:
+    """Train on the complete texts of ``NAME.spacy`` in the folder."""
+    made = folder / f"teacher_{name}"
+    settings = {
+        "paths.train": str(folder / f"{name}_as_if_complete.spacy"),
+        "paths.dev": development,
+        "training.max_epochs": 0,
+        "training.max_steps": STEPS,
+    }
+    train(TEACHER, made, overrides=settings)
+    return spacy.load(made / "model-best")
+
+
+def write_controls(folder: Path, name: str, development: str) -> None:
+    """Write the controls of the flags in ``NAME.spacy``."""
+    nlp = teacher(folder, name, development)
+    flagged = folder / f"{name}.spacy"
+    DocBin(docs=negatives(read(flagged, nlp.vocab))).to_disk(folder / f"{name}_negatives.spacy")
+    found = self_trained(read(flagged, nlp.vocab), nlp)
+    DocBin(docs=found).to_disk(folder / f"{name}_self_trained.spacy")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="that of flags.spacy")
+    parser.add_argument("folder", type=Path, help="the folder of flags.spacy and sources.spacy")
     folder = parser.parse_args().folder
-    teacher = folder / "teacher"
-    settings = {
-        "paths.train": str(folder / "flags_as_if_complete.spacy"),
-        "paths.dev": f"{BC5CDR}/dev.spacy",
-        "training.max_epochs": 0,
-        "training.max_steps": STEPS,
-    }
-    train(TEACHER, teacher, overrides=settings)
-    nlp = spacy.load(teacher / "model-best")
-    for given, name, kept in (
-        ("flags", "flags_negatives", negatives),
-        ("flags", "flags_self_trained", lambda docs: self_trained(docs, nlp)),
-        ("sources", "sources_aggregated", aggregated),
-    ):
-        docs = list(DocBin().from_disk(folder / f"{given}.spacy").get_docs(nlp.vocab))
-        DocBin(docs=kept(docs)).to_disk(folder / f"{name}.spacy")
+    write_controls(folder, "flags", f"{BC5CDR}/dev.spacy")
+    sources = read(folder / "sources.spacy", spacy.blank("en").vocab)
+    DocBin(docs=aggregated(sources)).to_disk(folder / "sources_aggregated.spacy")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 Figures = dict[str, str]
-Setting = str | float | bool | None
+Setting = str | float | bool | dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,7 @@ def _missing(name: str) -> tuple[Entry, ...]:
     )
 
 
+ENTITY_FIGURES = {"entity F1": "ents_f", "precision": "ents_p", "recall": "ents_r"}
 SPARSE = "components.crf_ner.evidence"
 # Neighbouring tags are then tied together by the rules of BILUO alone.
 NO_TRANSITIONS: tuple[tuple[str, Setting], ...] = (
@@ -298,6 +299,145 @@ INCOMPLETE_ENTRIES = (
         settings=trained_on("corpus/incomplete/sources_aggregated.spacy"),
     ),
 )
+
+
+def _amounts(complete: int) -> tuple[Entry, ...]:
+    """Return flags beside another number of complete texts, and their controls."""
+    name = f"corpus/incomplete/flags_{complete}"
+    alone = f"{name}_as_if_complete.spacy"
+    return (
+        Entry(
+            "ner_flags",
+            f"flags beside {complete} sentences",
+            settings=(("paths.train", f"{name}.spacy"), ("paths.complete", alone)),
+        ),
+        Entry("ner_crf", f"control: the {complete} alone", settings=trained_on(alone)),
+        Entry(
+            "ner_crf",
+            f"control: the {complete}, self-training filtered by the flags",
+            settings=trained_on(f"{name}_self_trained.spacy"),
+        ),
+    )
+
+
+def _shares(percent: int) -> tuple[Entry, ...]:
+    """Return sparse annotation with another share of the entities."""
+    path: tuple[str, Setting] = ("paths.train", f"corpus/incomplete/sparse_{percent}.spacy")
+    sampled: tuple[tuple[str, Setting], ...] = (
+        (f"{SPARSE}.entity_ratio", None),
+        (f"{SPARSE}.negative_share", 0.15),
+    )
+    return (
+        Entry("ner_sparse", f"{percent} % of the entities, expected ratio", settings=(path,)),
+        Entry(
+            "ner_sparse",
+            f"control: {percent} % of the entities, 15 % of other tokens as negatives",
+            settings=(path, *sampled),
+        ),
+    )
+
+
+def _wrong_flags(believed: float) -> Entry:
+    """Return flags of which a tenth is wrong, with a guess of how many are."""
+    path = "corpus/incomplete/flags_wrong.spacy"
+    settings: tuple[tuple[str, Setting], ...] = (
+        ("paths.train", path),
+        ("components.crf_ner.evidence.flag_error", believed),
+    )
+    return Entry("ner_flags", f"a tenth wrong, flag_error = {believed:g}", settings=settings)
+
+
+AMOUNTS = (
+    *_amounts(50),
+    *_amounts(500),
+    *map(_wrong_flags, (0.0, 0.02, 0.1)),
+    *_shares(10),
+    *_shares(60),
+)
+
+
+@dataclass(frozen=True)
+class IncompleteCorpus:
+    """A corpus from which annotation is taken away as from BC5CDR.
+
+    Attributes:
+        folder: the folder of its complete texts.
+        label_sets: the sets of labels for which texts are annotated.
+        ratio: the share of tokens in entities.
+    """
+
+    folder: str
+    label_sets: tuple[tuple[str, ...], ...]
+    ratio: float
+
+    def entries(self, name: str) -> tuple[Entry, ...]:
+        own = f"corpus/incomplete_{name}"
+        labels = [label for one in self.label_sets for label in one]
+        flags = {f"has_{label}": label for label in labels}
+        judged: tuple[str, Setting] = (DEVELOPMENT, f"{self.folder}/dev.spacy")
+
+        def on(path: str, *settings: tuple[str, Setting]) -> tuple[tuple[str, Setting], ...]:
+            return (("paths.train", path), judged, *settings)
+
+        def control(config: str, path: str, what: str) -> Entry:
+            return Entry(config, f"control: {what}", settings=on(path, *AS_INCOMPLETE[1:]))
+
+        def pair(kind: str) -> tuple[Entry, ...]:
+            path = f"{own}/{kind}_as_if_complete.spacy"
+            return (
+                control("ner_crf", path, f"{kind}, as if it were complete"),
+                control("ner_baseline", path, f"{kind}, spaCy's ner, as if it were complete"),
+            )
+
+        alone = f"{own}/flags_as_if_complete.spacy"
+        return (
+            control("ner_crf", f"{self.folder}/train.spacy", "all annotation"),
+            control("ner_baseline", f"{self.folder}/train.spacy", "all annotation, spaCy's ner"),
+            Entry(
+                "ner_flags",
+                "flags beside 150 sentences",
+                settings=on(
+                    f"{own}/flags.spacy",
+                    ("paths.complete", alone),
+                    ("components.crf_ner.evidence.flags", flags),
+                ),
+            ),
+            control(
+                "ner_crf",
+                f"{own}/flags_self_trained.spacy",
+                "flags, self-training filtered by the flags",
+            ),
+            *pair("flags"),
+            Entry("ner_label_sets", "label sets", settings=on(f"{own}/label_sets.spacy")),
+            *pair("label_sets"),
+            Entry(
+                "ner_sparse",
+                "30 % of the entities, expected ratio",
+                settings=on(f"{own}/sparse.spacy", (f"{SPARSE}.entity_ratio", self.ratio)),
+            ),
+            Entry(
+                "ner_sparse",
+                "control: 15 % of other tokens as negatives",
+                settings=on(
+                    f"{own}/sparse.spacy",
+                    (f"{SPARSE}.entity_ratio", None),
+                    (f"{SPARSE}.negative_share", 0.15),
+                ),
+            ),
+            *pair("sparse"),
+            Entry("ner_sources", "five sources", settings=on(f"{own}/sources.spacy")),
+            *pair("sources"),
+        )
+
+
+MORE_CORPORA = {
+    "wnut": IncompleteCorpus(
+        "corpus/ner",
+        (("person", "product", "creative-work"), ("location", "group", "corporation")),
+        0.05,
+    ),
+    "uner": IncompleteCorpus("corpus/uner", (("PER",), ("LOC", "ORG")), 0.05),
+}
 INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
 GROUPS = {
     "listops": Group(
@@ -445,8 +585,26 @@ GROUPS = {
     "incomplete": Group(
         "Learning: entities from incomplete annotation of BC5CDR",
         ("bc5cdr-data", "incomplete-data", "incomplete-controls-data"),
-        {"entity F1": "ents_f", "precision": "ents_p", "recall": "ents_r"},
+        ENTITY_FIGURES,
         INCOMPLETE_ENTRIES,
+    ),
+    "incomplete_amounts": Group(
+        "Learning: entities from other amounts of annotation of BC5CDR",
+        ("bc5cdr-data", "incomplete-more-data"),
+        ENTITY_FIGURES,
+        AMOUNTS,
+    ),
+    "incomplete_wnut": Group(
+        "Learning: entities from incomplete annotation of WNUT-17",
+        ("ner-data", "incomplete-more-data"),
+        ENTITY_FIGURES,
+        MORE_CORPORA["wnut"].entries("wnut"),
+    ),
+    "incomplete_uner": Group(
+        "Learning: entities from incomplete annotation of Universal NER",
+        ("uner-data", "incomplete-more-data"),
+        ENTITY_FIGURES,
+        MORE_CORPORA["uner"].entries("uner"),
     ),
     "rationales": Group(
         "Learning: rationales of sentence polarity",
