@@ -24,6 +24,10 @@ class Entry:
     tests: tuple[str, ...] = ()
     settings: tuple[tuple[str, Setting], ...] = ()
 
+    def __hash__(self) -> int:
+        # Settings may hold a dictionary.
+        return hash((self.config, self.what))
+
     @property
     def is_control(self) -> bool:
         return "control" in self.what
