@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load
 
+if TYPE_CHECKING:
+    from spacy_latent.models.tag_sources import SourceReliability
+
+TITLE = "What each source writes at a token with a label"
 EXAMPLES = """
 Examples:
 
   spacy latent sources training/model-last
+
+  spacy latent sources training/model-last --picture sources.svg
 """
 
 
 def sources_cli(
     model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    picture: Optional[Path] = typer.Option(  # noqa: UP045
+        None, "--picture", help="Also draw what each source writes for each label (.svg)"
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print what is found as JSON, nothing else"),
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
 ) -> None:
@@ -35,9 +45,12 @@ def sources_cli(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
+    if picture is not None and picture.suffix != ".svg":
+        fail(f"{picture} is no .svg file", "Give a name that ends so.")
+    check_output(picture)
     import_code(code)
     nlp = load(model)
-    found: dict[str, list[Any]] = {
+    found: dict[str, list[SourceReliability]] = {
         name: pipe.source_reliability()
         for name, pipe in nlp.pipeline
         if isinstance(pipe, CrfEntityRecognizer)
@@ -47,6 +60,8 @@ def sources_cli(
             f"{model} was trained on no sources of annotation",
             "Name groups of doc.spans under evidence.sources of a crf_ner, and train it.",
         )
+    if picture is not None:
+        write_page(picture, _drawn(found))
     if as_json:
         rows = {name: [asdict(one) for one in own] for name, own in found.items()}
         print(srsly.json_dumps(plain(rows)))
@@ -59,6 +74,31 @@ def sources_cli(
         ]
         header = ("source", "label", "precision", "recall", "tokens")
         msg.table(table, header=header, divider=True, aligns=("l", "l", "r", "r", "r"))
+
+
+def _drawn(found: dict[str, list[SourceReliability]]) -> str:
+    """Draw the confusions of all sources as an SVG: a row for each source and label."""
+    from spacy_latent.visualize.alignment_svg import DrawnCell
+    from spacy_latent.visualize.heat_map_svg import draw_heat_map
+    from spacy_latent.visualize.look import Look
+    from spacy_latent.visualize.picture import svg
+
+    several = sum(map(bool, found.values())) > 1
+    named = [
+        (f"{name}: {one.source}" if several else one.source, one)
+        for name, own in found.items()
+        for one in own
+    ]
+    rows = [f"{source}, {one.label}" for source, one in named]
+    columns = list(dict.fromkeys(label for _, one in named for label in one.confusions))
+    cells = [
+        DrawnCell(i, columns.index(label), share, label == one.label)
+        for i, (_, one) in enumerate(named)
+        for label, share in one.confusions.items()
+        if share == share
+    ]
+    drawn = draw_heat_map(rows, columns, cells, Look(as_svg=True), TITLE)
+    return svg(drawn, Look(as_svg=True), standalone=True) + "\n"
 
 
 def _percent(share: float) -> str:

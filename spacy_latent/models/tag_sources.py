@@ -53,6 +53,8 @@ class SourceReliability:
         precision: share of the source's tokens with the label that have it; NaN without any.
         recall: share of the tokens with the label to which the source gave it; NaN without any.
         tokens: number of tokens to which the source gave the label, in the remembered batches.
+        confusions: for each label, and for "O", the share of the tokens with the label to which the
+            source gave it; NaN without any.
     """
 
     source: str
@@ -60,6 +62,7 @@ class SourceReliability:
     precision: float
     recall: float
     tokens: float
+    confusions: dict[str, float]
 
 
 class TagSources:
@@ -129,12 +132,14 @@ class TagSources:
         for number, source in enumerate(sources):
             counts = self.labels[number]
             for place, label in enumerate(labels, 1):
-                right, given = counts[place, place], counts[:, place].sum()
-                there = counts[place].sum()
-                precision = right / given if given else float("nan")
-                recall = right / there if there else float("nan")
+                given, there = counts[:, place].sum(), counts[place].sum()
+                precision = float(counts[place, place] / given) if given else float("nan")
+                shares = counts[place] / there if there else np.full(len(counts), np.nan)
+                confusions = dict(zip(["O", *labels], shares.tolist()))
                 found.append(
-                    SourceReliability(source, label, float(precision), float(recall), float(given))
+                    SourceReliability(
+                        source, label, precision, confusions[label], float(given), confusions
+                    )
                 )
         return found
 

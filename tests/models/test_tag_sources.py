@@ -97,4 +97,5 @@ def test_reliability_by_hand() -> None:
     first, second = sources.reliability(["x"], ["A", "B"])
     assert (first.source, first.label, first.tokens) == ("x", "A", 40)
     assert (first.precision, first.recall) == (pytest.approx(0.75), pytest.approx(0.6))
+    assert first.confusions == pytest.approx({"O": 0.4, "A": 0.6, "B": 0.0})
     assert np.isnan(second.precision) and np.isnan(second.recall)

@@ -374,6 +374,13 @@ def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -
     result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--json"])
     (rows,) = srsly.json_loads(result.stdout).values()
     assert [row["source"] for row in rows] == list(rights)
+    picture = tmp_path / "sources.svg"
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--picture", str(picture)])
+    assert result.exit_code == 0
+    drawn = picture.read_text(encoding="utf8")
+    assert all(f"{name}, A" in drawn for name in rights) and drawn.count("<rect") >= 6
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--picture", "x.png"])
+    assert result.exit_code == 1
     crf.add_label("B")
     assert [one.label for one in crf.source_reliability()] == ["A", "B"] * 3
     crf.cfg["evidence"] = {"sources": ["good"]}
