@@ -1,6 +1,7 @@
 """Annotated texts in lines of JSON.
 
-Lines may have spaCy's training format, or the formats of Prodigy, doccano and ``Doc.to_json``.
+Lines may have spaCy's training format, or the formats of Prodigy, doccano, Label Studio and
+``Doc.to_json``.
 """
 
 from __future__ import annotations
@@ -43,26 +44,39 @@ class Line:
     misaligned: Sequence[str] = ()
 
 
-def read_line(nlp: Language, row: Any, place: str, span_keys: Sequence[str] = ()) -> Line:
+def read_line(
+    nlp: Language,
+    row: Any,
+    place: str,
+    span_keys: Sequence[str] = (),
+    rejected_key: str | None = None,
+) -> Line:
     """Read a line.
 
     Args:
         row: value of the line. It has "text" or "tokens", and any annotation: the keys of spaCy's
             training format; "spans" as in Prodigy; "label", "labels" or "entities" as in doccano;
-            categories in "label", or in "options" and "accept"; or all keys of ``Doc.to_json``.
-            Offsets count characters. Spans are read as entities. Overlapping spans are only read
-            for ``span_keys``.
+            categories in "label", or in "options" and "accept"; or all keys of ``Doc.to_json``. Or
+            it is a task of Label Studio, with "data" and "annotations". Offsets count characters.
+            Spans are read as entities. Overlapping spans are only read for ``span_keys``.
         place: name of the line, for messages.
         span_keys: groups of ``doc.spans`` that also get the spans.
+        rejected_key: group of ``doc.spans`` for the spans of lines with the answer reject. The
+            tokens of such a line are not annotated. None leaves these lines out.
 
     Raises:
         LatentError: if the line has another format.
     """
+    if isinstance(row, dict) and isinstance(row.get("annotations"), list) and "data" in row:
+        row = _of_label_studio(row, place)
     if not isinstance(row, dict) or not ("text" in row or "tokens" in row):
         there = f"; there is {', '.join(map(repr, row))}" if isinstance(row, dict) and row else ""
         raise LatentError(f"{place}: expected an object with 'text' or 'tokens'{there}.")
-    if row.get("answer") == SKIPPED or (row.get("answer") == WRONG and not _is_binary(row)):
-        return Line(None)
+    answer = row.get("answer")
+    is_wrong_span = answer == WRONG and bool(row.get("spans"))
+    if answer == SKIPPED or (answer == WRONG and not _is_binary(row)):
+        if not is_wrong_span or rejected_key is None:
+            return Line(None)
     from spacy.tokens import Doc
     from spacy.training import Example
 
@@ -90,6 +104,10 @@ def read_line(nlp: Language, row: Any, place: str, span_keys: Sequence[str] = ()
         triples = _triples(given, row, gold.text, place)
         aligned = _aligned(triples, gold, misaligned)
         clash = _overlap(triples)
+        if is_wrong_span:
+            known["spans"] = {str(rejected_key): aligned}
+            known["entities"] = [UNKNOWN] * len(gold)
+            return Line(Example.from_dict(predicted, known), misaligned)
         if clash is None:
             known["entities"] = triples
         elif not span_keys:
@@ -108,6 +126,32 @@ def read_line(nlp: Language, row: Any, place: str, span_keys: Sequence[str] = ()
         # spaCy's warning about misaligned entities, which the result lists.
         warnings.filterwarnings("ignore", message=r"\[W030\]")
         return Line(Example.from_dict(predicted, known), misaligned)
+
+
+def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a task of Label Studio as a row of Prodigy's.
+
+    Annotations that were cancelled do not count. If there are several, a ground truth is read, or
+    else the first.
+    """
+    data = row["data"]
+    texts = [value for value in data.values() if isinstance(value, str)] if data else []
+    text = data.get("text", texts[0] if len(texts) == 1 else None) if data else None
+    if not isinstance(text, str):
+        raise LatentError(
+            f"{place}: 'data' is {data!r}; expected an object with the 'text', or with one text "
+            "under any name."
+        )
+    done = [one for one in row["annotations"] if not one.get("was_cancelled")]
+    if not done:
+        return {"text": text, "answer": SKIPPED}
+    best = next((one for one in done if one.get("ground_truth")), done[0])
+    results = [one for one in best.get("result") or () if isinstance(one.get("value"), dict)]
+    spans = [one["value"] for one in results if "start" in one["value"]]
+    chosen = [label for one in results for label in one["value"].get("choices", ())]
+    made = {"text": text, "answer": "accept", "cats": dict.fromkeys(chosen, 1.0)}
+    # A task that asks for categories alone says nothing of entities.
+    return made if chosen and not spans else {**made, "spans": spans}
 
 
 def is_stored_doc(row: dict[str, Any]) -> bool:
@@ -286,7 +330,11 @@ def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any
             end = tokens[span["token_end"]]["end"]
         except (KeyError, IndexError, TypeError):
             pass
-    return start, end, span.get("label")
+    label, labels = span.get("label"), span.get("labels")
+    if label is None and isinstance(labels, list) and len(labels) == 1:
+        # Label Studio's.
+        (label,) = labels
+    return start, end, label
 
 
 def _of_list(span: Any) -> tuple[Any, Any, Any]:

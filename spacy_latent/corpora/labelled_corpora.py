@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import srsly
+
+from spacy_latent.corpora.annotated_lines import read_line
 from spacy_latent.errors import LatentError, is_whole
 
 if TYPE_CHECKING:
     from spacy.language import Language
+    from spacy.tokens import Doc
     from spacy.training import Example
 
-EXPECTED = ("path", "labels", "repeat")
+EXPECTED = ("path", "labels", "repeat", "unmarked", "incorrect_spans_key")
+UNMARKED = ("outside", "missing")
+LINES = (".jsonl", ".json")
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """One block of the reader."""
+
+    path: Path
+    labels: list[str] | None
+    repeat: int
+    unmarked: str | None
+    rejected: str | None
+
+    def examples(self, nlp: Language) -> Iterator[Example]:
+        if self.path.suffix not in LINES:
+            from spacy.training import Corpus
+
+            yield from Corpus(self.path)(nlp)
+            return
+        for number, row in enumerate(_rows(self.path), 1):
+            line = read_line(nlp, row, f"{self.path}, {number}", (), self.rejected)
+            if line.example is not None:
+                yield line.example
+
+    def prepare(self, reference: Doc) -> None:
+        """Write to the doc what is known of all texts of the corpus."""
+        from spacy_latent.annotations import annotated_labels
+
+        if self.labels is not None and annotated_labels(reference) is None:
+            reference._.annotated_labels = list(self.labels)
+        rejected = self.rejected is not None and self.rejected in reference.spans
+        if self.unmarked is not None and not rejected:
+            reference.set_ents(list(reference.ents), default=self.unmarked)
+
+
+def _rows(path: Path) -> Iterable[Any]:
+    if path.suffix == ".jsonl":
+        return srsly.read_jsonl(path)
+    rows = srsly.read_json(path)
+    if not isinstance(rows, list):
+        raise LatentError(f"LabelledCorpora: {path} is no list of annotated texts.")
+    return rows
 
 
 def read_labelled_corpora_v1(
@@ -28,7 +76,11 @@ def read_labelled_corpora_v1(
             a directory of them. Its ``labels`` are a list of the names for which it was annotated,
             or null for all (the default). Docs that already have ``doc._.annotated_labels`` keep
             them. Its ``repeat`` is the number of times it is read, 1 by default, so that a small
-            corpus gets more weight.
+            corpus gets more weight. The path may also be what Prodigy, doccano or Label Studio
+            export (.jsonl or .json). Its ``unmarked`` says what a token outside of its entities is,
+            "outside" or "missing"; by default that is left to the file. Its
+            ``incorrect_spans_key`` is the group of ``doc.spans`` for the spans of lines with the
+            answer "reject", which are left out without it.
         max_length: largest number of tokens of a doc, 0 for any. Longer docs are left out, since
             their sentences would not have the labels.
     """
@@ -37,45 +89,45 @@ def read_labelled_corpora_v1(
             f"LabelledCorpora: corpora is {corpora!r}; expected a block for each corpus, with "
             "path, labels and repeat."
         )
-    read: list[tuple[Path, list[str] | None, int]] = []
+    read: list[_Corpus] = []
     for name, block in corpora.items():
         unknown = set(block) - set(EXPECTED) if isinstance(block, Mapping) else {str(block)}
         if unknown or block.get("path") is None:
             given = f"has {min(unknown)!r}" if unknown else "has no path"
             raise LatentError(
-                f"LabelledCorpora: the block {name!r} {given}; expected path, and perhaps labels "
-                "and repeat."
+                f"LabelledCorpora: the block {name!r} {given}; expected path, and perhaps "
+                f"{', '.join(EXPECTED[1:])}."
             )
         path, own, count = Path(block["path"]), block.get("labels"), block.get("repeat", 1)
         names = isinstance(own, (list, tuple)) and all(isinstance(one, str) for one in own)
         if own is not None and not names:
             raise LatentError(
                 f"LabelledCorpora: {name}: the labels are {own!r}; expected a list of names, or "
-                "null where the corpus was annotated for all."
+                "null if the corpus was annotated for all."
             )
         if not is_whole(count, 1):
             raise LatentError(
                 f"LabelledCorpora: {name}: repeat is {count!r}; expected a whole number of at "
                 "least 1."
             )
-        read.append((path, None if own is None else list(own), int(count)))
+        unmarked, rejected = block.get("unmarked"), block.get("incorrect_spans_key")
+        if unmarked is not None and unmarked not in UNMARKED:
+            raise LatentError(
+                f"LabelledCorpora: {name}: unmarked is {unmarked!r}; expected one of {UNMARKED}."
+            )
+        labels = None if own is None else list(own)
+        read.append(_Corpus(path, labels, int(count), unmarked, rejected))
 
     def examples(nlp: Language) -> Iterable[Example]:
-        from spacy.training import Corpus
-
-        from spacy_latent.annotations import annotated_labels
-
-        for path, own, count in read:
+        for own in read:
             # Checked here, since a config is also read on machines without its corpora.
-            if not path.exists():
-                raise LatentError(f"LabelledCorpora: the corpus {path} does not exist.")
-            for _ in range(count):
-                for example in Corpus(path)(nlp):
-                    reference = example.reference
-                    if max_length and len(reference) > max_length:
+            if not own.path.exists():
+                raise LatentError(f"LabelledCorpora: the corpus {own.path} does not exist.")
+            for _ in range(own.repeat):
+                for example in own.examples(nlp):
+                    if max_length and len(example.reference) > max_length:
                         continue
-                    if own is not None and annotated_labels(reference) is None:
-                        reference._.annotated_labels = list(own)
+                    own.prepare(example.reference)
                     yield example
 
     return examples

@@ -69,6 +69,23 @@ ROWS: dict[str, dict[str, Any]] = {
         "entities": objects("start_offset", "end_offset"),
         "relations": [{"id": 0, "from_id": 0, "to_id": 1, "type": "met"}],
     },
+    "Label Studio": {
+        "id": 1,
+        "data": {"comment": TEXT, "rating": 3},
+        "annotations": [
+            {"was_cancelled": True, "result": []},
+            {
+                "result": [
+                    {"type": "labels", "value": {"start": s, "end": e, "labels": [label]}}
+                    for s, e, label in OFFSETS
+                ]
+            },
+        ],
+    },
+    "Label Studio, shortened": {
+        "text": TEXT,
+        "label": [{"start": s, "end": e, "labels": [label]} for s, e, label in OFFSETS],
+    },
     "words": {"text": TEXT, "words": WORDS, "entities": OFFSETS},
     "tokens and a text": {"text": TEXT, "tokens": WORDS, "entities": OFFSETS},
     "tags of the training format": {"text": TEXT, "tags": WORDS, "entities": OFFSETS},
@@ -193,6 +210,27 @@ def test_rejected_lines_are_left_out_and_counted(
     # And those that are not reached are not told of.
     read_counted(nlp, str(path), limit=1)
     assert "answer" not in capsys.readouterr().err
+
+
+def test_rejected_spans_may_be_kept(nlp: Language) -> None:
+    row = {"text": TEXT, "spans": objects()[:1], "answer": "reject"}
+    example = read_line(nlp, row, "", rejected_key="wrong").example
+    assert example is not None
+    (wrong,) = example.reference.spans["wrong"]
+    assert (wrong.text, wrong.label_) == ("Anna", "PER")
+    assert not example.reference.ents
+    assert {token.ent_iob for token in example.reference} == {0}
+    ignored = {**row, "answer": "ignore"}
+    assert read_line(nlp, ignored, "", rejected_key="wrong").example is None
+
+
+def test_tasks_of_label_studio_without_an_annotation_are_left_out(nlp: Language) -> None:
+    task = {"data": {"text": TEXT}, "annotations": [{"was_cancelled": True, "result": []}]}
+    assert read_line(nlp, task, "").example is None
+    chosen = {"result": [{"value": {"choices": ["good"]}}]}
+    assert read(nlp, {**task, "annotations": [chosen]}).cats == {"good": 1.0}
+    with pytest.raises(LatentError):
+        read(nlp, {**task, "data": {"a": "x", "b": "y"}})
 
 
 def test_every_command_reads_the_same_lines(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,26 @@ def test_corpora_that_are_not_as_expected_are_refused(
     assert reader({"a": {"path": "first.spacy"}})
     with pytest.raises(ValueError):
         list(reader(corpora)(spacy.blank("en")))
+
+
+def test_exports_of_annotation_tools_are_read(tmp_path: Path) -> None:
+    spans = [{"start": 0, "end": 1, "label": "A"}]
+    lines = [{"text": "x y", "spans": spans, "answer": said} for said in ("accept", "reject")]
+    (tmp_path / "checked.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf8")
+    result = [{"value": {"start": 2, "end": 3, "labels": ["B"]}}]
+    task = {"data": {"text": "x y"}, "annotations": [{"result": result}]}
+    (tmp_path / "tasks.json").write_text(json.dumps([task]), encoding="utf8")
+    checked = {
+        "path": str(tmp_path / "checked.jsonl"),
+        "unmarked": "missing",
+        "incorrect_spans_key": "wrong",
+    }
+    tasks = {"path": str(tmp_path / "tasks.json"), "labels": ["B"]}
+    read = reader({"checked": checked, "tasks": tasks})
+    accepted, rejected, last = [one.reference for one in read(spacy.blank("en"))]
+    assert [token.ent_iob for token in accepted] == [3, 0]
+    assert [token.ent_iob for token in rejected] == [0, 0]
+    assert [span.label_ for span in rejected.spans["wrong"]] == ["A"]
+    assert [token.ent_iob for token in last] == [2, 3] and annotated_labels(last) == ("B",)
+    alone = reader({"checked": {**checked, "incorrect_spans_key": None}})
+    assert len(list(alone(spacy.blank("en")))) == 1
