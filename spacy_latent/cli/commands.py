@@ -44,6 +44,8 @@ from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
 from spacy_latent.cli.stats import stats_cli
 from spacy_latent.cli.sweep import EXAMPLES as SWEEP_EXAMPLES
 from spacy_latent.cli.sweep import sweep_cli
+from spacy_latent.cli.warm_up import EXAMPLES as WARM_UP_EXAMPLES
+from spacy_latent.cli.warm_up import warm_up_cli
 from spacy_latent.corpora.standard_streams import CommandGroup
 
 latent_cli = typer.Typer(
@@ -69,6 +71,7 @@ latent_cli.command("stats", epilog=STATS_EXAMPLES)(stats_cli)
 latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
 latent_cli.command("incomplete", epilog=INCOMPLETE_EXAMPLES)(incomplete_cli)
 latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
+latent_cli.command("warm-up", epilog=WARM_UP_EXAMPLES)(warm_up_cli)
 # As in 'spacy train', unknown options of the command are settings of the config.
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}
 latent_cli.command("control", epilog=CONTROL_EXAMPLES, context_settings=settings)(control_cli)

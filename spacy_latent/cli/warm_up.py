@@ -1,0 +1,75 @@
+"""Command ``spacy latent warm-up``: compile what a pipeline needs, before it is deployed."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Optional
+
+import typer
+from wasabi import msg
+
+from spacy_latent.cli.failure import fail
+from spacy_latent.cli.pipelines import load
+from spacy_latent.errors import LatentError, LatentWarning, number_of
+
+EXAMPLES = """
+Examples:
+
+  spacy latent warm-up training/model-best
+
+  NUMBA_CPU_NAME=generic spacy latent warm-up en_my_pipeline corpus/dev.spacy
+"""
+# Single texts and batches, and sentences of different lengths, have different kernels.
+LENGTHS = (1, 4, 9, 16, 30, 60)
+BATCH = 64
+# The beginning of the warning of spacy_latent.kernels.compilation.
+NOT_STORED = "Kernels are compiled in each process"
+
+
+def warm_up_cli(
+    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    corpus: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, help="Texts like the later ones: .spacy, .jsonl or .txt; by default, generated ones"
+    ),
+    limit: int = typer.Option(500, "--limit", "-n", min=1, help="Read at most so many texts"),
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+) -> None:
+    """Run a pipeline once, so that its machine code is compiled and stored.
+
+    Later processes on a processor of the same kind load the code, as long as the package and the
+    place of the code stay the same. That place is the folder in NUMBA_CACHE_DIR, the folder of the
+    package, or the user's cache. An image for different processors is built and run with
+    NUMBA_CPU_NAME=generic.
+    """
+    from spacy_latent.cli.corpus import import_code, read_counted
+    from spacy_latent.pipeline.inspection import reads_pairs
+
+    try:
+        import_code(code)
+        nlp = load(model)
+        if corpus is not None:
+            docs = [example.predicted for example in read_counted(nlp, corpus, limit)[0]]
+        elif reads_pairs(nlp):
+            raise LatentError("The pipeline reads pairs of texts. Give a corpus of some pairs.")
+        else:
+            texts = ["Anna met " + "Bob " * (size - 2) + "." for size in LENGTHS] * BATCH
+            docs = [nlp.make_doc(text) for text in texts]
+    except LatentError as error:
+        fail("Nothing was compiled", str(error))
+    start = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=NOT_STORED, category=LatentWarning)
+            for doc in docs[: len(LENGTHS)]:
+                nlp(doc.copy())
+            for _ in nlp.pipe(docs):
+                pass
+    except LatentWarning as warning:
+        fail("Machine code could not be stored", str(warning))
+    seconds = time.perf_counter() - start
+    msg.good(
+        f"Ran {number_of(len(docs), 'text')} in {seconds:.1f} s. Later processes load what was "
+        "compiled."
+    )
