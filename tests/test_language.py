@@ -60,19 +60,11 @@ UNFINISHED = {
     "README.md": 18.0,
     "SECURITY.md": 18.0,
     "configs/README.md": 18.0,
-    "docs/comparison.md": 18.0,
     "docs/crf_ner.md": 21.1,
     "docs/from_ner.md": 18.0,
     "docs/incomplete_annotation.md": 18.0,
     "docs/latent_parser.md": 19.0,
-    "docs/limits.md": 19.1,
     "docs/nested.md": 20.1,
-    "docs/releasing.md": 18.0,
-    "docs/scaling.md": 18.7,
-    "docs/serve.md": 18.0,
-    "docs/stability.md": 18.0,
-    "docs/sweeps.md": 18.0,
-    "docs/troubleshooting.md": 18.0,
 }
 FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^\1\2 *$", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
