@@ -1,4 +1,4 @@
-"""A floor imports only from what CONTRIBUTING.md says."""
+"""A package imports only from the packages in its row of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS, TYPED = ("kernels", "structures"), ("estimators", "layers")
 
 def table() -> dict[str, set[str]]:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf8")
-    rows = text.split("## Floors")[1].split("\n## ")[0]
+    rows = text.split("## Packages")[1].split("\n## ")[0]
     found = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*)\|$", rows, re.M)
     return {name: set(re.findall(r"`(\w+)`", allowed)) for name, allowed in found}
 
