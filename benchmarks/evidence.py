@@ -60,11 +60,7 @@ KINDS: dict[str, tuple[Make, dict[str, Any] | None]] = {
     "a flag": (flags(1), None),
     "two flags": (flags(2), None),
     "two flags that may be wrong": (flags(2), {"flag_error": 0.05}),
-    "ratio, within its tolerance": (
-        missing,
-        {"entity_ratio": 0.5, "entity_ratio_tolerance": 1.0},
-    ),
-    "ratio, out of it": (missing, {"entity_ratio": 0.0, "entity_ratio_tolerance": 0.0}),
+    "missing, some as outside": (missing, {"negative_share": 0.15}),
 }
 
 

@@ -268,26 +268,11 @@ INCOMPLETE_ENTRIES = (
     Entry("ner_label_sets", "control: label sets, no learned transitions", settings=NO_TRANSITIONS),
     # Their tokens without an entity are annotated as outside; nothing in them is missing.
     *_missing("label_sets")[:2],
-    Entry("ner_sparse", "30 % of the entities, expected ratio"),
-    Entry(
-        "ner_sparse",
-        "30 % of the entities, 15 % of other tokens as negatives",
-        settings=((f"{SPARSE}.entity_ratio", None), (f"{SPARSE}.negative_share", 0.15)),
-    ),
-    Entry(
-        "ner_sparse",
-        "30 % of the entities, expected ratio too low by half",
-        settings=((f"{SPARSE}.entity_ratio", 0.06),),
-    ),
-    Entry(
-        "ner_sparse",
-        "30 % of the entities, expected ratio too high by half",
-        settings=((f"{SPARSE}.entity_ratio", 0.18),),
-    ),
+    Entry("ner_sparse", "30 % of the entities, 15 % of other tokens as negatives"),
     Entry(
         "ner_sparse",
         "control: 30 % of the entities, the rest missing",
-        settings=((f"{SPARSE}.entity_ratio", None),),
+        settings=((f"{SPARSE}.negative_share", 0.0),),
     ),
     Entry("ner_sparse", "control: sparse, no learned transitions", settings=NO_TRANSITIONS),
     *_missing("sparse"),
@@ -324,21 +309,10 @@ def _amounts(complete: int) -> tuple[Entry, ...]:
     )
 
 
-def _shares(percent: int) -> tuple[Entry, ...]:
+def _share(percent: int) -> Entry:
     """Return sparse annotation with another share of the entities."""
-    path: tuple[str, Setting] = ("paths.train", f"corpus/incomplete/sparse_{percent}.spacy")
-    sampled: tuple[tuple[str, Setting], ...] = (
-        (f"{SPARSE}.entity_ratio", None),
-        (f"{SPARSE}.negative_share", 0.15),
-    )
-    return (
-        Entry("ner_sparse", f"{percent} % of the entities, expected ratio", settings=(path,)),
-        Entry(
-            "ner_sparse",
-            f"control: {percent} % of the entities, 15 % of other tokens as negatives",
-            settings=(path, *sampled),
-        ),
-    )
+    path = f"corpus/incomplete/sparse_{percent}.spacy"
+    return Entry("ner_sparse", f"{percent} % of the entities", settings=(("paths.train", path),))
 
 
 def _wrong_flags(believed: float) -> Entry:
@@ -355,8 +329,7 @@ AMOUNTS = (
     *_amounts(50),
     *_amounts(500),
     *map(_wrong_flags, (0.0, 0.02, 0.1)),
-    *_shares(10),
-    *_shares(60),
+    *map(_share, (10, 60)),
 )
 
 
@@ -367,12 +340,10 @@ class IncompleteCorpus:
     Attributes:
         folder: the folder of its complete texts.
         label_sets: the sets of labels for which texts are annotated.
-        ratio: the share of tokens in entities.
     """
 
     folder: str
     label_sets: tuple[tuple[str, ...], ...]
-    ratio: float
 
     def entries(self, name: str) -> tuple[Entry, ...]:
         own = f"corpus/incomplete_{name}"
@@ -414,20 +385,7 @@ class IncompleteCorpus:
             *pair("flags"),
             Entry("ner_label_sets", "label sets", settings=on(f"{own}/label_sets.spacy")),
             *pair("label_sets"),
-            Entry(
-                "ner_sparse",
-                "30 % of the entities, expected ratio",
-                settings=on(f"{own}/sparse.spacy", (f"{SPARSE}.entity_ratio", self.ratio)),
-            ),
-            Entry(
-                "ner_sparse",
-                "control: 15 % of other tokens as negatives",
-                settings=on(
-                    f"{own}/sparse.spacy",
-                    (f"{SPARSE}.entity_ratio", None),
-                    (f"{SPARSE}.negative_share", 0.15),
-                ),
-            ),
+            Entry("ner_sparse", "30 % of the entities", settings=on(f"{own}/sparse.spacy")),
             *pair("sparse"),
             Entry("ner_sources", "five sources", settings=on(f"{own}/sources.spacy")),
             *pair("sources"),
@@ -438,9 +396,8 @@ MORE_CORPORA = {
     "wnut": IncompleteCorpus(
         "corpus/ner",
         (("person", "product", "creative-work"), ("location", "group", "corporation")),
-        0.05,
     ),
-    "uner": IncompleteCorpus("corpus/uner", (("PER",), ("LOC", "ORG")), 0.05),
+    "uner": IncompleteCorpus("corpus/uner", (("PER",), ("LOC", "ORG"))),
 }
 INFIX = ("corpus/infix/test.spacy", *(f"corpus/infix/depth{depth}.spacy" for depth in DEPTHS))
 GROUPS = {

@@ -128,8 +128,8 @@ class CrfEntityRecognizer(TrainedComponent):
             span adds −log(1 − P(span)) to it.
         scorer: scorer of the component, as in ``ner``.
         evidence: settings for texts whose annotation is incomplete, or null. Keys: flags,
-            flag_error, negative_share, entity_ratio, entity_ratio_tolerance, entity_ratio_weight
-            and sources, see :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
+            flag_error, negative_share and sources, see
+            :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
     """
 
     # Kind of its own structures, not those of latent layers; see inspection.LatentComponent.
@@ -527,7 +527,6 @@ class CrfEntityRecognizer(TrainedComponent):
         Returns:
             The loss summed over docs, and its gradient for the scores.
         """
-        from spacy_latent.models.entity_ratio import EntityRatio, add_ratio_loss
         from spacy_latent.models.tag_evidence import Contradiction
         from spacy_latent.models.tag_losses import loss_and_gradient
 
@@ -535,10 +534,9 @@ class CrfEntityRecognizer(TrainedComponent):
         reader = self._evidence_reader()
         sources = self._sources()
         written = [reader.written(example) for example in examples]
-        found = [
+        evidence = [
             self._evidence(d, example, reader, written[d]) for d, example in enumerate(examples)
         ]
-        evidence, incomplete = zip(*found) if found else ((), ())
         if sources is not None:
             for one, texts in zip(evidence, written):
                 for own in texts:
@@ -554,16 +552,6 @@ class CrfEntityRecognizer(TrainedComponent):
         if sources is not None:
             pairs = [(own, posteriors[d]) for d, texts in enumerate(written) for own in texts]
             self._counted = sources.counted(*zip(*pairs)) if pairs else None
-        settings, chosen = reader.settings, [d for d, some in enumerate(incomplete) if some]
-        if settings.entity_ratio is not None and chosen:
-            ratio = EntityRatio(
-                settings.entity_ratio,
-                settings.entity_ratio_tolerance,
-                settings.entity_ratio_weight,
-            )
-            sizes = [len(example.predicted) for example in examples]
-            more, gradient = add_ratio_loss(scores, gradient, self.tags, sizes, chosen, ratio)
-            losses = [*losses, more]
         if left_out:
             text = examples[left_out[0]].reference.text[:60]
             self.tell_once(
@@ -595,18 +583,13 @@ class CrfEntityRecognizer(TrainedComponent):
 
     def _evidence(
         self, number: int, example: Example, reader: EvidenceReader, written: "list[Written]"
-    ) -> tuple["TagEvidence", bool]:
-        """Collect the evidence about the tags of one doc of a batch.
-
-        Returns:
-            The evidence, and whether some token may have several tags.
-        """
+    ) -> "TagEvidence":
+        """Collect the evidence about the tags of one doc of a batch."""
         from spacy_latent.models.tag_evidence import TagEvidence
 
         known = self._gold_tags(example)
         self._tell_of_what_is_not_predicted(example, known)
         allowed = known.numpy()
-        incomplete = bool((allowed.sum(1) > 1).any())
 
         def refuse(why: str) -> None:
             raise self._refusal(number, example, why)
@@ -617,7 +600,7 @@ class CrfEntityRecognizer(TrainedComponent):
             reader.take_as_outside(allowed, example, written)
         found = TagEvidence.of_mask(allowed, self._incorrect_runs(example))
         found.counts = counts
-        return found, incomplete
+        return found
 
     def _refusal(self, number: int, example: Example, why: str) -> LatentError:
         text = example.reference.text[:60]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,7 @@ MISSING = 0
 # Advice if nothing says which tokens are outside of entities.
 ADVICE = (
     "evidence.negative_share (0.15 takes a random 15 % of the tokens without annotation as outside "
-    "at each step) or evidence.entity_ratio (the share of tokens that are expected to be in "
-    "entities), or annotate some texts completely"
+    "at each step), or annotate some texts completely"
 )
 
 
@@ -68,10 +66,6 @@ class EvidenceSettings:
             With 0, a flag that contradicts the annotated entities is an error.
         negative_share: share of the tokens that may be inside or outside of entities which is taken
             as outside. The tokens are drawn anew at each step (Li et al. 2021).
-        entity_ratio: expected share of tokens in entities, for texts whose annotation is incomplete
-            (Effland and Collins 2021); null for no such term.
-        entity_ratio_tolerance: deviation of a batch from this share that costs nothing.
-        entity_ratio_weight: cost for a text of a further deviation of 1, in nats.
         sources: names of groups in ``doc.spans``. Each group holds the entities according to one
             source: a person, a list of names, patterns, or another model. The reliability of each
             source is learned. A source says nothing about a doc without its group. An empty group
@@ -81,9 +75,6 @@ class EvidenceSettings:
     flags: Mapping[str, str] = field(default_factory=dict)
     flag_error: float = 0.0
     negative_share: float = 0.0
-    entity_ratio: float | None = None
-    entity_ratio_tolerance: float = 0.05
-    entity_ratio_weight: float = 10.0
     sources: Sequence[str] = ()
 
     @classmethod
@@ -142,22 +133,11 @@ class EvidenceSettings:
                 f"{name}: evidence.sources is {sources!r}; expected a list of names of groups in "
                 "doc.spans, each once."
             )
-        if self.entity_ratio is not None:
-            check_share(name, "evidence.entity_ratio", self.entity_ratio)
-        check_share(name, "evidence.entity_ratio_tolerance", self.entity_ratio_tolerance)
-        weight: Any = self.entity_ratio_weight
-        is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-        if not (is_number and 0 <= weight < math.inf):
-            raise LatentError(
-                f"{name}: evidence.entity_ratio_weight is {weight!r}; expected a number of at "
-                "least 0."
-            )
 
     @property
     def needs_probabilities(self) -> bool:
         """True if only a loss that sums over sequences can learn from the settings."""
-        counted = self.flags or self.flag_error or self.sources
-        return bool(counted or self.entity_ratio is not None)
+        return bool(self.flags or self.flag_error or self.sources)
 
     @property
     def tells_outside(self) -> bool:
@@ -165,8 +145,7 @@ class EvidenceSettings:
 
         Annotated tokens do not count for this.
         """
-        told = self.flags or self.negative_share or self.sources
-        return bool(told or self.entity_ratio is not None)
+        return bool(self.flags or self.negative_share or self.sources)
 
     def flags_of(self, doc: Doc) -> list[Flag]:
         """Return the flags of a text, sorted by label.

@@ -268,7 +268,7 @@ def test_entities_alone_are_warned_of_and_nothing_else_is() -> None:
 
     marked = {"ents": [(0, 1, "A")], "default": "missing"}
     assert told(marked)
-    for fine in ({"negative_share": 0.2}, {"entity_ratio": 0.3}, {"flags": {"x": "A"}}):
+    for fine in ({"negative_share": 0.2}, {"flags": {"x": "A"}}):
         assert not told({**marked, "cats": {"x": 1.0}}, **fine)
     assert not told(marked, {"ents": [(0, 1, "A")]})
     assert not told({"ents": [(0, 1, "A")], "labels": ["A"]})
@@ -305,27 +305,6 @@ def test_a_share_of_unmarked_tokens_is_taken_as_outside_anew_at_each_step() -> N
     assert agreeing(nlp, example(nlp, default="missing")) == pytest.approx(1)
     # What chance takes as outside does not contradict a flag.
     assert agreeing(nlp, example(nlp, default="missing", flags={"A": 1})) > 1
-
-
-def test_the_ratio_of_entity_tokens_is_held_near_the_one_expected() -> None:
-    nlp = made(entity_ratio=0.1, entity_ratio_tolerance=0.02, entity_ratio_weight=5.0)
-    free, whole = example(nlp, default="missing"), example(nlp)
-    crf: Any = nlp.get_pipe("crf_ner")
-
-    def loss_of(*texts: Example) -> float:
-        return crf.get_loss(list(texts), crf.model.predict([one.predicted for one in texts]))[0]
-
-    inside = count(nlp, lambda row: True)
-    tokens = sum(count(nlp, lambda row, i=i: row[i] != "O") for i in range(len(WORDS))) / len(WORDS)
-    expected = 5.0 * (tokens / inside - 0.1 - 0.02)
-    assert loss_of(free) == pytest.approx(expected, rel=1e-5)
-    # Texts that are annotated completely are as they are.
-    assert loss_of(whole) == pytest.approx(math.log(inside), rel=1e-5)
-    assert loss_of(free, whole) == pytest.approx(expected + math.log(inside), rel=1e-5)
-    optimizer = nlp.resume_training()
-    for _ in range(60):
-        nlp.update([example(nlp, default="missing")], sgd=optimizer)
-    assert loss_of(example(nlp, default="missing")) < 0.3 * expected
 
 
 # ---------------------------------------------------------------- sources
@@ -411,7 +390,7 @@ def test_counts_of_sources_wait_for_the_end_of_an_update() -> None:
 
 
 def test_sources_go_with_all_other_evidence() -> None:
-    nlp = made(sources=["x", "y"], negative_share=0.5, entity_ratio=0.2, flags={"has_a": "A"})
+    nlp = made(sources=["x", "y"], negative_share=0.5, flags={"has_a": "A"})
     one = example(nlp, [(0, 1, "A")], default="missing", labels=["A"], flags={"B": 1})
     one.reference.spans["x"] = [Span(one.reference, 0, 2, label="A")]
     # Overlapping ones, a label that nobody has, and a group of nothing.
@@ -452,9 +431,6 @@ def test_a_source_that_no_text_has_is_told() -> None:
         ({"negative_share": 1.5}, "negative_share"),
         ({"sources": "x"}, "a list of names of groups"),
         ({"sources": ["x", "x"]}, "each once"),
-        ({"entity_ratio": 2}, "entity_ratio is 2"),
-        ({"entity_ratio_tolerance": "x"}, "entity_ratio_tolerance"),
-        ({"entity_ratio": 0.1, "entity_ratio_weight": -1.0}, "entity_ratio_weight"),
     ],
 )
 def test_impossible_settings_are_refused(evidence: dict[str, Any], message: str) -> None:
@@ -462,10 +438,10 @@ def test_impossible_settings_are_refused(evidence: dict[str, Any], message: str)
         pipeline(evidence=evidence)
 
 
-def test_only_the_crf_takes_counts_and_ratios() -> None:
+def test_only_the_crf_takes_counts() -> None:
     pipeline(loss="quadratic", evidence={"negative_share": 0.1})
     with pytest.raises(LatentError, match="only loss = 'crf'"):
-        pipeline(loss="quadratic", evidence={"entity_ratio": 0.1})
+        pipeline(loss="quadratic", evidence={"flag_error": 0.1})
 
 
 def test_settings_come_back_from_disk(tmp_path: Any) -> None:
