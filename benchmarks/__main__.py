@@ -26,6 +26,7 @@ PROGRAMS = (
     "signal_game",
     "report",
     "gpu",
+    "headlines",
 )
 
 
