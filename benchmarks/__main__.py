@@ -27,6 +27,8 @@ PROGRAMS = (
     "report",
     "gpu",
     "headlines",
+    "train_recipes",
+    "compare_recipes",
 )
 
 
