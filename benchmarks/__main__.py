@@ -26,6 +26,9 @@ PROGRAMS = (
     "signal_game",
     "report",
     "gpu",
+    "headlines",
+    "train_recipes",
+    "compare_recipes",
 )
 
 

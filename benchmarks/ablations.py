@@ -7,7 +7,7 @@
 Trainings are those of ``benchmarks learning``, killed and taken up again in the same way. Those of
 the demo are half as long as the demo itself, and are judged deeper than they were trained, since
 nearly every value finds all trees as in training. The tables and a small drawing of each go to
-RESULTS.md; what follows from them for users stands in docs/choosing.md.
+the page of estimators; what follows from them for users stands in docs/choosing.md.
 """
 
 from __future__ import annotations

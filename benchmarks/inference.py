@@ -11,8 +11,8 @@ warm, and without the other side's threads, which libgomp lets spin for some mil
 our own kernels may use both threads; peers that take one sentence after another use one.
 
 The table goes to the terminal and, of all rows at all scales and not --quick, to the section of
-RESULTS.md between this program's markers. A peer that is not installed leaves its cells empty, and
-the header says so.
+results/inference.md between this program's markers. A peer that is not installed leaves its cells
+empty, and the header says so.
 
 lp-sparsemap has no wheel for newer Pythons, its archive on PyPI lacks the Cython files, and its
 source needs a setuptools and a Cython of its time, and <tuple> where it uses std::tie. From
@@ -568,7 +568,7 @@ def main() -> None:
     if len(rows) == len(ROWS) and arguments.scales == list(SCALES) and not arguments.quick:
         write_section("inference", "Inference beside the peers", lines)
     else:
-        print("RESULTS.md is as it was: it takes all rows at all scales, without --quick.")
+        print("The page of results is as it was: it takes all rows at all scales, without --quick.")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the s
 terminal is one more worker, and whatever is killed is taken up by starting it again: a training
 goes on from its last checkpoint. A run that is through is a line of JSON in RAW, one file for each
 config, which are in the repository; what is there is not trained again while the config is the
-same. The table is written from them, to the terminal and to the group's section of RESULTS.md, with
-a drawing of its first figure. With --minutes no training goes on for longer than that in all; where
-some are left the program ends with status 3, and the same line goes on with them. The corpora are
-those of project.yml, made by its commands.
+same. The table is written from them, to the terminal and to the group's section of the results,
+with a drawing of its first figure. With --minutes no training goes on for longer than that in all;
+where some are left the program ends with status 3, and the same line goes on with them. The corpora
+are those of project.yml, made by its commands.
 """
 
 from __future__ import annotations

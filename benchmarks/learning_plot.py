@@ -98,9 +98,9 @@ def write_drawing(
     tasks: Mapping[str, str] | None = None,
     folder: Path = DRAWINGS,
 ) -> str:
-    """RETURNS: the line of RESULTS.md that shows it."""
+    """RETURNS: the line of the page of results that shows it."""
     band = "; the band is what controls of the same task reach"
     said = "a dot for each seed" + (band if controls else "")
     path = folder / f"{name}.svg"
     path.write_text(drawing(title, figure, rows, controls, tasks), encoding="utf8")
-    return f"![{figure} of each config, {said}](../docs/images/{path.name})"
+    return f"![{figure} of each config, {said}](../../docs/images/{path.name})"

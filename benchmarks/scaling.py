@@ -143,7 +143,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     try:
         plot(curves)
-        lines += ["", "![Time against length](../docs/images/scaling.svg)"]
+        lines += ["", "![Time against length](../../docs/images/scaling.svg)"]
     except ImportError:
         print("matplotlib is not installed: no plot.")
     write_section("scaling", "Time against length", lines)

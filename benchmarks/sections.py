@@ -1,20 +1,48 @@
-"""RESULTS.md: one section for each program, between markers of its own."""
+"""Sections of the results: one for each program and corpus, between markers of its own."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-RESULTS = Path(__file__).with_name("RESULTS.md")
+from benchmarks.headlines import write_headlines
+from benchmarks.pages import FOLDER, PAGES, markers, page_of
+
+INTRODUCTION = (
+    "Written by `python -m benchmarks NAME`. "
+    "[Headlines](../RESULTS.md) says how to read the tables."
+)
 
 
-def write_section(name: str, title: str, lines: list[str], path: Path = RESULTS) -> None:
-    """Replace the section of program ``name``, or append it."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+def write_section(name: str, title: str, lines: list[str], folder: Path = FOLDER) -> Path:
+    """Replace a section on its page, or append it, and write the headlines anew.
+
+    Args:
+        name: The section, which :data:`benchmarks.pages.PAGES` puts on a page.
+        title: Its heading.
+        lines: What follows the heading.
+        folder: Where the pages are. Headlines are written for the pages of this repository alone.
+
+    Returns:
+        The path of the page.
+    """
+    page = page_of(name)
+    path = folder / f"{page}.md"
+    begin, end = markers(name)
     section = "\n".join([begin, f"## {title}", "", *lines, end])
-    text = path.read_text(encoding="utf8") if path.exists() else "# Results\n\n"
+    text = f"# {PAGES[page][0]}\n\n{INTRODUCTION}\n"
+    text = path.read_text(encoding="utf8") if path.exists() else text
     if begin in text:
         before, after = text.split(begin)[0], text.split(end)[1]
         text = before + section + after
     else:
         text = f"{text.rstrip()}\n\n{section}\n"
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf8")
+    if folder == FOLDER:
+        try:
+            write_headlines()
+        except LookupError as error:
+            # Measured for hours, maybe: the section stays written.
+            print(f"RESULTS.md is as it was. {error}", file=sys.stderr)
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from html import escape, unescape
 from pathlib import Path
@@ -14,12 +15,17 @@ ROOT = Path(__file__).parents[1]
 # Where links in a checkout find them, and the names of their pages.
 ELSEWHERE = {
     "benchmarks/RESULTS.md": "results.md",
+    **{
+        f"benchmarks/results/{path.name}": f"results_{path.name}"
+        for path in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    },
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "notebooks/quickstart.ipynb": "notebook_listops.md",
     "notebooks/structured_attention.ipynb": "notebook_tensors.md",
 }
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\((images/\w+)\.png\)")
 TABLE = re.compile(r"<table>.*?</table>", re.S)
 CELL = re.compile(r"<th[^>]*>(.*?)</th>", re.S)
@@ -30,18 +36,32 @@ def on_files(files: Files, config: Any) -> Files:
     for place, name in ELSEWHERE.items():
         text = (ROOT / place).read_text(encoding="utf8")
         text = as_markdown(json.loads(text)) if place.endswith(".ipynb") else text
-        text = text.replace("../docs/", "").replace("](docs/", "](")
-        for other, page in ELSEWHERE.items():
-            text = text.replace(f"]({other}", f"]({page}")
-            text = text.replace(f"]({Path(other).name})", f"]({page})")
-        files.append(File.generated(config, name, content=text))
+        files.append(File.generated(config, name, content=with_links_of_the_site(text, place)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    for place, name in ELSEWHERE.items():
-        markdown = markdown.replace(f"(../{place}", f"({name}")
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    # A generated page has its links from on_files.
+    if page.file.generated_by is None:
+        markdown = with_links_of_the_site(markdown, f"docs/{page.file.src_uri}")
     return PICTURE.sub(for_both_schemes, markdown)
+
+
+def with_links_of_the_site(markdown: str, place: str) -> str:
+    """Return a page with its links as they are on the site.
+
+    Args:
+        markdown: The page.
+        place: Its path in a checkout, from which its links lead.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(place), found[1]))
+        if target in ELSEWHERE:
+            return ELSEWHERE[target]
+        return target.removeprefix("docs/") if target.startswith("docs/") else found[1]
+
+    return LINK.sub(link, markdown)
 
 
 def for_both_schemes(picture: re.Match[str]) -> str:

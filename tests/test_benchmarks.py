@@ -1,12 +1,13 @@
 """The benchmark programs run; what they measure is not tested."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import cases, footprint, inference, scaling, sections
+from benchmarks import cases, footprint, headlines, inference, pages, scaling, sections
 from benchmarks.gpu.structures import results
 
 ROOT = Path(__file__).parents[1]
@@ -36,12 +37,88 @@ def test_each_row_is_measured_where_trained_scorers_are():
 
 
 def test_results_keep_other_sections(tmp_path):
-    path = tmp_path / "RESULTS.md"
-    for name, text in [("a", "one"), ("b", "other"), ("a", "two")]:
-        sections.write_section(name, "Title", [text], path)
-    assert path.read_text().count("## Title") == 2
-    assert "two" in path.read_text() and "one" not in path.read_text()
-    assert "other" in path.read_text()
+    for name, text in [("inference", "one"), ("scaling", "other"), ("inference", "two")]:
+        path = sections.write_section(name, "Title", [text], tmp_path)
+    assert pages.read_section("inference", tmp_path) == "## Title\n\ntwo"
+    assert pages.read_section("scaling", tmp_path) == "## Title\n\nother"
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text().startswith("# ") and path.read_text().count("\n## Title") == 2
+
+
+def test_a_section_of_a_corpus_of_ones_own_has_a_page(tmp_path):
+    path = sections.write_section("calibration_letters", "Letters", ["text"], tmp_path)
+    assert path == tmp_path / "calibration.md"
+    assert pages.read_section("calibration_letters", tmp_path).endswith("text")
+
+
+@pytest.mark.parametrize("section", ["learning_unknown", "unknown"])
+def test_a_section_that_no_page_has_is_refused(section, tmp_path):
+    with pytest.raises(LookupError, match=section):
+        sections.write_section(section, "Title", [], tmp_path)
+
+
+def test_each_page_has_its_sections_alone():
+    assert {path.stem for path in pages.FOLDER.iterdir()} == set(pages.PAGES)
+    for name in pages.PAGES:
+        text = (pages.FOLDER / f"{name}.md").read_text(encoding="utf8")
+        written = re.findall(r"<!-- (\w+): begin -->", text)
+        assert written and {pages.page_of(section) for section in written} == {name}
+
+
+def test_the_headlines_are_what_the_pages_say():
+    """If it fails, `python -m benchmarks headlines` writes the page anew."""
+    assert headlines.PATH.read_text(encoding="utf8") == headlines.page()
+
+
+LEARNED = [
+    "| config | F1 | updates |",
+    "|---|---|---:|",
+    "| `a`: one | 1.0, 3.0; mean 2.0 (1.0 to 3.0) | 5 |",
+    "| `a`: other | 4.0 |  |",
+    "",
+    "| K | F1 |",
+    "|---|---|",
+    "| 1 | 7 |",
+]
+
+
+@pytest.mark.parametrize(
+    "row, column, figure",
+    [
+        ("| `a`: one |", "F1", "2.0 (1.0 to 3.0)"),
+        ("| `a`: one |", "updates", "5"),
+        ("| `a`: other", "F1", "4.0"),
+        ("| `a`: other", "updates", ""),
+        ("| 1 |", "F1", "7"),
+    ],
+)
+def test_a_headline_is_looked_up_by_its_row_and_column(row, column, figure, tmp_path):
+    sections.write_section("learning_spans", "Title", LEARNED, tmp_path)
+    assert headlines.look_up(headlines.Cell("learning_spans", row, column), tmp_path) == figure
+
+
+@pytest.mark.parametrize(
+    "section, row, column",
+    [
+        ("learning_spans", "| `a`", "F1"),
+        ("learning_spans", "| `b`", "F1"),
+        ("learning_spans", "| `a`: one", "recall"),
+        ("learning_spans", "| 1 |", "updates"),
+        ("spans_labels", "| 1 |", "F1"),
+    ],
+)
+def test_a_headline_without_its_figure_is_an_error(section, row, column, tmp_path):
+    sections.write_section("learning_spans", "Title", LEARNED, tmp_path)
+    with pytest.raises(LookupError, match=section):
+        headlines.look_up(headlines.Cell(section, row, column), tmp_path)
+
+
+def test_a_section_stays_written_where_a_headline_misses_its_row(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sections, "FOLDER", tmp_path)
+    monkeypatch.setattr(sections, "write_headlines", lambda: headlines.page(tmp_path))
+    sections.write_section("inference", "Title", ["text"], tmp_path)
+    assert pages.read_section("inference", tmp_path).endswith("text")
+    assert "inference" in capsys.readouterr().err
 
 
 def test_every_structure_has_scores_and_agrees_with_itself():

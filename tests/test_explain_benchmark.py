@@ -14,8 +14,8 @@ from spacy.training import Example
 from spacy.vocab import Vocab
 
 from benchmarks import explain as program
+from benchmarks.pages import read_section
 from benchmarks.raw_results import read
-from benchmarks.sections import RESULTS
 from spacy_latent.pipeline.explanation import LEAVE_ONE_OUT, MASK, RANDOM
 from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
 
@@ -80,8 +80,7 @@ def test_the_mask_is_ahead_where_it_explains_more_and_needs_less() -> None:
 def test_the_section_is_that_of_the_last_raw_row() -> None:
     kept = read(program.PATH)
     assert kept, "python -m benchmarks explain was never run"
-    section = RESULTS.read_text(encoding="utf8").split("<!-- explain: begin -->")[1]
-    assert "\n".join(program.table(kept[-1])) in section.split("<!-- explain: end -->")[0]
+    assert "\n".join(program.table(kept[-1])) in read_section("explain")
 
 
 def test_where_no_word_is_chosen_there_is_no_table() -> None:

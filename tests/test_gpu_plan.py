@@ -133,20 +133,21 @@ def test_the_inverse_of_the_laplacian_gives_the_marginals() -> None:
 
 
 def test_the_whole_plan_goes_through_on_a_pretended_gpu(tmp_path: Path) -> None:
-    results = Path(plan.RESULTS).read_text(encoding="utf8")
+    page = plan.FOLDER / "gpu.md"
+    results = page.read_text(encoding="utf8")
     # Of its own: Thinc looks for a GPU once.
     command = [sys.executable, "-m", "benchmarks", "gpu", "--dry-run", "--output", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    written = (tmp_path / "RESULTS.md").read_text(encoding="utf8")
+    written = (tmp_path / "gpu.md").read_text(encoding="utf8")
     for step in plan.STEPS:
         if not step.extra:
             assert read(tmp_path / f"{step.name}.jsonl"), step.name
             assert f"| {step.title} | done in" in written
     # Times of a pretended GPU are nobody's.
-    assert Path(plan.RESULTS).read_text(encoding="utf8") == results
+    assert page.read_text(encoding="utf8") == results
 
 
 def test_a_plan_whose_first_step_fails_ends(
@@ -157,6 +158,6 @@ def test_a_plan_whose_first_step_fails_ends(
     with pytest.raises(SystemExit, match="Not all of it"):
         plan.main(["--dry-run", "--output", str(tmp_path)])
     assert capsys.readouterr().out.count("...") == 1
-    assert "| eight kernels against stored answers | not run |" in (
-        tmp_path / "RESULTS.md"
-    ).read_text(encoding="utf8")
+    assert "| eight kernels against stored answers | not run |" in (tmp_path / "gpu.md").read_text(
+        encoding="utf8"
+    )

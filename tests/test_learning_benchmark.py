@@ -20,6 +20,7 @@ from spacy.util import load_config
 
 from benchmarks import ablations, learning, learning_plot, raw_results, recipes
 from benchmarks.learning_groups import GROUPS, WITH_SUMS, WITHOUT_CONVENTION, Entry, Group
+from benchmarks.pages import page_of, read_section
 
 GROUP = Group("Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (Entry("a", "note"),))
 
@@ -451,13 +452,17 @@ def test_there_are_the_configs_and_the_commands_for_their_corpora(group):
 
 
 @pytest.mark.parametrize("name", GROUPS)
+def test_each_group_has_a_page(name):
+    assert page_of(f"learning_{name}")
+
+
+@pytest.mark.parametrize("name", GROUPS)
 def test_the_page_of_results_is_written_from_the_raw_ones(name):
     """A row that is new in one group may stand in another as well: write that one's section, too,
     by `python -m benchmarks learning NAME --seeds`."""
     group = GROUPS[name]
     found = learning.measured(group, raw_results.RAW)
-    page = (learning.ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf8")
-    section = page.partition(f"<!-- learning_{name}: begin -->")[2].partition("<!--")[0]
+    section = read_section(f"learning_{name}") if any(found.values()) else ""
     shown = [line for line in section.splitlines() if line.startswith("| `")]
     assert shown == learning.table(group, found)[2:]
     assert not shown or learning.heading(found) in section
@@ -465,7 +470,7 @@ def test_the_page_of_results_is_written_from_the_raw_ones(name):
 
 @pytest.mark.parametrize("name", ablations.ABLATIONS)
 def test_ablations_are_written_from_the_raw_results(name):
-    page = (learning.ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf8")
+    page = read_section("ablations")
     ablation = ablations.ABLATIONS[name].group()
     section = page.partition(f"### {ablation.title}\n")[2].partition("##")[0]
     shown = [line for line in section.splitlines() if line.startswith("|")]

@@ -21,7 +21,14 @@ LOADED = re.compile(
     r"(?:src|href)=\"?(?:https?:)?//[^\">\s]+"
 )
 # Those with the widest tables and pictures.
-NARROW = ("index.html", "choosing.html", "crf_ner.html", "results.html", "notebook_listops.html")
+NARROW = (
+    "index.html",
+    "choosing.html",
+    "crf_ner.html",
+    "results.html",
+    "results_listops.html",
+    "notebook_listops.html",
+)
 BEYOND = """
 return [...document.querySelectorAll('.md-content :is(td, img, h1, h2, p)')]
   .filter(node => node.getBoundingClientRect().right > 401).map(node => node.textContent);

@@ -4,12 +4,12 @@
 
 Each step is a process of its own with a limit of its own, since an error on a GPU ends all that a
 process can do with it. What a step finds is written as it goes, one JSON object a line, to
-FOLDER/STEP.jsonl, what it prints to FOLDER/STEP.log, and after each step the section of RESULTS.md
-is written anew: a plan that is cut off keeps what it had. The first step says whether any of the
-others makes sense; where it fails, the plan ends.
+FOLDER/STEP.jsonl, what it prints to FOLDER/STEP.log, and after each step the section of
+results/gpu.md is written anew: a plan that is cut off keeps what it had. The first step says
+whether any of the others makes sense; where it fails, the plan ends.
 
 ``--dry-run`` goes through all of it without a GPU, with small sizes and the pretended one of
-tests/device: its times mean nothing, and its section goes to FOLDER/RESULTS.md.
+tests/device: its times mean nothing, and its section goes to FOLDER/gpu.md.
 """
 
 from benchmarks.gpu.plan import main

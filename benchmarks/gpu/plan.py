@@ -20,8 +20,9 @@ import torch
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.prerequisites import PACKAGES
+from benchmarks.pages import FOLDER
 from benchmarks.raw_results import read
-from benchmarks.sections import RESULTS, write_section
+from benchmarks.sections import write_section
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,7 +124,7 @@ def last_line(path: str) -> str:
 
 
 def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list[str]:
-    """What stands in RESULTS.md after these steps."""
+    """Return the lines of the section after these steps."""
     found = read(folder / "prerequisites.jsonl")
     versions = {key: value for line in found for key, value in line.get("versions", {}).items()}
     on = next((line["gpu"] for line in found if "gpu" in line), "no GPU")
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [step for step in STEPS if (step.name in given.only if given.only else not step.extra)]
     for step in chosen:
         (folder / f"{step.name}.jsonl").unlink(missing_ok=True)
-    results = folder / "RESULTS.md" if given.dry_run else RESULTS
+    results = folder if given.dry_run else FOLDER
     ended: dict[str, str] = {}
     with ExitStack() as stack:
         machine = stack.enter_context(pretended(folder)) if given.dry_run else None
@@ -182,10 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{step.title} ...", flush=True)
             ended[step.name] = rehearse(step, machine) if machine else run_step(step, folder)
             print(f"    {ended[step.name]}", flush=True)
-            write_section("gpu", "On a GPU", section(folder, ended, chosen), results)
+            page = write_section("gpu", "On a GPU", section(folder, ended, chosen), results)
             if step.must and not ended[step.name].startswith("done"):
                 break
-    print(f"Written to {results} and {folder}.")
+    print(f"Written to {page} and {folder}.")
     if len(ended) < len(chosen) or not all(said.startswith("done") for said in ended.values()):
         sys.exit("Not all of it ran to its end.")
 

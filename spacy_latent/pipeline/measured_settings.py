@@ -1,7 +1,7 @@
 """Settings that did worse than others in measurements, for the notes of ``spacy latent debug``.
 
 Each note gives its figures, most of them of one seed and one task. The figures come from
-benchmarks/RESULTS.md, or from the raw rows from which it is written.
+benchmarks/results, or from the raw rows from which it is written.
 ``tests/pipeline/test_measured_settings.py`` checks each of them.
 """
 

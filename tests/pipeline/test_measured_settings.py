@@ -10,8 +10,8 @@ import pytest
 from spacy.language import Language
 from spacy.util import load_config, load_model_from_config
 
+from benchmarks.pages import FOLDER
 from benchmarks.raw_results import RAW, read
-from benchmarks.sections import RESULTS
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import EVIDENCE
 from spacy_latent.pipeline.mistakes import find_traps
@@ -148,7 +148,8 @@ def test_one_word_that_was_sampled() -> None:
 
 @pytest.mark.parametrize("code", sorted(EVIDENCE))
 def test_figures_are_those_of_the_results(code: str) -> None:
-    results = RESULTS.read_text(encoding="utf8")
+    pages = sorted(FOLDER.glob("*.md"))
+    results = "\n".join(page.read_text(encoding="utf8") for page in pages)
     looked_up = set()
     for section, row, figures in FIGURES[code]:
         start = re.search(rf"^##+ {section}", results, re.MULTILINE)

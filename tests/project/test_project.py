@@ -1,8 +1,11 @@
 """project.yml: every workflow's commands, inputs and configs fit together."""
 
+import shlex
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 import pytest
 import srsly
@@ -10,6 +13,7 @@ from typer.testing import CliRunner
 from weasel.cli.main import app
 
 import spacy_latent.corpora
+from benchmarks import compare_recipes, train_recipes
 
 ROOT = Path(__file__).parents[2]
 PROJECT = srsly.read_yaml(ROOT / "project.yml")
@@ -44,11 +48,49 @@ def test_every_step_that_runs_a_pipeline_takes_the_gpu_of_the_project():
     running = 0
     for command in COMMANDS.values():
         for line in command["script"]:
-            if "training/" not in line or "cli.compare" in line or "benchmarks recipes" in line:
+            if "cli.compare" in line or "benchmarks recipes" in line:
                 continue
-            running += 1
-            assert "--gpu-id ${vars.gpu_id}" in line, line
+            if "training/" in line or "_recipes" in line:
+                running += 1
+                assert "--gpu-id ${vars.gpu_id}" in line, line
     assert running > 40
+
+
+def lines_of(program: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """The arguments with which commands call a program, with the command."""
+    for command in COMMANDS.values():
+        for line in command["script"]:
+            if f"benchmarks {program} " in line:
+                yield command, shlex.split(filled(line))[4:]
+
+
+def test_each_recipe_is_trained_into_an_output_of_its_command():
+    found = 0
+    for command, arguments in lines_of("train_recipes"):
+        outputs = [filled(output) for output in command["outputs"]]
+        for trained in train_recipes.commands(arguments):
+            found += 1
+            folder = trained[trained.index("--output") + 1]
+            assert f"{folder}/model-best" in outputs
+            assert trained[trained.index("--system.seed") + 1] == str(PROJECT["vars"]["seed"])
+    assert found > 30
+
+
+def test_what_is_compared_was_trained_and_has_its_metrics():
+    found = list(lines_of("compare_recipes"))
+    for command, arguments in found:
+        *evaluations, compared = compare_recipes.commands(arguments)
+        assert compared[1:] and set(compared[1:]) <= set(command["outputs"])
+        assert {line[2] for line in evaluations} <= set(command["deps"])
+    assert len(found) > 5
+
+
+def test_a_recipe_is_trained_under_a_name_of_its_own_with_settings():
+    settings = ["--paths.train", "corpus/a.spacy", "--training.max_epochs", "4"]
+    first, second = train_recipes.commands(["a=ner_crf", "ner_baseline", "--seed", "2", *settings])
+    options = ["--gpu-id", "-1", "--system.seed", "2", *settings]
+    assert first == ["train", str(ROOT / "configs/ner_crf.cfg"), "--output", "training/a", *options]
+    assert second[3:] == ["training/ner_baseline", *options]
 
 
 def test_assets_have_checksums_or_are_checked_when_read():

@@ -1,0 +1,84 @@
+"""The pages of results: which section stands on which page of ``benchmarks/results``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).with_name("results")
+# The sections of each page by the titles of the pages. A name that ends in "*" stands for all
+# sections that begin so: some programs make a section for each corpus.
+PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "inference": ("Inference on a CPU", ("inference", "profile", "scaling", "footprint")),
+    "gpu": ("Inference and training on a GPU", ("gpu",)),
+    "speed": ("Speed of pipelines", ("pipeline", "samples", "training", "ranks", "report")),
+    "estimators": ("Estimators and settings", ("gradients", "ablations", "signal_game")),
+    "entities": (
+        "Entities",
+        ("entity_curves", "entities_*", "learning_entities", "entity_labels"),
+    ),
+    "incomplete_annotation": (
+        "Entities from incomplete annotation",
+        ("learning_incomplete", "learning_incomplete_*", "evidence"),
+    ),
+    "calibration": ("Calibration of entities", ("calibration_*",)),
+    "spans": ("Spans that nest", ("learning_spans", "spans_*")),
+    "parsing": ("Parsing", ("learning_parsers", "parsing_*", "learning_few_heads")),
+    "trees": (
+        "Trees that are given or learned from gold",
+        (
+            "learning_trees",
+            "learning_given_trees",
+            "learning_given_trees_entities",
+            "learning_given_trees_pairs",
+        ),
+    ),
+    "listops": (
+        "ListOps",
+        (
+            "learning_demo",
+            "learning_listops",
+            "learning_arborescence",
+            "learning_arguments",
+            "learning_infix",
+        ),
+    ),
+    "sentiment": ("Sentence polarity", ("learning_sentiment", "learning_few_labels")),
+    "rationales": ("Rationales", ("learning_rationales", "learning_aspects", "explain")),
+    "pairs": ("Pairs of texts", ("learning_alignments",)),
+    "systems": ("Systems of the literature", ("learning_systems",)),
+    "encoders": ("Pre-trained encoders", ("learning_transformers",)),
+}
+
+
+def page_of(section: str) -> str:
+    """Return the name of the page on which a section stands.
+
+    Raises:
+        LookupError: If no page has the section.
+    """
+    for page, (_, sections) in PAGES.items():
+        if section in sections:
+            return page
+    for page, (_, sections) in PAGES.items():
+        if any(name[-1] == "*" and section.startswith(name[:-1]) for name in sections):
+            return page
+    raise LookupError(f"No page has the section {section!r}: add it to PAGES in {__file__}.")
+
+
+def markers(section: str) -> tuple[str, str]:
+    """Return the lines before and after a section."""
+    return f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+
+
+def read_section(section: str, folder: Path = FOLDER) -> str:
+    """Return the text of a section, its title included.
+
+    Raises:
+        LookupError: If its page does not have it.
+    """
+    path = folder / f"{page_of(section)}.md"
+    begin, end = markers(section)
+    text = path.read_text(encoding="utf8") if path.exists() else ""
+    if begin not in text:
+        raise LookupError(f"{path} has no section {section!r}: run the program that writes it.")
+    return text.partition(begin)[2].partition(end)[0].strip()
