@@ -165,7 +165,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         f"{head(rows)} {size.steps_before} steps on {size.complete} complete texts, then "
         f"{size.steps_after} more on these and on texts of {size.others:,} others, of whose "
-        f"predicted entities {size.answers:,} were accepted or rejected.",
+        f"predicted entities {size.answers:,} were accepted or rejected. Seeds: {len(runs)}.",
         "",
         "| asked of | texts | accepted | F1 |",
         "|---|---:|---:|---:|",

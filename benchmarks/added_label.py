@@ -252,14 +252,13 @@ def kept_rows(path: Path, size: Any) -> list[dict[str, Any]]:
 
 
 def head(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the line above a table: dates, versions and seeds."""
+    """Return the line above a table: dates, versions and what the figures are."""
     days = sorted({row["date"] for row in rows})
     versions = [", ".join(sorted({row[key] for row in rows})) for key in ("torch", "spacy")]
-    seeds = len({row["seed"] for row in rows})
     return (
         f"{' to '.join(sorted({days[0], days[-1]}))}, torch {versions[0]}, spaCy {versions[1]}, "
-        f"one thread. F1 on {rows[0]['held_out']:,} texts of the development set in percent: means "
-        f"of {seeds} seed{'s' * (seeds != 1)}, ± two standard deviations of a run."
+        f"one thread. F1 on {rows[0]['held_out']:,} texts of the development set in percent; of "
+        "several seeds the mean, ± two standard deviations of a run."
     )
 
 
@@ -280,8 +279,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         "`nlp.rehearse` with old texts without annotation, after every step unless it says "
         "otherwise.",
         "",
-        f"| component | learns the new label from | {OLD} | {NEW} | both |",
-        "|---|---|---:|---:|---:|",
+        f"| component | learns the new label from | seeds | {OLD} | {NEW} | both |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     for component, by_seed in found.items():
         own = [way.title for way in WAYS if way.component == component]

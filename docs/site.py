@@ -19,6 +19,7 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "notebooks/quickstart.ipynb": "notebook_listops.md",
     "notebooks/structured_attention.ipynb": "notebook_tensors.md",
+    "notebooks/incomplete_annotation.ipynb": "notebook_incomplete.md",
 }
 PICTURE = re.compile(r"!\[([^\]]*)\]\((images/\w+)\.png\)")
 TABLE = re.compile(r"<table>.*?</table>", re.S)
