@@ -170,7 +170,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         "| asked of | texts | accepted | F1 |",
         "|---|---:|---:|---:|",
     ]
-    for name in runs[0]["scores"]:
+    whole = [f"{name}, {COMPLETE}" for name in (RANDOM, LEAST)]
+    for name in (BEFORE, LONGER, RANDOM, LEAST, *whole):
         asked = [run["asked"].get(name.partition(",")[0]) for run in runs]
         cells = ["", ""]
         if None not in asked:

@@ -276,8 +276,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         f"{head(rows)} {OLD}: {size.steps_before} steps on {size.texts:,} texts. {NEW}: "
         f"{size.steps_after} more steps, from {size.texts:,} other texts. Rehearsal is "
-        "`nlp.rehearse` with old texts without annotation, after every step unless it says "
-        "otherwise.",
+        "`nlp.rehearse` with old texts without annotation, which is one more step after every step "
+        "unless it says otherwise.",
         "",
         f"| component | learns the new label from | seeds | {OLD} | {NEW} | both |",
         "|---|---|---:|---:|---:|---:|",
@@ -286,9 +286,10 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         own = [way.title for way in WAYS if way.component == component]
         for title in [BEFORE, *own] if by_seed else []:
             runs = [each[title] for each in by_seed.values()]
-            cells = [spread([100 * run[what] for run in runs], ".1f") for what in (OLD, NEW, BOTH)]
+            reached = ([100 * run[what] for run in runs] for what in (OLD, NEW, BOTH))
             named = f"({BEFORE} it)" if title == BEFORE else title
-            lines.append(f"| `{component}` | {named} | {' | '.join(cells)} |")
+            cells = [f"`{component}`", named, str(len(runs)), *(spread(f, ".1f") for f in reached)]
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

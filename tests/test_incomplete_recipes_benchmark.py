@@ -94,7 +94,7 @@ def test_the_table_of_added_labels_has_a_row_for_each_way() -> None:
     ]
     *_, last = lines = added_label.table(rows)
     assert sum(line.startswith("| `ner` |") for line in lines) == 1 + len(ways)
-    assert last.endswith("| 60.0 ± 28.3 | 50.0 ± 0.0 | 60.0 ± 28.3 |")
+    assert last.endswith("| 2 | 60.0 ± 28.3 | 50.0 ± 0.0 | 60.0 ± 28.3 |")
 
 
 @pytest.mark.filterwarnings("ignore::spacy_latent.errors.LatentWarning")
