@@ -17,6 +17,8 @@ PROGRAMS = (
     "explain",
     "entity_curves",
     "evidence",
+    "added_label",
+    "accept_reject",
     "parsing",
     "spans",
     "learning",

@@ -18,7 +18,13 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "incomplete_annotation": (
         "Entities from incomplete annotation",
-        ("learning_incomplete", "learning_incomplete_*", "evidence"),
+        (
+            "learning_incomplete",
+            "learning_incomplete_*",
+            "added_label",
+            "accept_reject",
+            "evidence",
+        ),
     ),
     "calibration": ("Calibration of entities", ("calibration_*",)),
     "spans": ("Spans that nest", ("learning_spans", "spans_*")),

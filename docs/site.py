@@ -24,6 +24,7 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "notebooks/quickstart.ipynb": "notebook_listops.md",
     "notebooks/structured_attention.ipynb": "notebook_tensors.md",
+    "notebooks/incomplete_annotation.ipynb": "notebook_incomplete.md",
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\((images/\w+)\.png\)")
