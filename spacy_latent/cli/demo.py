@@ -18,6 +18,7 @@ from spacy_latent.cli.output import check_output, write_page
 
 if TYPE_CHECKING:
     from spacy.language import Language
+    from spacy.tokens import Doc
 
 EXPRESSION = "[MAX 2 [MIN 9 4 ] 3 ]"
 PIPELINE = "listops_pipeline"
@@ -82,7 +83,7 @@ def demo_cli(
         doc = nlp(" ".join(tokens))
     (annotation,) = doc._.latent.values()
     print(format_annotation(annotation))
-    judge(nlp, max(doc.cats, key=lambda value: doc.cats[value]), tokens, html, seed)
+    judge(nlp, doc, tokens, html, seed)
     if train is None:
         msg.info("Train it again with: spacy latent demo --train training/demo")
 
@@ -117,15 +118,20 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
     return output / "model-best"
 
 
-def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed: int) -> None:
-    """Print the value of one expression and scores on new ones, and write a page if asked for."""
+def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: int) -> None:
+    """Print the value of one expression and scores on new ones, and write a page if asked for.
+
+    The page begins with the tree of the expression.
+    """
+    from spacy.training import Example
+
     from spacy_latent.cli.listops import page_of
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora import listops
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.listops_assessment import assess_listops
+    from spacy_latent.pipeline.listops_assessment import assess_listops, gold_doc
 
-    right = listops.evaluate(tokens)
+    right, value = listops.evaluate(tokens), max(doc.cats, key=lambda value: doc.cats[value])
     say = msg.good if int(value) == right else msg.warn
     say(f"Its value: {value}. Right is {right}.", spaced=True)
     with TemporaryDirectory() as folder:
@@ -143,6 +149,7 @@ def judge(nlp: Language, value: str, tokens: list[str], html: Path | None, seed:
     header = ("", "right values", "whole trees", f"by {CONTROL}")
     msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)
     if html is not None:
+        found.examples.insert(0, Example(doc, gold_doc(nlp, str(right), tokens)))
         page, told = page_of(found, nlp, INTRODUCTION)
         write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")

@@ -46,6 +46,9 @@ def test_it_shows_trees_and_judges_them(tmp_path: Path) -> None:
         assert values > 95 and trees > 95 and control < 30
     html = page.read_text("utf8")
     assert "<svg" in html and "whole trees" in html
+    # The expression that was given is the first that is drawn.
+    words = " ".join(re.findall(r">([^<>]+)</(?:text|tspan)>", html[html.index("<svg") :]))
+    assert words.index("[MED") < words.index("[MAX") < words.index("[MIN")
 
 
 @pytest.mark.parametrize("expression", ["", "[MAX 2", "[SM 1 2 ]", "they saw it", "[MAX 2 12 ]"])
