@@ -129,6 +129,8 @@ class JudgedEntities:
             missing.
         outside_known: False if some annotation is missing and no token is annotated as outside of
             entities. Then an entity is known to be wrong only if it overlaps a gold entity.
+        texts: number of the text of each entity. If it is empty, each entity counts as a text of
+            its own.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -137,6 +139,7 @@ class JudgedEntities:
     gold: int = 0
     unannotated: int = 0
     outside_known: bool = True
+    texts: list[int] = field(default_factory=list)
 
 
 def judged_entities(
@@ -153,7 +156,7 @@ def judged_entities(
         The entities, None if the component stored no probabilities.
     """
     found, missing, outside = JudgedEntities(), False, False
-    for example in examples:
+    for number, example in enumerate(examples):
         annotation = example.predicted._.latent.get(component)
         if annotation is None:
             continue
@@ -184,6 +187,7 @@ def judged_entities(
                 found.probabilities.append(entity.probability)
                 found.correct.append(right)
                 found.labels.append(entity.label)
+                found.texts.append(number)
     found.outside_known = outside or not missing
     return found
 

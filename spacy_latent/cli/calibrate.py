@@ -17,6 +17,7 @@ from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
+    from spacy_latent.analysis.precision_bound import PromisedCut
     from spacy_latent.pipeline.entity_calibration import Calibrated
 
 EXAMPLES = """
@@ -58,8 +59,19 @@ def calibrate_cli(
         "--precision",
         min=0.0,
         max=1.0,
-        help="Set min_confidence to the lowest at which entities have this precision, 0 where all "
-        "together have it",
+        help="Set min_confidence to the lowest at which entities of other text have this "
+        "precision, with the confidence of --confidence",
+    ),
+    sure: float = typer.Option(
+        0.9,
+        "--confidence",
+        help="With --precision: how sure it has to be that other text has the precision",
+    ),
+    point_estimate: bool = typer.Option(
+        False,
+        "--point-estimate",
+        help="With --precision: the lowest min_confidence at which these very texts have it; other "
+        "text has it in fewer than half of all cases",
     ),
     few: bool = typer.Option(
         False,
@@ -109,6 +121,8 @@ def calibrate_cli(
         use_gpu(gpu_id)
         if coverage is not None and not 0 < coverage < 1:
             raise LatentError(f"--coverage is {coverage}; expected a number between 0 and 1.")
+        if not 0 < sure < 1:
+            raise LatentError(f"--confidence is {sure}; expected a number between 0 and 1.")
         nlp = load(model)
         examples = read_examples(nlp, dev, limit)
         further = read_examples(nlp, test, limit) if test else []
@@ -127,7 +141,14 @@ def calibrate_cli(
             )
             least = None
             if precision is not None:
-                least = calibration.set_precision(nlp, found, precision, component, few=few)
+                least = calibration.set_precision(
+                    nlp,
+                    found,
+                    precision,
+                    component,
+                    confidence=None if point_estimate else sure,
+                    few=few,
+                )
             if further:
                 held_out = calibration.measure(nlp, further, component, progress)
         output.mkdir(parents=True, exist_ok=True)
@@ -254,17 +275,55 @@ def print_calibration(found: Calibrated) -> None:
         )
 
 
+def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
+    """Print the promise of a threshold, what it rests on and what it costs."""
+    from spacy_latent.analysis.calibration import in_digits, threshold_for
+
+    if least.threshold:
+        name = f"With min_confidence = {in_digits(least.threshold)}"
+    else:
+        name = "Without a threshold, min_confidence = 0,"
+    msg.info(
+        f"{name} at least {100 * least.promised:g} % of the entities found in other text are "
+        f"right, with a confidence of {100 * least.confidence:g} % (lower bound "
+        f"{100 * least.bound:.1f} %)"
+    )
+    msg.text(
+        "This assumes that the other texts are of the same source as these, that these were not "
+        "used in training, and that texts are independent of each other; a text is a doc"
+    )
+    if not least.threshold:
+        return
+    point = threshold_for(fitted, least.promised)
+    estimate = ""
+    if point is not None and point.threshold < least.threshold:
+        estimate = f"; {percent(point.recall)} at the point estimate, which promises nothing"
+    msg.text(
+        f"It costs recall: {percent(least.recall)} with it, {percent(least.full_recall)} without "
+        f"a threshold{estimate}"
+    )
+
+
 def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | None) -> None:
     from spacy_latent.analysis.calibration import FEW, cut, in_digits, in_words, keeps_few
+    from spacy_latent.analysis.precision_bound import PromisedCut
 
     name = f"min_confidence = {in_digits(least.threshold)}"
     cuts = [(least, fitted, CALIBRATION_TEXTS)]
     if further is not None:
         cuts.append((cut(further, least.threshold), further, FURTHER_TEXTS))
-    if not least.threshold:
+    if isinstance(least, PromisedCut):
+        print_promise(least, fitted)
+    elif not least.threshold:
         msg.info(
             "All entities of the calibration texts together have the precision that was asked for, "
             "so min_confidence is 0: no entity is dropped"
+        )
+    if not isinstance(least, PromisedCut):
+        msg.info(
+            "This is a point estimate: the precision is that of these texts, and other text has "
+            "less in more than half of all cases. Without --point-estimate it holds with the "
+            "confidence of --confidence."
         )
     for one, entities, texts in cuts:
         msg.info(f"{name} keeps {in_words(one, entities, texts)}")

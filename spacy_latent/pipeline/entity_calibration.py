@@ -34,6 +34,13 @@ from spacy_latent.analysis.calibration import (
     precisions,
     threshold_for,
 )
+from spacy_latent.analysis.precision_bound import (
+    PromisedCut,
+    lower_bound,
+    needed,
+    promised_threshold,
+    tests_of,
+)
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import check_share, write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
@@ -248,21 +255,31 @@ def set_precision(
     precision: float,
     component: str | None = None,
     *,
+    confidence: float | None = 0.9,
     few: bool = False,
 ) -> Cut:
     """Set ``min_confidence`` of a component, and in its config, to reach a precision.
 
-    It is the lowest value at which the entities of the calibration have this precision. It is 0 if
-    all of them together have it. Otherwise it is the midpoint between the least confident entity
-    that is kept and the next one below.
+    It is the lowest value whose precision holds on other text with this confidence, see
+    :func:`spacy_latent.analysis.precision_bound.promised_threshold`. It is 0 if the precision holds
+    without a threshold. Otherwise it is the midpoint between the least confident entity that is
+    kept and the next one below.
 
     Args:
-        few: accept a value that keeps few entities.
+        confidence: share of the choices of calibration texts in which the precision holds on other
+            text of the same source. None for a point estimate: the lowest value at which the
+            entities of the calibration themselves have the precision. On other text it is lower in
+            more than half of all cases.
+        few: accept a value that keeps fewer than 20 entities, or fewer than one in ten.
+
+    Returns:
+        The threshold and what it keeps; a
+        :class:`~spacy_latent.analysis.precision_bound.PromisedCut` with a confidence.
 
     Raises:
-        LatentError: if there is no such value, or if a value above 0 keeps fewer than 20 entities
-            or fewer than one in ten. Also if the texts only have annotated entities, so that no
-            entity is known to be wrong.
+        LatentError: if the texts do not support the precision, or if a point estimate above 0
+            keeps fewer than 20 entities or fewer than one in ten. Also if the texts only have
+            annotated entities, so that no entity is known to be wrong.
     """
     if not isinstance(found, Calibrated):
         raise LatentError(
@@ -270,16 +287,63 @@ def set_precision(
             "examples) gives."
         )
     check_share("set_precision", "precision", precision)
+    if confidence is not None and not (_is_number(confidence) and 0 < confidence < 1):
+        raise LatentError(
+            f"set_precision: confidence is {confidence!r}; expected a number between 0 and 1, or "
+            "None for a point estimate."
+        )
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     if not found.after.outside_known:
         raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
-    least = threshold_for(found.after, precision)
+    if confidence is None:
+        least = _point_estimate(found.after, precision, few)
+    else:
+        least = _promised(found.after, precision, confidence, few)
+    pipe.configure("min_confidence", least.threshold)
+    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
+    return least
+
+
+def _promised(
+    found: JudgedEntities, precision: float, confidence: float, few: bool
+) -> PromisedCut:
+    if not 0 < precision < 1:
+        raise LatentError(
+            f"The precision is {precision}; with a confidence of {confidence}, expected a number "
+            "above 0 and below 1, since no texts promise more."
+        )
+    least = promised_threshold(found, precision, confidence, few)
+    if least is not None:
+        return least
+    tested = tests_of(found, precision, confidence, few)
+    count, enough = len(found.probabilities), needed(precision, confidence)
+    told = f"There are {number_of(count, 'entity')}; it takes at least {enough}, all of them right."
+    if tested:
+        highest = tested[0]
+        bound = lower_bound(highest.right, highest.count, confidence)
+        kept = in_words(cut(found, highest.threshold), found, "the calibration texts")
+        told = (
+            f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps {kept}. The "
+            f"lower bound of their precision on other text is {100 * bound:.1f} %."
+        )
+    elif not few and count >= enough:
+        told += f" Without --few it also takes {FEW}, and one in ten."
+    raise LatentError(
+        f"The texts do not support a precision of {precision} with a confidence of {confidence}. "
+        f"{told} Ask for a lower precision or confidence, or calibrate on more annotated text. "
+        "For a point estimate, which holds on these texts and promises nothing of others, give "
+        "--point-estimate, in Python confidence=None."
+    )
+
+
+def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Cut:
+    least = threshold_for(found, precision)
     if least is None:
-        thresholds, reached = precisions(found.after)
+        thresholds, reached = precisions(found)
         told = "There are no entities."
         if len(thresholds):
-            best = cut(found.after, float(thresholds[reached.argmax()]))
+            best = cut(found, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {number_of(best.kept, 'entity')} "
                 f"with a confidence of {in_digits(best.threshold)} or more."
@@ -288,8 +352,8 @@ def set_precision(
             f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
             "calibrate on more annotated text."
         )
-    if least.threshold and keeps_few(least, found.after) and not few:
-        enough = most_precise(found.after)
+    if least.threshold and keeps_few(least, found) and not few:
+        enough = most_precise(found)
         told = f"No threshold keeps {FEW} of them. "
         if enough is not None:
             told = (
@@ -300,13 +364,11 @@ def set_precision(
         raise LatentError(
             f"A min_confidence of {in_digits(least.threshold)}, for a precision of "
             f"{precision}, would keep "
-            f"{in_words(least, found.after, 'the calibration texts')}. Fewer than "
+            f"{in_words(least, found, 'the calibration texts')}. Fewer than "
             f"{FEW}, or than one in ten, do not tell the precision, and the pipeline would "
             f"find next to nothing. {told}Ask for a lower precision or for none, or calibrate on "
             "more annotated text. To set it all the same, give --few, in Python few=True."
         )
-    pipe.configure("min_confidence", least.threshold)
-    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
     return least
 
 
