@@ -16,6 +16,8 @@ from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
+    from spacy.language import Language
+
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
     from spacy_latent.analysis.precision_bound import PromisedCut
     from spacy_latent.pipeline.entity_calibration import Calibrated
@@ -160,9 +162,11 @@ def calibrate_cli(
         print(srsly.json_dumps(plain(to_json(found, least, held_out))))
         return
     print_calibration(found)
+    print_source(nlp, dev)
     print_left_out(CALIBRATION_TEXTS, found.after)
     print_error("Before", found.before)
-    print_error("On the texts that it was calibrated on", found.after)
+    print_error("On texts left out of the fit, in five folds", found.crossed)
+    print_gain(found)
     if held_out is not None:
         print_left_out(FURTHER_TEXTS, held_out.entities)
         print_error("On the further texts", held_out.entities)
@@ -273,6 +277,58 @@ def print_calibration(found: Calibrated) -> None:
             f"no sequence of tags can be as annotated, because an entity {such}crosses the start "
             "of a sentence, or begins or ends with white space."
         )
+
+
+def print_gain(found: Calibrated) -> None:
+    """Print the gain on texts left out of the fit, and whether the fit was kept."""
+    gain = found.gain
+    said = (
+        f"Texts left out of the fit gain {gain.mean:.4f} of the mean loss, with a standard error "
+        f"of {gain.error:.4f}"
+    )
+    if found.kept and gain.is_sure:
+        msg.text(said)
+    elif found.kept:
+        msg.warn(f"{said}. That is not more than the error; the fit is kept, as --slope asks.")
+    else:
+        msg.warn(
+            f"{said}. That is not more than the error: the fit is not kept, and the probabilities "
+            "stay as they were trained. More annotated text may show a gain."
+        )
+
+
+def print_source(nlp: Language, dev: str) -> None:
+    """Print what the calibration texts were used for before, as far as the config tells it."""
+    used = used_as(nlp, dev)
+    page = "See 'Texts to calibrate on' in docs/crf_ner.md."
+    if used == "train_corpus":
+        msg.warn(
+            f"The pipeline was trained on {dev}, as its config says. On these texts it is much "
+            f"better than on others, and nothing that is fitted to them holds elsewhere. {page}"
+        )
+    elif used == "dev_corpus":
+        msg.warn(
+            f"{dev} chose the checkpoint of the pipeline, as its config says. So the texts are not "
+            f"independent of it: on other text, probabilities and precisions will be lower. {page}"
+        )
+    else:
+        msg.text(
+            "If these texts chose the checkpoint of the pipeline, they are not independent of it. "
+            f"{page}"
+        )
+
+
+def used_as(nlp: Language, corpus: str) -> str:
+    """Return the setting of training that names a corpus, empty if none does."""
+    config = nlp.config.interpolate()
+    for setting in ("train_corpus", "dev_corpus"):
+        block: Any = config
+        for part in str(config.get("training", {}).get(setting, "")).split("."):
+            block = block.get(part, {}) if isinstance(block, dict) else {}
+        path = block.get("path") if isinstance(block, dict) else None
+        if isinstance(path, str) and Path(path).resolve() == Path(corpus).resolve():
+            return setting
+    return ""
 
 
 def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
@@ -394,6 +450,8 @@ def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, An
         "losses": {**found.losses, **found.confidence_losses},
         "before": entity_figures(found.before),
         "after": entity_figures(found.after),
+        "crossed": entity_figures(found.crossed),
+        "gain": {**vars(found.gain), "kept": found.kept},
         "left_out": found.left_out,
     }
     if found.set_sizes:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -46,10 +47,15 @@ from spacy_latent.annotations import check_share, write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.calibration_fit import (
+    Gain,
     ScoredDocs,
     ScoreFit,
     choose_confidence,
     feasible,
+    folds_of,
+    gain_of,
+    left_out_confidences,
+    surprise,
 )
 from spacy_latent.pipeline.inspection import applied, refuse_lost
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, entity_components
@@ -77,6 +83,11 @@ class Calibrated:
         left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
             an unknown label. Scores are not fitted to them.
         unknown: these labels, sorted.
+        gain: gain of entities left out of the fit over those as trained, in five folds of texts. With
+            biases it is of texts, since the entities are others.
+        kept: whether a calibration was kept. If the gain is not larger than its error, the
+            component is as it was trained.
+        crossed: entities of each text with the probabilities of a fit to the other folds.
     """
 
     calibration: EntityCalibration
@@ -87,6 +98,9 @@ class Calibrated:
     set_sizes: list[int]
     left_out: int
     unknown: tuple[str, ...] = ()
+    gain: Gain = field(default_factory=lambda: Gain(0.0, math.inf))
+    kept: bool = True
+    crossed: JudgedEntities = field(default_factory=JudgedEntities)
 
 
 # Examples, or a function that returns them as for nlp.initialize.
@@ -104,7 +118,10 @@ def calibrate(
     coverage: float | None = None,
     progress: Progress = silent,
 ) -> Calibrated:
-    """Fit the calibration of a component and store it in the component.
+    """Fit the calibration of a component and store it in the component if it gains.
+
+    The gain is measured on texts left out of the fit, in five folds. If it is not larger than its
+    standard error, the component is as it was trained, and ``kept`` of the result is False.
 
     Args:
         examples: examples with entities on which the component was not trained, or a function that
@@ -115,7 +132,7 @@ def calibrate(
         biases: whether each label may get a bias if held-out docs support it, see
             :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
         confidence: whether to fit a slope and a shift; None to fit them if held-out entities
-            support it, see :func:`choose_confidence`.
+            support it, see :func:`choose_confidence`. With True the fit is kept in any case.
         coverage: share of the texts with entities whose set is to hold all of them; None for no
             sets.
         progress: see :class:`spacy_latent.analysis.progress.Progress`.
@@ -188,23 +205,63 @@ def _fit(
     before = _judge(pipe, made, progress)
     fit, left_out = _score_fit(pipe, made, progress)
     point, losses = fit.choose(None if biases else False)
-    found = EntityCalibration(
-        temperature=float((-point[0]).exp()),
-        biases=dict(zip(pipe.labels, point[1:].tolist())),
-        docs=len(made),
-        entities=sum(len(example.reference.ents) for example in made),
+    points, of_texts = fit.cross_fit(point)
+    counts = EntityCalibration(
+        docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
-    pipe.calibration = found
-    after = _judge(pipe, made, progress)
-    sure, told = choose_confidence(after, confidence)
-    found = replace(found, slope=sure.slope, shift=sure.shift, shifts=sure.shifts)
+    crossed = _judge_crossed(pipe, made, points, progress)
+    sure, told = choose_confidence(crossed, confidence)
+    crossed = replace(crossed, probabilities=left_out_confidences(crossed, sure).tolist())
+    if len(point) > 1 or not before.probabilities:
+        # With biases the entities are others, and cannot be compared one by one.
+        plain = fit.losses(torch.zeros(1, dtype=torch.float64))
+        parts = (values[fit.counted].numpy() for values in (plain, of_texts))
+        gain = gain_of(*parts)
+    else:
+        right = np.asarray(before.correct, dtype=bool)
+        parts = (surprise(one.probabilities, right) for one in (before, crossed))
+        gain = gain_of(*parts, np.asarray(before.texts))
+    found = counts
+    if gain.is_sure or confidence:
+        found = replace(
+            _of_point(pipe, point, counts), slope=sure.slope, shift=sure.shift, shifts=sure.shifts
+        )
+    kept = found != counts
     sizes: list[int] = []
     if coverage is not None:
+        pipe.calibration = found
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
-    pipe.calibration = found
+    pipe.calibration = found if found != counts else None
     after = _judge(pipe, made, progress, sizes)
-    return Calibrated(found, losses, told, before, after, sizes, left_out)
+    return Calibrated(
+        found, losses, told, before, after, sizes, left_out, gain=gain, kept=kept, crossed=crossed
+    )
+
+
+def _of_point(pipe: Any, point: torch.Tensor, counts: EntityCalibration) -> EntityCalibration:
+    """Return the temperature and the biases at a point of :class:`ScoreFit`."""
+    biases = dict(zip(pipe.labels, point[1:].tolist()))
+    return replace(counts, temperature=float((-point[0]).exp()), biases=biases)
+
+
+def _judge_crossed(
+    pipe: Any, made: Sequence[Example], points: Sequence[torch.Tensor], progress: Progress
+) -> JudgedEntities:
+    """Judge the entities of each text by the temperature and biases fitted to the other folds."""
+    fold = folds_of(np.arange(len(made)), len(made))
+    found = JudgedEntities()
+    for k, point in enumerate(points):
+        places = np.flatnonzero(fold == k)
+        pipe.calibration = _of_point(pipe, point, EntityCalibration())
+        part = _judge(pipe, [made[i] for i in places], progress)
+        found.probabilities += part.probabilities
+        found.correct += part.correct
+        found.labels += part.labels
+        found.texts += places[part.texts].tolist()
+        found.gold += part.gold
+        found.unannotated += part.unannotated
+    return found
 
 
 @dataclass
@@ -305,9 +362,7 @@ def set_precision(
     return least
 
 
-def _promised(
-    found: JudgedEntities, precision: float, confidence: float, few: bool
-) -> PromisedCut:
+def _promised(found: JudgedEntities, precision: float, confidence: float, few: bool) -> PromisedCut:
     if not 0 < precision < 1:
         raise LatentError(
             f"The precision is {precision}; with a confidence of {confidence}, expected a number "

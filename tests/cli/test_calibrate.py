@@ -122,7 +122,8 @@ def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> 
     # Beside the loss as trained there is the one that was reached.
     assert found["losses"]["calibrated"] < found["losses"]["as trained"]
     # They are not of texts that were left out, and do not say so.
-    assert "mean loss of the texts, as trained:" in said and "texts left out of the fit" not in said
+    assert "mean loss of the texts, as trained:" in said
+    assert "loss of texts left out of the fit" not in said
     assert re.search(r"texts, calibrated: [\d.]+, on the texts that it was fitted to", said)
     said = " ".join(run(*arguments, "--biases").split())
     assert "mean loss of texts left out of the fit, temperature and biases:" in said
@@ -146,6 +147,42 @@ def test_a_promise_is_told_with_what_it_costs(few: Any) -> None:
     # Nothing is promised of a point estimate.
     said = " ".join(run(*arguments[:-1], "--precision", 0.7, "--force", "--point-estimate").split())
     assert "point estimate" in said and "lower bound" not in said
+
+
+def test_texts_that_chose_the_checkpoint_are_told(made: Any, tmp_path: Path) -> None:
+    model, dev, _ = made
+    said = " ".join(run("calibrate", model, dev, tmp_path / "out").split())
+    assert "If these texts chose the checkpoint" in said and "docs/crf_ner.md" in said
+    nlp = spacy.load(model)
+    for setting, told in (("dev", "chose the checkpoint of"), ("train", "was trained on")):
+        nlp.config["corpora"] = {setting: {"path": str(dev)}}
+        nlp.to_disk(tmp_path / setting)
+        arguments = ("calibrate", tmp_path / setting, dev, tmp_path / f"out_{setting}")
+        said = " ".join(run(*arguments).split())
+        assert told in said and "If these texts" not in said
+
+
+def test_a_fit_that_does_not_gain_is_not_kept(made: Any, tmp_path: Path) -> None:
+    """Confidences that are right already: one of forty is wrong, which tells nothing."""
+    nlp = spacy.load(made[0])
+    docs = []
+    for i in range(40):
+        doc = nlp.make_doc("Berlin is very grey")
+        doc.set_ents([doc.char_span(0, 6, "GPE")] if i < 39 else [], default="outside")
+        docs.append(doc)
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.cfg["annotate"] = "probabilities"
+    DocBin(docs=docs).to_disk(tmp_path / "dev.spacy")
+    nlp.to_disk(tmp_path / "model")
+    output = tmp_path / "out"
+    said = " ".join(run("calibrate", tmp_path / "model", tmp_path / "dev.spacy", output).split())
+    found = spacy.load(output).get_pipe("crf_ner").calibration  # type: ignore[union-attr]
+    assert "the fit is not kept" in said and found is None
+    arguments = ("calibrate", tmp_path / "model", tmp_path / "dev.spacy", output, "--force")
+    said = " ".join(run(*arguments, "--slope").split())
+    assert "kept, as --slope asks" in said
+    found = spacy.load(output).get_pipe("crf_ner").calibration  # type: ignore[union-attr]
+    assert found is not None
 
 
 def test_a_pipeline_that_is_there_is_not_overwritten(made: Any, tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from spacy_latent.pipeline.calibration_fit import (
     ScoreFit,
     choose_confidence,
     fit_confidence,
+    folds_of,
+    gain_of,
 )
 from spacy_latent.pipeline.entity_calibration import calibrate, measure, set_precision
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
@@ -123,6 +125,21 @@ def test_labels_that_are_trusted_too_much_get_a_shift() -> None:
     made, _ = choose_confidence(judged(said, right, labels))
     assert made.shifts["B"] < made.shifts["A"] - 0.7
     assert made.confidence(0.9, "B") < 0.6 < made.confidence(0.9, "A")
+
+
+def test_the_error_of_a_gain_is_over_texts() -> None:
+    gains = np.array([0.4, -0.2, 0.4, -0.2])
+    alone = gain_of(gains, np.zeros(4))
+    assert alone.mean == pytest.approx(0.1)
+    assert alone.error == pytest.approx(gains.std(ddof=1) / 2) and not alone.is_sure
+    # The same of ten entities each, which go together in a text.
+    texts = np.repeat(np.arange(4), 10)
+    many = gain_of(np.repeat(gains, 10), np.zeros(40), texts)
+    assert (many.mean, many.error) == pytest.approx((alone.mean, alone.error))
+    assert gain_of(np.repeat(gains, 10), np.zeros(40)).error < alone.error / 2
+    assert not gain_of(np.ones(3), np.zeros(3), np.zeros(3)).is_sure
+    assert not gain_of(np.zeros(0), np.zeros(0)).is_sure
+    assert folds_of(np.arange(10), 10).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
 # ---------------------------------------------------------------- a component
@@ -400,7 +417,10 @@ def test_a_precision_is_refused_where_no_token_is_outside(nlp: Language) -> None
     with pytest.raises(LatentError, match=r"No token .* is annotated as .*set_ents"):
         set_precision(nlp, found, 0.5, few=True)
     found = calibrate(nlp, marked(nlp, "outside"))
-    assert not found.after.unannotated and set_precision(nlp, found, 0.5, confidence=None).precision == 0.5
+    assert (
+        not found.after.unannotated
+        and set_precision(nlp, found, 0.5, confidence=None).precision == 0.5
+    )
 
 
 def test_less_sure_entities_are_left_out(nlp: Language) -> None:
