@@ -131,6 +131,7 @@ class JudgedEntities:
             entities. Then an entity is known to be wrong only if it overlaps a gold entity.
         texts: number of the text of each entity. If it is empty, each entity counts as a text of
             its own.
+        noun: what the predictions are called; spans and arcs are judged as entities are.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -140,6 +141,7 @@ class JudgedEntities:
     unannotated: int = 0
     outside_known: bool = True
     texts: list[int] = field(default_factory=list)
+    noun: str = "entity"
 
 
 def judged_entities(
@@ -371,6 +373,7 @@ class EntityFigures:
         cuts: results of dropping the less probable entities.
         unannotated: see :class:`JudgedEntities`.
         outside_known: see :class:`JudgedEntities`.
+        noun: see :class:`JudgedEntities`.
     """
 
     found: int
@@ -382,6 +385,7 @@ class EntityFigures:
     cuts: list[Cut]
     unannotated: int = 0
     outside_known: bool = True
+    noun: str = "entity"
 
 
 def entity_figures(found: JudgedEntities) -> EntityFigures:
@@ -395,6 +399,7 @@ def entity_figures(found: JudgedEntities) -> EntityFigures:
         [cut(found, threshold) for threshold in THRESHOLDS],
         found.unannotated,
         found.outside_known,
+        found.noun,
     )
 
 

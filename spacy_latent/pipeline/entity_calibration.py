@@ -150,8 +150,8 @@ def calibrate(
             f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
             "to its labels, and finds none of them. Train it, and calibrate it then."
         )
-    given = _examples("calibrate", examples)
-    made = [example for example in _up_to(nlp, name, given, progress) if len(example.predicted)]
+    given = given_examples("calibrate", examples)
+    made = [example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)]
     if not any(example.reference.ents for example in made):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
@@ -293,8 +293,8 @@ def measure(
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
-    given = _examples("measure", examples)
-    made = [example for example in _up_to(nlp, name, given, progress) if len(example.predicted)]
+    given = given_examples("measure", examples)
+    made = [example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)]
     sizes: list[int] = []
     judged, covered = _judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)
@@ -379,8 +379,8 @@ def _promised(found: JudgedEntities, precision: float, confidence: float, few: b
         bound = lower_bound(highest.right, highest.count, confidence)
         kept = in_words(cut(found, highest.threshold), found, "the calibration texts")
         told = (
-            f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps {kept}. The "
-            f"lower bound of their precision on other text is {100 * bound:.1f} %."
+            f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
+            f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
         )
     elif not few and count >= enough:
         told += f" Without --few it also takes {FEW}, and one in ten."
@@ -431,7 +431,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _examples(asked: str, given: Examples) -> list[Example]:
+def given_examples(asked: str, given: Examples) -> list[Example]:
     """Return the examples as a list, and refuse other objects.
 
     Args:
@@ -466,7 +466,7 @@ def _choose(nlp: Language, component: str | None) -> str:
     raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
 
 
-def _up_to(nlp: Language, name: str, examples: list[Example], progress: Progress) -> list[Example]:
+def examples_up_to(nlp: Language, name: str, examples: list[Example], progress: Progress) -> list[Example]:
     """Return examples whose docs the components before ``name`` have processed."""
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:
