@@ -60,10 +60,13 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
                     arcs.unannotated += not example.predicted[i].is_space
                     continue
                 right = heads[i] == (span.start + head - 1 if head else i)
-                rows = (arcs, sure.get((head, m + 1), 0.0), right), (
-                    labelled,
-                    both.get((head, m + 1, place), 0.0),
-                    right and (not head or label == labels[i]),
+                rows = (
+                    (arcs, sure.get((head, m + 1), 0.0), right),
+                    (
+                        labelled,
+                        both.get((head, m + 1, place), 0.0),
+                        right and (not head or label == labels[i]),
+                    ),
                 )
                 for found, probability, is_right in rows:
                     found.probabilities.append(probability)

@@ -1,11 +1,11 @@
 """Thresholds of confidence whose precision holds on other text, with a named confidence.
 
-Fixed sequence testing, as in Learn then Test (Angelopoulos et al. 2021, section 3.2): the thresholds
-are tested from the highest down, and the first that fails ends the sequence. So many tests need no
-correction, since a threshold is tested only if all higher ones passed. Each test is a lower bound of
-Clopper and Pearson (1934) on the precision. Predictions of one text are not independent: their number
-is reduced to the effective number of Korn and Graubard (1998). Texts count as independent, and as
-drawn from the same source as the texts on which the threshold is used.
+Fixed sequence testing, as in Learn then Test (Angelopoulos et al. 2021): the thresholds are tested
+from the highest down, and the first that fails ends the sequence. So many tests need no
+correction, since a threshold is tested only if all higher ones passed. Each test is a lower bound
+of Clopper and Pearson (1934) on the precision. Predictions of one text are not independent: their
+number is reduced to the effective number of Korn and Graubard (1998). Texts count as independent,
+and as drawn from the same source as the texts on which the threshold is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from spacy_latent.analysis.calibration import FEW, SMALL_SHARE, Cut, JudgedEntities, cut
 
-# Number of thresholds that are tested. They are spaced by numbers of predictions, never by outcomes.
+# Number of thresholds that are tested. They depend on numbers of predictions, never on outcomes.
 TESTED = 50
 HALVINGS = 60
 

@@ -1,4 +1,4 @@
-"""Command ``spacy latent calibrate``: calibration of the probabilities of entities."""
+"""Command ``spacy latent calibrate``: calibration of probabilities of entities and of parses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
     from spacy_latent.analysis.precision_bound import PromisedCut
+    from spacy_latent.pipeline.calibration_fit import Gain
     from spacy_latent.pipeline.entity_calibration import Calibrated
+    from spacy_latent.pipeline.parse_calibration import CalibratedParses
 
 EXAMPLES = """
 Examples:
@@ -49,7 +51,10 @@ def calibrate_cli(
     ),
     output: Path = typer.Argument(..., help="Directory to write the calibrated pipeline to"),
     component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", "-c", help="Name of the crf_ner; may be left out where there is one"
+        None,
+        "--component",
+        "-c",
+        help="Name of the crf_ner or latent_parser; may be left out where there is one of them",
     ),
     coverage: Optional[float] = typer.Option(  # noqa: UP045
         None,
@@ -104,10 +109,11 @@ def calibrate_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Calibrate the probabilities of entities, and write the calibrated pipeline.
+    """Calibrate the probabilities of entities or parses, and write the calibrated pipeline.
 
-    Fits a temperature, and also a slope and shifts of labels if the texts need them. Prints the
-    precision of entities above several confidences.
+    Fits a temperature, and for entities also a slope and shifts of labels if the texts need them;
+    for parses a temperature of trees and one of labels. A fit that does not gain on texts left out
+    of it is not kept. Prints the precision of entities, or arcs, above several confidences.
     """
     import srsly
 
@@ -116,6 +122,7 @@ def calibrate_cli(
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError, PartlyAnnotated
     from spacy_latent.pipeline import entity_calibration as calibration
+    from spacy_latent.pipeline import parse_calibration
 
     refuse_to_overwrite(output, force)
     try:
@@ -129,6 +136,24 @@ def calibrate_cli(
         examples = read_examples(nlp, dev, limit)
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
+        parser = calibration.parser_of(nlp, component)
+        if parser is not None:
+            refuse_for_parses(
+                {
+                    "--coverage": coverage is not None,
+                    "--precision": precision is not None,
+                    "--biases": biases,
+                    "--slope": confidence is not None,
+                }
+            )
+            parses = parse_calibration.calibrate(nlp, examples, parser, progress=progress)
+            others = parse_calibration.measure(nlp, further, parser, progress) if further else {}
+            save(nlp, output)
+            if as_json:
+                print(srsly.json_dumps(plain(parses_to_json(parses, others))))
+            else:
+                print_parses(nlp, parser, dev, parses, others, output)
+            return
         with warnings.catch_warnings():
             # This warning is printed with the figures.
             warnings.simplefilter("ignore", PartlyAnnotated)
@@ -153,9 +178,7 @@ def calibrate_cli(
                 )
             if further:
                 held_out = calibration.measure(nlp, further, component, progress)
-        output.mkdir(parents=True, exist_ok=True)
-        with finished_first():
-            nlp.to_disk(output)
+        save(nlp, output)
     except (LatentError, OSError) as error:
         fail("The pipeline could not be calibrated", str(error))
     if as_json:
@@ -166,7 +189,7 @@ def calibrate_cli(
     print_left_out(CALIBRATION_TEXTS, found.after)
     print_error("Before", found.before)
     print_error("On texts left out of the fit, in five folds", found.crossed)
-    print_gain(found)
+    print_gain(found.gain, found.kept)
     if held_out is not None:
         print_left_out(FURTHER_TEXTS, held_out.entities)
         print_error("On the further texts", held_out.entities)
@@ -189,6 +212,78 @@ def calibrate_cli(
     if least is not None:
         print_least(least, found.after, held_out.entities if held_out is not None else None)
     msg.good(f"Saved to {output}")
+
+
+def save(nlp: Language, output: Path) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    with finished_first():
+        nlp.to_disk(output)
+
+
+def refuse_for_parses(given: dict[str, bool]) -> None:
+    """Raise LatentError for an option that only entities have."""
+    from spacy_latent.errors import LatentError
+
+    for option, is_given in given.items():
+        if is_given:
+            raise LatentError(
+                f"{option} is for entities, and this is a latent_parser. Every word has an arc, so "
+                "none is left out, and no sets or slopes of arcs exist. Leave the option out."
+            )
+
+
+def print_parses(
+    nlp: Language,
+    name: str,
+    dev: str,
+    found: CalibratedParses,
+    further: dict[str, JudgedEntities],
+    output: Path,
+) -> None:
+    """Print the calibration of a parser."""
+    made, pipe = found.calibration, nlp.get_pipe(name)
+    texts, arcs = number_of(made.docs, "text"), number_of(made.arcs, "arc")
+    msg.divider(f"Calibration on {texts} with {arcs}")
+    print_source(nlp, dev)
+    missing = found.arcs.before.unannotated
+    if missing:
+        msg.text(f"{number_of(missing, 'further word')} left out: their head is not annotated")
+    named = (("trees", found.arcs), ("labels", found.labelled))
+    for of, fit in named:
+        msg.text(f"temperature of {of} {fit.temperature:.3g}")
+        print_error("Before", fit.before)
+        print_error("On texts left out of the fit, in five folds", fit.crossed)
+        print_gain(fit.gain, fit.kept)
+    for judged in further.values():
+        print_error("On the further texts", judged)
+    shown = further.values() if further else [fit.after for _, fit in named]
+    texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
+    for judged in shown:
+        msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
+        print_cuts(judged, None)
+    level = getattr(pipe, "cfg", {}).get("annotate")
+    if level != "probabilities":
+        msg.warn(
+            f"annotate is {level!r}, so that docs hold no probabilities: set annotate = "
+            f'"probabilities" in {output / "config.cfg"}'
+        )
+    msg.good(f"Saved to {output}")
+
+
+def parses_to_json(found: CalibratedParses, further: dict[str, JudgedEntities]) -> dict[str, Any]:
+    from spacy_latent.analysis.calibration import entity_figures
+
+    made: dict[str, Any] = {"calibration": found.calibration.to_dict()}
+    for fit in (found.arcs, found.labelled):
+        made[fit.before.noun] = {
+            "before": entity_figures(fit.before),
+            "after": entity_figures(fit.after),
+            "crossed": entity_figures(fit.crossed),
+            "gain": {**vars(fit.gain), "kept": fit.kept},
+        }
+    if further:
+        made["test"] = {noun: entity_figures(judged) for noun, judged in further.items()}
+    return made
 
 
 def refuse_to_overwrite(output: Path, force: bool) -> None:
@@ -279,16 +374,15 @@ def print_calibration(found: Calibrated) -> None:
         )
 
 
-def print_gain(found: Calibrated) -> None:
+def print_gain(gain: Gain, kept: bool) -> None:
     """Print the gain on texts left out of the fit, and whether the fit was kept."""
-    gain = found.gain
     said = (
         f"Texts left out of the fit gain {gain.mean:.4f} of the mean loss, with a standard error "
         f"of {gain.error:.4f}"
     )
-    if found.kept and gain.is_sure:
+    if kept and gain.is_sure:
         msg.text(said)
-    elif found.kept:
+    elif kept:
         msg.warn(f"{said}. That is not more than the error; the fit is kept, as --slope asks.")
     else:
         msg.warn(
@@ -414,12 +508,12 @@ def print_error(title: str, found: JudgedEntities) -> None:
     from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
 
     if not found.probabilities:
-        msg.text(f"{title}: no entities")
+        msg.text(f"{title}: nothing found")
         return
     error = expected_calibration_error(found.probabilities, found.correct)
     chance, _ = error_by_chance(found.probabilities)
     msg.text(
-        f"{title}: {number_of(len(found.probabilities), 'entity')}, expected calibration error "
+        f"{title}: {number_of(len(found.probabilities), found.noun)}, expected calibration error "
         f"{100 * error:.1f} % ({100 * chance:.1f} % by chance alone)"
     )
 
@@ -434,7 +528,8 @@ def print_cuts(found: JudgedEntities, chosen: Cut | None) -> None:
         label = in_digits(row.threshold)
         values = (percent(row.precision), interval, percent(row.recall))
         rows.append((label, str(row.kept), *values))
-    header = ("confidence", "entities", "precision", "95 % interval", "recall")
+    several = number_of(2, found.noun).split(maxsplit=1)[1]
+    header = ("confidence", several, "precision", "95 % interval", "recall")
     msg.table(rows, header=header, aligns=("r", "r", "r", "l", "r"), divider=True)
 
 

@@ -58,7 +58,11 @@ from spacy_latent.pipeline.calibration_fit import (
     surprise,
 )
 from spacy_latent.pipeline.inspection import applied, refuse_lost
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration, entity_components
+from spacy_latent.pipeline.learnt_calibration import (
+    EntityCalibration,
+    entity_components,
+    parse_components,
+)
 from spacy_latent.structures.derivatives import recording
 
 # Least probability of a set; below it, sets would hold all spans.
@@ -83,8 +87,8 @@ class Calibrated:
         left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
             an unknown label. Scores are not fitted to them.
         unknown: these labels, sorted.
-        gain: gain of entities left out of the fit over those as trained, in five folds of texts. With
-            biases it is of texts, since the entities are others.
+        gain: gain of entities left out of the fit over those as trained, in five folds of texts.
+            With biases it is of texts, since the entities are others.
         kept: whether a calibration was kept. If the gain is not larger than its error, the
             component is as it was trained.
         crossed: entities of each text with the probabilities of a fit to the other folds.
@@ -151,7 +155,9 @@ def calibrate(
             "to its labels, and finds none of them. Train it, and calibrate it then."
         )
     given = given_examples("calibrate", examples)
-    made = [example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)]
+    made = [
+        example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)
+    ]
     if not any(example.reference.ents for example in made):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
@@ -215,12 +221,14 @@ def _fit(
     if len(point) > 1 or not before.probabilities:
         # With biases the entities are others, and cannot be compared one by one.
         plain = fit.losses(torch.zeros(1, dtype=torch.float64))
-        parts = (values[fit.counted].numpy() for values in (plain, of_texts))
-        gain = gain_of(*parts)
+        gain = gain_of(plain[fit.counted].numpy(), of_texts[fit.counted].numpy())
     else:
         right = np.asarray(before.correct, dtype=bool)
-        parts = (surprise(one.probabilities, right) for one in (before, crossed))
-        gain = gain_of(*parts, np.asarray(before.texts))
+        gain = gain_of(
+            surprise(before.probabilities, right),
+            surprise(crossed.probabilities, right),
+            np.asarray(before.texts),
+        )
     found = counts
     if gain.is_sure or confidence:
         found = replace(
@@ -254,7 +262,7 @@ def _judge_crossed(
     for k, point in enumerate(points):
         places = np.flatnonzero(fold == k)
         pipe.calibration = _of_point(pipe, point, EntityCalibration())
-        part = _judge(pipe, [made[i] for i in places], progress)
+        part = _judge(pipe, [made[i] for i in places.tolist()], progress)
         found.probabilities += part.probabilities
         found.correct += part.correct
         found.labels += part.labels
@@ -294,7 +302,9 @@ def measure(
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     given = given_examples("measure", examples)
-    made = [example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)]
+    made = [
+        example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)
+    ]
     sizes: list[int] = []
     judged, covered = _judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)
@@ -450,6 +460,23 @@ def given_examples(asked: str, given: Examples) -> list[Example]:
     return found
 
 
+def parser_of(nlp: Language, component: str | None) -> str | None:
+    """Return the name of the parser that is meant, or None if it is a component with entities.
+
+    Raises:
+        LatentError: if both kinds are there and none is named.
+    """
+    parsers, entities = parse_components(nlp), entity_components(nlp)
+    if component is not None:
+        return component if component in parsers else None
+    if parsers and (entities or len(parsers) > 1):
+        raise LatentError(
+            f"Several components can be calibrated: {', '.join([*entities, *parsers])}. Name one "
+            "of these as component."
+        )
+    return parsers[0] if parsers else None
+
+
 def _choose(nlp: Language, component: str | None) -> str:
     known = entity_components(nlp)
     there = ", ".join(nlp.pipe_names) or "none"
@@ -461,12 +488,15 @@ def _choose(nlp: Language, component: str | None) -> str:
     if not known:
         raise LatentError(
             "The pipeline has no component whose probabilities of entities can be calibrated. Its "
-            f"components are {there}; expected a crf_ner."
+            f"components are {there}; expected a crf_ner. For a latent_parser there is "
+            "spacy_latent.pipeline.parse_calibration."
         )
     raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
 
 
-def examples_up_to(nlp: Language, name: str, examples: list[Example], progress: Progress) -> list[Example]:
+def examples_up_to(
+    nlp: Language, name: str, examples: list[Example], progress: Progress
+) -> list[Example]:
     """Return examples whose docs the components before ``name`` have processed."""
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:

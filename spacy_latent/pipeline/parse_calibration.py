@@ -1,9 +1,10 @@
 """Calibration of the probabilities of arcs and labels of ``latent_parser`` on held-out text.
 
-The scores of arcs are divided by a temperature, which changes every probability of trees and arcs,
-and those of labels by another. Neither changes the best tree or its labels. Each temperature is where
-the probabilities of the arcs, or labels, that the parser finds have the least mean loss, −log of the
-probability of what is the case. Arcs that cannot be right, since their sentence is wrong, count too.
+The scores of arcs are divided by a temperature, which changes every probability of trees and
+arcs, and those of labels by another. Neither changes the best tree or its labels. Each temperature
+is where the probabilities of the arcs, or labels, that the parser finds have the least mean loss,
+−log of the probability of what is the case. Arcs that cannot be right, since their sentence is
+wrong, count too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from spacy.language import Language
 from spacy.training import Example
 from spacy.util import minibatch
 
-from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC, gold_arcs
+from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC, gold_arcs, judged_arcs
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.calibration_fit import (
     FOLDS,
@@ -135,6 +137,35 @@ def calibrate(
     return found
 
 
+def measure(
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    progress: Progress = silent,
+) -> dict[str, JudgedEntities]:
+    """Judge the arcs of a parser by annotation, without a new calibration.
+
+    The arguments are the same as in :func:`calibrate`.
+
+    Returns:
+        Arcs and labelled arcs, by these nouns.
+    """
+    name = choose_parser(nlp, component)
+    pipe: Any = nlp.get_pipe(name)
+    given = given_examples("measure", examples)
+    made = [one for one in examples_up_to(nlp, name, given, progress) if len(one.predicted)]
+    before = dict(pipe.cfg)
+    pipe.cfg.update(annotate="probabilities", alternatives=0)
+    try:
+        for batch in minibatch(progress(made, "Arcs", len(made)), BATCH):
+            docs = [example.predicted for example in batch]
+            for doc, parse in zip(docs, pipe.predict(docs)):
+                write(doc, name, parse.spans)
+    finally:
+        pipe.cfg.update(before)
+    return judged_arcs(made, name)
+
+
 @dataclass
 class _Table:
     """The A arcs of all texts at T temperatures.
@@ -195,7 +226,8 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                 column.append(part)
             labels += own
             text += 1
-    return _Table(*(np.concatenate(column) for column in columns), labels, unannotated)
+    arcs, of_labels, right, labelled, roots, texts = map(np.concatenate, columns)
+    return _Table(arcs, of_labels, right, labelled, roots, texts, labels, unannotated)
 
 
 def _fit(table: _Table, texts: int) -> CalibratedParses:
@@ -295,4 +327,4 @@ def _at(said: np.ndarray, logarithms: np.ndarray | float) -> np.ndarray:
     return (1 - share) * said[rows, below] + share * said[rows, below + 1]
 
 
-__all__ = ["CalibratedParses", "FittedTemperature", "ParseCalibration", "calibrate"]
+__all__ = ["CalibratedParses", "FittedTemperature", "ParseCalibration", "calibrate", "measure"]

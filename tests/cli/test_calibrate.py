@@ -109,10 +109,10 @@ def test_a_threshold_that_keeps_few_is_refused(few: Any) -> None:
 
 def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> None:
     model, dev, output = made[0], made[1], few[2]
-    arguments = ("calibrate", model, dev, output, "--precision", 0.5, "--test", few[1])
-    arguments = (*arguments, "--point-estimate")
+    given = ("calibrate", model, dev, output, "--precision", 0.5, "--test", few[1])
+    arguments = [*given, "--point-estimate"]
     said = " ".join(run(*arguments).split())
-    arguments = (*arguments, "--force")
+    arguments.append("--force")
     assert "of 48 entities of the calibration texts (precision 50.0 %" in said
     assert "Dropping entities of the further texts below" in said
     assert "leaves few" not in said

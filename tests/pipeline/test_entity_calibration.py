@@ -506,9 +506,9 @@ def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None
         set_precision(nlp, few, 0.9)
     assert set_precision(nlp, few, 0.9, few=True).kept == 30
     assert pipe.cfg["min_confidence"] == pytest.approx(0.7)
-    for confidence in (0, 1, "much"):
+    for wrong in (0, 1, "much"):
         with pytest.raises(LatentError, match="confidence is"):
-            set_precision(nlp, found, 0.5, confidence=confidence)  # type: ignore[arg-type]
+            set_precision(nlp, found, 0.5, confidence=wrong)  # type: ignore[arg-type]
     with pytest.raises(LatentError, match="no texts promise more"):
         set_precision(nlp, found, 1.0)
 
