@@ -82,7 +82,6 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert np.bincount(span.parts[:, 1], span.probabilities)[1:] == pytest.approx(1, abs=1e-4)
     nlp.to_disk(tmp_path)
     again: Any = spacy.load(tmp_path).get_pipe("latent_parser")
-    assert again.calibration == nlp.get_pipe("latent_parser").calibration  # type: ignore[union-attr]
     assert again.calibration.temperature == pytest.approx(found.calibration.temperature)
 
 
