@@ -3,6 +3,7 @@ measured on the other, and the other way round.
 
     python -m benchmarks calibration BC5CDR training/bc5cdr_crf/model-best corpus/bc5cdr/dev.spacy
 
+Of a pipeline with a latent_parser, arcs and labelled arcs are measured, else entities.
 Halves are alternating blocks of ten texts, so that most sentences of an abstract or a thread are in
 one of them. What was measured is a line of PATH, which is in the repository.
 """
@@ -31,7 +32,9 @@ from spacy_latent.analysis.calibration import (
     expected_calibration_error,
     reliability,
 )
+from spacy_latent.pipeline import parse_calibration
 from spacy_latent.pipeline.entity_calibration import calibrate, measure
+from spacy_latent.pipeline.learnt_calibration import parse_components
 
 PATH = RAW / "calibration.jsonl"
 HALVES = ("first half on second", "second half on first")
@@ -108,14 +111,32 @@ def measured(nlp: Language, corpus: Path, coverage: float, biases: bool) -> dict
     return rows
 
 
+def measured_parses(nlp: Language, corpus: Path) -> dict[str, Any]:
+    """As :func:`measured`, of the arcs and the labelled arcs of a parser."""
+    (name,) = parse_components(nlp)
+    component: Any = nlp.get_pipe(name)
+    rows: dict[str, Any] = {}
+    for number, title in enumerate(HALVES):
+        fitted, raw, further = (
+            halves(examples_for(nlp, corpus))[place] for place in (number, 1 - number, 1 - number)
+        )
+        component.calibration = None
+        before = parse_calibration.measure(nlp, raw)
+        made = parse_calibration.calibrate(nlp, fitted).calibration.to_dict()
+        after = parse_calibration.measure(nlp, further)
+        for noun, judged in after.items():
+            rows[f"{title}: {noun}s"] = {**figures(before[noun], judged), "calibration": made}
+    return rows
+
+
 def table(found: dict[str, Any]) -> list[str]:
     """found: one line of PATH."""
     lines = [
         f"{found['date']}, torch {found['torch']}, `{found['model']}`. Error by chance: "
         "the mean of it were all probabilities right, and what it then stays below 19 times of 20. "
-        f"Sets for a coverage of {found['coverage']}.",
+        f"Sets, of entities alone, for a coverage of {found['coverage']}.",
         "",
-        f"| calibrated on, measured on | entities found | error before | after | by chance | at a "
+        f"| calibrated on, measured on | found | error before | after | by chance | at a "
         f"confidence of {SURE} | precision | recall | covered | spans in a set |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
@@ -148,12 +169,18 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     nlp = spacy.load(given.model)
+    parsers = parse_components(nlp)
+    name = parsers[0] if parsers else "crf_ner"
+    if parsers:
+        rows = measured_parses(nlp, given.corpus)
+    else:
+        rows = measured(nlp, given.corpus, given.coverage, given.biases)
     found = {
         "corpus": given.title,
-        "model": nlp.config["components"]["crf_ner"]["model"]["@architectures"],
+        "model": nlp.config["components"][name]["model"]["@architectures"],
         "coverage": given.coverage,
         "biases": given.biases,
-        "rows": measured(nlp, given.corpus, given.coverage, given.biases),
+        "rows": rows,
         "date": str(date.today()),
         "torch": torch.__version__,
         "spacy": spacy.__version__,
@@ -161,7 +188,8 @@ def main() -> None:
     add(PATH, found)
     lines = table(found)
     key = re.sub(r"\W+", "_", given.title.lower())
-    write_section(f"calibration_{key}", f"Calibration of entities: {given.title}", lines)
+    of = "parses" if parsers else "entities"
+    write_section(f"calibration_{key}", f"Calibration of {of}: {given.title}", lines)
     print("\n".join(lines))
 
 

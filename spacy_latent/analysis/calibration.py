@@ -129,6 +129,9 @@ class JudgedEntities:
             missing.
         outside_known: False if some annotation is missing and no token is annotated as outside of
             entities. Then an entity is known to be wrong only if it overlaps a gold entity.
+        texts: number of the text of each entity. If it is empty, each entity counts as a text of
+            its own.
+        noun: what the predictions are called; spans and arcs are judged as entities are.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -137,6 +140,8 @@ class JudgedEntities:
     gold: int = 0
     unannotated: int = 0
     outside_known: bool = True
+    texts: list[int] = field(default_factory=list)
+    noun: str = "entity"
 
 
 def judged_entities(
@@ -153,7 +158,7 @@ def judged_entities(
         The entities, None if the component stored no probabilities.
     """
     found, missing, outside = JudgedEntities(), False, False
-    for example in examples:
+    for number, example in enumerate(examples):
         annotation = example.predicted._.latent.get(component)
         if annotation is None:
             continue
@@ -184,6 +189,7 @@ def judged_entities(
                 found.probabilities.append(entity.probability)
                 found.correct.append(right)
                 found.labels.append(entity.label)
+                found.texts.append(number)
     found.outside_known = outside or not missing
     return found
 
@@ -367,6 +373,7 @@ class EntityFigures:
         cuts: results of dropping the less probable entities.
         unannotated: see :class:`JudgedEntities`.
         outside_known: see :class:`JudgedEntities`.
+        noun: see :class:`JudgedEntities`.
     """
 
     found: int
@@ -378,6 +385,7 @@ class EntityFigures:
     cuts: list[Cut]
     unannotated: int = 0
     outside_known: bool = True
+    noun: str = "entity"
 
 
 def entity_figures(found: JudgedEntities) -> EntityFigures:
@@ -391,6 +399,7 @@ def entity_figures(found: JudgedEntities) -> EntityFigures:
         [cut(found, threshold) for threshold in THRESHOLDS],
         found.unannotated,
         found.outside_known,
+        found.noun,
     )
 
 

@@ -32,6 +32,8 @@ def remarks(figures: Figures) -> list[str]:
         )
     measure = figures.task.measures.get(F1)
     for name, found in figures.entities.items():
+        if found.noun != "entity":
+            continue
         told = _of_entities(name, found, math.nan if measure is None else measure.value)
         said += [each for each in (told, left_out_in_words(name, found)) if each]
     return said

@@ -1,4 +1,4 @@
-"""Command ``spacy latent calibrate``: calibration of the probabilities of entities."""
+"""Command ``spacy latent calibrate``: calibration of probabilities of entities and of parses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
+    from spacy.language import Language
+
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
+    from spacy_latent.analysis.precision_bound import PromisedCut
+    from spacy_latent.pipeline.calibration_fit import Gain
     from spacy_latent.pipeline.entity_calibration import Calibrated
+    from spacy_latent.pipeline.parse_calibration import CalibratedParses
 
 EXAMPLES = """
 Examples:
@@ -46,7 +51,10 @@ def calibrate_cli(
     ),
     output: Path = typer.Argument(..., help="Directory to write the calibrated pipeline to"),
     component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", "-c", help="Name of the crf_ner; may be left out where there is one"
+        None,
+        "--component",
+        "-c",
+        help="Name of the crf_ner or latent_parser; may be left out where there is one of them",
     ),
     coverage: Optional[float] = typer.Option(  # noqa: UP045
         None,
@@ -58,8 +66,19 @@ def calibrate_cli(
         "--precision",
         min=0.0,
         max=1.0,
-        help="Set min_confidence to the lowest at which entities have this precision, 0 where all "
-        "together have it",
+        help="Set min_confidence to the lowest at which entities of other text have this "
+        "precision, with the confidence of --confidence",
+    ),
+    sure: float = typer.Option(
+        0.9,
+        "--confidence",
+        help="With --precision: how sure it has to be that other text has the precision",
+    ),
+    point_estimate: bool = typer.Option(
+        False,
+        "--point-estimate",
+        help="With --precision: the lowest min_confidence at which these very texts have it; other "
+        "text has it in fewer than half of all cases",
     ),
     few: bool = typer.Option(
         False,
@@ -90,10 +109,11 @@ def calibrate_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Calibrate the probabilities of entities, and write the calibrated pipeline.
+    """Calibrate the probabilities of entities or parses, and write the calibrated pipeline.
 
-    Fits a temperature, and also a slope and shifts of labels if the texts need them. Prints the
-    precision of entities above several confidences.
+    Fits a temperature, and for entities also a slope and shifts of labels if the texts need them;
+    for parses a temperature of trees and one of labels. A fit that does not gain on texts left out
+    of it is not kept. Prints the precision of entities, or arcs, above several confidences.
     """
     import srsly
 
@@ -102,6 +122,7 @@ def calibrate_cli(
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError, PartlyAnnotated
     from spacy_latent.pipeline import entity_calibration as calibration
+    from spacy_latent.pipeline import parse_calibration
 
     refuse_to_overwrite(output, force)
     try:
@@ -109,10 +130,30 @@ def calibrate_cli(
         use_gpu(gpu_id)
         if coverage is not None and not 0 < coverage < 1:
             raise LatentError(f"--coverage is {coverage}; expected a number between 0 and 1.")
+        if not 0 < sure < 1:
+            raise LatentError(f"--confidence is {sure}; expected a number between 0 and 1.")
         nlp = load(model)
         examples = read_examples(nlp, dev, limit)
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
+        parser = calibration.parser_of(nlp, component)
+        if parser is not None:
+            refuse_for_parses(
+                {
+                    "--coverage": coverage is not None,
+                    "--precision": precision is not None,
+                    "--biases": biases,
+                    "--slope": confidence is not None,
+                }
+            )
+            parses = parse_calibration.calibrate(nlp, examples, parser, progress=progress)
+            others = parse_calibration.measure(nlp, further, parser, progress) if further else {}
+            save(nlp, output)
+            if as_json:
+                print(srsly.json_dumps(plain(parses_to_json(parses, others))))
+            else:
+                print_parses(nlp, parser, dev, parses, others, output)
+            return
         with warnings.catch_warnings():
             # This warning is printed with the figures.
             warnings.simplefilter("ignore", PartlyAnnotated)
@@ -127,21 +168,28 @@ def calibrate_cli(
             )
             least = None
             if precision is not None:
-                least = calibration.set_precision(nlp, found, precision, component, few=few)
+                least = calibration.set_precision(
+                    nlp,
+                    found,
+                    precision,
+                    component,
+                    confidence=None if point_estimate else sure,
+                    few=few,
+                )
             if further:
                 held_out = calibration.measure(nlp, further, component, progress)
-        output.mkdir(parents=True, exist_ok=True)
-        with finished_first():
-            nlp.to_disk(output)
+        save(nlp, output)
     except (LatentError, OSError) as error:
         fail("The pipeline could not be calibrated", str(error))
     if as_json:
         print(srsly.json_dumps(plain(to_json(found, least, held_out))))
         return
     print_calibration(found)
+    print_source(nlp, dev)
     print_left_out(CALIBRATION_TEXTS, found.after)
     print_error("Before", found.before)
-    print_error("On the texts that it was calibrated on", found.after)
+    print_error("On texts left out of the fit, in five folds", found.crossed)
+    print_gain(found.gain, found.kept)
     if held_out is not None:
         print_left_out(FURTHER_TEXTS, held_out.entities)
         print_error("On the further texts", held_out.entities)
@@ -164,6 +212,78 @@ def calibrate_cli(
     if least is not None:
         print_least(least, found.after, held_out.entities if held_out is not None else None)
     msg.good(f"Saved to {output}")
+
+
+def save(nlp: Language, output: Path) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    with finished_first():
+        nlp.to_disk(output)
+
+
+def refuse_for_parses(given: dict[str, bool]) -> None:
+    """Raise LatentError for an option that only entities have."""
+    from spacy_latent.errors import LatentError
+
+    for option, is_given in given.items():
+        if is_given:
+            raise LatentError(
+                f"{option} is for entities, and this is a latent_parser. Every word has an arc, so "
+                "none is left out, and no sets or slopes of arcs exist. Leave the option out."
+            )
+
+
+def print_parses(
+    nlp: Language,
+    name: str,
+    dev: str,
+    found: CalibratedParses,
+    further: dict[str, JudgedEntities],
+    output: Path,
+) -> None:
+    """Print the calibration of a parser."""
+    made, pipe = found.calibration, nlp.get_pipe(name)
+    texts, arcs = number_of(made.docs, "text"), number_of(made.arcs, "arc")
+    msg.divider(f"Calibration on {texts} with {arcs}")
+    print_source(nlp, dev)
+    missing = found.arcs.before.unannotated
+    if missing:
+        msg.text(f"{number_of(missing, 'further word')} left out: their head is not annotated")
+    named = (("trees", found.arcs), ("labels", found.labelled))
+    for of, fit in named:
+        msg.text(f"temperature of {of} {fit.temperature:.3g}")
+        print_error("Before", fit.before)
+        print_error("On texts left out of the fit, in five folds", fit.crossed)
+        print_gain(fit.gain, fit.kept)
+    for judged in further.values():
+        print_error("On the further texts", judged)
+    shown = further.values() if further else [fit.after for _, fit in named]
+    texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
+    for judged in shown:
+        msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
+        print_cuts(judged, None)
+    level = getattr(pipe, "cfg", {}).get("annotate")
+    if level != "probabilities":
+        msg.warn(
+            f"annotate is {level!r}, so that docs hold no probabilities: set annotate = "
+            f'"probabilities" in {output / "config.cfg"}'
+        )
+    msg.good(f"Saved to {output}")
+
+
+def parses_to_json(found: CalibratedParses, further: dict[str, JudgedEntities]) -> dict[str, Any]:
+    from spacy_latent.analysis.calibration import entity_figures
+
+    made: dict[str, Any] = {"calibration": found.calibration.to_dict()}
+    for fit in (found.arcs, found.labelled):
+        made[fit.before.noun] = {
+            "before": entity_figures(fit.before),
+            "after": entity_figures(fit.after),
+            "crossed": entity_figures(fit.crossed),
+            "gain": {**vars(fit.gain), "kept": fit.kept},
+        }
+    if further:
+        made["test"] = {noun: entity_figures(judged) for noun, judged in further.items()}
+    return made
 
 
 def refuse_to_overwrite(output: Path, force: bool) -> None:
@@ -254,17 +374,106 @@ def print_calibration(found: Calibrated) -> None:
         )
 
 
+def print_gain(gain: Gain, kept: bool) -> None:
+    """Print the gain on texts left out of the fit, and whether the fit was kept."""
+    said = (
+        f"Texts left out of the fit gain {gain.mean:.4f} of the mean loss, with a standard error "
+        f"of {gain.error:.4f}"
+    )
+    if kept and gain.is_sure:
+        msg.text(said)
+    elif kept:
+        msg.warn(f"{said}. That is not more than the error; the fit is kept, as --slope asks.")
+    else:
+        msg.warn(
+            f"{said}. That is not more than the error: the fit is not kept, and the probabilities "
+            "stay as they were trained. More annotated text may show a gain."
+        )
+
+
+def print_source(nlp: Language, dev: str) -> None:
+    """Print what the calibration texts were used for before, as far as the config tells it."""
+    used = used_as(nlp, dev)
+    page = "See 'Texts to calibrate on' in docs/crf_ner.md."
+    if used == "train_corpus":
+        msg.warn(
+            f"The pipeline was trained on {dev}, as its config says. On these texts it is much "
+            f"better than on others, and nothing that is fitted to them holds elsewhere. {page}"
+        )
+    elif used == "dev_corpus":
+        msg.warn(
+            f"{dev} chose the checkpoint of the pipeline, as its config says. So the texts are not "
+            f"independent of it: on other text, probabilities and precisions will be lower. {page}"
+        )
+    else:
+        msg.text(
+            "If these texts chose the checkpoint of the pipeline, they are not independent of it. "
+            f"{page}"
+        )
+
+
+def used_as(nlp: Language, corpus: str) -> str:
+    """Return the setting of training that names a corpus, empty if none does."""
+    config = nlp.config.interpolate()
+    for setting in ("train_corpus", "dev_corpus"):
+        block: Any = config
+        for part in str(config.get("training", {}).get(setting, "")).split("."):
+            block = block.get(part, {}) if isinstance(block, dict) else {}
+        path = block.get("path") if isinstance(block, dict) else None
+        if isinstance(path, str) and Path(path).resolve() == Path(corpus).resolve():
+            return setting
+    return ""
+
+
+def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
+    """Print the promise of a threshold, what it rests on and what it costs."""
+    from spacy_latent.analysis.calibration import in_digits, threshold_for
+
+    if least.threshold:
+        name = f"With min_confidence = {in_digits(least.threshold)}"
+    else:
+        name = "Without a threshold, min_confidence = 0,"
+    msg.info(
+        f"{name} at least {100 * least.promised:g} % of the entities found in other text are "
+        f"right, with a confidence of {100 * least.confidence:g} % (lower bound "
+        f"{100 * least.bound:.1f} %)"
+    )
+    msg.text(
+        "This assumes that the other texts are of the same source as these, that these were not "
+        "used in training, and that texts are independent of each other; a text is a doc"
+    )
+    if not least.threshold:
+        return
+    point = threshold_for(fitted, least.promised)
+    estimate = ""
+    if point is not None and point.threshold < least.threshold:
+        estimate = f"; {percent(point.recall)} at the point estimate, which promises nothing"
+    msg.text(
+        f"It costs recall: {percent(least.recall)} with it, {percent(least.full_recall)} without "
+        f"a threshold{estimate}"
+    )
+
+
 def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | None) -> None:
     from spacy_latent.analysis.calibration import FEW, cut, in_digits, in_words, keeps_few
+    from spacy_latent.analysis.precision_bound import PromisedCut
 
     name = f"min_confidence = {in_digits(least.threshold)}"
     cuts = [(least, fitted, CALIBRATION_TEXTS)]
     if further is not None:
         cuts.append((cut(further, least.threshold), further, FURTHER_TEXTS))
-    if not least.threshold:
+    if isinstance(least, PromisedCut):
+        print_promise(least, fitted)
+    elif not least.threshold:
         msg.info(
             "All entities of the calibration texts together have the precision that was asked for, "
             "so min_confidence is 0: no entity is dropped"
+        )
+    if not isinstance(least, PromisedCut):
+        msg.info(
+            "This is a point estimate: the precision is that of these texts, and other text has "
+            "less in more than half of all cases. Without --point-estimate it holds with the "
+            "confidence of --confidence."
         )
     for one, entities, texts in cuts:
         msg.info(f"{name} keeps {in_words(one, entities, texts)}")
@@ -299,12 +508,12 @@ def print_error(title: str, found: JudgedEntities) -> None:
     from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
 
     if not found.probabilities:
-        msg.text(f"{title}: no entities")
+        msg.text(f"{title}: nothing found")
         return
     error = expected_calibration_error(found.probabilities, found.correct)
     chance, _ = error_by_chance(found.probabilities)
     msg.text(
-        f"{title}: {number_of(len(found.probabilities), 'entity')}, expected calibration error "
+        f"{title}: {number_of(len(found.probabilities), found.noun)}, expected calibration error "
         f"{100 * error:.1f} % ({100 * chance:.1f} % by chance alone)"
     )
 
@@ -319,7 +528,8 @@ def print_cuts(found: JudgedEntities, chosen: Cut | None) -> None:
         label = in_digits(row.threshold)
         values = (percent(row.precision), interval, percent(row.recall))
         rows.append((label, str(row.kept), *values))
-    header = ("confidence", "entities", "precision", "95 % interval", "recall")
+    several = number_of(2, found.noun).split(maxsplit=1)[1]
+    header = ("confidence", several, "precision", "95 % interval", "recall")
     msg.table(rows, header=header, aligns=("r", "r", "r", "l", "r"), divider=True)
 
 
@@ -335,6 +545,8 @@ def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, An
         "losses": {**found.losses, **found.confidence_losses},
         "before": entity_figures(found.before),
         "after": entity_figures(found.after),
+        "crossed": entity_figures(found.crossed),
+        "gain": {**vars(found.gain), "kept": found.kept},
         "left_out": found.left_out,
     }
     if found.set_sizes:

@@ -128,7 +128,7 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
 
     if reads_pairs(nlp):
         yield from _of_pairs(nlp, corpus, path)
-    elif corpus == STDIN or path.suffix == ".txt":
+    elif corpus == STDIN or path.suffix == ".txt" or path.is_fifo():
         if corpus == STDIN:
             yield from _of_texts(nlp, lines_of_stdin())
         else:

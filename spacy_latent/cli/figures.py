@@ -42,13 +42,13 @@ def print_verdicts(assessment: Assessment) -> None:
 
 
 def print_confidence(assessment: Assessment) -> None:
-    """Print the figures on the reliability of the probabilities of entities."""
+    """Print the figures on the reliability of the probabilities of entities and arcs."""
     for name, found in assessment.figures.entities.items():
         if not found.found:
             continue
         msg.divider(f"{name}: confidence")
         show = msg.warn if found.error > found.chance_high else msg.info
         show(
-            f"{number_of(found.found, 'entity')}, expected calibration error "
+            f"{number_of(found.found, found.noun)}, expected calibration error "
             f"{100 * found.error:.1f} % ({100 * found.chance:.1f} % by chance alone)"
         )

@@ -112,7 +112,8 @@ def render_cli(
         check_output(Path(output) if output != STDOUT else None)
         if Path(data).is_dir():
             fail(f"{data} is a folder", "Give a file of texts as INPUT.")
-        if data != STDIN and not Path(data).is_file():
+        # A shell gives <(command) as the name of a pipe.
+        if data != STDIN and not (Path(data).is_file() or Path(data).is_fifo()):
             fail(f"The file {data} does not exist")
         if gold and Path(data).suffix != ".spacy":
             fail("--gold needs the trees of a .spacy file", f"INPUT is {data}.")

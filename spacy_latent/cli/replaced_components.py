@@ -106,6 +106,7 @@ REPLACEMENTS = {
             ("spancat", "spancat_singlelabel"),
             ("spans_key", "threshold", "scorer"),
             "a tree of spans over each sentence",
+            settings={"annotate": "probabilities"},
             hint="The latent structure is one under it, which its spans need not agree with. For "
             "spans that are those of a tree, give --tree-spancat instead.",
         ),

@@ -21,6 +21,9 @@ ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 def check_encoding(path: Path) -> None:
     """Raise LatentError for a file with a mark of UTF-16, since much of it would pass for UTF-8."""
+    if path.is_fifo():
+        # What is read from a pipe is gone.
+        return
     with path.open("rb") as file:
         if file.read(2) in UTF_16:
             raise LatentError(f"{path} is in UTF-16. Save it as UTF-8.")
@@ -46,7 +49,9 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
 
 
 def _not_utf_8(path: Path) -> str:
-    """Describe the first line that is not UTF-8, in a sentence."""
+    """Describe the first line that is not UTF-8, in a sentence; empty for a pipe."""
+    if path.is_fifo():
+        return ""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

@@ -39,6 +39,8 @@ class Request:
         max_length: bound on the tokens of a sentence.
         asked: intervention on the trees, or None.
         untrained: number of the last labels that were added and not trained yet.
+        temperature: divisor of the scores of arcs, of a calibration.
+        label_temperature: divisor of the scores of labels, likewise.
     """
 
     names: tuple[str, ...]
@@ -48,6 +50,8 @@ class Request:
     max_length: int = 512
     asked: Intervention | None = None
     untrained: int = 0
+    temperature: float = 1.0
+    label_temperature: float = 1.0
 
 
 @dataclass
@@ -77,12 +81,7 @@ def parse(
         request: the requested annotation.
     """
     sizes = [len(doc) for doc in docs]
-    scores = _numpy(module.start_scores(rows))
-    ends = np.cumsum(sizes).tolist()
-    sentences = [
-        find_sentences(doc, scores[end - size : end], request.max_length) if size else []
-        for doc, size, end in zip(docs, sizes, ends)
-    ]
+    sentences = find_all_sentences(module, rows, docs, request)
     spaces = white_space(docs)
     found = [Parse(np.arange(size), np.zeros(size, dtype="int64")) for size in sizes]
     made: list[list[SpanStructure | None]] = [[None] * len(own) for own in sentences]
@@ -94,11 +93,24 @@ def parse(
         edits = edits_of(request.asked, members, sentences, module.structure, "heads")
     for group, own in zip(groups, edits):
         hosts = spaces_of(group, sentences, spaces)
-        read = _GroupParse(module, padded, group, hosts, request, own)
+        read = GroupParse(module, padded, group, hosts, request, own)
         read.write(found, made, sentences)
     for one, spans in zip(found, made):
         one.spans = [span for span in spans if span is not None]
     return found
+
+
+def find_all_sentences(
+    module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], request: Request
+) -> list[Bounds]:
+    """Return the sentences of docs; the arguments are those of :func:`parse`."""
+    sizes = [len(doc) for doc in docs]
+    scores = _numpy(module.start_scores(rows))
+    ends = np.cumsum(sizes).tolist()
+    return [
+        find_sentences(doc, scores[end - size : end], request.max_length) if size else []
+        for doc, size, end in zip(docs, sizes, ends)
+    ]
 
 
 def spaces_of(
@@ -138,7 +150,7 @@ def without_spaces(
     return scores.masked_fill(closed.to(scores.device), -torch.inf)
 
 
-class _GroupParse:
+class GroupParse:
     """The sentences of a group, which are parsed together."""
 
     def __init__(
@@ -151,12 +163,15 @@ class _GroupParse:
         edits: Edits | None = None,
     ) -> None:
         self.module, self.group, self.hosts, self.request = module, group, hosts, request
-        self.temperature = 1.0 if edits is None else edits.temperature
+        asked = 1.0 if edits is None else edits.temperature
+        self.temperature = request.label_temperature * asked
         places, self.lengths = send_together([group.rows, group.lengths], padded.device)
         scores, self.words = module.read(padded[places], self.lengths)
+        if request.temperature != 1:
+            scores = scores / request.temperature
         self.scores = without_spaces(module.structure, scores, hosts)
         if edits is not None:
-            scores = self.scores / self.temperature
+            scores = self.scores / asked
             self.scores = edited(module.structure, scores, self.lengths, edits)
         with saying_what_is_left(module.structure.name, edits):
             best = module.structure.best_heads(self.scores, self.lengths)
@@ -216,6 +231,31 @@ class _GroupParse:
             own, hanging = labels[:, item, : len(host)], heads[:, item, : len(host)] > 0
             own[hanging & (host >= 0)] = len(self.request.names) - 1
         return labels
+
+    def at_temperatures(
+        self, temperatures: Sequence[float]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the probabilities of the best trees at further temperatures.
+
+        Returns:
+            Probabilities of arcs ``(B, n, T)``, labels ``(B, n)``, and their probabilities given
+            the arcs, ``(B, n, T)``, 1 for roots and white space.
+        """
+        labels = self._label(self.heads[None])[0]
+        shape = (*self.heads.shape, len(temperatures))
+        arcs, of_labels = np.zeros(shape), np.ones(shape)
+        items = np.arange(len(self.heads))[:, None]
+        modifiers = np.arange(1, self.heads.shape[1] + 1)
+        worded = (self.heads > 0) & self.inside & (labels < len(self.request.names) - 1)
+        b, m = np.nonzero(worded)
+        scores = self._label_scores(b, self.heads[b, m] - 1, m) if len(b) else None
+        for t, temperature in enumerate(temperatures):
+            marginals = self.module.structure.marginals(self.scores / temperature, self.lengths)
+            arcs[:, :, t] = _numpy(marginals)[items, self.heads, modifiers]
+            if scores is not None:
+                each = _numpy((scores / temperature).softmax(1))
+                of_labels[b, m, t] = each[np.arange(len(b)), labels[b, m] - 1]
+        return arcs, labels, of_labels
 
     def _label_scores(self, items: np.ndarray, heads: np.ndarray, modifiers: np.ndarray) -> Tensor:
         device = self.words.device

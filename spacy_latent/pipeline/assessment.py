@@ -18,6 +18,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis import agreement as agreements
 from spacy_latent.analysis import reference_tree, structures, task
+from spacy_latent.analysis.arc_calibration import ARC, judged_arcs
 from spacy_latent.analysis.calibration import EntityFigures, entity_figures, judged_entities
 from spacy_latent.analysis.figures import (
     Chance,
@@ -54,7 +55,7 @@ from spacy_latent.pipeline.inspection import (
     latent_components,
     refuse_lost,
 )
-from spacy_latent.pipeline.learnt_calibration import entity_components
+from spacy_latent.pipeline.learnt_calibration import entity_components, parse_components
 from spacy_latent.pipeline.references import Beside, Spans
 
 if TYPE_CHECKING:
@@ -180,9 +181,10 @@ class _Run:
         if not examples:
             raise LatentError("The corpus holds no texts. Give one with at least one.")
         self.nlp = nlp
+        self.parsers = parse_components(nlp) if component is None else []
         self.finders = entity_components(nlp) if component is None else []
         self.components = []
-        if not self.finders or latent_components(nlp):
+        if not (self.finders or self.parsers) or latent_components(nlp):
             self.components = choose_components(nlp, component)
         self.latent = latent_components(nlp)
         self.ignore = ignore
@@ -193,7 +195,7 @@ class _Run:
         self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
         # Runs start from unprocessed docs.
         self.raw = [example.predicted.copy() for example in examples]
-        names = [*self.components, *self.finders]
+        names = [*dict.fromkeys([*self.components, *self.finders, *self.parsers])]
         self.examples, self.uncertainties = self._predict(
             nlp, examples, "Predicting", names, uncertainty=True, kept=self.kept
         )
@@ -241,6 +243,9 @@ class _Run:
 
     def entity_figures(self) -> dict[str, EntityFigures]:
         judged = {name: judged_entities(self.examples, name) for name in self.finders}
+        for name in self.parsers:
+            for noun, found in judged_arcs(self.examples, name).items():
+                judged[name if noun == ARC else f"{name}: {noun}s"] = found
         return {
             name: entity_figures(found)
             for name, found in judged.items()

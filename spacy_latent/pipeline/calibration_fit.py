@@ -33,6 +33,53 @@ STEPS = 60
 # Least slope of the log-odds: the order of confidences is kept.
 LEAST_SLOPE = 0.05
 
+# ---------------------------------------------------------------- gains on what is left out
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Reduction of a mean loss on what was left out of a fit.
+
+    Attributes:
+        mean: the reduction, in nats.
+        error: its standard error over texts; infinite for a single text.
+    """
+
+    mean: float
+    error: float
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the gain is larger than its error."""
+        return self.mean > self.error
+
+
+def gain_of(before: np.ndarray, after: np.ndarray, texts: np.ndarray | None = None) -> Gain:
+    """Return the gain of the losses ``after`` over those ``before``, both ``(N,)``.
+
+    Args:
+        texts: text of each loss, ``(N,)``; None if each is of a text of its own. Losses of one text
+            are not independent.
+    """
+    if not len(before):
+        return Gain(0.0, math.inf)
+    each = np.asarray(before, dtype="float64") - np.asarray(after, dtype="float64")
+    mean = float(each.mean())
+    place = np.arange(len(each)) if texts is None else np.unique(texts, return_inverse=True)[1]
+    sums = np.bincount(place, each - mean)
+    count = len(sums)
+    error = math.sqrt(sums @ sums * count / (count - 1)) / len(each) if count > 1 else math.inf
+    return Gain(mean, error)
+
+
+def folds_of(texts: np.ndarray, count: int) -> np.ndarray:
+    """Return the fold of texts ``(N,)``, of ``count`` texts.
+
+    A fold is a run of neighbouring texts, which are often of one document.
+    """
+    return texts * FOLDS // max(count, 1)
+
+
 # ---------------------------------------------------------------- temperature and biases
 
 
@@ -110,14 +157,18 @@ class ScoreFit:
         """
         return torch.cat(list(values))[self.order]
 
-    def best(self, biases: bool, weights: Tensor) -> Tensor:
+    def best(self, biases: bool, weights: Tensor, start: Tensor | None = None) -> Tensor:
         """Return the point that minimises the sum of the losses and of the penalty towards zero.
 
         Args:
             weights: weights of the docs, ``(D,)``.
+            start: point at which the search begins; None for zero.
         """
         count = len(self.begins) if biases else 0
-        point = torch.zeros(1 + count, dtype=torch.float64, requires_grad=True)
+        point = torch.zeros(1 + count, dtype=torch.float64)
+        if start is not None:
+            point += start
+        point.requires_grad_()
         search = torch.optim.LBFGS([point], max_iter=STEPS, line_search_fn="strong_wolfe")
 
         def value() -> Tensor:
@@ -130,16 +181,27 @@ class ScoreFit:
         search.step(value)
         return point.detach()
 
-    def held_out(self, biases: bool) -> Tensor:
-        """Return the loss of each doc at the point fitted on the other folds, ``(D,)``."""
-        fold = torch.arange(self.size) % FOLDS
+    def cross_fit(self, start: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Fit the point on all folds but one, in turn.
+
+        Args:
+            start: point at which the search begins, with or without biases.
+
+        Returns:
+            The point of each fold, and the loss of each doc at the point fitted on the other folds,
+            ``(D,)``.
+        """
+        fold = torch.from_numpy(folds_of(np.arange(self.size), self.size))
         found = torch.zeros(self.size, dtype=torch.float64)
+        points = []
         for k in range(FOLDS):
             mine = fold == k
+            point = self.best(len(start) > 1, (~mine).double(), start)
+            points.append(point)
             if mine.any():
-                point = self.best(biases, (~mine).double())
-                found[mine] = self.losses(point)[mine]
-        return found
+                with torch.no_grad():
+                    found[mine] = self.losses(point)[mine]
+        return points, found
 
     def choose(self, biases: bool | None) -> tuple[Tensor, dict[str, float]]:
         """Choose the point, and return it with mean losses by name.
@@ -158,10 +220,9 @@ class ScoreFit:
             plain = self.losses(torch.zeros(1, dtype=torch.float64))
         told = {"as trained": float(plain[self.counted].mean())}
         if biases is None:
-            one, several = (self.held_out(own)[self.counted] for own in (False, True))
-            gain = one - several
-            error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-            biases = float(gain.mean()) > error
+            zero = torch.zeros(1 + len(self.begins), dtype=torch.float64)
+            one, several = (self.cross_fit(start)[1][self.counted] for start in (zero[:1], zero))
+            biases = gain_of(one.numpy(), several.numpy()).is_sure
             told["temperature"] = float(one.mean())
             told["temperature and biases"] = float(several.mean())
             return self.best(biases, everything), told
@@ -264,34 +325,53 @@ def choose_confidence(
         mapped: True for a slope and a shift in any case, False for no change.
     """
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
-    names = np.asarray(found.labels, dtype=object)
     plain = EntityCalibration()
     if mapped is False or not len(said):
         return plain, {}
-    fold = np.arange(len(said)) % FOLDS
     options = {"slope and shift": False, "slope and shifts of labels": True}
-    losses = {"probability": _surprise(said, right)}
+    losses = {"probability": surprise(said, right)}
     for option, by_label in options.items():
-        losses[option] = np.zeros(len(said))
-        for k in range(FOLDS):
-            rest, mine = fold != k, fold == k
-            made = fit_confidence(said[rest], right[rest], names[rest] if by_label else ())
-            pairs = zip(said[mine].tolist(), names[mine])
-            losses[option][mine] = _surprise(
-                [made.confidence(*pair) for pair in pairs], right[mine]
-            )
+        losses[option] = surprise(_left_out(found, by_label), right)
     best = "slope and shift" if mapped else "probability"
     for option in options:
-        gain = losses[best] - losses[option]
-        error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.inf
-        if float(gain.mean()) > error:
+        if gain_of(losses[best], losses[option], _texts(found)).is_sure:
             best = option
     told = {option: float(loss.mean()) for option, loss in losses.items()}
     if best == "probability":
         return plain, told
+    names = np.asarray(found.labels, dtype=object)
     return fit_confidence(said, right, names if options[best] else ()), told
 
 
-def _surprise(said: Sequence[float] | np.ndarray, right: np.ndarray) -> np.ndarray:
+def left_out_confidences(found: JudgedEntities, made: EntityCalibration) -> np.ndarray:
+    """Return the confidence of each entity by a fit to the other folds, ``(N,)``.
+
+    Args:
+        made: result of :func:`choose_confidence`, which says what is fitted.
+    """
+    if made == EntityCalibration():
+        return np.asarray(found.probabilities, dtype="float64")
+    return _left_out(found, bool(made.shifts))
+
+
+def _texts(found: JudgedEntities) -> np.ndarray:
+    return np.asarray(found.texts if found.texts else range(len(found.probabilities)), "int64")
+
+
+def _left_out(found: JudgedEntities, by_label: bool) -> np.ndarray:
+    said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
+    names, texts = np.asarray(found.labels, dtype=object), _texts(found)
+    fold = folds_of(texts, int(texts.max(initial=0)) + 1)
+    confidences = np.zeros(len(said))
+    for k in range(FOLDS):
+        rest, mine = fold != k, fold == k
+        made = fit_confidence(said[rest], right[rest], names[rest] if by_label else ())
+        pairs = zip(said[mine].tolist(), names[mine])
+        confidences[mine] = [made.confidence(*pair) for pair in pairs]
+    return confidences
+
+
+def surprise(said: Sequence[float] | np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return −log of the probability of each outcome, ``(N,)``."""
     sure = np.clip(np.asarray(said, dtype="float64"), NEAR, 1 - NEAR)
     return -np.log(np.where(right, sure, 1 - sure))

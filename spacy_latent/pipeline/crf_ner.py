@@ -279,18 +279,6 @@ class CrfEntityRecognizer(TrainedComponent):
         if self.cfg.get("calibration") is not None:
             EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
 
-    def _forget_calibration(self) -> None:
-        """Drop the calibration with a warning, since it belongs to the weights before training."""
-        if self.cfg["calibration"] is None:
-            return
-        self.cfg["calibration"] = None
-        warnings.warn(
-            f"{self.name}: its calibration is of the weights before this training, and is left "
-            "out. Run 'spacy latent calibrate' again when it is trained.",
-            LatentWarning,
-            stacklevel=4,
-        )
-
     # ---------------------------------------------------------------- prediction
 
     def predict(self, docs: Iterable[Doc]) -> list[annotations.SpanStructure | None]:
@@ -517,7 +505,7 @@ class CrfEntityRecognizer(TrainedComponent):
         super()._learn(examples, measure, drop, sgd, losses)
         # Only after the step, since a refused batch changes no weights.
         if self.labels and any(len(example.predicted) for example in examples):
-            self._forget_calibration()
+            self.forget_calibration()
 
     def get_loss(
         self, examples: Iterable[Example], scores: "TagScores"

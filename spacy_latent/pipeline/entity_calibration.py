@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -34,18 +35,34 @@ from spacy_latent.analysis.calibration import (
     precisions,
     threshold_for,
 )
+from spacy_latent.analysis.precision_bound import (
+    PromisedCut,
+    lower_bound,
+    needed,
+    promised_threshold,
+    tests_of,
+)
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import check_share, write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
 from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.calibration_fit import (
+    Gain,
     ScoredDocs,
     ScoreFit,
     choose_confidence,
     feasible,
+    folds_of,
+    gain_of,
+    left_out_confidences,
+    surprise,
 )
 from spacy_latent.pipeline.inspection import applied, refuse_lost
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration, entity_components
+from spacy_latent.pipeline.learnt_calibration import (
+    EntityCalibration,
+    entity_components,
+    parse_components,
+)
 from spacy_latent.structures.derivatives import recording
 
 # Least probability of a set; below it, sets would hold all spans.
@@ -70,6 +87,11 @@ class Calibrated:
         left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
             an unknown label. Scores are not fitted to them.
         unknown: these labels, sorted.
+        gain: gain of entities left out of the fit over those as trained, in five folds of texts.
+            With biases it is of texts, since the entities are others.
+        kept: whether a calibration was kept. If the gain is not larger than its error, the
+            component is as it was trained.
+        crossed: entities of each text with the probabilities of a fit to the other folds.
     """
 
     calibration: EntityCalibration
@@ -80,6 +102,9 @@ class Calibrated:
     set_sizes: list[int]
     left_out: int
     unknown: tuple[str, ...] = ()
+    gain: Gain = field(default_factory=lambda: Gain(0.0, math.inf))
+    kept: bool = True
+    crossed: JudgedEntities = field(default_factory=JudgedEntities)
 
 
 # Examples, or a function that returns them as for nlp.initialize.
@@ -97,7 +122,10 @@ def calibrate(
     coverage: float | None = None,
     progress: Progress = silent,
 ) -> Calibrated:
-    """Fit the calibration of a component and store it in the component.
+    """Fit the calibration of a component and store it in the component if it gains.
+
+    The gain is measured on texts left out of the fit, in five folds. If it is not larger than its
+    standard error, the component is as it was trained, and ``kept`` of the result is False.
 
     Args:
         examples: examples with entities on which the component was not trained, or a function that
@@ -108,7 +136,7 @@ def calibrate(
         biases: whether each label may get a bias if held-out docs support it, see
             :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
         confidence: whether to fit a slope and a shift; None to fit them if held-out entities
-            support it, see :func:`choose_confidence`.
+            support it, see :func:`choose_confidence`. With True the fit is kept in any case.
         coverage: share of the texts with entities whose set is to hold all of them; None for no
             sets.
         progress: see :class:`spacy_latent.analysis.progress.Progress`.
@@ -126,8 +154,10 @@ def calibrate(
             f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
             "to its labels, and finds none of them. Train it, and calibrate it then."
         )
-    given = _examples("calibrate", examples)
-    made = [example for example in _up_to(nlp, name, given, progress) if len(example.predicted)]
+    given = given_examples("calibrate", examples)
+    made = [
+        example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)
+    ]
     if not any(example.reference.ents for example in made):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
@@ -181,23 +211,65 @@ def _fit(
     before = _judge(pipe, made, progress)
     fit, left_out = _score_fit(pipe, made, progress)
     point, losses = fit.choose(None if biases else False)
-    found = EntityCalibration(
-        temperature=float((-point[0]).exp()),
-        biases=dict(zip(pipe.labels, point[1:].tolist())),
-        docs=len(made),
-        entities=sum(len(example.reference.ents) for example in made),
+    points, of_texts = fit.cross_fit(point)
+    counts = EntityCalibration(
+        docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
-    pipe.calibration = found
-    after = _judge(pipe, made, progress)
-    sure, told = choose_confidence(after, confidence)
-    found = replace(found, slope=sure.slope, shift=sure.shift, shifts=sure.shifts)
+    crossed = _judge_crossed(pipe, made, points, progress)
+    sure, told = choose_confidence(crossed, confidence)
+    crossed = replace(crossed, probabilities=left_out_confidences(crossed, sure).tolist())
+    if len(point) > 1 or not before.probabilities:
+        # With biases the entities are others, and cannot be compared one by one.
+        plain = fit.losses(torch.zeros(1, dtype=torch.float64))
+        gain = gain_of(plain[fit.counted].numpy(), of_texts[fit.counted].numpy())
+    else:
+        right = np.asarray(before.correct, dtype=bool)
+        gain = gain_of(
+            surprise(before.probabilities, right),
+            surprise(crossed.probabilities, right),
+            np.asarray(before.texts),
+        )
+    found = counts
+    if gain.is_sure or confidence:
+        found = replace(
+            _of_point(pipe, point, counts), slope=sure.slope, shift=sure.shift, shifts=sure.shifts
+        )
+    kept = found != counts
     sizes: list[int] = []
     if coverage is not None:
+        pipe.calibration = found
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
-    pipe.calibration = found
+    pipe.calibration = found if found != counts else None
     after = _judge(pipe, made, progress, sizes)
-    return Calibrated(found, losses, told, before, after, sizes, left_out)
+    return Calibrated(
+        found, losses, told, before, after, sizes, left_out, gain=gain, kept=kept, crossed=crossed
+    )
+
+
+def _of_point(pipe: Any, point: torch.Tensor, counts: EntityCalibration) -> EntityCalibration:
+    """Return the temperature and the biases at a point of :class:`ScoreFit`."""
+    biases = dict(zip(pipe.labels, point[1:].tolist()))
+    return replace(counts, temperature=float((-point[0]).exp()), biases=biases)
+
+
+def _judge_crossed(
+    pipe: Any, made: Sequence[Example], points: Sequence[torch.Tensor], progress: Progress
+) -> JudgedEntities:
+    """Judge the entities of each text by the temperature and biases fitted to the other folds."""
+    fold = folds_of(np.arange(len(made)), len(made))
+    found = JudgedEntities()
+    for k, point in enumerate(points):
+        places = np.flatnonzero(fold == k)
+        pipe.calibration = _of_point(pipe, point, EntityCalibration())
+        part = _judge(pipe, [made[i] for i in places.tolist()], progress)
+        found.probabilities += part.probabilities
+        found.correct += part.correct
+        found.labels += part.labels
+        found.texts += places[part.texts].tolist()
+        found.gold += part.gold
+        found.unannotated += part.unannotated
+    return found
 
 
 @dataclass
@@ -229,8 +301,10 @@ def measure(
     """
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
-    given = _examples("measure", examples)
-    made = [example for example in _up_to(nlp, name, given, progress) if len(example.predicted)]
+    given = given_examples("measure", examples)
+    made = [
+        example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)
+    ]
     sizes: list[int] = []
     judged, covered = _judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)
@@ -248,21 +322,31 @@ def set_precision(
     precision: float,
     component: str | None = None,
     *,
+    confidence: float | None = 0.9,
     few: bool = False,
 ) -> Cut:
     """Set ``min_confidence`` of a component, and in its config, to reach a precision.
 
-    It is the lowest value at which the entities of the calibration have this precision. It is 0 if
-    all of them together have it. Otherwise it is the midpoint between the least confident entity
-    that is kept and the next one below.
+    It is the lowest value whose precision holds on other text with this confidence, see
+    :func:`spacy_latent.analysis.precision_bound.promised_threshold`. It is 0 if the precision holds
+    without a threshold. Otherwise it is the midpoint between the least confident entity that is
+    kept and the next one below.
 
     Args:
-        few: accept a value that keeps few entities.
+        confidence: share of the choices of calibration texts in which the precision holds on other
+            text of the same source. None for a point estimate: the lowest value at which the
+            entities of the calibration themselves have the precision. On other text it is lower in
+            more than half of all cases.
+        few: accept a value that keeps fewer than 20 entities, or fewer than one in ten.
+
+    Returns:
+        The threshold and what it keeps; a
+        :class:`~spacy_latent.analysis.precision_bound.PromisedCut` with a confidence.
 
     Raises:
-        LatentError: if there is no such value, or if a value above 0 keeps fewer than 20 entities
-            or fewer than one in ten. Also if the texts only have annotated entities, so that no
-            entity is known to be wrong.
+        LatentError: if the texts do not support the precision, or if a point estimate above 0
+            keeps fewer than 20 entities or fewer than one in ten. Also if the texts only have
+            annotated entities, so that no entity is known to be wrong.
     """
     if not isinstance(found, Calibrated):
         raise LatentError(
@@ -270,16 +354,61 @@ def set_precision(
             "examples) gives."
         )
     check_share("set_precision", "precision", precision)
+    if confidence is not None and not (_is_number(confidence) and 0 < confidence < 1):
+        raise LatentError(
+            f"set_precision: confidence is {confidence!r}; expected a number between 0 and 1, or "
+            "None for a point estimate."
+        )
     name = _choose(nlp, component)
     pipe: Any = nlp.get_pipe(name)
     if not found.after.outside_known:
         raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
-    least = threshold_for(found.after, precision)
+    if confidence is None:
+        least = _point_estimate(found.after, precision, few)
+    else:
+        least = _promised(found.after, precision, confidence, few)
+    pipe.configure("min_confidence", least.threshold)
+    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
+    return least
+
+
+def _promised(found: JudgedEntities, precision: float, confidence: float, few: bool) -> PromisedCut:
+    if not 0 < precision < 1:
+        raise LatentError(
+            f"The precision is {precision}; with a confidence of {confidence}, expected a number "
+            "above 0 and below 1, since no texts promise more."
+        )
+    least = promised_threshold(found, precision, confidence, few)
+    if least is not None:
+        return least
+    tested = tests_of(found, precision, confidence, few)
+    count, enough = len(found.probabilities), needed(precision, confidence)
+    told = f"There are {number_of(count, 'entity')}; it takes at least {enough}, all of them right."
+    if tested:
+        highest = tested[0]
+        bound = lower_bound(highest.right, highest.count, confidence)
+        kept = in_words(cut(found, highest.threshold), found, "the calibration texts")
+        told = (
+            f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
+            f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
+        )
+    elif not few and count >= enough:
+        told += f" Without --few it also takes {FEW}, and one in ten."
+    raise LatentError(
+        f"The texts do not support a precision of {precision} with a confidence of {confidence}. "
+        f"{told} Ask for a lower precision or confidence, or calibrate on more annotated text. "
+        "For a point estimate, which holds on these texts and promises nothing of others, give "
+        "--point-estimate, in Python confidence=None."
+    )
+
+
+def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Cut:
+    least = threshold_for(found, precision)
     if least is None:
-        thresholds, reached = precisions(found.after)
+        thresholds, reached = precisions(found)
         told = "There are no entities."
         if len(thresholds):
-            best = cut(found.after, float(thresholds[reached.argmax()]))
+            best = cut(found, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {number_of(best.kept, 'entity')} "
                 f"with a confidence of {in_digits(best.threshold)} or more."
@@ -288,8 +417,8 @@ def set_precision(
             f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
             "calibrate on more annotated text."
         )
-    if least.threshold and keeps_few(least, found.after) and not few:
-        enough = most_precise(found.after)
+    if least.threshold and keeps_few(least, found) and not few:
+        enough = most_precise(found)
         told = f"No threshold keeps {FEW} of them. "
         if enough is not None:
             told = (
@@ -300,13 +429,11 @@ def set_precision(
         raise LatentError(
             f"A min_confidence of {in_digits(least.threshold)}, for a precision of "
             f"{precision}, would keep "
-            f"{in_words(least, found.after, 'the calibration texts')}. Fewer than "
+            f"{in_words(least, found, 'the calibration texts')}. Fewer than "
             f"{FEW}, or than one in ten, do not tell the precision, and the pipeline would "
             f"find next to nothing. {told}Ask for a lower precision or for none, or calibrate on "
             "more annotated text. To set it all the same, give --few, in Python few=True."
         )
-    pipe.configure("min_confidence", least.threshold)
-    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
     return least
 
 
@@ -314,7 +441,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _examples(asked: str, given: Examples) -> list[Example]:
+def given_examples(asked: str, given: Examples) -> list[Example]:
     """Return the examples as a list, and refuse other objects.
 
     Args:
@@ -333,6 +460,23 @@ def _examples(asked: str, given: Examples) -> list[Example]:
     return found
 
 
+def parser_of(nlp: Language, component: str | None) -> str | None:
+    """Return the name of the parser that is meant, or None if it is a component with entities.
+
+    Raises:
+        LatentError: if both kinds are there and none is named.
+    """
+    parsers, entities = parse_components(nlp), entity_components(nlp)
+    if component is not None:
+        return component if component in parsers else None
+    if parsers and (entities or len(parsers) > 1):
+        raise LatentError(
+            f"Several components can be calibrated: {', '.join([*entities, *parsers])}. Name one "
+            "of these as component."
+        )
+    return parsers[0] if parsers else None
+
+
 def _choose(nlp: Language, component: str | None) -> str:
     known = entity_components(nlp)
     there = ", ".join(nlp.pipe_names) or "none"
@@ -344,12 +488,15 @@ def _choose(nlp: Language, component: str | None) -> str:
     if not known:
         raise LatentError(
             "The pipeline has no component whose probabilities of entities can be calibrated. Its "
-            f"components are {there}; expected a crf_ner."
+            f"components are {there}; expected a crf_ner. For a latent_parser there is "
+            "spacy_latent.pipeline.parse_calibration."
         )
     raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
 
 
-def _up_to(nlp: Language, name: str, examples: list[Example], progress: Progress) -> list[Example]:
+def examples_up_to(
+    nlp: Language, name: str, examples: list[Example], progress: Progress
+) -> list[Example]:
     """Return examples whose docs the components before ``name`` have processed."""
     docs = [example.predicted for example in examples]
     for before, pipe in nlp.pipeline:

@@ -20,6 +20,7 @@ from spacy_latent import annotations
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.learnt_calibration import ParseCalibration
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -145,6 +146,7 @@ class LatentParser(TrainedComponent):
             "annotate": annotate,
             "threshold": threshold,
             "alternatives": alternatives,
+            "calibration": None,
         }
         self.keep_settings()
 
@@ -153,6 +155,27 @@ class LatentParser(TrainedComponent):
         annotations.check_settings(
             self.name, cfg["annotate"], cfg["threshold"], cfg["alternatives"]
         )
+
+    def check_learnt(self) -> None:
+        if self.cfg.get("calibration") is not None:
+            ParseCalibration.from_dict(self.cfg["calibration"], self.name)
+
+    @property
+    def calibration(self) -> ParseCalibration | None:
+        """Calibration that ``spacy latent calibrate`` fitted, or None.
+
+        Probabilities of trees, arcs and labels are computed with it. It is None before calibration,
+        and after further training.
+        """
+        found = self.cfg["calibration"]
+        return None if found is None else ParseCalibration.from_dict(found, self.name)
+
+    @calibration.setter
+    def calibration(self, found: ParseCalibration | None) -> None:
+        made = None if found is None else found.to_dict()
+        if made is not None:
+            ParseCalibration.from_dict(made, self.name)
+        self.cfg["calibration"] = made
 
     # ---------------------------------------------------------------- labels
 
@@ -201,14 +224,17 @@ class LatentParser(TrainedComponent):
         filled = [i for i, doc in enumerate(docs) if len(doc)]
         if not filled:
             return found
+        calibration = self.calibration or ParseCalibration()
         request = Request(
-            self._names,
+            self.all_labels,
             self.cfg["annotate"],
             self.cfg["threshold"],
             self.cfg["alternatives"],
             self.model.attrs["max_length"],
             intervention_on(self.model),
             self.model.attrs[UNTRAINED],
+            calibration.temperature,
+            calibration.label_temperature,
         )
         own = [docs[i] for i in filled]
         parses, _ = run(self.model, own, partial(parse, docs=own, request=request), is_train=False)
@@ -217,11 +243,12 @@ class LatentParser(TrainedComponent):
         return found
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def all_labels(self) -> tuple[str, ...]:
+        """Labels of all arcs: those of roots, the learned ones, and that of white space."""
         return (*self.labels, OTHER)
 
     def set_annotations(self, docs: Iterable[Doc], predictions: Sequence["Parse | None"]) -> None:
-        names, vocab, hashes = self._names, None, np.zeros(0, dtype="uint64")
+        names, vocab, hashes = self.all_labels, None, np.zeros(0, dtype="uint64")
         for doc, parse in zip(docs, predictions):
             if parse is not None:
                 # In a sourced component this may differ from the component's own vocab.
@@ -275,6 +302,7 @@ class LatentParser(TrainedComponent):
         (loss, told), backprop = run(self.model, docs, work, is_train=True)
         backprop()
         count_as_trained(self.model)
+        self.forget_calibration()
         if sgd is not None:
             self.finish_update(sgd)
         losses[self.name] += loss
@@ -320,6 +348,7 @@ class LatentParser(TrainedComponent):
         given = _labels_of(get_examples()) if labels is None else self.names_given(labels)
         for name in given:
             self.add_label(name)
+        self.cfg["calibration"] = None
         has_arcs = bool(self.cfg["labels"])
         if not has_arcs:
             self.add_label(OTHER)

@@ -124,6 +124,52 @@ class EntityCalibration:
         return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + shift)))
 
 
+@dataclass(frozen=True)
+class ParseCalibration:
+    """Calibration of a parser's probabilities, learnt from held-out text.
+
+    Attributes:
+        temperature: divisor of the scores of arcs.
+        label_temperature: divisor of the scores of labels.
+        docs, arcs: numbers of docs and arcs of the fit.
+    """
+
+    temperature: float = 1.0
+    label_temperature: float = 1.0
+    docs: int = 0
+    arcs: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: object, name: str) -> ParseCalibration:
+        """Read the calibration that a component ``name`` has saved.
+
+        Raises:
+            LatentError: if a value is invalid.
+        """
+        known = [each.name for each in fields(cls)]
+        if (
+            not isinstance(found, Mapping)
+            or not set(found) <= set(known)
+            or any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in found.values())
+            or not all(math.isfinite(n) for n in found.values())
+            or min(found.get("temperature", 1.0), found.get("label_temperature", 1.0)) <= 0
+        ):
+            raise LatentError(
+                f"{name}: its calibration is {found!r}; expected finite numbers under "
+                f"{', '.join(known)}, and temperatures above 0. The saved pipeline was changed by "
+                "hand or cut short: run 'spacy latent calibrate' again."
+            )
+        return cls(**found)
+
+
+def parse_components(nlp: Language) -> list[str]:
+    """Return the names of the components whose probabilities of arcs can be calibrated."""
+    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "all_labels")]
+
+
 def beginning_tags(count: int) -> Tensor:
     """Return a mask of the tags that begin an entity of each label, ``(L, K)``.
 
@@ -205,8 +251,10 @@ def entity_components(nlp: Language) -> list[str]:
 __all__ = [
     "NEAR",
     "EntityCalibration",
+    "ParseCalibration",
     "ScoredGroup",
     "add_spans",
     "beginning_tags",
     "entity_components",
+    "parse_components",
 ]

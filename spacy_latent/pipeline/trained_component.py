@@ -200,6 +200,18 @@ class TrainedComponent(StoredComponent):
             self.finish_update(sgd)
         losses[self.name] += loss
 
+    def forget_calibration(self) -> None:
+        """Drop the calibration with a warning, since it belongs to the weights before training."""
+        if self.cfg["calibration"] is None:
+            return
+        self.cfg["calibration"] = None
+        warnings.warn(
+            f"{self.name}: its calibration is of the weights before this training, and is left "
+            "out. Run 'spacy latent calibrate' again when it is trained.",
+            LatentWarning,
+            stacklevel=4,
+        )
+
     def _answer_upstream(self, docs: list[Doc]) -> None:
         """Send a gradient of zero to a shared embedder.
 

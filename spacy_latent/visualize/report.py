@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -129,13 +130,17 @@ def _remarks(told: Sequence[str]) -> Markup:
 
 
 def _subject(figures: Figures) -> str:
-    return "Latent structures" if figures.components else "Entities"
+    if figures.components:
+        return "Latent structures"
+    nouns = {found.noun for found in figures.entities.values()}
+    return "Entities" if "entity" in nouns else "Parses"
 
 
 def _seen(figures: Figures) -> str:
     """Return a description of the page for new readers."""
     if not figures.components:
-        return "How far the confidence of each entity that the pipeline finds can be trusted."
+        noun = "entity" if _subject(figures) == "Entities" else "arc"
+        return f"How far the confidence of each {noun} that the pipeline finds can be trusted."
     plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))
     return (
         f"The pipeline puts {plurals} over its texts. This page says whether they help it, what "
@@ -148,7 +153,7 @@ def _places(figures: Figures) -> list[tuple[str, str]]:
     found = [("task", "Scores"), ("gallery", "Gallery"), ("about", "About")]
     if not figures.components:
         found.remove(("gallery", "Gallery"))
-    return [*((f"confidence-{name}", f"Confidence of {name}") for name in figures.entities), *found]
+    return [*((_place(name), f"Confidence of {name}") for name in figures.entities), *found]
 
 
 def _answer(assessment: Assessment) -> Markup:
@@ -497,12 +502,19 @@ def _table(header: Sequence[Any], rows: Sequence[Markup]) -> Markup:
     return tag("table", tag("thead", tag("tr", cells)), tag("tbody", rows))
 
 
+def _place(name: str) -> str:
+    """Return the identifier of the section on the confidences of a component."""
+    return f"confidence-{re.sub(r'[: ]+', '-', name)}"
+
+
 def _confidence(name: str, found: EntityFigures) -> Markup:
-    """Return the section on the reliability of the probabilities of entities."""
+    """Return the section on the reliability of the probabilities of entities or arcs."""
+    several = number_of(2, found.noun).split(maxsplit=1)[1]
+    component = name.split(":", maxsplit=1)[0]
+    heading = tag("h2", f"Confidence of the {several} of ", tag("code", component))
     if not found.found:
-        heading = tag("h2", "Confidence of the entities of ", tag("code", name))
-        said = f"No entities found, {found.gold:,} in the references."
-        return tag("section", heading, tag("p", said), id=f"confidence-{name}")
+        said = f"No {several} found, {found.gold:,} in the references."
+        return tag("section", heading, tag("p", said), id=_place(name))
     rows = [
         tag(
             "tr",
@@ -516,7 +528,7 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
     ]
     header = [
         ("confidence", "number"),
-        ("entities", "number"),
+        (several, "number"),
         ("precision", "number"),
         "with 95 % interval",
         ("recall", "number"),
@@ -525,24 +537,24 @@ def _confidence(name: str, found: EntityFigures) -> Markup:
         "figure",
         tag("figcaption", "The share that is right, by how probable they are said to be"),
         reliability_diagram(found.bins),
-        tag("p", "Bars should end at the points. Below them, how many entities.", class_="soft"),
+        tag("p", f"Bars should end at the points. Below them, how many {several}.", class_="soft"),
         style="margin:0",
     )
-    dropped = tag("p", "What is left when entities less sure than this are dropped:")
+    dropped = tag("p", f"What is left when {several} less sure than this are dropped:")
     return tag(
         "section",
-        tag("h2", "Confidence of the entities of ", tag("code", name)),
+        heading,
         tag(
             "p",
-            f"{number_of(found.found, 'entity', ',')} found, {found.gold:,} in the references. ",
+            f"{number_of(found.found, found.noun, ',')} found, {found.gold:,} in the references. ",
             tag("b", f"Expected calibration error: {_exact(found.error)}. "),
             f"Were all probabilities right, it would be {_exact(found.chance)} of so many "
-            f"entities on average, and below {_exact(found.chance_high)} 19 times of 20, since "
+            f"{several} on average, and below {_exact(found.chance_high)} 19 times of 20, since "
             "which of them are right is chance. ",
             _judged(found),
         ),
         tag("div", diagram, tag("div", dropped, _table(header, rows)), class_="columns wide"),
-        id=f"confidence-{name}",
+        id=_place(name),
     )
 
 

@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     model, dev, output = made
     arguments = ("calibrate", model, dev, output, "--coverage", 0.8, "--precision", 0.4)
-    shown = run(*arguments, "--test", dev)
+    shown = run(*arguments, "--point-estimate", "--test", dev)
     for said in ("temperature", "48 texts with 24 entities", "sets with coverage 0.8", "100.0 %"):
         assert said in " ".join(shown.split())
     # That of the fixture stores none.
@@ -92,7 +92,7 @@ def few(made: Any, tmp_path: Path) -> Any:
 
 def test_a_threshold_that_keeps_few_is_refused(few: Any) -> None:
     model, dev, output = few
-    arguments = ("calibrate", model, dev, output, "--precision", 0.95)
+    arguments = ("calibrate", model, dev, output, "--precision", 0.95, "--point-estimate")
     said = " ".join(run(*arguments, code=1).split())
     assert "would keep 5 of 35 entities of the calibration texts (precision 100.0 %" in said
     assert "95 % interval 56.6 % to 100.0 %" in said and "--few" in said
@@ -109,9 +109,10 @@ def test_a_threshold_that_keeps_few_is_refused(few: Any) -> None:
 
 def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> None:
     model, dev, output = made[0], made[1], few[2]
-    arguments = ("calibrate", model, dev, output, "--precision", 0.5, "--test", few[1])
+    given = ("calibrate", model, dev, output, "--precision", 0.5, "--test", few[1])
+    arguments = [*given, "--point-estimate"]
     said = " ".join(run(*arguments).split())
-    arguments = (*arguments, "--force")
+    arguments.append("--force")
     assert "of 48 entities of the calibration texts (precision 50.0 %" in said
     assert "Dropping entities of the further texts below" in said
     assert "leaves few" not in said
@@ -121,11 +122,67 @@ def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> 
     # Beside the loss as trained there is the one that was reached.
     assert found["losses"]["calibrated"] < found["losses"]["as trained"]
     # They are not of texts that were left out, and do not say so.
-    assert "mean loss of the texts, as trained:" in said and "texts left out of the fit" not in said
+    assert "mean loss of the texts, as trained:" in said
+    assert "loss of texts left out of the fit" not in said
     assert re.search(r"texts, calibrated: [\d.]+, on the texts that it was fitted to", said)
     said = " ".join(run(*arguments, "--biases").split())
     assert "mean loss of texts left out of the fit, temperature and biases:" in said
     assert "that it was fitted to" not in said
+
+
+def test_a_promise_is_told_with_what_it_costs(few: Any) -> None:
+    model, dev, output = few
+    arguments = ("calibrate", model, dev, output, "--few", "--confidence", 0.8, "--json")
+    found = srsly.json_loads(run(*arguments, "--precision", 0.7))["min_confidence"]
+    told = (found["kept"], found["promised"], found["confidence"])
+    assert told == pytest.approx((5, 0.7, 0.8))
+    # All of five are right.
+    assert found["bound"] == pytest.approx(0.2 ** (1 / 5))
+    assert (found["recall"], found["full_recall"]) == (0.25, 1.0)
+    said = " ".join(run(*arguments[:-1], "--precision", 0.7, "--force").split())
+    assert "at least 70 % of the entities found in other text are right" in said
+    assert "confidence of 80 % (lower bound 72.5 %)" in said
+    assert "recall: 25.0 % with it, 100.0 % without a threshold" in said
+    assert "a text is a doc" in said
+    # Nothing is promised of a point estimate.
+    said = " ".join(run(*arguments[:-1], "--precision", 0.7, "--force", "--point-estimate").split())
+    assert "point estimate" in said and "lower bound" not in said
+
+
+def test_texts_that_chose_the_checkpoint_are_told(made: Any, tmp_path: Path) -> None:
+    model, dev, _ = made
+    said = " ".join(run("calibrate", model, dev, tmp_path / "out").split())
+    assert "If these texts chose the checkpoint" in said and "docs/crf_ner.md" in said
+    nlp = spacy.load(model)
+    for setting, told in (("dev", "chose the checkpoint of"), ("train", "was trained on")):
+        nlp.config["corpora"] = {setting: {"path": str(dev)}}
+        nlp.to_disk(tmp_path / setting)
+        arguments = ("calibrate", tmp_path / setting, dev, tmp_path / f"out_{setting}")
+        said = " ".join(run(*arguments).split())
+        assert told in said and "If these texts" not in said
+
+
+def test_a_fit_that_does_not_gain_is_not_kept(made: Any, tmp_path: Path) -> None:
+    """Confidences that are right already: one of forty is wrong, which tells nothing."""
+    nlp = spacy.load(made[0])
+    docs = []
+    for i in range(40):
+        doc = nlp.make_doc("Berlin is very grey")
+        doc.set_ents([doc.char_span(0, 6, "GPE")] if i < 39 else [], default="outside")
+        docs.append(doc)
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.cfg["annotate"] = "probabilities"
+    DocBin(docs=docs).to_disk(tmp_path / "dev.spacy")
+    nlp.to_disk(tmp_path / "model")
+    output = tmp_path / "out"
+    said = " ".join(run("calibrate", tmp_path / "model", tmp_path / "dev.spacy", output).split())
+    found = spacy.load(output).get_pipe("crf_ner").calibration  # type: ignore[union-attr]
+    assert "the fit is not kept" in said and found is None
+    arguments = ("calibrate", tmp_path / "model", tmp_path / "dev.spacy", output, "--force")
+    said = " ".join(run(*arguments, "--slope").split())
+    assert "kept, as --slope asks" in said
+    found = spacy.load(output).get_pipe("crf_ner").calibration  # type: ignore[union-attr]
+    assert found is not None
 
 
 def test_a_pipeline_that_is_there_is_not_overwritten(made: Any, tmp_path: Path) -> None:
@@ -287,8 +344,9 @@ def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> Non
     [
         (("--coverage", 1.5), "--coverage is 1.5"),
         (("--coverage", 0.999), "takes at least 999 texts"),
-        (("--precision", 0.99), "At no confidence the precision is 0.99"),
-        (("--precision", 0.99), "Ask for a lower precision"),
+        (("--precision", 0.99, "--point-estimate"), "At no confidence the precision is 0.99"),
+        (("--precision", 0.99), "do not support a precision of 0.99 with a confidence of 0.9"),
+        (("--precision", 0.5, "--confidence", 1), "--confidence is 1"),
         (("-c", "ner"), "'ner' is none of them: crf_ner"),
     ],
 )

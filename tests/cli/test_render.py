@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from io import StringIO
+from threading import Thread
 from typing import Any
 from xml.etree import ElementTree
 
@@ -76,6 +78,25 @@ def test_every_input_gives_a_page(models: Any, inputs: Any, tmp_path: Any, name:
     assert "Drawings of 2 texts saved" in result.output
     html = page.read_text(encoding="utf8")
     assert html.count("<svg") == 2 and "<script" not in html and "London" in html
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="without named pipes")
+def test_texts_come_from_a_pipe(models: Any, tmp_path: Any) -> None:
+    """A shell gives <(command) as the name of a pipe, which can be read once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    texts = "\n".join(TEXTS)
+    for command in ("render", "report"):
+        writer = Thread(target=pipe.write_text, args=(texts,), kwargs={"encoding": "utf8"})
+        writer.start()
+        output = tmp_path / f"{command}.html"
+        result = CliRunner().invoke(
+            app, ["latent", command, *map(str, (models["heads"], pipe, output))]
+        )
+        writer.join()
+        assert result.exit_code == 0, result.output
+        page = output.read_text(encoding="utf8")
+        assert "Berlin" in page and "London" in page
 
 
 def test_a_page_beside_gold_has_a_table_with_controls(

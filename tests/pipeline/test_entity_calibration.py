@@ -19,6 +19,7 @@ from spacy.training import Example
 
 from spacy_latent import annotations, confidence
 from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.precision_bound import PromisedCut
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
 from spacy_latent.models.tag_losses import bound_chain
@@ -27,6 +28,8 @@ from spacy_latent.pipeline.calibration_fit import (
     ScoreFit,
     choose_confidence,
     fit_confidence,
+    folds_of,
+    gain_of,
 )
 from spacy_latent.pipeline.entity_calibration import calibrate, measure, set_precision
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
@@ -122,6 +125,21 @@ def test_labels_that_are_trusted_too_much_get_a_shift() -> None:
     made, _ = choose_confidence(judged(said, right, labels))
     assert made.shifts["B"] < made.shifts["A"] - 0.7
     assert made.confidence(0.9, "B") < 0.6 < made.confidence(0.9, "A")
+
+
+def test_the_error_of_a_gain_is_over_texts() -> None:
+    gains = np.array([0.4, -0.2, 0.4, -0.2])
+    alone = gain_of(gains, np.zeros(4))
+    assert alone.mean == pytest.approx(0.1)
+    assert alone.error == pytest.approx(gains.std(ddof=1) / 2) and not alone.is_sure
+    # The same of ten entities each, which go together in a text.
+    texts = np.repeat(np.arange(4), 10)
+    many = gain_of(np.repeat(gains, 10), np.zeros(40), texts)
+    assert (many.mean, many.error) == pytest.approx((alone.mean, alone.error))
+    assert gain_of(np.repeat(gains, 10), np.zeros(40)).error < alone.error / 2
+    assert not gain_of(np.ones(3), np.zeros(3), np.zeros(3)).is_sure
+    assert not gain_of(np.zeros(0), np.zeros(0)).is_sure
+    assert folds_of(np.arange(10), 10).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
 # ---------------------------------------------------------------- a component
@@ -388,7 +406,7 @@ def test_what_is_found_where_annotation_is_missing_is_counted_apart(nlp: Languag
         found = calibrate(nlp, partly)
     # Of texts with an entity annotated all are right, and of the others nothing is known.
     assert [len(found.after.probabilities), found.after.unannotated] == [72, 24]
-    assert set_precision(nlp, found, 0.6).precision == pytest.approx(48 / 72)
+    assert set_precision(nlp, found, 0.6, confidence=None).precision == pytest.approx(48 / 72)
     with pytest.warns(PartlyAnnotated, match="24 of 96"):
         assert measure(nlp, partly).entities.unannotated == 24
 
@@ -399,13 +417,16 @@ def test_a_precision_is_refused_where_no_token_is_outside(nlp: Language) -> None
     with pytest.raises(LatentError, match=r"No token .* is annotated as .*set_ents"):
         set_precision(nlp, found, 0.5, few=True)
     found = calibrate(nlp, marked(nlp, "outside"))
-    assert not found.after.unannotated and set_precision(nlp, found, 0.5).precision == 0.5
+    assert (
+        not found.after.unannotated
+        and set_precision(nlp, found, 0.5, confidence=None).precision == 0.5
+    )
 
 
 def test_less_sure_entities_are_left_out(nlp: Language) -> None:
     whole = calibrate(nlp, doubtful(nlp))
     with pytest.raises(LatentError, match=r"At no confidence the precision is 0\.97"):
-        set_precision(nlp, whole, 0.97)
+        set_precision(nlp, whole, 0.97, confidence=None)
     pipe: Any = nlp.get_pipe("crf_ner")
     for annotate in ("probabilities", "map", "none"):
         pipe.cfg.update(annotate=annotate, min_confidence=0.0)
@@ -434,7 +455,7 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
     doc.ents = [Span(doc, 2, 3, "GPE")]
     assert len(pipe(doc).ents) == 1
     # All entities together have that, and an earlier threshold goes.
-    least = set_precision(nlp, whole, 0.4)
+    least = set_precision(nlp, whole, 0.4, confidence=None)
     assert least.threshold == 0 == pipe.cfg["min_confidence"]
     assert nlp.config["components"]["crf_ner"]["min_confidence"] == 0
     assert nlp(TEXT).ents
@@ -462,11 +483,34 @@ def test_a_threshold_that_keeps_few_is_set_only_where_asked(
     pipe: Any = nlp.get_pipe("crf_ner")
     if refused:
         with pytest.raises(LatentError, match=rf"would keep {right} of {right + wrong} .*{advice}"):
-            set_precision(nlp, found, 0.99)
+            set_precision(nlp, found, 0.99, confidence=None)
         assert pipe.cfg["min_confidence"] == 0.0
-    least = set_precision(nlp, found, 0.99, few=refused)
+    least = set_precision(nlp, found, 0.99, confidence=None, few=refused)
     # Midway to the next that is not kept.
     assert (least.kept, pipe.cfg["min_confidence"]) == (right, pytest.approx(0.85))
+
+
+def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None:
+    found = calibrate(nlp, doubtful(nlp))
+    pipe: Any = nlp.get_pipe("crf_ner")
+    # Half of 48 are right: no lower bound is as high.
+    with pytest.raises(LatentError, match=r"do not support a precision of 0\.5"):
+        set_precision(nlp, found, 0.5)
+    assert pipe.cfg["min_confidence"] == 0.0
+    least = set_precision(nlp, found, 0.3)
+    assert isinstance(least, PromisedCut) and least.threshold == 0 and 0.3 < least.bound < 0.5
+    # Fewer than one in ten, so that the sequence starts lower.
+    said, correct = [0.9] * 30 + [0.5] * 470, [True] * 30 + [False] * 470
+    few = replace(found, after=JudgedEntities(said, correct, ["GPE"] * 500, 30))
+    with pytest.raises(LatentError, match=r"do not support"):
+        set_precision(nlp, few, 0.9)
+    assert set_precision(nlp, few, 0.9, few=True).kept == 30
+    assert pipe.cfg["min_confidence"] == pytest.approx(0.7)
+    for wrong in (0, 1, "much"):
+        with pytest.raises(LatentError, match="confidence is"):
+            set_precision(nlp, found, 0.5, confidence=wrong)  # type: ignore[arg-type]
+    with pytest.raises(LatentError, match="no texts promise more"):
+        set_precision(nlp, found, 1.0)
 
 
 # ---------------------------------------------------------------- where people look

@@ -1,0 +1,73 @@
+"""Probabilities of the arcs of parses at several temperatures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from spacy.tokens import Doc
+from torch import Tensor
+
+from spacy_latent.layers.labelled_trees import LabelledTrees
+from spacy_latent.models.parses import GroupParse, Request, find_all_sentences, spaces_of
+from spacy_latent.models.sentences import white_space
+from spacy_latent.models.span_groups import group_spans
+
+
+@dataclass
+class ArcProbabilities:
+    """Probabilities of the arcs in the parse of a doc with n tokens, at T temperatures.
+
+    Attributes:
+        heads: ``(n,)`` int64, position in the doc. A root is its own head.
+        labels: ``(n,)`` int64, places in ``Request.names``.
+        arcs: ``(n, T)``, probability of each token's arc.
+        of_labels: ``(n, T)``, probability of its label given the arc; 1 for roots and white space.
+    """
+
+    heads: np.ndarray
+    labels: np.ndarray
+    arcs: np.ndarray
+    of_labels: np.ndarray
+
+
+def arc_probabilities(
+    module: LabelledTrees,
+    rows: Tensor,
+    docs: Sequence[Doc],
+    request: Request,
+    temperatures: Sequence[float],
+) -> list[ArcProbabilities]:
+    """Return the probabilities of docs, at least one of which has tokens.
+
+    The trees and labels are the same at every temperature. The first arguments are those of
+    :func:`spacy_latent.models.parses.parse`.
+    """
+    sizes = [len(doc) for doc in docs]
+    sentences = find_all_sentences(module, rows, docs, request)
+    spaces = white_space(docs)
+    count = len(temperatures)
+    found = [
+        ArcProbabilities(
+            np.arange(size),
+            np.zeros(size, dtype="int64"),
+            np.ones((size, count)),
+            np.ones((size, count)),
+        )
+        for size in sizes
+    ]
+    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+    for group in group_spans(sizes, sentences):
+        hosts = spaces_of(group, sentences, spaces)
+        read = GroupParse(module, padded, group, hosts, request)
+        arcs, labels, of_labels = read.at_temperatures(temperatures)
+        for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
+            start, end = sentences[d][s][:2]
+            own, place, one = read.heads[b, :length], np.arange(start, end), found[d]
+            one.heads[start:end] = np.where(own == 0, place, own - 1 + start)
+            one.labels[start:end] = labels[b, :length]
+            one.arcs[start:end] = arcs[b, :length]
+            one.of_labels[start:end] = of_labels[b, :length]
+    return found

@@ -1,0 +1,108 @@
+"""Thresholds whose precision holds on other text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spacy_latent.analysis.calibration import JudgedEntities, threshold_for
+from spacy_latent.analysis.precision_bound import (
+    effective_number,
+    lower_bound,
+    needed,
+    promised_threshold,
+)
+
+RESAMPLINGS = 200
+
+
+def drawn(generator: np.random.Generator, docs: int, shared: float) -> JudgedEntities:
+    """Entities of docs; those of a doc are right or wrong together the more, the larger shared."""
+    texts = np.repeat(np.arange(docs), generator.poisson(4, docs))
+    odds = generator.normal(1.8, 1.8, len(texts))
+    own = generator.normal(0, shared, docs)[texts] if shared else 0.0
+    right = generator.random(len(texts)) < 1 / (1 + np.exp(-odds - own))
+    said = 1 / (1 + np.exp(-odds))
+    labels = ["A"] * len(texts)
+    return JudgedEntities(
+        said.tolist(), right.tolist(), labels, int(right.sum()), texts=texts.tolist()
+    )
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0])
+@pytest.mark.parametrize(("docs", "precision"), [(300, 0.9), (300, 0.95), (1000, 0.97)])
+def test_the_promise_is_kept_as_often_as_was_named(
+    docs: int, precision: float, shared: float
+) -> None:
+    generator = np.random.default_rng(7)
+    everything = drawn(generator, 50_000, shared)
+    said, right = np.array(everything.probabilities), np.array(everything.correct)
+
+    def holds(threshold: float) -> bool:
+        return bool(right[said >= threshold].mean() >= precision)
+
+    kept, estimated, given = 0, 0, 0
+    for _ in range(RESAMPLINGS):
+        found = drawn(generator, docs, shared)
+        promised = promised_threshold(found, precision, 0.9)
+        if promised is not None:
+            given += 1
+            kept += holds(promised.threshold)
+        point = threshold_for(found, precision)
+        assert point is not None
+        estimated += holds(point.threshold)
+    # Two standard errors of a share of .9 over the resamplings.
+    assert given >= 20 and kept >= (0.9 - 2 * (0.9 * 0.1 / given) ** 0.5) * given
+    # What is promised is no more than is there: point estimates keep it much less often.
+    assert estimated < 0.55 * RESAMPLINGS
+
+
+def test_more_texts_cost_less_recall() -> None:
+    generator = np.random.default_rng(0)
+
+    def recall(docs: int) -> float:
+        found = promised_threshold(drawn(generator, docs, 0.0), 0.9, 0.9)
+        assert found is not None and found.bound >= 0.9 and found.recall < found.full_recall
+        return found.recall
+
+    few, many = (np.mean([recall(docs) for _ in range(20)]) for docs in (300, 3000))
+    assert few < many
+
+
+def test_bound_of_clopper_and_pearson() -> None:
+    # All right: 1 − confidence = bound ^ n.
+    assert lower_bound(76, 76, 0.9) == pytest.approx(0.1 ** (1 / 76))
+    assert needed(0.97, 0.9) == 76 and lower_bound(75, 75, 0.9) < 0.97 <= lower_bound(76, 76, 0.9)
+    assert lower_bound(0, 10, 0.9) == 0.0
+    # One of two: P(at least one) = 1 − (1 − p)².
+    assert lower_bound(1, 2, 0.9) == pytest.approx(1 - 0.9**0.5)
+    assert lower_bound(95_000, 100_000, 0.9) == pytest.approx(0.95 - 1.28 * 0.00069, abs=1e-4)
+
+
+def test_what_is_right_together_counts_less() -> None:
+    correct = np.array([True] * 80 + [False] * 20)
+    alone = np.arange(100)
+    assert effective_number(correct, alone) == pytest.approx(100, rel=0.02)
+    # Ten to a text, all right or all wrong.
+    assert effective_number(correct, alone // 10) == pytest.approx(9, rel=0.1)
+    assert effective_number(correct, np.zeros(100, dtype="int64")) == 1.0
+    # Never more than there are.
+    assert effective_number(correct, np.arange(100) % 20) == 100
+
+
+def test_what_texts_cannot_support_is_none() -> None:
+    right = JudgedEntities([0.99] * 75, [True] * 75, ["A"] * 75, 75)
+    assert promised_threshold(right, 0.97, 0.9) is None
+    more = JudgedEntities([0.99] * 76, [True] * 76, ["A"] * 76, 76)
+    found = promised_threshold(more, 0.97, 0.9)
+    assert found is not None and (found.threshold, found.kept) == (0.0, 76)
+    # The most confident are wrong: lower ones are not looked at.
+    wrong = JudgedEntities(
+        [0.99] * 100 + [0.5] * 900, [False] * 100 + [True] * 900, ["A"] * 1000, 1000
+    )
+    assert promised_threshold(wrong, 0.8, 0.9) is None
+    # Twenty-four of 154.
+    few = JudgedEntities([0.99] * 24 + [0.5] * 130, [True] * 24 + [False] * 130, ["A"] * 154, 99)
+    assert promised_threshold(few, 0.97, 0.9) is None
+    assert promised_threshold(few, 0.9, 0.9, few=True) is not None
+    assert promised_threshold(JudgedEntities(), 0.5, 0.9) is None
