@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from spacy_latent.pipeline.entity_calibration import Calibrated
     from spacy_latent.pipeline.parse_calibration import CalibratedParses
 
+# Number of texts from which on the promise of a precision was simulated.
+CHECKED_TEXTS = 300
 EXAMPLES = """
 Examples:
 
@@ -442,6 +444,13 @@ def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
         "This assumes that the other texts are of the same source as these, that these were not "
         "used in training, and that texts are independent of each other; a text is a doc"
     )
+    texts = len(set(fitted.texts))
+    if texts < CHECKED_TEXTS:
+        msg.warn(
+            f"The promise was checked by simulation with {CHECKED_TEXTS} texts or more, and there "
+            f"are {texts} with entities. It holds less often if entities of a text are right or "
+            "wrong together."
+        )
     if not least.threshold:
         return
     point = threshold_for(fitted, least.promised)
