@@ -13,12 +13,14 @@ from spacy.cli._util import app
 from spacy.language import Language
 from spacy.tokens import DocBin
 from spacy.training import Example
+from spacy.util import fix_random_seed
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.arc_calibration import judged_arcs
 from spacy_latent.analysis.calibration import expected_calibration_error
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.calibration_fit import surprise
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration
 from spacy_latent.pipeline.parse_calibration import calibrate, measure
 from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
@@ -28,6 +30,7 @@ TEXT = "The old dog left"
 
 @pytest.fixture(scope="module")
 def plain() -> bytes:
+    fix_random_seed(0)
     nlp = pipeline(annotate="probabilities")
     optimizer = nlp.initialize(lambda: parsed(nlp))
     for _ in range(40):
@@ -61,13 +64,19 @@ def error(found: Any) -> float:
     return expected_calibration_error(found.probabilities, found.correct)
 
 
+def loss(found: Any) -> float:
+    return float(surprise(found.probabilities, np.asarray(found.correct, dtype=bool)).mean())
+
+
 def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     before = nlp(TEXT)
     found = calibrate(nlp, doubtful(nlp))
     assert found.arcs.kept and found.calibration.temperature > 1
     assert found.calibration.docs == 24 and found.calibration.arcs == 96
+    assert error(found.arcs.after) < error(found.arcs.before)
+    assert error(found.arcs.crossed) < error(found.arcs.before)
     for fit in (found.arcs, found.labelled):
-        assert error(fit.after) < error(fit.before) and error(fit.crossed) < error(fit.before)
+        assert loss(fit.after) < loss(fit.before) and loss(fit.crossed) < loss(fit.before)
     # The parse is the same, and what the pipeline says is what was fitted.
     after = nlp(TEXT)
     assert [t.head.i for t in before] == [t.head.i for t in after]
