@@ -61,7 +61,6 @@ UNFINISHED = {
     "docs/from_ner.md": 18.0,
     "docs/incomplete_annotation.md": 18.0,
     "docs/latent_parser.md": 19.0,
-    "docs/nested.md": 20.1,
 }
 FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^\1\2 *$", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
