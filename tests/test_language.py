@@ -58,7 +58,6 @@ UNFINISHED = {
     "CHANGELOG.md": 22.3,
     "README.md": 18.0,
     "docs/incomplete_annotation.md": 18.0,
-    "docs/latent_parser.md": 19.0,
 }
 FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^\1\2 *$", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
