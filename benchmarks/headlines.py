@@ -351,7 +351,7 @@ TABLES = (
                 "learning_incomplete",
                 "entity F1",
                 "`ner_crf`: all annotation",
-                "`ner_baseline`: control: all annotation, spaCy's ner",
+                "`ner_baseline`: all annotation, spaCy's ner",
                 "spaCy's `ner`",
             ),
         ),

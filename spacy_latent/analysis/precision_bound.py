@@ -120,14 +120,14 @@ def tests_of(
 ) -> list[ThresholdTest]:
     """Test thresholds from the highest down, until one fails.
 
-    The sequence begins where enough predictions are kept to support the precision, at least 20 and
-    one in ten of all. It ends at 0, where all are kept.
+    The sequence begins where twice as many predictions are kept as would support the precision if
+    all were right, at least 20 and one in ten of all. It ends at 0, where all are kept.
 
     Args:
         found: predictions.
         precision: precision that is asked for, in (0, 1).
         confidence: confidence of the bounds, in (0, 1).
-        few: whether the sequence may begin with fewer than 20, or than one in ten.
+        few: whether the sequence may begin with fewer, as many as would do if all were right.
     """
     said = np.asarray(found.probabilities, dtype="float64")
     order = np.argsort(-said, kind="stable")
@@ -135,7 +135,11 @@ def tests_of(
     texts = np.asarray(found.texts if found.texts else range(len(said)), dtype="int64")[order]
     first = needed(precision, confidence)
     if not few:
-        first = max(first, FEW, math.ceil(SMALL_SHARE * len(said)))
+        if max(first, FEW) > len(said):
+            return []
+        # Twice the number that would do if all were right, so that one error does not end the
+        # sequence at once. It depends on no outcome.
+        first = min(len(said), max(2 * first, FEW, math.ceil(SMALL_SHARE * len(said))))
     if first > len(said):
         return []
     # Of equal confidences all are kept.

@@ -54,7 +54,7 @@ def warm_up_cli(
         elif reads_pairs(nlp):
             raise LatentError("The pipeline reads pairs of texts. Give a corpus of some pairs.")
         else:
-            texts = ["Anna met " + "Bob " * (size - 2) + "." for size in LENGTHS] * BATCH
+            texts = [" ".join(["Anna"] * size) for size in LENGTHS] * BATCH
             docs = [nlp.make_doc(text) for text in texts]
     except LatentError as error:
         fail("Nothing was compiled", str(error))

@@ -73,7 +73,8 @@ def read_line(
         there = f"; there is {', '.join(map(repr, row))}" if isinstance(row, dict) and row else ""
         raise LatentError(f"{place}: expected an object with 'text' or 'tokens'{there}.")
     answer = row.get("answer")
-    is_wrong_span = answer == WRONG and bool(row.get("spans"))
+    given = row.get("spans")
+    is_wrong_span = answer == WRONG and isinstance(given, list) and bool(given)
     if answer == SKIPPED or (answer == WRONG and not _is_binary(row)):
         if not is_wrong_span or rejected_key is None:
             return Line(None)
@@ -100,8 +101,8 @@ def read_line(
     tags = row.get("entities")
     if isinstance(tags, list) and tags and all(t is None or isinstance(t, str) for t in tags):
         known["entities"] = _tags(tags, gold, place)
-    elif (given := _spans_of(row)) is not None:
-        triples = _triples(given, row, gold.text, place)
+    elif (found := _spans_of(row)) is not None:
+        triples = _triples(found, row, gold.text, place)
         aligned = _aligned(triples, gold, misaligned)
         clash = _overlap(triples)
         if is_wrong_span:
@@ -141,6 +142,11 @@ def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
         raise LatentError(
             f"{place}: 'data' is {data!r}; expected an object with the 'text', or with one text "
             "under any name."
+        )
+    if not all(isinstance(one, dict) for one in row["annotations"]):
+        raise LatentError(
+            f"{place}: 'annotations' is {row['annotations']!r}; expected a list of objects with "
+            "'result', as Label Studio exports them whole."
         )
     done = [one for one in row["annotations"] if not one.get("was_cancelled")]
     if not done:
@@ -254,8 +260,18 @@ def _tokens(nlp: Language, row: dict[str, Any], place: str) -> tuple[Doc, Doc]:
             # The tokens differ from the text, such as pieces of words.
             doc = nlp.make_doc(text)
             return doc, doc
+        elif fitting and not _is_per_token(row):
+            # Offsets count the characters of the text, with all of its white space.
+            words, spaces = fitting, spaced
     gold = Doc(nlp.vocab, words=words, spaces=spaces)
     return (gold if text is None or not is_apart else nlp.make_doc(text)), gold
+
+
+def _is_per_token(row: dict[str, Any]) -> bool:
+    """Return whether some annotation of the row has a value for each token."""
+    entities = row.get("entities")
+    tags = isinstance(entities, list) and any(isinstance(one, str) for one in entities)
+    return tags or any(row.get(key) for key in PER_TOKEN)
 
 
 def _tags(tags: list[str | None], doc: Doc, place: str) -> list[str]:

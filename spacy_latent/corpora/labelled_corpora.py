@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import srsly
 
 from spacy_latent.corpora.annotated_lines import read_line
-from spacy_latent.errors import LatentError, is_whole
+from spacy_latent.errors import LatentError, LatentWarning, is_whole
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -36,28 +37,57 @@ class _Corpus:
         if self.path.suffix not in LINES:
             from spacy.training import Corpus
 
-            yield from Corpus(self.path)(nlp)
+            for example in Corpus(self.path)(nlp):
+                self._mark(example.reference, False)
+                yield example
             return
+        misaligned: list[str] = []
         for number, row in enumerate(_rows(self.path), 1):
             line = read_line(nlp, row, f"{self.path}, {number}", (), self.rejected)
+            misaligned += [f"{span} in text {number}" for span in line.misaligned]
             if line.example is not None:
+                self._mark(line.example.reference, bool(line.misaligned))
                 yield line.example
+        if misaligned:
+            warn(
+                f"LabelledCorpora: {len(misaligned)} span(s) of {self.path} do not begin and end "
+                f"where tokens do, first {misaligned[0]}. Their tokens count as not annotated.",
+                LatentWarning,
+                stacklevel=2,
+            )
+
+    def _mark(self, reference: Doc, misaligned: bool) -> None:
+        """Write to the doc what its tokens outside of entities are."""
+        rejected = self.rejected is not None and self.rejected in reference.spans
+        if self.unmarked is None or rejected:
+            return
+        # The tokens of a misaligned span stay as they were read, without annotation.
+        missing = [reference[t.i : t.i + 1] for t in reference if t.ent_iob == 0]
+        reference.set_ents(
+            list(reference.ents), missing=missing if misaligned else [], default=self.unmarked
+        )
 
     def prepare(self, reference: Doc) -> None:
-        """Write to the doc what is known of all texts of the corpus."""
+        """Write to the doc for which labels it was annotated."""
         from spacy_latent.annotations import annotated_labels
 
         if self.labels is not None and annotated_labels(reference) is None:
             reference._.annotated_labels = list(self.labels)
-        rejected = self.rejected is not None and self.rejected in reference.spans
-        if self.unmarked is not None and not rejected:
-            reference.set_ents(list(reference.ents), default=self.unmarked)
 
 
 def _rows(path: Path) -> Iterable[Any]:
-    if path.suffix == ".jsonl":
-        return srsly.read_jsonl(path)
-    rows = srsly.read_json(path)
+    """Return the values of the lines of .jsonl, or of the list in .json."""
+    try:
+        # Files of Windows may begin with a byte order mark.
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".jsonl":
+            return [srsly.json_loads(line) for line in text.splitlines() if line.strip()]
+        rows = srsly.json_loads(text)
+    except ValueError as error:
+        raise LatentError(
+            f"LabelledCorpora: {path} cannot be read ({error}). Expected JSON in UTF-8: a value in "
+            "each line of .jsonl, or a list in .json."
+        ) from error
     if not isinstance(rows, list):
         raise LatentError(f"LabelledCorpora: {path} is no list of annotated texts.")
     return rows

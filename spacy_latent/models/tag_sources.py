@@ -148,7 +148,7 @@ def _prior_of_labels(count: int) -> np.ndarray:
     """Return the Dirichlet prior of the classes as counts, ``(L + 1, L + 1)``."""
     others = 1.0 - RIGHT - NOTHING
     mean = np.full((count + 1, count + 1), others / max(count - 1, 1))
-    mean[0] = (1.0 - RIGHT_OUTSIDE) / count
+    mean[0] = (1.0 - RIGHT_OUTSIDE) / max(count, 1)
     mean[:, 0] = NOTHING
     np.fill_diagonal(mean, RIGHT)
     mean[0, 0] = RIGHT_OUTSIDE

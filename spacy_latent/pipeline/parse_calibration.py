@@ -123,10 +123,10 @@ def calibrate(
     before = pipe.calibration
     pipe.calibration = None
     try:
-        table = _table(pipe, made, progress)
+        table = _table(pipe, made, progress) if made else None
     finally:
         pipe.calibration = before
-    if not len(table.right):
+    if table is None or not len(table.right):
         raise LatentError(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
             "token.head that it was not trained on."

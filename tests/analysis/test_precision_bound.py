@@ -106,3 +106,11 @@ def test_what_texts_cannot_support_is_none() -> None:
     assert promised_threshold(few, 0.97, 0.9) is None
     assert promised_threshold(few, 0.9, 0.9, few=True) is not None
     assert promised_threshold(JudgedEntities(), 0.5, 0.9) is None
+
+
+def test_one_error_among_the_most_confident_is_no_end() -> None:
+    said = np.linspace(1.0, 0.5, 700)
+    correct = np.arange(700) != 3
+    found = JudgedEntities(said.tolist(), correct.tolist(), ["A"] * 700, 700)
+    promised = promised_threshold(found, 0.97, 0.9)
+    assert promised is not None and promised.threshold == 0

@@ -312,3 +312,15 @@ def test_files_of_annotated_tokens_are_told_how_they_are_converted(
         path.write_text("1\ta\n", encoding="utf8")
         with pytest.raises(LatentError, match="spacy convert"):
             read_counted(nlp, str(path))
+
+
+def test_offsets_count_the_white_space_of_the_text(nlp: Language) -> None:
+    spans = [{"start": 4, "end": 5, "label": "C"}]
+    for key in ("tokens", "words"):
+        doc = read(nlp, {"text": "a   b c d", key: ["a", "b", "c", "d"], "spans": spans})
+        assert entities(doc) == [("b", "C")]
+
+
+def test_rejected_groups_of_spans_are_left_out(nlp: Language) -> None:
+    row = {"text": "a b", "answer": "reject", "spans": {"sc": [{"start": 0, "end": 1}]}}
+    assert read_line(nlp, row, "", rejected_key="wrong").example is None

@@ -20,7 +20,7 @@ from spacy_latent.corpora.incomplete import (
     simulate_sources,
     split_by_labels,
 )
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 
 VOCAB = spacy.blank("xx").vocab
 
@@ -222,3 +222,16 @@ def test_exports_of_annotation_tools_are_read(tmp_path: Path) -> None:
     assert [token.ent_iob for token in last] == [2, 3] and annotated_labels(last) == ("B",)
     alone = reader({"checked": {**checked, "incorrect_spans_key": None}})
     assert len(list(alone(spacy.blank("en")))) == 1
+
+
+def test_misaligned_spans_of_exports_are_no_negatives(tmp_path: Path) -> None:
+    path = tmp_path / "checked.jsonl"
+    row = {"text": "ab cd", "spans": [{"start": 0, "end": 1, "label": "A"}]}
+    path.write_text("\ufeff" + json.dumps(row), encoding="utf8")
+    read = reader({"own": {"path": str(path), "unmarked": "outside"}})
+    with pytest.warns(LatentWarning):
+        (example,) = read(spacy.blank("en"))
+    assert [token.ent_iob for token in example.reference] == [0, 2]
+    path.write_text("{", encoding="utf8")
+    with pytest.raises(LatentError):
+        list(read(spacy.blank("en")))

@@ -184,3 +184,10 @@ def test_of_several_components_one_is_named(nlp: Language, tmp_path: Path) -> No
     said = " ".join(run(*arguments, code=1).split())
     assert "Several components can be calibrated: crf_ner, latent_parser" in said
     run(*arguments, "-c", "latent_parser")
+
+
+def test_texts_without_tokens_are_refused(nlp: Language) -> None:
+    empty = Example(nlp.make_doc(""), nlp.make_doc(""))
+    for examples in ([], [empty]):
+        with pytest.raises(LatentError):
+            calibrate(nlp, examples)
