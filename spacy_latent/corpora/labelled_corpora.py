@@ -81,7 +81,7 @@ def _rows(path: Path) -> Iterable[Any]:
         # Files of Windows may begin with a byte order mark.
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
-            return [srsly.json_loads(line) for line in text.splitlines() if line.strip()]
+            return [srsly.json_loads(line) for line in text.split("\n") if line.strip()]
         rows = srsly.json_loads(text)
     except ValueError as error:
         raise LatentError(
