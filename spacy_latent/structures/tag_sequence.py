@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.kernels.status import UNSOLVED
 from spacy_latent.kernels.tracing import not_traced
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
@@ -217,8 +218,10 @@ class TagSequence(CompiledStructure):
         marginals = np.empty((*tags.shape, array.shape[-1]))
         steps, status = np.empty(tags.shape), np.zeros(len(tags), dtype=np.int8)
         costs = tag_sequence.FAMILY.total_cost
-        follow = tag_sequence.follow_sequences
-        _spread(follow, costs, sizes, array, tags, marginals, steps, status)
+        for follow in (tag_sequence.follow_sequences, tag_sequence.follow_in_logarithms):
+            _spread(follow, costs, sizes, array, tags, marginals, steps, status)
+            if not (status == UNSOLVED).any():
+                break
         operators.check(self.name, status)
         return marginals, steps
 
