@@ -41,8 +41,13 @@ class ArcScorer(EncodedScorer):
 
     @abstractmethod
     def score_arcs(self, nodes: Tensor) -> Tensor:
-        """Return scores ``(B, n+1, n+1)``, [head, modifier], for node vectors
-        ``(B, n+1, width)``.
+        """Return the score of each arc [head, modifier].
+
+        Args:
+            nodes: ``(B, n+1, width)``, the root first.
+
+        Returns:
+            ``(B, n+1, n+1)`` in the dtype of ``nodes``.
         """
 
     def nodes(self, vectors: Tensor, lengths: Tensor) -> Tensor:

@@ -133,11 +133,15 @@ class ContinuousStackScorer(EncodedScorer):
 
 
 def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
-    """Return how much of each word lies within 1 of the top before each later one,
-    ``(B, n, n, K)``.
+    """Return how much of each word lies within 1 of the top of the stack before each later word.
 
-    The arguments are heights ``(B, n, K)`` after each word's pop, after its push, and before its
-    pop.
+    Args:
+        popped: ``(B, n, K)``, heights after the pop of each word.
+        pushed: ``(B, n, K)``, heights after its push.
+        before: ``(B, n, K)``, heights before its pop.
+
+    Returns:
+        ``(B, n, n, K)``.
     """
     words = popped.shape[1]
     later = torch.ones(words, words, dtype=torch.bool, device=popped.device).triu(1)[..., None]

@@ -72,9 +72,9 @@ class CounterScorer(CountingScorer):
         return nn.functional.pad(torch.cat([roots, arcs + self.output.bias], 1), (1, 0))
 
     def _first_layer(self) -> Tensor:
-        """Return the weights for the output of :func:`counter_pairs`, with the head first and then
-        the modifier first.
+        """Return the weights of the first layer for the output of :func:`counter_pairs`.
 
+        The weights for arcs with the head first come before those for arcs with the modifier first.
         If the modifier is first, both ends change places, and their difference changes its sign.
         """
         groups = [*SEEN * [self.step.out_features], 1, 1]
@@ -107,8 +107,9 @@ def build_counter_scorer_v2(
     step_cost: float = 0.0,
     input_noise: float = 0.0,
 ) -> ScorerBuilder:
-    """Return a builder of :class:`CounterScorer`; for the other arguments see
-    :class:`CountingScorer`.
+    """Return a builder of :class:`CounterScorer`.
+
+    See :class:`CountingScorer` for the arguments that are not listed here.
 
     Args:
         counters: how many running sums.
@@ -128,8 +129,9 @@ def build_counter_scorer_v1(
     noise: float = 0.0,
     whole_steps: bool = False,
 ) -> ScorerBuilder:
-    """Return a builder of :class:`CounterScorer`; for the other arguments see
-    :class:`CountingScorer`.
+    """Return a builder of :class:`CounterScorer`.
+
+    See :class:`CountingScorer` for the arguments that are not listed here.
 
     Args:
         counters: how many running sums.

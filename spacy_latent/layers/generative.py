@@ -64,14 +64,16 @@ class ArcDecoder(WordDecoder):
 
     @abstractmethod
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """Return log-probabilities ``(B, n+1, n+1)``, [head, modifier] with the root as node 0, in
-        nats.
+        """Return the log-probability in nats of each arc [head, modifier]; node 0 is the root.
 
         They are 0 at impossible arcs: at padding, in the column of the root and on the diagonal.
 
         Args:
             words: ``(B, n)`` int64, hashes of the attribute, any number at padding.
-            lengths: ``(B,)``.
+            lengths: ``(B,)`` int64.
+
+        Returns:
+            ``(B, n+1, n+1)``.
         """
 
 

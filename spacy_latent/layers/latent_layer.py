@@ -256,8 +256,11 @@ class LatentLayer(nn.Module):
         return draw
 
     def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return lengths of the structures over the parts of ``scores``; by default those of the
-        texts.
+        """Return the lengths of the structures; by default the lengths of the texts.
+
+        Args:
+            scores: ``(B, *parts)``.
+            lengths: ``(B,)`` or ``(B, 2)`` int64, lengths of the texts.
         """
         return lengths
 
@@ -277,10 +280,9 @@ class LatentLayer(nn.Module):
     def score(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
     ) -> tuple[Structure, Tensor]:
-        """Return the structure, with the scorer's bindings, and the scores after division by
-        temperature.
+        """Return the structure and its scores, divided by the temperature.
 
-        The temperature is the layer's own if None.
+        The structure has the scorer's bindings. The temperature is the layer's own if None.
         """
         temperature = self.temperature if temperature is None else temperature
         # Inference stays in float32 under autocast: in half precision exp overflows.

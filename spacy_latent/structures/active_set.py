@@ -29,8 +29,9 @@ from spacy_latent.structures.results import SparseSolution
 def solve_with_oracle(
     structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
-    """Return the argmax of μ·s − ½‖μ‖² over the convex hull of the structures, with its sparse
-    weights.
+    """Return the argmax of μ·s − ½‖μ‖² over the convex hull of the structures.
+
+    The solution holds the mean μ and its sparse weights.
 
     Each iteration asks for the best structure under the gradient s − μ, once for all unfinished
     items. It then moves to the optimum over the structures found so far, and drops those whose
@@ -225,9 +226,7 @@ class Supports:
 def _asking(
     structure: Oracle, lengths: Tensor, shape: tuple[int, ...], device: torch.device
 ) -> Ask:
-    """Return a function that finds the best structures of some items of a batch, see
-    :class:`Faces`.
-    """
+    """Return a function that finds the best structures of some items, see :class:`Faces`."""
 
     def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         batch = len(lengths)
@@ -378,8 +377,11 @@ class _Support:
         self.add(parts, 0.0)
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
-        """Add an atom; return False if it cannot improve the solution by more than
-        ``tolerance``.
+        """Add an atom; return False if it cannot improve the solution enough.
+
+        Args:
+            parts: parts of the atom.
+            tolerance: smallest improvement that counts.
         """
         self._make_room(len(parts))
         self.atoms[self.count] = -1

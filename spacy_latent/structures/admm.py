@@ -235,8 +235,9 @@ class Problem:
             self.weights = np.pad(self.weights, ((0, 0), (0, room)))
 
     def normal(self, directions: np.ndarray) -> np.ndarray:
-        """Return the part of ``directions``, per edge, that is normal to the face of each factor's
-        copy.
+        """Return the component of ``directions`` that is normal to the face of each factor's copy.
+
+        The directions have one number per edge.
 
         The face is the one of the factor's hull on which the copy lies.
         """

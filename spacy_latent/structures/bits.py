@@ -20,8 +20,9 @@ AXES = {"items": 1, "arcs": 2}
 
 
 class Bits(Structure):
-    """Subsets of the parts; each part is on with probability sigmoid(s), independently of the
-    others.
+    """Subsets of the parts.
+
+    Each part is on with probability sigmoid(s), independently of the others.
 
     MAP takes the parts with scores above 0 (a tie at 0 stays off). A forbidden part is off.
 

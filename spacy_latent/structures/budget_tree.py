@@ -108,8 +108,9 @@ class BudgetTree(DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the solution of LP-SparseMAP, a
-        :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
+        """Return the solution of LP-SparseMAP.
+
+        It is a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
         If arcs may cross, prices of the constraints are searched for, see
         :func:`~spacy_latent.kernels.tree_prices.nearest_average`.
@@ -349,8 +350,9 @@ class BudgetTree(DependencyTree):
     def _dive(
         self, tree: DependencyTree, scores: np.ndarray, prices: np.ndarray, n: int
     ) -> np.ndarray | None:
-        """Return the heads of some good tree within the budgets, depth first, or None after a
-        few calls.
+        """Return the heads of a good tree within the budgets, found depth first.
+
+        The result is None if a few calls have found no such tree.
         """
         waiting = [scores]
         for _ in range(DIVE_CALLS_PER_WORD * n):
@@ -372,8 +374,9 @@ class BudgetTree(DependencyTree):
         return None
 
     def _children(self, scores: np.ndarray, heads: np.ndarray, n: int) -> list[np.ndarray]:
-        """Return the scores of two halves of the trees: with an arc of the fullest word, and
-        without it.
+        """Return the scores of two halves of the trees.
+
+        One half has an arc of the word with the most modifiers, the other half does not.
         """
         fullest = int(self._excess(heads, n).argmax()) + 1
         fixed = np.isfinite(scores[:, 1:]).sum(0) == 1

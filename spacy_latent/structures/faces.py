@@ -60,8 +60,7 @@ class Faces:
         self.ask = ask
 
     def pull_back(self, upstream: np.ndarray) -> np.ndarray:
-        """Return the product of each item's Jacobian, which is symmetric, with ``upstream``; both
-        flat.
+        """Return the product of each item's symmetric Jacobian with ``upstream``, both flat.
 
         The Jacobian projects on the directions of all structures that tie with the support. At a
         kink, the solution is at the edge of these. The result is then the Jacobian at its inner

@@ -175,8 +175,9 @@ class FactorGraph(Structure):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the solution of LP-SparseMAP, a
-        :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
+        """Return the solution of LP-SparseMAP.
+
+        It is a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
         Args:
             max_iter: a tenth of the bound on the iterations of ADMM.
@@ -254,10 +255,9 @@ class FactorGraph(Structure):
     def _best_of_first(
         self, scores: Tensor, lengths: Tensor, left: Tensor, k: int, impossible: list[int]
     ) -> tuple[TopK | None, Tensor]:
-        """Return the k best of the first structure for the items ``left`` that have any, and these
-        items.
+        """Return the k best of the first structure, for those of the items ``left`` that have any.
 
-        The other items are added to ``impossible``.
+        The result also names these items. The other items are added to ``impossible``.
         """
         while len(left):
             try:

@@ -96,20 +96,18 @@ class NearScores(Generic[S]):
     lost: Tensor
 
     def known(self, difference: Tensor) -> Tensor:
-        """Return a difference of sums ``(..., B)`` of :attr:`given`, with mere rounding set to
-        0.
-        """
+        """Return a difference of sums ``(..., B)`` of :attr:`given`, without rounding errors."""
         return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
-        """Return the amount ``(B,)`` that log-partitions lack; it is the same for all likely
-        structures.
+        """Return the amount ``(B,)`` to add to the log-partitions of the near scores.
+
+        It is the same for all likely structures.
         """
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
-        """Return the amount by which sums are lower than sums of near scores, relative to likely
-        ones.
+        """Return how much lower the sums are than sums of near scores, relative to likely ones.
 
         Args:
             uses: ``(..., B, ...)``, uses of :attr:`given` by structures, or their mean.
@@ -225,8 +223,9 @@ def _are_sure(probabilities: Tensor) -> Tensor:
 
 
 def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> Tensor:
-    """Return a bound ``(B,)`` on the rounding of differences of sums, 0 if all digits that count
-    are kept.
+    """Return a bound ``(B,)`` on the rounding errors of differences of sums.
+
+    It is 0 if all relevant digits are kept.
 
     Items whose structures may not be told apart because of it are refused.
     """

@@ -59,9 +59,7 @@ class Encoded:
     def _best_or(
         self, gains: np.ndarray, must: np.ndarray, may: np.ndarray, flips: np.ndarray
     ) -> np.ndarray | None:
-        """Return the better of two choices: nothing at all, or the output with at least one
-        input.
-        """
+        """Return the better of two choices: no variable, or the output with some input."""
         values = gains > 0
         values[-1] = True
         if not values[:-1].any() and len(gains) > 1:

@@ -96,8 +96,9 @@ class OneOfN(ItemSet):
         return self._total(z.double(), exact, lengths) - self._log_partition(exact, lengths)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """Return the k best choices, in O(N log N) an item for any k; see
-        :meth:`Structure.top_k`.
+        """Return the k best choices; see :meth:`Structure.top_k`.
+
+        It takes O(N log N) per item for any k.
         """
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, sizes = self._read(scores.detach(), lengths)
@@ -251,10 +252,9 @@ class OneOfN(ItemSet):
         return self._sparsemax_of(scores, lengths, TOTAL_VARIATION, penalty)
 
     def oscarmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
-        """Return sparsemax after the proximal step of penalty · Σ_{i<j} max(p[i], p[j]),
-        ``(B, N)``.
+        """Return sparsemax ``(B, N)`` after a proximal step, differentiable in the scores.
 
-        It is differentiable.
+        The step is that of penalty · Σ_{i<j} max(p[i], p[j]).
         """
         from spacy_latent.kernels.attention import ORDERED
 

@@ -104,8 +104,9 @@ class TagSequence(CompiledStructure):
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Run the recursion over positions for
-        :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """Run the recursion over positions with a smoothed maximum.
+
+        See :func:`spacy_latent.structures.smoothed.smoothed_value`.
         """
         return LinearChain().smoothed_maximum(self.chain_scores(scores, lengths), lengths, maximum)
 
@@ -116,10 +117,17 @@ class TagSequence(CompiledStructure):
         return LinearChain().smoothed_by_kernels(pairs, lengths, regularizer, gamma)
 
     def chain_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return scores ``(B, N, K, K)`` with which :class:`LinearChain` has the same sequences and
-        scores.
+        """Return scores for :class:`LinearChain` that give the same distribution.
 
-        They are differentiable in emissions and in the bound scores.
+        The sequences and their scores are the same. They are differentiable in emissions and in the
+        bound scores.
+
+        Args:
+            scores: ``(B, N, K)``, emissions.
+            lengths: ``(B,)`` int64.
+
+        Returns:
+            ``(B, N, K, K)``.
         """
         count = scores.shape[-1]
         if not scores.shape[1] or self.bound is None:
@@ -172,8 +180,7 @@ class TagSequence(CompiledStructure):
 
     @not_traced
     def batch_sums(self, emissions: Tensor, lengths: Tensor) -> BatchSums:
-        """Return log-partitions ``(B,)`` and, in one more call, the gradient of a weighted sum of
-        them.
+        """Return log-partitions ``(B,)`` and a call for the gradient of their weighted sum.
 
         This is for a loss that needs no second derivative. It is many times as fast as
         :meth:`log_partition` if there are many tags, or if most transitions are −inf.
@@ -315,8 +322,9 @@ class TagSequence(CompiledStructure):
         return torch.cat([own, own.new_ones(len(own), count + 2, count)], 1)
 
     def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Subtract offsets: there are one first tag, one last, and a fixed number of
-        transitions.
+        """Subtract offsets of the bound scores.
+
+        Every sequence has one first tag, one last tag, and a fixed number of transitions.
         """
         count = scores.shape[-1]
         own = given[:, : -count - 2].reshape(scores.shape)
@@ -354,8 +362,11 @@ class TagSequence(CompiledStructure):
         return torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
 
     def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
-        """Return a mask ``(B,)`` of the ``(B, *parts)`` bool with each position of the item just
-        once.
+        """Return a mask ``(B,)`` of the items that choose one part at each position.
+
+        Args:
+            chosen: ``(B, *parts)`` bool.
+            lengths: ``(B,)`` int64.
         """
         position = torch.arange(chosen.shape[1], device=chosen.device)
         return (chosen.sum(2) == (position < lengths[:, None])).all(1)

@@ -215,8 +215,7 @@ class Report:
         at: Tensor,
         directions: Tensor,
     ) -> None:
-        """Assert that the gradient of ``function`` agrees with differences along each of the
-        directions.
+        """Assert that the gradient of ``function`` agrees with finite differences.
 
         Only items are checked whose differences on both sides agree. If they do not agree, there is
         a kink, and several gradients are valid.

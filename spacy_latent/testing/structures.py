@@ -221,9 +221,7 @@ class _Contract:
         return operation in self.structure.tractable
 
     def call(self, operation: str, *arguments: Any, given: str = "") -> Any:
-        """Return the result of an operation, or None if the structure is allowed to lack it and
-        does.
-        """
+        """Return the result of an operation, or None if it is absent and may be."""
         try:
             with self.report.works(operation, given):
                 return getattr(self.structure, operation)(*arguments)
@@ -845,9 +843,7 @@ class _Contract:
                     )
 
     def smoothed(self, scores: Tensor, regularizer: Regularizer, gamma: float) -> list[Tensor]:
-        """Return the smoothed values as users get them, by kernels if there are any, and by the
-        recursion.
-        """
+        """Return the smoothed values by kernels, if there are any, and by the recursion."""
         able: Any = self.structure
         masked, lengths = able.masked(scores, self.lengths)
         return [
@@ -911,8 +907,9 @@ class _Contract:
             )
 
     def check_traces(self) -> None:
-        """Check that traces lead to members and repeat themselves, and that ∇log p(trace) has
-        the mean 0.
+        """Check that traces lead to members and repeat themselves.
+
+        Check also that ∇log p(trace) has the mean 0.
         """
         count = 2000
         for given, scores in (
@@ -1128,9 +1125,7 @@ class _Contract:
             )
 
     def optimal(self, given: str, solution: SparseSolution, scores: Tensor) -> None:
-        """Assert that no structure is better than the mean along the gradient at the mean, s −
-        μ.
-        """
+        """Assert that no structure is better than the mean along the gradient s − μ there."""
         for b in range(len(self.listing)):
             z, _ = self.listing.feasible(scores, b)
             used = z.bool().any(0)
@@ -1286,8 +1281,9 @@ class _Contract:
             )
 
     def check_layout(self) -> None:
-        """Check that strides and the integer type of lengths have no effect, and arguments do
-        not change.
+        """Check that strides and the integer type of lengths have no effect.
+
+        Check also that arguments do not change.
         """
         scores = self.scores(offset=51, fill=0.0)
         turned = scores.flip(0).transpose(0, -1).contiguous().transpose(0, -1).flip(0)
@@ -1404,8 +1400,9 @@ class _Contract:
                 function(blank, self.lengths - 1 - int(self.lengths.max()))
 
     def check_feasibility(self) -> None:
-        """Check whether any structure is left if many parts are forbidden, for many masks of one
-        item.
+        """Check that an item with forbidden parts is feasible exactly if a structure is left.
+
+        This is done for many masks of one item.
         """
         listing, operations = self.listing, self.deterministic()
         b = max(range(len(listing)), key=lambda item: len(listing.members[item]))
