@@ -274,7 +274,7 @@ def find_kind(name: str) -> Kind:
 
 
 def known_kinds() -> list[Kind]:
-    """Return all kinds with a record, those of this package first."""
+    """Return all kinds with a record, first the kinds of this package."""
     return [find_kind(name) for name in _KINDS]
 
 

@@ -209,7 +209,7 @@ def with_rationale(
         config: The filled config.
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. Its
             embedder becomes the embedder of the selector. A bag of words gets an embedder.
-        structure, estimator: As in :func:`with_structure`; None is KOfN and SparseMAP.
+        structure, estimator: See :func:`with_structure`; None is KOfN and SparseMAP.
     """
     changed = config.copy()
     components: dict[str, Block] = changed["components"]

@@ -96,10 +96,11 @@ def read_listops_v2(
     Args:
         path, heads, limit, brackets: as in ``spacy-latent.ListOps.v1``.
         flat: number of expressions without a nested list at the beginning. They have each length
-            equally often, so rare lengths are repeated more. If a file has no such expressions,
-            those of the least depth are read.
-        growth: number of expressions after these, during which the greatest depth grows to that of
-            the file. It grows slowly at frequent depths. After that all expressions are read.
+            equally often, so rare lengths are repeated more. If a file has no such expressions, the
+            expressions of the least depth are read.
+        growth: number of expressions after these, during which the greatest depth grows until it is
+            the greatest depth of the file. It grows slowly at frequent depths. After that all
+            expressions are read.
         seed: seed of the order.
     """
     if min(flat, growth, limit) < 0:

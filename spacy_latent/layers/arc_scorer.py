@@ -51,7 +51,7 @@ class ArcScorer(EncodedScorer):
         """
 
     def nodes(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return node vectors ``(B, n+1, width)``: the root's, and those of the encoded tokens."""
+        """Return node vectors ``(B, n+1, width)``: the root, then the encoded tokens."""
         vectors = self.encode(vectors, lengths)
         root = self.root.to(vectors.dtype).expand(vectors.shape[0], 1, -1)
         return torch.cat([root, vectors], 1)

@@ -29,7 +29,7 @@ class ContinuousStackScorer(EncodedScorer):
     both. A word is scored as a root by its vector and by the heights, up to 1, before it.
 
     If operators are pushed and closing brackets pop, each word reads the operator of its list. This
-    holds however deep lists are nested, and however deep those of the training data were.
+    holds at every depth of nesting, also if the lists of the training data were less deep.
 
     No loop over words is needed. The remainder of word i reaches from the height of its start to
     the least height of the stack since, d_i at most. So a stack is a counter that cannot fall below

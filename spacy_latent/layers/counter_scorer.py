@@ -22,8 +22,8 @@ class CounterScorer(CountingScorer):
     and the counters before and after it.
 
     A closing bracket belongs to the opening one after which the counter was never lower, until the
-    closing one took its 1 away. This holds however deep they are nested, and however deep those of
-    the training data were. A BiLSTM matches them to the depth that it was trained on. If the
+    closing one took its 1 away. This holds at every depth of nesting, also if the lists of the
+    training data were less deep. A BiLSTM matches them to the depth that it was trained on. If the
     closing bracket's own step were among the extremes, adjacent brackets would look alike.
 
     Time is O(n²·hidden_width²), memory O(n²).

@@ -1,8 +1,8 @@
 """Contracts of a generative model of texts: a prior over structures, and a decoder of words.
 
-A decoder gives the words of a text given its structure, or those of a sentence given its tree. The
-distribution of structures by a scorer and an estimator is then an approximate posterior. Its loss
-is a lower bound on the log-probability of the text.
+A decoder gives the words of a text given its structure, or the words of a sentence given its tree.
+The distribution of structures by a scorer and an estimator is then an approximate posterior. Its
+loss is a lower bound on the log-probability of the text.
 """
 
 from __future__ import annotations

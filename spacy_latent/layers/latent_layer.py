@@ -49,8 +49,8 @@ class LatentModule(Protocol):
     it composes, such as :class:`spacy_latent.layers.gumbel_tree_lstm.GumbelTreeLstm`.
 
     Attributes:
-        structure, estimator: those of prediction; present_structure, present_estimator: those of
-            the present stage of training.
+        structure, estimator: used for prediction; present_structure, present_estimator: used in the
+            present stage of training.
         temperature, update: see :class:`LatentLayer`.
         scorer: has the weights that decide.
         composer: has the ``output_width`` of the vectors.
@@ -173,14 +173,14 @@ class LatentLayer(nn.Module):
         """Return the structures, and the scores after division by temperature.
 
         Args:
-            given: structures that replace those of some items, as :meth:`given` returns them. Their
-                scores are 1 for their parts and −1 for others.
+            given: structures that some items get instead of drawn ones, as :meth:`given` returns
+                them. Their scores are 1 for their parts and −1 for others.
             edits: interventions on the structures, at prediction and not together with ``given``.
-                The returned scores are those with the edits. They are in float64 if parts are
-                forbidden or forced.
+                The returned scores are the changed ones. They are in float64 if parts are forbidden
+                or forced.
 
         Raises:
-            NothingLeft: no structure satisfies the edits.
+            NothingLeft: no structure satisfies the interventions.
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
@@ -204,8 +204,7 @@ class LatentLayer(nn.Module):
         In training it includes the cost of the scorer.
 
         Args:
-            known: structures ``(B, *parts)`` that replace those of the estimator, which is then not
-                called.
+            known: structures ``(B, *parts)`` to take instead of calling the estimator.
         """
         if known is None:
             with torch.autocast(device_type=scores.device.type, enabled=False):
@@ -300,7 +299,7 @@ class LatentLayer(nn.Module):
         """Refuse scores in a shape that the structure cannot read.
 
         Args:
-            per_token: parts are those of a token, the first axis of an item's scores.
+            per_token: whether each part belongs to a token, the first axis of an item's scores.
         """
         structure = self.present_structure
         if not isinstance(scores, Tensor):
@@ -408,8 +407,9 @@ def encode_given(
     """Encode at least one structure in the format of annotations.
 
     Returns:
-        Structures ``(B, *parts)``, 0/1 in single precision or that of the vectors ``(B, n, d)``,
-        zero if an item has no structure; and a mask ``(B,)`` bool of the items that have one.
+        Structures ``(B, *parts)``, 0/1 in float32, or in float64 if the vectors ``(B, n, d)`` are
+        float64, zero if an item has no structure; and a mask ``(B,)`` bool of the items that have
+        one.
     """
     sizes = lengths.tolist()
     made = [

@@ -17,7 +17,7 @@ def split_texts(vectors: Tensor, lengths: Tensor, name: str) -> tuple[Tensor, Te
         name: name of the calling layer, for errors.
 
     Returns:
-        ``(B, n, d)`` and ``(B, m, d)``, where n and m are the lengths of the longest texts.
+        ``(B, n, d)`` and ``(B, m, d)``, with n and m the lengths of the longest texts.
     """
     if lengths.dim() != 2 or lengths.shape[1] != 2:
         raise LatentError(

@@ -197,7 +197,7 @@ class LatentShim(PyTorchShim):
         return (rows, penalty, details), backprop
 
     def accumulate(self, objective: Callable[[Any], Tensor], like: Tensor) -> None:
-        """Add the gradient of ``objective`` of the module, without dropout, to that of its weights.
+        """Add the gradient of ``objective``, without dropout, to the gradients of the weights.
 
         Args:
             objective: function of the module.
@@ -229,8 +229,8 @@ class LatentShim(PyTorchShim):
                 # parameter's own, except on devices for which Thinc makes a copy.
                 if _address(made) != parameter.data_ptr():
                     moved = xp2torch(made, device=parameter.device)
-                    # As parameter.data it would keep the array alive, which keeps the earlier data
-                    # alive, and so on back to the first step.
+                    # If it became parameter.data, it would keep the array alive, which keeps the
+                    # earlier data alive, and so on back to the first step.
                     parameter.data.copy_(moved.view_as(parameter))
             # None, not zero: without a gradient there must be no step, not one by momentum alone.
             parameter.grad = None

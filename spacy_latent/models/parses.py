@@ -21,8 +21,8 @@ from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space
 from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.dependency import DependencyTree
 
-# Order of labels in the names of a SpanStructure: that of roots, the learned ones, and that of
-# white space.
+# Order of labels in the names of a SpanStructure: the label of roots, the learned labels, and the
+# label of white space.
 ROOT = 0
 
 
@@ -31,8 +31,7 @@ class Request:
     """Requested annotation of docs, see the component ``latent_parser``.
 
     Attributes:
-        names: name of the label of roots, the labels that the module scores, and that of white
-            space.
+        names: the label of roots, the labels that the module scores, and the label of white space.
         level: level of annotation.
         threshold: least probability of annotated parts.
         alternatives: number of further trees.

@@ -132,7 +132,8 @@ class CrfEntityRecognizer(TrainedComponent):
             :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
     """
 
-    # Kind of its own structures, not those of latent layers; see inspection.LatentComponent.
+    # Kind of its own structures, not of the structures of latent layers; see
+    # inspection.LatentComponent.
     own_structures = "entities"
 
     def __init__(

@@ -96,13 +96,13 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
 def about_scores(
     nlp: Language, examples: Sequence[Example] = (), told: Iterable[str] = ()
 ) -> list[Finding]:
-    """Return findings about weights of scores that no component gives for these examples.
+    """Return messages about weights of scores that no component gives for these examples.
 
-    Missing weights are a finding too. Without examples, or before the pipeline is initialized,
+    Missing weights are reported, too. Without examples, or before the pipeline is initialized,
     scores are not checked.
 
     Args:
-        told: names of scores that another finding is about.
+        told: names of scores that another message is about.
     """
     weights, given = weighed_scores(nlp), _evaluated(nlp, examples)
     found = [finding for name, pipe in nlp.pipeline for finding in _of_settings(name, pipe)]

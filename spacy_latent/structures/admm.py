@@ -18,8 +18,8 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.encoded_graph import EncodedGraph
 from spacy_latent.structures.faces import Faces
 
-# Calls of a structure's oracle in an iteration. While copies differ much it is not worth much to
-# know them exactly, and supports are kept for the next iteration.
+# Calls of a structure's oracle in an iteration. While copies differ much, exact ones are of little
+# use, and supports are kept for the next iteration.
 ROUNDS = 10
 # Smallest bound on these calls before the first iteration, and in an attempt to finish. The bound
 # may be as large as the number of iterations: a structure that is missing from a support is missing

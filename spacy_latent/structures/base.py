@@ -366,7 +366,7 @@ class Structure(Staged, ABC):
         structure, level = self._with_given(torch.where(given.isneginf(), given, 0.0), own)
         return (more & (structure._expected_uses(level, sizes) > 0)).flatten(1).any(1)
 
-    # ---------------------------------------------------------------- scores that are far
+    # ---------------------------------------------------------------- scores of very different size
 
     def _given(self, scores: Tensor) -> Tensor:
         """Return the values ``(B, ...)`` whose sums are the scores of structures.
@@ -480,7 +480,7 @@ class Structure(Staged, ABC):
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return log p(z) up to a constant of the item, z·s.
 
-        For shapes, and for what is not checked, see :meth:`log_prob`.
+        For shapes and missing checks, see :meth:`log_prob`.
         """
         self._check_structures(z, scores)
         total = self._total(z, scores, lengths)
@@ -737,7 +737,7 @@ class Structure(Staged, ABC):
         return self._mask(scores, self.part_mask(scores, lengths.to(scores.device))), lengths
 
     def _mask(self, scores: Tensor, parts: Tensor) -> Tensor:
-        """Return the scores where ``parts`` is true, else −inf; refuse NaN and +inf."""
+        """Return the scores in the mask ``parts``, −inf elsewhere; refuse NaN and +inf."""
         masked = torch.where(parts, scores, -torch.inf)
         bad = torch.isnan(masked) | torch.isposinf(masked)
         return refuse(masked, bad, NOT_FINITE, self.name)
@@ -767,8 +767,8 @@ class Structure(Staged, ABC):
         """Refuse lengths that are below 0, or above the size of their axis.
 
         Args:
-            room: one number for lengths ``(B,)``, or one for each axis for ``(B, axes)``. One
-                length of an item then stands for all axes.
+            room: sizes of the axes: one for lengths ``(B,)``, or one for each axis for ``(B,
+                axes)``. One length of an item then stands for all axes.
 
         Returns:
             The lengths to use afterwards. When torch traces the code, only operations on these are

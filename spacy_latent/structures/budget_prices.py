@@ -1,12 +1,12 @@
-"""Nearest point to scores among the averages of trees that keep to a budget on average.
+"""Nearest point to scores among the averages of trees that satisfy a budget on average.
 
 It is found by prices of modifiers. The modifiers of a word with an exhausted budget become dearer,
 until the trees of the support use no more of them.
 
 SparseMAP of the trees at given prices is exact and takes some milliseconds. The best prices
 minimize the value of the trees at these prices. It is a convex, piecewise quadratic function with a
-continuous gradient, and its second derivatives are those of SparseMAP. The method is Newton's, as
-in :mod:`spacy_latent.kernels.tree_prices`. There, every constraint has a price and none is left to
+continuous gradient, and SparseMAP gives its second derivatives. The method is Newton's, as in
+:mod:`spacy_latent.kernels.tree_prices`. There, every constraint has a price and none is left to
 trees.
 """
 
@@ -210,8 +210,8 @@ def _search(scores: np.ndarray, budget: float, most_steps: int, tolerance: float
     """Search for the prices of one item.
 
     Args:
-        scores: ``(n+1, n+1)``; −inf where there is no arc. Large ones are clipped if no tree takes
-            them, and else divided, see kernels.tree_prices.
+        scores: ``(n+1, n+1)``; −inf for entries that are no arc. Large ones are clipped if no tree
+            takes them, and else divided, see kernels.tree_prices.
     """
     quarters = np.full(scores.shape, -np.inf)
     quarters[:, 1:] = 0.25 * scores[:, 1:] - 0.25 * scores[:, 1:].max(0)
@@ -443,8 +443,8 @@ def nearest_average_of_trees(
     It is some tenfold slower.
 
     Args:
-        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
-            Every item has a tree.
+        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf for entries that are no arc, as at
+            padding. Every item has a tree.
         max_iter: bound on the steps of Newton's method for an item.
 
     Returns:

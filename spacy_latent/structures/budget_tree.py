@@ -125,9 +125,9 @@ class BudgetTree(DependencyTree):
         1e8 than another one of its modifier. They do so until no difference is larger.
 
         Args:
-            max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on
-                the calls of the oracle over all trees. If ADMM reaches it, ``residual`` says how
-                good the point is.
+            max_iter: a tenth of the bound on the iterations for prices, on the iterations of ADMM,
+                and on the calls of the oracle over all trees. If ADMM reaches it, ``residual`` says
+                how good the point is.
             tolerance: bound on the residual.
         """
         check_options(self, max_iter, tolerance)

@@ -48,7 +48,7 @@ class FactorGraph(Structure):
     says so. Estimators that need ``map`` are refused. Sums are not tractable.
 
     Args:
-        structures: each with a ``map``. Annotations are those of the first.
+        structures: each with a ``map``. Annotations come from the first structure.
         constraints: see :mod:`spacy_latent.structures.constraints`.
     """
 
@@ -255,7 +255,7 @@ class FactorGraph(Structure):
     def _best_of_first(
         self, scores: Tensor, lengths: Tensor, left: Tensor, k: int, impossible: list[int]
     ) -> tuple[TopK | None, Tensor]:
-        """Return the k best of the first structure, for those of the items ``left`` that have any.
+        """Return the k best of the first structure, for all items of ``left`` that have any.
 
         The result also names these items. The other items are added to ``impossible``.
         """

@@ -4,7 +4,7 @@ Masks are often −1e30 in place of −inf. Sometimes every structure of an item
 parts, for example if a mask leaves too few words, or no arc from the root. All scores of structures
 are then near −1e30, and their differences are lost. Masked parts then decide first, and all others
 after them. This holds at any mask value that is low enough. :func:`brought_near` returns scores
-with such a value, and :func:`near_scores` those of a structure.
+with such a value, and :func:`near_scores` the near scores of a structure.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class MergeSequence(Structure):
         """Return the scores of all merges at each step that leads to given sequences.
 
         Args:
-            z: ``(R, N − 1, N − 1)``, sequences, where R is a multiple of the number of items B.
+            z: ``(R, N − 1, N − 1)``, sequences; R is a multiple of the number of items B.
             scores: ``(B, N − 1, N − 1)``.
             lengths: ``(B,)`` int64.
 
@@ -241,7 +241,7 @@ class MergePolicy(ABC):
 
     @abstractmethod
     def follow(self, step: int, place: Tensor) -> None:
-        """Record the merges, places ``(R,)``, including those of finished parsers."""
+        """Record the merges, places ``(R,)``, including the places of finished parsers."""
 
     @abstractmethod
     def repeat(self, count: int) -> None:

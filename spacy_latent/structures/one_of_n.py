@@ -68,7 +68,7 @@ class OneOfN(ItemSet):
             return z
         some = lengths.to(scores.device) > 0
         if not has_numbers(scores):
-            # Sample for all items together, as if each had a part. Those without parts come last,
+            # Sample for all items together, as if each had a part. Items without parts come last,
             # so that the others get the same random numbers as below.
             order = some.int().argsort(descending=True, stable=True)
             first = torch.arange(scores.shape[1], device=scores.device) == 0
@@ -254,7 +254,7 @@ class OneOfN(ItemSet):
     def oscarmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
         """Return sparsemax ``(B, N)`` after a proximal step, differentiable in the scores.
 
-        The step is that of penalty · Σ_{i<j} max(p[i], p[j]).
+        The penalty of the step is penalty · Σ_{i<j} max(p[i], p[j]).
         """
         from spacy_latent.kernels.attention import ORDERED
 

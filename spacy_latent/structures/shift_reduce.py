@@ -59,7 +59,7 @@ class ShiftReduce(ConstituencyTree):
         """Return the decisions that lead to trees, and the log-odds of reducing at each.
 
         Args:
-            z: ``(R, n, n)``, trees, where R is a multiple of the number of items B.
+            z: ``(R, n, n)``, trees; R is a multiple of the number of items B.
             scores: ``(B, n, n)``.
             lengths: ``(B,)`` int64.
         """

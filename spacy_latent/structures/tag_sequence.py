@@ -291,7 +291,7 @@ class TagSequence(CompiledStructure):
         z[np.arange(length), np.asarray(gold, dtype="int64")] = 1.0
         return z
 
-    # ---------------------------------------------------------------- emissions and what is bound
+    # ---------------------------------------------------------------- emissions and bound scores
 
     def _k_best_kernel(self) -> Callable[..., None]:
         from spacy_latent.kernels import tag_sequence
@@ -392,7 +392,7 @@ def _allowed(scores: Tensor) -> Tensor:
 
 
 def scheme_tags(labels: Sequence[str], scheme: Scheme) -> list[str]:
-    """Return the tags of a scheme for labels of spans: "O", then those of each label in turn."""
+    """Return the tags of a scheme for labels of spans: "O", then the tags of each label in turn."""
     return ["O", *(f"{prefix}-{label}" for label in labels for prefix in _prefixes(scheme))]
 
 

@@ -152,7 +152,7 @@ def estimator_checks(
     tie.
 
     Args:
-        problems: Problems for the checks; those of :func:`problems` if None.
+        problems: Problems for the checks; the result of :func:`problems` if None.
         gradient: "unbiased" compares the mean gradient over ``num_draws`` with the gradient of the
             expected loss, summed over all structures, by five standard errors. "exact" compares the
             gradient with finite differences of the result of forward, with the noise held fixed.

@@ -354,7 +354,8 @@ class _Contract:
 
     def several_best(self, given: str, scores: Tensor) -> None:
         listing = self.listing
-        # As many as the scores of decisions need for all, or few where the best are exact.
+        # If scores belong to decisions, k is large enough for all structures. If the best
+        # structures are exact, k is small.
         most = max(len(z) for z in listing.members)
         counts = (1, 3, min(most + 2, 40)) if self.structure.linear else (most + 2,)
         for k in counts:
@@ -698,7 +699,7 @@ class _Contract:
         listed: Tensor,
         other: Tensor,
     ) -> None:
-        """Compare the gradients of the sum of ``values`` for ``leaf`` with those of the list."""
+        """Compare gradients of the sum of ``values`` for ``leaf`` with the list's."""
         with self.report.works(f"the gradient of {operation}", given):
             found = gradient(values.sum(), leaf)
         expected = gradient(listed.sum(), other)

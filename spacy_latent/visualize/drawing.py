@@ -232,7 +232,7 @@ def is_drawn(doc: Doc, component: str | None) -> bool:
 
     Args:
         doc: The doc.
-        component: As for :func:`render`.
+        component: See :func:`render`.
     """
     names = [component] if component else list(doc._.latent)
     return any(doc._.latent[name].spans for name in names if name in doc._.latent)
