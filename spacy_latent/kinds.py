@@ -57,7 +57,7 @@ class Drawing:
             their caption. The pictures are a list of
             :class:`spacy_latent.visualize.picture.Picture`.
         fits: whether a :class:`spacy_latent.annotations.SpanStructure` may be drawn in this style
-            if no style is asked for.
+            if no style is given.
         seen: a sentence for newcomers that describes the picture; pages begin with it.
     """
 
@@ -132,7 +132,7 @@ class Kind:
         reference: function from a :class:`spacy_latent.pipeline.references.Beside` to the
             :class:`spacy_latent.analysis.figures.ReferenceFigures` of a report, or None. The
             default is the agreement with annotations of references under the component's name.
-        drawings: drawings by name of the style. If no style is asked for, the first suitable one is
+        drawings: drawings by name of the style. If no style is given, the first suitable one is
             used.
         text: function from a :class:`spacy_latent.annotations.LatentAnnotation` of one span, the
             span, and the number of an alternative or None, to lines of text.

@@ -131,7 +131,7 @@ class JudgedEntities:
             entities. Then an entity is known to be wrong only if it overlaps a gold entity.
         texts: number of the text of each entity. If it is empty, each entity counts as a text of
             its own.
-        noun: what the predictions are called; spans and arcs are judged as entities are.
+        noun: name of the predictions in messages; spans and arcs are judged as entities are.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -436,7 +436,7 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
     ``doc._.annotated_labels``, count in neither.
 
     Args:
-        component: name of the ``crf_ner`` in the pipeline, which spaCy does not tell a scorer. A
+        component: name of the ``crf_ner`` in the pipeline; spaCy does not pass it to a scorer. A
             warning is given if no doc has an annotation of it.
         bins: number of equal ranges of probability.
     """

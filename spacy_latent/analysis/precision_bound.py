@@ -27,7 +27,7 @@ class PromisedCut(Cut):
     """Threshold whose precision on other text is at least ``promised``.
 
     Attributes:
-        promised: the precision that was asked for.
+        promised: the requested precision.
         confidence: share of the choices of texts in which the precision holds.
         bound: lower bound of the precision at this confidence.
         full_recall: recall without a threshold.
@@ -78,7 +78,7 @@ def needed(precision: float, confidence: float) -> int:
 
 
 def effective_number(correct: np.ndarray, texts: np.ndarray) -> float:
-    """Return the number of independent predictions that tell as much of the precision as these.
+    """Return the number of independent predictions with the same evidence of the precision.
 
     It is the number of predictions divided by the design effect. The design effect is the variance
     of the precision over draws of texts, divided by its variance if predictions were independent.
@@ -126,7 +126,7 @@ def tests_of(
 
     Args:
         found: predictions.
-        precision: precision that is asked for, in (0, 1).
+        precision: requested precision, in (0, 1).
         confidence: confidence of the bounds, in (0, 1).
         few: whether the sequence may begin with fewer, as many as would do if all were right.
     """

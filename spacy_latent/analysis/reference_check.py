@@ -27,7 +27,7 @@ class _Kept:
 
     Attributes:
         name: name of the annotation in sentences.
-        there: function that tells whether a doc has the annotation.
+        there: function from a doc to whether it has the annotation.
         labels: function that returns the labels of a doc.
     """
 
@@ -102,7 +102,7 @@ def unknown_labels(
 ) -> dict[str, list[str]]:
     """Return labels of the references that no component with such labels knows.
 
-    If a component does not tell its labels, no label of its annotation counts as unknown.
+    If the labels of a component are not known, no label of its annotation counts as unknown.
 
     Args:
         nlp: the pipeline.

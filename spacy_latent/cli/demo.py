@@ -120,7 +120,7 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
 
 
 def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: int) -> None:
-    """Print the value of one expression and scores on new ones, and write a page if asked for.
+    """Print the value of one expression and scores on new ones, and write a page on request.
 
     The page begins with the tree of the expression.
     """

@@ -109,7 +109,7 @@ def read_listops_v2(
             "of expressions: 0 for none, and for all as the limit."
         )
 
-    # spaCy asks five times and more for a few examples before the first step.
+    # spaCy reads a few examples five times and more before the first step.
     kept: dict[int, list[Expression]] = {}
 
     def read_whole(file: Path) -> list[Expression]:

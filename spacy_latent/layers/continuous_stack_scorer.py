@@ -169,7 +169,7 @@ def build_continuous_stack_scorer_v1(
     """Return a builder of :class:`ContinuousStackScorer`, which describes the other arguments.
 
     Args:
-        stacks: how many.
+        stacks: number of stacks.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The amounts that a token pushes and pops then depend on that

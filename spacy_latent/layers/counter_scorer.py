@@ -112,7 +112,7 @@ def build_counter_scorer_v2(
     See :class:`CountingScorer` for the arguments that are not listed here.
 
     Args:
-        counters: how many running sums.
+        counters: number of running sums.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The increment of a token then depends on that token alone.
@@ -134,7 +134,7 @@ def build_counter_scorer_v1(
     See :class:`CountingScorer` for the arguments that are not listed here.
 
     Args:
-        counters: how many running sums.
+        counters: number of running sums.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The increment of a token then depends on that token alone.

@@ -94,8 +94,8 @@ class LatentLayer(nn.Module):
 
     Args:
         temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
-        scorer_width: how many of the last features of each vector are for the scorer alone, and the
-            others for the composer alone; None if both read all of them.
+        scorer_width: number of features at the end of each vector for the scorer alone; the others
+            are for the composer alone; None if both read all of them.
 
     Attributes:
         update: number of this update of training, from 0, and None at prediction; a plain

@@ -125,7 +125,8 @@ def embedding_once(
 def _remembering(
     function: Callable[..., Any], known: list[Doc], kept: KeptVectors, key: tuple[int, int]
 ) -> Callable[..., Any]:
-    # By doc: a component asks for some of the docs at a time, and for none without tokens.
+    # Vectors are kept by doc: a component reads some of the docs at a time, and none without
+    # tokens.
     known = [doc for doc in known if len(doc)]
     made = dict(zip(map(id, known), kept.get(key) or ()))
     ours = set(map(id, known))

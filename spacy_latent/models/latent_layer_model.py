@@ -139,7 +139,7 @@ class SpanModule(nn.Module):
             elif supervision is None:
                 output = self.latent(vectors, lengths, known_here)
             else:
-                # Components refuse supervision of what decides while it composes.
+                # Components refuse supervision of a module that decides while it composes.
                 assert isinstance(self.latent, LatentLayer)
                 draw, scores, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, known_here

@@ -1,4 +1,4 @@
-"""Shim between Thinc and torch, with what Thinc's own shim lacks.
+"""Shim between Thinc and torch, with features that Thinc's own shim lacks.
 
 Compared to ``thinc.shims.PyTorchShim`` it has a learning rate for each parameter, and averaged
 weights that reach the module. Autocast is used only in training and only on a GPU. Outside of
@@ -221,7 +221,7 @@ class LatentShim(PyTorchShim):
                 scale = self._learn_rate(name)
                 # Only Thinc's optimizers take lr_scale; nlp.rehearse passes a plain function.
                 options = {"lr_scale": scale} if isinstance(optimizer, Optimizer) else {}
-                # Thinc's optimizers ask for the length of a gradient, and a scalar has none.
+                # Thinc's optimizers read the length of a gradient, and a scalar has none.
                 weights: Any = torch2xp(torch.atleast_1d(parameter.data))
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
                 made, _ = optimizer((self.id, name), weights, gradient, **options)

@@ -118,7 +118,7 @@ def over_embedder(
 
 
 def complete_copy(copied: Model, listener: Model, encoder: Any) -> Model:
-    """Restore what ``Model.copy`` drops: the names of parts, and listeners.
+    """Restore the names of parts and the listeners, which ``Model.copy`` drops.
 
     ``nlp.replace_listeners`` calls this on a copy of an encoder's model, which replaces a listener
     to the encoder.

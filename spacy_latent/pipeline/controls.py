@@ -150,7 +150,7 @@ def _set(config: Config, place: tuple[str, ...], before: Any, after: Any) -> Cha
     return Change(".".join(place), before, after)
 
 
-# ---------------------------------------------------------------- what two pipelines differ in
+# ---------------------------------------------------------------- differences of two pipelines
 
 
 def differences(ours: Language, theirs: Language) -> list[Change]:

@@ -162,7 +162,7 @@ class CrfEntityRecognizer(TrainedComponent):
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
         self._told: set[str] = set()
-        # Counts of what the sources wrote in a batch, set by get_loss.
+        # Counts of the sources' annotation in a batch, set by get_loss.
         self._counted: TagSources | None = None
         self.cfg: dict[str, Any] = {
             "labels": [],

@@ -33,9 +33,9 @@ def solve_with_oracle(
 
     The solution holds the mean μ and its sparse weights.
 
-    Each iteration asks for the best structure under the gradient s − μ, once for all unfinished
-    items. It then moves to the optimum over the structures found so far, and drops those whose
-    weight falls to zero. The objective strictly increases, so the search ends with the exact
+    Each iteration finds the best structure under the gradient s − μ, with one call for all
+    unfinished items. It then moves to the optimum over the structures found so far, and drops those
+    whose weight falls to zero. The objective strictly increases, so the search ends with the exact
     solution. An item that has used up its ``max_iter`` calls keeps the optimum over its support,
     and ``gap`` bounds its error.
 
@@ -186,8 +186,8 @@ class Supports:
     def change_of_weights(self, item: int, change: np.ndarray) -> np.ndarray:
         """Return the derivative of an item's weights along changes of the scores of its support.
 
-        Both are ``(K, *)``, one row for each structure of the support. This does for many changes
-        at once what kernels.active_set.gradient_of_weights does for one.
+        Both are ``(K, *)``, one row for each structure of the support. This computes many changes
+        at once, as kernels.active_set.gradient_of_weights computes one.
         """
         size, start = int(self.counts[item]), self.offsets[item]
         inverse = self.inverses[start : start + size * size].reshape(size, size)

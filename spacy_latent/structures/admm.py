@@ -239,7 +239,7 @@ class Problem:
 
         The directions have one number per edge.
 
-        The face is the one of the factor's hull on which the copy lies.
+        It is the face of the factor's hull on which the copy lies.
         """
         along = np.empty(len(directions))
         border = self.border

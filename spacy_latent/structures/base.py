@@ -239,7 +239,7 @@ class Structure(Staged, ABC):
         """Return the highest-scoring structure of each item.
 
         Scores are summed in float64. If a sum contains a score of 1e30, structures that differ by 1
-        cannot be told apart, and the result is one of them.
+        cannot be distinguished, and the result is one of them.
 
         Returns:
             ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``, without a gradient.
@@ -578,7 +578,7 @@ class Structure(Staged, ABC):
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """Return the k best structures by score, exact, from the MAP oracle (Lawler 1972).
 
-        Structures that float64 cannot tell apart come in any order, as for :meth:`map`.
+        Structures that float64 cannot distinguish come in any order, as for :meth:`map`.
         """
         self.check_tensors(scores, lengths)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
@@ -615,7 +615,7 @@ class Structure(Staged, ABC):
 
         A structure is 0/1, and 0 at entries that are no part, padding included.
 
-        The default asks the MAP oracle: a structure is the best one if its own parts score 1 and
+        The default calls the MAP oracle: a structure is the best one if its own parts score 1 and
         all others −1. A subclass overrides it if its scores belong to decisions, or if it has no
         exact ``map``. It may also do so if it has a cheaper test.
         """

@@ -184,7 +184,7 @@ def _logistic(like: Tensor) -> Tensor:
 def _softplus(scores: Tensor) -> Tensor:
     """Return log(1 + e^s).
 
-    torch's own softplus is s itself above 20, although the derivative is not yet 1 there. The
+    torch's own softplus is s itself above 20, although the derivative there is still below 1. The
     second derivative of ``logaddexp`` is NaN at large scores.
     """
     return -torch.nn.functional.logsigmoid(-scores)

@@ -57,8 +57,8 @@ class BudgetTree(DependencyTree):
     The root may have any number. For the other arguments and shapes see :class:`DependencyTree`.
 
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020) with trees and budgets as factors of
-    one graph. Its mean lies in the hull of all trees, and keeps to the budgets on average. It is
-    not always an average of trees that keep to them, so it has no atoms.
+    one graph. Its mean lies in the hull of all trees, and satisfies the budgets on average. It is
+    not always an average of trees that each satisfy them, so it has no atoms.
 
     To find the best tree with a budget is NP-hard for crossing arcs (with a budget of one, it is a
     Hamiltonian path). ``map``, meant for annotation, is then a branch and bound. It is exact unless
@@ -117,7 +117,7 @@ class BudgetTree(DependencyTree):
 
         For projective trees, all trees are tried first without the budgets, which takes 0
         iterations. The best point of this larger set is also the best within the budgets if it
-        keeps to them. If it does not, modifiers get prices, and trees are found anew for each, see
+        satisfies them. If it does not, modifiers get prices, and trees are found anew for each, see
         :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`.
 
         Items that neither method solves are left to ADMM with trees and budgets, which clips scores
@@ -126,8 +126,8 @@ class BudgetTree(DependencyTree):
 
         Args:
             max_iter: a tenth of the bound on the iterations for prices, on the iterations of ADMM,
-                and on the calls of the oracle over all trees. If ADMM reaches it, ``residual`` says
-                how good the point is.
+                and on the calls of the oracle over all trees. If ADMM reaches it, ``residual``
+                measures the error of the point.
             tolerance: bound on the residual.
         """
         check_options(self, max_iter, tolerance)

@@ -30,7 +30,7 @@ class CompiledStructure(Structure):
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def _options(self, scores: Tensor) -> list[int]:
-        """Return numbers that tell the family which of its structures is meant."""
+        """Return numbers that select one structure of the family."""
         return []
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class FactorGraph(Structure):
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020), over the intersection of the hulls of
     all of these. Its mean need not be an average of members, so it has no atoms. To find the best
     member is NP-hard in general. ``map``, meant for annotation, takes the first member of the set
-    among the 1,024 best of the first structure. This is exact; if no member is among them, an error
-    says so. Estimators that need ``map`` are refused. Sums are not tractable.
+    among the 1,024 best of the first structure. This is exact. If no member is among them, an error
+    is raised. Estimators that need ``map`` are refused. Sums are not tractable.
 
     Args:
         structures: each with a ``map``. Annotations come from the first structure.

@@ -227,7 +227,7 @@ def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, mo
 
     It is 0 if all relevant digits are kept.
 
-    Items whose structures may not be told apart because of it are refused.
+    Items whose structures may not be distinguishable because of it are refused.
     """
     with torch.no_grad():
         given = structure._given(scores)

@@ -21,7 +21,7 @@ AT_MOST, EXACTLY, OR_OUT = 0, 1, 2
 
 @dataclass(frozen=True)
 class Encoded:
-    """Factor as the kernel reads it: ``flips`` says which of ``parts`` are negated."""
+    """Factor as the kernel reads it: ``flips`` is a mask of the ``parts`` that are negated."""
 
     kind: int
     limit: float

@@ -85,7 +85,7 @@ class OneOfN(ItemSet):
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Traces:
-        """Return the one choice, with the probability that it has in :meth:`sample`."""
+        """Return the choice, with its probability in :meth:`sample`."""
         with torch.no_grad():
             z = self._sample(scores.detach(), lengths, num_samples, generator)
         return Traces(z, self._log_prob(z, scores, lengths))

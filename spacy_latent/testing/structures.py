@@ -240,7 +240,7 @@ class _Contract:
             return torch.tensordot(log_p.exp(), z, 1)
         return -(log_p.exp() * log_p).sum()
 
-    # ---------------------------------------------------------------- what the class says
+    # ---------------------------------------------------------------- attributes of the class
 
     def check_declarations(self) -> None:
         structure, listing, report = self.structure, self.listing, self.report
@@ -1214,7 +1214,7 @@ class _Contract:
                     self.random(140, 2, *scores.shape) * parts,
                 )
 
-    # ---------------------------------------------------------------- what changes nothing
+    # ---------------------------------------------------------------- changes without an effect
 
     def deterministic(self, given: str = "") -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         """Return the operations without chance that the structure has.

@@ -63,7 +63,7 @@ class Figure:
     seen: str = ""
 
     def drop(self, picture: Picture) -> float:
-        """Return how much to lower a picture, to align its words with the other pictures."""
+        """Return the distance to lower a picture, so that its words align with other pictures."""
         return max(other.baseline for other in self.pictures) - picture.baseline
 
 

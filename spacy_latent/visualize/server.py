@@ -289,7 +289,7 @@ def _is_number(value: Any, kind: Any) -> bool:
     return abs(value) < 1 << 31 if isinstance(value, int) else math.isfinite(value)
 
 
-# ---------------------------------------------------------------- what went wrong
+# ---------------------------------------------------------------- errors
 
 
 def _said(status: int, title: str, advice: str) -> Response:
