@@ -118,7 +118,7 @@ def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[flo
 
 @dataclass
 class JudgedEntities:
-    """Entities of a component that the annotation says to be correct or wrong.
+    """Entities of a component, judged correct or wrong by the annotation.
 
     Attributes:
         probabilities: probability of each entity.
@@ -147,7 +147,7 @@ class JudgedEntities:
 def judged_entities(
     examples: Iterable[Example], component: str = "crf_ner"
 ) -> JudgedEntities | None:
-    """Return the entities of ``component`` that the annotation says to be correct or wrong.
+    """Return the entities of ``component`` that the annotation judges correct or wrong.
 
     An entity is correct if a gold entity has the same tokens and the same label. Entities that were
     on the doc before are left out, since the component gives them no probability. Entities on

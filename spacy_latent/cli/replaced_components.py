@@ -84,7 +84,8 @@ REPLACEMENTS = {
             "a chain of tags",
             # Confidences are computed from the probabilities.
             settings={"annotate": "probabilities"},
-            # As in configs/ner_transformer_crf.cfg. With the default, entities are learned late.
+            # These are the settings of configs/ner_transformer_crf.cfg. With the default, entities
+            # are learned late.
             over_pretrained={"gain": 48.0},
             note="It learns from incomplete annotation, too: some labels in some texts, flags of "
             "what a text contains, a part of the entities, or sources that disagree. See its "

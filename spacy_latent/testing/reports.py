@@ -156,7 +156,7 @@ class Report:
             yield caught
         except error as raised:
             caught["error"] = raised
-            # As a whole word, because "2" also occurs in "float32".
+            # Only whole words count, because "2" also occurs in "float32".
             if says and not re.search(rf"(?<![\w.]){re.escape(says)}(?![\w.])", str(raised)):
                 self.fail(
                     operation,
