@@ -368,7 +368,7 @@ def _of_training(figures: LayerFigures) -> list[Verdict]:
     controls = figures.trained.controls
     for number, (measure, row) in enumerate(figures.trained.measures.items()):
         made = [
-            _beside(figures, measure, row, name, controls[name])
+            _control_verdict(figures, measure, row, name, controls[name])
             for name, theirs in row.controls.items()
             if math.isfinite(theirs.difference[0])
         ]
@@ -409,7 +409,7 @@ def _of_training(figures: LayerFigures) -> list[Verdict]:
     return found
 
 
-def _beside(
+def _control_verdict(
     figures: LayerFigures,
     measure: str,
     row: TrainedScore,

@@ -66,12 +66,12 @@ def of_all_lengths(expressions: Iterable[Expression], rng: random.Random) -> Ite
     lengths: dict[int, list[Expression]] = {}
     for label, tokens in expressions:
         lengths.setdefault(len(tokens), []).append((label, tokens))
-    each = [_again_and_again(lengths[length], rng) for length in sorted(lengths)]
+    each = [_repeated(lengths[length], rng) for length in sorted(lengths)]
     while each:
         yield from map(next, each)
 
 
-def _again_and_again(expressions: list[Expression], rng: random.Random) -> Iterator[Expression]:
+def _repeated(expressions: list[Expression], rng: random.Random) -> Iterator[Expression]:
     while True:
         rng.shuffle(expressions)
         yield from expressions

@@ -14,7 +14,7 @@ from spacy_latent.errors import LatentError, is_whole
 from spacy_latent.estimators.base import Draw, Estimator, Given, check_draw
 from spacy_latent.kernels.transfers import places_of
 from spacy_latent.layers.base import Composer, PartScorer
-from spacy_latent.layers.edits import Edits, check_forced, edited, saying_what_is_left
+from spacy_latent.layers.edits import Edits, check_forced, edited, naming_interventions
 from spacy_latent.layers.fitting import check_kind, check_parts
 from spacy_latent.structures.base import Structure
 
@@ -220,7 +220,7 @@ class LatentLayer(nn.Module):
         self, structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits
     ) -> tuple[Draw, Tensor]:
         exact = edited(structure, scores, lengths, edits)
-        with saying_what_is_left(structure.name, edits):
+        with naming_interventions(structure.name, edits):
             draw = self.draw(structure, exact, lengths)
             best = draw.mean()
             if structure.has_map:

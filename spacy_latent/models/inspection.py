@@ -78,11 +78,11 @@ class KeptVectors:
     Vectors beyond the memory limit are not kept.
 
     Args:
-        room: memory limit in bytes.
+        memory_limit: largest size of the kept vectors in bytes.
     """
 
-    def __init__(self, room: float = 256e6) -> None:
-        self.room = room
+    def __init__(self, memory_limit: float = 256e6) -> None:
+        self._free_bytes = memory_limit
         self._kept: dict[tuple[int, int], list[Any]] = {}
 
     def get(self, key: tuple[int, int]) -> list[Any] | None:
@@ -95,8 +95,8 @@ class KeptVectors:
 
     def put(self, key: tuple[int, int], vectors: list[Any]) -> None:
         size = sum(rows.nbytes for rows in vectors)
-        if size <= self.room:
-            self.room -= size
+        if size <= self._free_bytes:
+            self._free_bytes -= size
             self._kept[key] = vectors
 
 

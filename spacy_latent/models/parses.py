@@ -13,7 +13,7 @@ from torch import Tensor
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.transfers import send_together
-from spacy_latent.layers.edits import Edits, edited, saying_what_is_left
+from spacy_latent.layers.edits import Edits, edited, naming_interventions
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.added_labels import IMPOSSIBLE
 from spacy_latent.models.interventions import edits_of
@@ -172,7 +172,7 @@ class GroupParse:
         if edits is not None:
             scores = self.scores / asked
             self.scores = edited(module.structure, scores, self.lengths, edits)
-        with saying_what_is_left(module.structure.name, edits):
+        with naming_interventions(module.structure.name, edits):
             best = module.structure.best_heads(self.scores, self.lengths)
         self.heads = _numpy(best)[:, 1:]
         self.inside = np.arange(self.heads.shape[1]) < group.lengths.numpy()[:, None]

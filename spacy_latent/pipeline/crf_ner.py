@@ -288,7 +288,7 @@ class CrfEntityRecognizer(TrainedComponent):
         Returns:
             One structure for each doc, or None for an empty doc.
         """
-        from spacy_latent.layers.edits import saying_what_is_left
+        from spacy_latent.layers.edits import naming_interventions
         from spacy_latent.models import tag_losses
 
         docs = list(docs)
@@ -302,7 +302,7 @@ class CrfEntityRecognizer(TrainedComponent):
         kind, level = self.cfg["loss"], self.cfg["annotate"]
         calibration = self.calibration or EntityCalibration()
         for group in self.scored(docs, calibration):
-            with saying_what_is_left(group.chain.name, group.edits):
+            with naming_interventions(group.chain.name, group.edits):
                 best = group.chain.best_tags(group.scores, group.lengths)
             path = best.cpu().numpy()
             structures = []
@@ -577,7 +577,7 @@ class CrfEntityRecognizer(TrainedComponent):
         from spacy_latent.models.tag_evidence import TagEvidence
 
         known = self._gold_tags(example)
-        self._tell_of_what_is_not_predicted(example, known)
+        self._warn_of_unpredictable_entities(example, known)
         allowed = known.numpy()
 
         def refuse(why: str) -> None:
@@ -637,7 +637,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 allowed[i, 0] = True
         return allowed
 
-    def _tell_of_what_is_not_predicted(self, example: Example, allowed: Any) -> None:
+    def _warn_of_unpredictable_entities(self, example: Example, allowed: Any) -> None:
         """Warn of gold entities that :meth:`_open_tags` rules out.
 
         Args:

@@ -111,7 +111,7 @@ def about_scores(
     if not weights:
         return [_no_weights(nlp)]
     lost = [name for name in weights if name not in given and name not in set(told)]
-    lost = [name for name in lost if not _does_no_harm(nlp, name, weights)]
+    lost = [name for name in lost if not _is_replaced(nlp, name, weights)]
     if not lost:
         return found
     numbers = sorted(
@@ -225,7 +225,7 @@ def _names_given(nlp: Language) -> _Given | None:
         return None
 
 
-def _does_no_harm(nlp: Language, name: str, weights: dict[str, float]) -> bool:
+def _is_replaced(nlp: Language, name: str, weights: dict[str, float]) -> bool:
     """Return whether all components with this default score give another score that counts."""
     owners = [
         pipe

@@ -383,7 +383,7 @@ class _Support:
             parts: parts of the atom.
             tolerance: smallest improvement that counts.
         """
-        self._make_room(len(parts))
+        self._enlarge(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts
         count = kernel.let_in(
@@ -419,7 +419,7 @@ class _Support:
             np.empty(len(self.weights)),
         )
 
-    def _make_room(self, parts: int) -> None:
+    def _enlarge(self, parts: int) -> None:
         rows, width = self.atoms.shape
         if parts > width:
             self.atoms = np.pad(self.atoms, ((0, 0), (0, parts - width)), constant_values=-1)

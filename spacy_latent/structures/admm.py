@@ -342,10 +342,10 @@ class Problem:
                     duals /= growth[self.edge_item]
                     normals /= growth[self.edge_item]
         mean = np.clip(mean, 0.0, 1.0)
-        self.residual = np.maximum(self.residual, self._left_by_cuts(mean, tolerance))
+        self.residual = np.maximum(self.residual, self._clipping_error(mean, tolerance))
         return mean
 
-    def _left_by_cuts(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
+    def _clipping_error(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
         """Return a bound on the error of the solution of each item because of clipped scores.
 
         If the part is 0, or 1 with a high score, no point of [0, 1] gains by the clipped amount.

@@ -40,7 +40,7 @@ MOST_NUMBERS = 10_000_000
 # Bound on calls of the tree's oracle for the best tree of one item.
 MOST_CALLS = 5_000
 # Bound on calls in one attempt to find any tree at all.
-DIVE_CALLS_PER_WORD = 4
+DEPTH_FIRST_CALLS_PER_WORD = 4
 # Steps of the subgradient method for the bound at one node of the search.
 BOUND_STEPS = 30
 # ADMM takes more and cheaper steps than an active set does. If scores are small, the projection on
@@ -339,7 +339,7 @@ class BudgetTree(DependencyTree):
             if branch is None or bound <= best_score + _slack(best_score):
                 continue
             if best is None:
-                best = self._dive(tree, own, prices, n)
+                best = self._search_depth_first(tree, own, prices, n)
                 if best is not None:
                     best_score = own[best, columns].sum()
             for child in self._children(own, branch, n):
@@ -347,7 +347,7 @@ class BudgetTree(DependencyTree):
                 heapq.heappush(waiting, (-bound, pushed, child, prices))
         return best
 
-    def _dive(
+    def _search_depth_first(
         self, tree: DependencyTree, scores: np.ndarray, prices: np.ndarray, n: int
     ) -> np.ndarray | None:
         """Return the heads of a good tree within the budgets, found depth first.
@@ -355,7 +355,7 @@ class BudgetTree(DependencyTree):
         The result is None if a few calls have found no such tree.
         """
         waiting = [scores]
-        for _ in range(DIVE_CALLS_PER_WORD * n):
+        for _ in range(DEPTH_FIRST_CALLS_PER_WORD * n):
             if not waiting:
                 break
             own = waiting.pop()

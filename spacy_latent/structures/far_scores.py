@@ -144,7 +144,7 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
     own, near = structure._with_given(found.scores, scores)
     lost = torch.zeros_like(found.unsure, dtype=found.scores.dtype)
     if bool(found.unsure.any()):
-        lost = _lost(own, near, lengths, found.unsure, most)
+        lost = _rounding_bound(own, near, lengths, found.unsure, most)
     return NearScores(own, near, found.scores, found.removed, found.beyond, lost)
 
 
@@ -222,7 +222,9 @@ def _are_sure(probabilities: Tensor) -> Tensor:
     return near_whole.flatten(1).all(1)
 
 
-def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> Tensor:
+def _rounding_bound(
+    structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
+) -> Tensor:
     """Return a bound ``(B,)`` on the rounding errors of differences of sums.
 
     It is 0 if all relevant digits are kept.

@@ -352,7 +352,7 @@ class TagSequence(CompiledStructure):
 
     def _uses(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         z = torch.where(self.part_mask(scores, lengths), z, 0.0)
-        begins, ends = self._tags_at_cuts(z)
+        begins, ends = self._border_tags(z)
         position = torch.arange(ends.shape[-2], device=z.device)[:, None]
         last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
         # No slices: torch.export would need to know that these hold two positions.
@@ -371,7 +371,7 @@ class TagSequence(CompiledStructure):
         position = torch.arange(chosen.shape[1], device=chosen.device)
         return (chosen.sum(2) == (position < lengths[:, None])).all(1)
 
-    def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def _border_tags(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tags that begin and that end at each position, ``(..., N, K)`` each."""
         return z, z
 
