@@ -30,7 +30,7 @@ class KOfN(ItemSet, CompiledStructure):
     the capped simplex, O(n log n), with subsets from systematic sampling as its support.
 
     Args:
-        k: number of items.
+        k: number of chosen items.
         exactly: exactly k; else any number up to k, of which MAP takes those with scores above 0.
     """
 

@@ -25,7 +25,7 @@ class Runs(ItemSet, CompiledStructure):
     is exact, too, by the active-set method.
 
     Args:
-        k: number of items.
+        k: number of chosen items.
         runs: largest number of runs. 1 for a single stretch of words.
         exactly: exactly k; else any number up to k.
     """
