@@ -2,7 +2,8 @@
 
     python -m benchmarks.incomplete_controls corpus/incomplete
 
-Of the texts of ``flags.spacy``, which has 150 annotated completely and flags of the others:
+Two corpora use the texts of ``flags.spacy``, in which 150 texts are annotated completely and the
+others have flags:
 
 - ``flags_negatives.spacy``: the complete texts, and those others that are flagged to have no
   entity, which are complete thereby.
@@ -10,7 +11,7 @@ Of the texts of ``flags.spacy``, which has 150 annotated completely and flags of
   on the complete ones annotates them, without entities of labels that are flagged to be absent.
   Texts in which it finds none of a label that is flagged are left out.
 
-Of the texts of ``sources.spacy``, in which several sources wrote entities:
+One corpus uses the texts of ``sources.spacy``, in which several sources wrote entities:
 
 - ``sources_aggregated.spacy``: the entities that a hidden Markov model finds most probable. Its
   states are BIO tags. Each source emits a tag given the state, independently of the other sources.
@@ -40,7 +41,9 @@ STEPS = 300
 
 
 def flags_of(doc: Doc) -> dict[str, bool]:
-    """Labels by whether the text is flagged to have them; none where it is annotated completely."""
+    """Return for each label whether the text is flagged to have it; empty if the text is annotated
+    completely.
+    """
     cats = doc.cats.items()
     return {name.removeprefix(PREFIX): value > 0.5 for name, value in cats}
 
