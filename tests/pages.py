@@ -54,8 +54,9 @@ LANGUAGES = {
 
 @dataclass(frozen=True)
 class Block:
-    """page: name of the file. line: that of its fence. run: whether the command is to be run, by a
-    comment ``<!-- run -->`` on the line before."""
+    """page: name of the file. line: line of its fence. run: whether the command is to be run, by a
+    comment ``<!-- run -->`` on the line before.
+    """
 
     page: str
     line: int

@@ -33,8 +33,9 @@ LEFT = {
 
 
 def public_modules() -> list[Path]:
-    """Those that the page names, with all in them where they are packages, and those of all
-    structures, estimators and components."""
+    """Modules that the page names, with all modules inside of packages, and the modules of all
+    structures, estimators and components.
+    """
     page = (ROOT / "docs" / "stability.md").read_text(encoding="utf8").split("## Not public")[0]
     places = {ROOT / name.replace(".", "/") for name in re.findall(r"`(spacy_latent[\w.]+)`", page)}
     places |= {ROOT / "spacy_latent" / floor for floor in ("structures", "estimators")}

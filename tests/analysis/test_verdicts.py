@@ -91,7 +91,7 @@ def trained(
 
 
 def reference(own: float, width: float = 0.02, docs: int = 500, **rows: float) -> dict[str, Any]:
-    """Agreement with the reference, and that of controls."""
+    """Agreement of the structures and of controls with the reference."""
     everything = {"encoder": own, **rows}
     return {
         "reference": ReferenceFigures(

@@ -77,8 +77,8 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     assert shares(figures["next token"]) == pytest.approx([3 / 5, 3 / 6])
     low, high = figures["next token"]["all tokens, 95 %"]
     assert low <= 3 / 6 <= high
-    # The three arcs but that of the full stop join neighbours; every set of the reference is that
-    # of a root.
+    # All three arcs except the arc of the full stop join neighbours; every set of the reference
+    # belongs to a root.
     assert figures["next token"]["undirected"] == pytest.approx(3 / 3)
     assert figures["next token"]["yields"] == 0.0 and figures["next token"]["one arc"] is None
     nlp = spacy.load(model)

@@ -718,7 +718,7 @@ def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
     config.to_disk(base)
     result = run(app, arguments)
     assert result.exit_code == 0 and "sentences" not in result.output
-    # The words of a choice are those of a whole text, whatever its sentences.
+    # A choice is among the words of a whole text, whatever its sentences.
     made(["textcat"]).to_disk(base)
     result = run(app, [*arguments[:-1], "--rationale"])
     assert result.exit_code == 0 and "sets sentences" not in result.output

@@ -1,4 +1,4 @@
-"""The command ``spacy latent serve``, but for the page itself."""
+"""The command ``spacy latent serve`` without the page itself."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def _as_array(data: Any, dtype: Any = None, **kwargs: Any) -> Array:
 
 
 class _OfNumPy(ModuleType):
-    """A module whose functions are those of one of NumPy's, for arrays of the GPU."""
+    """A module with the functions of one of NumPy's modules, for arrays of the GPU."""
 
     def __init__(self, name: str, source: Any) -> None:
         super().__init__(name)

@@ -175,8 +175,9 @@ BUDGETS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], tuple[int, int
     ),
     "projective trees by the score function": (
         lambda: text_vectors(ProjectiveTree(), ScoreFunction(2, SelfCritical()), convolution),
-        # Up: places, samples, the best, the log-partition in double precision, its gradient. Down:
-        # scores in single and in double precision, those of the best, which have no gradient.
+        # Up: places, samples, the best, the log-partition in double precision, its gradient.
+        # Downwards: scores in single and in double precision, and scores of the best structures,
+        # which have no gradient.
         (5, 3, 0),
         # Up: places and samples. Down: scores for these, and twice statuses.
         (2, 3, 0),

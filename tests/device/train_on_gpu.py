@@ -23,7 +23,7 @@ SHORT = {
     "training.max_steps": STEPS,
     "training.max_epochs": 0,
     "training.eval_frequency": STEPS,
-    # Else Adam makes whole steps of gradients that are 0 but for rounding.
+    # Otherwise Adam makes full steps for gradients that are 0 except for rounding.
     "training.optimizer.eps": 1e-3,
 }
 # By the name of the config: what makes it small, and texts.

@@ -147,7 +147,7 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
     if kind == "file too large":
         return _small_files()
     if kind == "saving model":
-        # Before it come that of step 0 and a checkpoint.
+        # The model of step 0 and a checkpoint are saved before it.
         return _replaced(Language, "to_disk", _at_call(3, Language.to_disk, _kill))
     if kind == "between renames":
         # Of model-last at step 3, when the model of step 0 is out of the way.

@@ -85,7 +85,7 @@ def test_a_rank_without_gold_for_the_last_listener_learns_from_the_others() -> N
 
 
 def test_a_weight_per_token_is_one_of_the_tokens_of_all_ranks() -> None:
-    """The gradients of two halves, each with its share, add up to that of the batch."""
+    """The gradients of two halves, each with its share, add up to the gradient of the batch."""
     settings = textcat(entropy_weight=2.0)
     nlp, examples = make_pipeline(settings)
     size = len(examples) // 2

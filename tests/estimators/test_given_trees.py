@@ -179,7 +179,7 @@ TEXTS = ["a good film of it all", "a bad film", "so"]
 
 
 def pipeline(kind: str, trees: str | dict[str, Any] | None) -> tuple[Language, str]:
-    """Without ``trees`` they are learned; a block is that of the estimator."""
+    """Without ``trees`` they are learned; a block selects the estimator."""
     nlp = spacy.blank("en")
     model: dict[str, Any] = {"tok2vec": TOK2VEC}
     if isinstance(trees, dict):
@@ -319,7 +319,7 @@ def sequence(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
 
 
 def composed_with(layer: Any, update: Callable[[], Any]) -> list[np.ndarray]:
-    """The structures of an update, those of the longest text first."""
+    """The structures of an update, the longest text first."""
     read, kept = layer.read, []
     layer.read = lambda *given: kept.append((given[1], read(*given))) or kept[-1][1]
     try:

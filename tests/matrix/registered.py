@@ -73,7 +73,8 @@ def candidates() -> dict[str, Callable[..., Any]]:
     return _registered(lambda loaded: _returns(loaded) == Candidates)
 
 
-# Where the defaults are not for scores as flat, or texts as long, as those of these tests.
+# Settings for estimators whose defaults do not suit scores as flat, or texts as long, as in these
+# tests.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.AdaptiveImplicitMLE.v1": {"initial": 10.0},
     "spacy-latent.BlackBox.v1": {"interpolation": 100.0},

@@ -63,8 +63,8 @@ def reference(
     return shift + total, out[: n + 1, : n + 1], products[: n + 1, : n + 1]
 
 
-# Of these some fit float64 with weights over the sums of their columns, some over those of the best
-# tree, and some not at all.
+# Some of these fit float64 with weights over the sums of their columns, some with weights over the
+# score of the best tree, and some do not fit.
 @pytest.mark.parametrize(
     "n, scale",
     [

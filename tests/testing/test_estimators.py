@@ -178,7 +178,7 @@ class Doubled(Marginals):
 
 
 class OfTheSupport(SparseMAP):
-    """Where structures tie, its gradient is that of the weights that there are."""
+    """If structures tie, its gradient belongs to the weights of the present support."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
