@@ -47,7 +47,7 @@ LANGUAGES = {
     **dict.fromkeys(("bash", "sh", "shell", "console"), "bash"),
     **dict.fromkeys(("json", "jsonl"), "json"),
     **dict.fromkeys(("yaml", "yml"), "yaml"),
-    # What a command prints.
+    # The output of a command.
     **dict.fromkeys(("text",), "text"),
 }
 
@@ -260,7 +260,7 @@ def check_spacy(arguments: list[str]) -> None:
     if arguments[:1] == ["project"]:
         check_project(arguments[1:])
         return
-    # As spaCy does before it runs: entry points add their commands.
+    # spaCy does the same before it runs: entry points add their commands.
     registry.cli.get_all()
     left = parse(get_command(app), arguments)
     named = [w for w in arguments if w.endswith(".cfg") and w not in WRITTEN_BY_THE_READER]

@@ -1,4 +1,4 @@
-"""What is public says its types: no ``Any`` but where no type could be named."""
+"""Types of the public interface: ``Any`` only if no type could be named."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def shares(row):
 
 
 def refused(*arguments: object) -> str:
-    """What is said, in one line."""
+    """The message, in one line."""
     result = run(*arguments)
     assert result.exit_code == 1
     return " ".join(result.stderr.split())
@@ -166,7 +166,7 @@ def test_a_latent_parser_and_its_parse_have_rows_that_tell_them_apart(
     assert rows == {"training: token.head", "training: parser"}
     said = " ".join(result.output.split())
     assert "token.head is the parse" in said and "its trees in doc._.latent" in said
-    # Where there is one of the two, nothing needs to be told apart.
+    # If only one of the two is there, its name is not needed.
     nlp = spacy.load(files / "both" / "model-best", exclude=["parser"])
     nlp.to_disk(tmp_path / "alone")
     assert "is the parse" not in run(files / "dev.spacy", tmp_path / "alone").output

@@ -1,4 +1,4 @@
-"""What one rank does, without any other."""
+"""The work of one rank, without other ranks."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> Non
     with pytest.raises(LatentError, match="batches are not those"):
         other = {**longer, "corpora.train.path": str(tmp_path / "other.spacy")}
         run(config, output=output, resume=True, overrides=other)
-    # What refuses a training that ends early changes none that does not.
+    # The callback that refuses trainings that end early does not change other trainings.
     refusing = Config().from_disk(config)
     assert refusing["nlp"].get("after_pipeline_creation") is None
     refusing["nlp"]["after_pipeline_creation"] = CALLBACK

@@ -203,7 +203,9 @@ def pipeline(kind: str, trees: str | dict[str, Any] | None) -> tuple[Language, s
 
 
 def used(nlp: Language, name: str, docs: list[Doc]) -> list[np.ndarray]:
-    """What would be annotated, which is what the composer got where that is one tree."""
+    """The structures that would be annotated. The composer got the same ones if each is one
+    tree.
+    """
     (node,) = latent_models(nlp.get_pipe(name).model)  # type: ignore[attr-defined]
     layer, batch = latent_module(node).latent, read_batch(node, docs)
     assert [len(known) for known in read_uncertainty(batch, layer)] == [1] * len(docs)

@@ -22,7 +22,7 @@ from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing.listing import Listing
 from tests.structures.contracts import Listed, every_structure
 
-# Of the smaller ones of every kind, so that each of their parts can be taken in turn.
+# Small structures of every kind, so that each of their parts can be taken in turn.
 LISTED = [
     one
     for one in every_structure()

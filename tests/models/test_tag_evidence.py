@@ -38,7 +38,7 @@ def totals_of(transitions: Tensor, emissions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_weight(every: Tensor, evidence: TagEvidence) -> Tensor:
-    """Of each sequence, by what the evidence says of it."""
+    """The logarithm of the weight that the evidence gives each sequence."""
     potentials = torch.from_numpy(evidence.potentials)
     total = potentials[torch.arange(every.shape[1]), every].sum(1)
     for one in evidence.counts:

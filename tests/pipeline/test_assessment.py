@@ -1,4 +1,4 @@
-"""What is found out about pipelines of which it is known whether they use their structures."""
+"""Reports on pipelines that are known to use, or not to use, their structures."""
 
 from __future__ import annotations
 

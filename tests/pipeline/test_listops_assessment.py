@@ -1,4 +1,4 @@
-"""What is said of pipelines on ListOps of which it is known what they do."""
+"""Reports on pipelines on ListOps whose behaviour is known."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_operators_are_registered_right() -> None:
         [0, -1, 0],
     )
     library.opcheck(operators._log_partition.overload, arguments)
-    # What is kept has room that nothing writes: not compared.
+    # The saved arrays have entries that nothing writes, so they are not compared.
     library.opcheck(operators._marginals.overload, (*arguments, False))
 
 

@@ -132,7 +132,7 @@ def test_fenchel_young_losses(
 def recursion(
     structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
 ) -> Tensor:
-    """As it is written, by operations of torch."""
+    """The recursion as it is defined, by operations of torch."""
     masked, lengths = structure.masked(scores, lengths)
     return structure.smoothed_maximum(masked, lengths, maximum(regularizer, gamma))  # type: ignore[attr-defined,arg-type]
 

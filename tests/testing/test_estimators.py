@@ -24,7 +24,9 @@ PROBLEMS = [
 
 
 class Own(Estimator):
-    """As an author would write one: the best structure, and the gradient of the scores as it is."""
+    """An estimator as an author would write it: the best structure, and the gradient passed on to
+    the scores.
+    """
 
     hard = True
 
