@@ -36,11 +36,20 @@ def entities_of(tags: np.ndarray, labels: Sequence[str]) -> list[tuple[int, int,
             f"Tags named {', '.join(labels[:5])} make no entities; expected 'O', and labels with "
             "B-, I-, L- and U- before them."
         )
+    outside, parts = _parts_of(tuple(labels))
     found, start = [], 0
-    for i in np.flatnonzero(np.asarray(tags) != labels.index("O")).tolist():
-        prefix, label = labels[int(tags[i])].split("-", 1)
+    for i, tag in enumerate(np.asarray(tags).tolist()):
+        if tag == outside:
+            continue
+        prefix, label = parts[tag]
         if prefix in "BU":
             start = i
         if prefix in "LU":
             found.append((start, i + 1, label))
     return found
+
+
+@lru_cache(maxsize=32)
+def _parts_of(labels: tuple[str, ...]) -> tuple[int, list[tuple[str, str]]]:
+    """Return the number of the tag "O", and the prefix and the label of each tag."""
+    return labels.index("O"), [(name[0], name[2:]) for name in labels]

@@ -292,8 +292,8 @@ class Probabilities:
             same = (sequences[:, b, start:end] == own).all(1)
             return float((same * weights[:, b]).sum())
         assert self.steps is not None
-        first = self.tags[b, start, own[0]]
-        return float(first * self.steps[b, start + 1 : end].prod())
+        first = float(self.tags[b, start, own[0]])
+        return first if end == start + 1 else first * float(self.steps[b, start + 1 : end].prod())
 
 
 def probabilities(kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Probabilities:

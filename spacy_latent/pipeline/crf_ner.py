@@ -890,5 +890,7 @@ def _blocked(doc: Doc) -> list[Span]:
     spaCy marks them as entities without a label.
     """
     found: Any = doc.to_array([ENT_IOB, ENT_TYPE])
+    if not found.any():
+        return []
     marked = np.flatnonzero((found[:, 0] == BEGIN) & (found[:, 1] == 0))
     return [doc[i : i + 1] for i in marked.tolist()]
