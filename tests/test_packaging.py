@@ -94,7 +94,7 @@ def test_the_wheel_runs_without_the_source(tmp_path):
 
 
 def test_the_demo_installs_no_more_than_it_needs(tmp_path: Path) -> None:
-    """What tests and pages need takes longer to install than the demo should."""
+    """The requirements of tests and pages take longer to install than the demo should."""
     if shutil.which("make") is None:
         pytest.skip("there is no make")
     for name in ("Makefile", "setup.cfg", "pyproject.toml"):

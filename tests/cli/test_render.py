@@ -223,7 +223,7 @@ def test_of_a_long_pair_the_first_pieces_are_drawn(pairs: Any, tmp_path: Any) ->
     with pytest.warns(LatentWarning, match="split into pieces"):
         run(pairs / "model", tmp_path / "long.jsonl", tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text(encoding="utf8")
-    # Of 367 words of each text.
+    # Each text has 367 words.
     assert html.count("<svg") == 1 and "piece 1 of 3; the pair is long" in html
 
 

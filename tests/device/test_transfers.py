@@ -369,7 +369,7 @@ def test_items_can_be_looked_at_later() -> None:
             structure.marginals(*good)
             structure.marginals(scores, lengths)
             assert moved(log) == (0, 0, 0)
-        # What was found, and, of an item with an error, whether its scores were too large.
+        # The results, and for an item with an error, whether its scores were too large.
         assert moved(log) == (0, 2, 0)
         with pytest.raises(InfeasibleError):
             structure.marginals(scores, lengths)

@@ -172,7 +172,7 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
             return result
         if kind == "other labels":
             result = update(self, examples, **options)
-            # As of a label that only this rank met.
+            # The fault of a label that only this rank met.
             tagger = self.nlp.get_pipe(fault["component"])
             tagger.model.get_ref("output_layer").set_param("b", np.zeros(3, dtype="f"))
             return result

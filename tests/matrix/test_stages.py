@@ -152,7 +152,7 @@ RESTRICTED: dict[str, tuple[Structure, Structure]] = {
 SCORERS = [build() for build in registered.scorers().values()]
 COMPOSERS = [build() for build in registered.composers().values()]
 WIDTH = 6
-# Of two texts each where the structure aligns them.
+# Lengths of two texts each, for structures that align them.
 LENGTHS, PAIRS = torch.tensor([4, 3, 1]), torch.tensor([[2, 2], [2, 1], [1, 1]])
 TOKENS = PAIRS.sum(1).maximum(LENGTHS)
 
@@ -305,7 +305,7 @@ def test_training_goes_on_where_it_was(component: str, estimator: dict[str, Any]
         stages = []
         for update in updates:
             torch.manual_seed(update)
-            # As spacy train does: the gradients of the listener belong to the same update.
+            # spacy train does the same: the gradients of the listener belong to the same update.
             nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
             layer = nlp.get_pipe(component).model.get_ref("latent").shims[0].module.latent
             stages.append((layer.present_structure.direction, layer.present_estimator.name))

@@ -266,7 +266,7 @@ def test_an_entity(kind: str) -> None:
             Span.set_extension("confidence", getter=known[2], force=True)
             pipe.cfg["min_confidence"] = 0.0  # type: ignore[union-attr]
         assert again.falls == pytest.approx(found.falls) and again.words == found.words
-    # What is on a doc before stays there, so that no word would be told to matter.
+    # Entities that are on a doc before stay there, so that no word would seem to matter.
     with pytest.raises(NoSuchEntity, match=r"Paris \(PLACE\) was on the doc before") as told:
         explain(nlp, nlp("we saw Paris there"))
     sent = pickle.loads(pickle.dumps(told.value))

@@ -173,8 +173,9 @@ def test_prices_lead_to_the_solution(
 
 
 def test_large_scores_are_solved(by_prices_alone: None) -> None:
-    """Where no word has more than one modifier many arcs have to give way, so that prices are as
-    large as the scores. From some scale on the nearest average is the same."""
+    """If no word may have more than one modifier, many arcs have to go, so that prices are as large
+    as the scores. From some scale on the nearest average is the same.
+    """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(1), torch.tensor([30, 30, 30, 20])
     scores, scales = normal(4, 31, 31), (1e3, 1e4, 1e5, 1e7)
@@ -234,8 +235,9 @@ def test_small_scores_of_many_alike_tokens_are_solved(by_prices_alone: None) -> 
 
 
 def test_alike_tokens_in_alike_contexts_take_few_steps(by_prices_alone: None) -> None:
-    """Of hundreds of sets that are entered by too little, most have no price. Steps to where all
-    have one, cut off where it is negative, gave up two of three."""
+    """Most of the hundreds of sets that are exceeded by very little have no price. Steps to where
+    all have one, cut off where it is negative, gave up two of three.
+    """
     torch.manual_seed(0)
     tokens = normal(14, 4)[torch.randint(14, (3, 81))]
     distance = (torch.arange(81.0)[:, None] - torch.arange(81.0)).abs().double()
@@ -496,7 +498,7 @@ def nothing(scores: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e30])
 def test_projective_averages_of_any_scores_are_the_best(scale: float, without_admm: None) -> None:
-    """Of large scores none is worth more, by a linear program over all trees."""
+    """With large scores no average has a higher score, by a linear program over all trees."""
     torch.manual_seed(0)
     every = trees(5, 5, True)
     flat, kept = every.reshape(len(every), -1), every[:, 1:].sum(2)
@@ -531,7 +533,7 @@ def test_long_sentences_with_large_scores_are_solved(
 def by_steps(
     projective: bool, scores: Tensor, lengths: Tensor, steps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of trees with one modifier for each word."""
+    """Solve for trees with one modifier for each word."""
     structure = BudgetTree(1, projective)
     masked = structure.masked(scores, lengths)[0]
     if projective:
@@ -599,7 +601,9 @@ def test_what_has_to_be_taken_hides_no_other_scores(
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1e9])
 def test_prices_prove_that_there_is_no_tree(projective: bool, scale: float) -> None:
-    """As soon as they do: what is worse than all others does not begin it anew."""
+    """The search ends as soon as they do: prices that are worse than all others do not start it
+    again.
+    """
     torch.manual_seed(1)
     scores, lengths = normal(2, 9, 9, scale=scale), torch.tensor([8, 8])
     # Three heads for eight words.

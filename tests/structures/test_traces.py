@@ -293,7 +293,7 @@ def test_items_of_a_batch_are_alone_and_padding_is_not_read(structure: SpanningT
 
 
 def test_a_root_that_leaves_tokens_out_is_never_drawn() -> None:
-    """Of three tokens the first has no head but node 0: it is the only single root."""
+    """The first of three tokens has no head except node 0: it is the only single root."""
     scores = torch.zeros(1, 4, 4)
     scores[0, 2:, 1] = -torch.inf
     scores[0, 0, 2:] = 5.0

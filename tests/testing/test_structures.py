@@ -28,7 +28,7 @@ from tests.structures.contracts import budget_trees, chains, monotone, subsets
 
 
 class Runs(Structure):
-    """As on the page for authors: runs of two items, given only the best."""
+    """The example of the page for authors: runs of two items, given only the best."""
 
     part_axes = 1
 
@@ -353,7 +353,7 @@ class TracesNotDrawnAgain(KOfN):
 
 
 class TracesThatHardlyMove(KOfN):
-    """What is drawn again moves with the scores by half."""
+    """The redrawn values move with the scores by half."""
 
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
         found = super()._reparameterize_trace(scores, lengths)
