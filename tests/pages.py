@@ -30,7 +30,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
-# Packages whose names are checked only where they are installed.
+# Packages whose names are checked only if they are installed.
 OPTIONAL = ("spacy_transformers", "spacy_curated_transformers")
 # Files that pages name and that are not here.
 WRITTEN_BY_THE_READER = {

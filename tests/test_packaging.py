@@ -71,7 +71,7 @@ def test_the_wheel_runs_without_the_source(tmp_path):
     (packages / "dependencies.pth").write_text("\n".join(here) + "\n")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # Machine code, which lies beside the package where there is any, is of the same sources.
+    # If there is machine code beside the package, it comes from the same sources.
     name = f"{PREFIX}{digest(ROOT / 'spacy_latent' / 'kernels')}"
     made = ROOT / "spacy_latent" / "kernels" / "__pycache__" / name
     if made.is_dir():

@@ -1,4 +1,4 @@
-"""``spacy latent explain`` on a classifier that hangs on one word."""
+"""``spacy latent explain`` on a classifier that depends on one word."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _at_call(
 
 
 def _small_files() -> Callable[[], None]:
-    """Have the system refuse to write more than 30 kB to a file, as where there is no room."""
+    """Let the system refuse to write more than 30 kB to a file, as if the disk were full."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))

@@ -1,4 +1,4 @@
-"""Corpora annotated by actors of Ray Data; skipped where it is not installed.
+"""Corpora annotated by actors of Ray Data; skipped if Ray is not installed.
 
 Tests that kill actors take minutes: SPACY_LATENT_ALL_FAULTS=1 python -m pytest THIS_FILE
 """

@@ -158,7 +158,7 @@ TOKENS = PAIRS.sum(1).maximum(LENGTHS)
 
 
 def layers_for(structure: Structure) -> tuple[Any, Any]:
-    """A scorer and a composer of its parts; one of soft structures where there is any."""
+    """A scorer and a composer of its parts; one for soft structures if there is any."""
     scorers = [s for s in SCORERS if s.func.parts == structure.parts]
     composers = [c for c in COMPOSERS if c.func.parts == structure.parts]
     scorer = next(s for s in scorers if s.func.decides in ("", structure.name))

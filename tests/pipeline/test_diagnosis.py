@@ -1,4 +1,4 @@
-"""Each mistake is found where it is, and not where it is not."""
+"""Each mistake is found if it is there, and only then."""
 
 from __future__ import annotations
 

@@ -182,7 +182,8 @@ def test_what_reads_no_word_alone_has_words_taken_out_of_its_text(
 
 def over_a_transformer(path: Path, kind: str, encoder: bool) -> Language:
     """A component that reads a shared transformer, or a latent encoder over it, after training on
-    texts where one word decides on the category and another is the entity."""
+    texts in which one word decides the category and another is the entity.
+    """
     nlp = spacy.blank("en")
     add_transformer(nlp, path)
     shared = TO_TRANSFORMER

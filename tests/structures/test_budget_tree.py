@@ -205,7 +205,7 @@ def symmetric(items: int, n: int, scale: float) -> Tensor:
 def test_words_that_head_each_other_are_solved(
     items: int, n: int, scale: float, budget: int, by_prices_alone: None
 ) -> None:
-    """Among so many are items in which prices near 0 stop a whole step, where it is cut off."""
+    """Some of so many items have prices near 0 that stop a whole step if it is clipped."""
     torch.manual_seed(1)
     scores, lengths = symmetric(items, n, scale), torch.full((items,), n)
     solution = BudgetTree(budget).sparsemap(scores, lengths)
@@ -235,8 +235,8 @@ def test_small_scores_of_many_alike_tokens_are_solved(by_prices_alone: None) -> 
 
 
 def test_alike_tokens_in_alike_contexts_take_few_steps(by_prices_alone: None) -> None:
-    """Most of the hundreds of sets that are exceeded by very little have no price. Steps to where
-    all have one, cut off where it is negative, gave up two of three.
+    """Most of the hundreds of sets that are exceeded by very little have no price. Steps to a point
+    at which all have one, clipped at 0, failed for two of three.
     """
     torch.manual_seed(0)
     tokens = normal(14, 4)[torch.randint(14, (3, 81))]
@@ -288,7 +288,7 @@ def test_heads_in_circles_are_cut(by_prices_alone: None, monkeypatch: pytest.Mon
         assert (mean[:, 5:8, 5:8].sum((1, 2)) <= 2.0 + 1e-5).all()
         torch.testing.assert_close(mean, expected, atol=1e-6, rtol=0.0)
     check_slope(structure, scores.requires_grad_(), lengths)
-    # With little room, those that are free of charge by then make place for others.
+    # If memory is small, sets whose price has become 0 are replaced by others.
     monkeypatch.setattr(tree_prices, "SETS_PER_WORD", 1)
     crowded = structure.sparsemap(scores.detach(), lengths).mean
     torch.testing.assert_close(crowded, expected, atol=1e-6, rtol=0.0)
@@ -406,7 +406,7 @@ def test_a_search_cut_short_gives_a_tree_and_says_how_good_it_is(
 
 
 def test_items_without_a_tree() -> None:
-    # With a budget of 0 all words hang on the root, of which there may be one.
+    # With a budget of 0 all words need the root as head, and a single root allows only one word.
     structure = BudgetTree(0, single_root=True)
     scores, lengths = torch.zeros(3, 4, 4), torch.tensor([1, 3, 0])
     for operation in (structure.map, structure.sparsemap):
@@ -424,7 +424,7 @@ def test_items_without_a_tree() -> None:
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e7])
 def test_no_scores_hide_that_there_is_no_tree(scale: float, projective: bool) -> None:
-    """By prices, and where nothing but ADMM is left."""
+    """Solve by prices, and by ADMM if nothing else is left."""
     torch.manual_seed(0)
     structure, lengths = BudgetTree(0, projective, single_root=True), torch.tensor([1, 8, 40])
     scores = normal(3, 41, 41, scale=scale)

@@ -272,7 +272,7 @@ def test_marginals_keep_their_digits_however_small(scale: float, single_root: bo
         for given, tolerance in ((scores, 1e-12), (scores.astype(np.float32), 1e-6)):
             expected, _ = exact(given, None, single_root)
             found = structure.marginals(torch.from_numpy(given)[None], torch.tensor([n]))[0]
-            # Less than float32 has room for is 0 there.
+            # Values below the range of float32 are 0 there.
             least = 1e-37 if given.dtype == np.float32 else 0.0
             large = expected > least
             np.testing.assert_allclose(found.numpy()[large], expected[large], rtol=tolerance)

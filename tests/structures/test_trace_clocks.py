@@ -30,9 +30,10 @@ TREES = [
 
 
 def run(clocks: list[list[float]], single_root: bool) -> tuple[frozenset[Arc], Choices]:
-    """Chu-Liu-Edmonds on ``clocks`` [head, modifier], infinite where there is no arc: the first
-    clock into a node rings, and all others into it have then run for as long. With a single root
-    its clock alone says which it is, of those that can be."""
+    """Chu-Liu-Edmonds on ``clocks`` [head, modifier], infinite for entries that are no arc: the
+    first clock into a node rings, and all others into it have then run for as long. With a single
+    root its clock alone says which it is, of those that can be.
+    """
     n = len(clocks) - 1
     left = [list(row) for row in clocks]
     taken: Choices = {}

@@ -22,8 +22,9 @@ Trace = tuple[frozenset[Arc], Tensor]
 
 def tree_traces(scores: Tensor, roots_last: bool) -> Iterator[Trace]:
     """All that Chu-Liu-Edmonds with exponential clocks can do: every node takes one of the arcs
-    into it, cycles become nodes, and these take again. ``roots_last``: arcs from node 0 are taken
-    only where no other one enters, which leaves a single root."""
+    into it, cycles become nodes, and these take again. ``roots_last``: an arc from node 0 is taken
+    only if no other one enters the token, which leaves a single root.
+    """
     n = len(scores) - 1
 
     def grow(

@@ -195,7 +195,7 @@ class RepeatsTies(Runs):
 
 
 class BesideTies(Runs):
-    """Chooses two items in place of a run where all scores are equal."""
+    """Chooses two items in place of a run if all scores are equal."""
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         z = super().map(scores, lengths)
@@ -329,7 +329,7 @@ class Deaf(LinearChain):
 
 
 class Hopeful(Runs):
-    """Gives something where nothing is left."""
+    """Gives a result if no structure is left."""
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._map(scores.clamp_min(-1e9), lengths)
