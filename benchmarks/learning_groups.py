@@ -11,11 +11,12 @@ Setting = str | float | bool | dict[str, str] | None
 @dataclass(frozen=True)
 class Entry:
     """One row. config: in configs/, without its ending. what: a note for it. listops: the folder of
-    expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``. model: which
-    of those that training keeps; the last where there are no others to choose a better one by.
-    tests: corpora whose scores take the place of those in training; all but the first one's with
-    the name of its file before them, as "depth6 tag_prefix". settings: what is not as in the
-    config, by its dotted name."""
+    expressions on whose test set it is judged, by ``spacy_latent.cli.listops report``. model: name
+    of the kept model; model-last if no development scores select a better one. tests: corpora whose
+    scores take the place of those in training; all but the first one's with the name of its file
+    before them, as "depth6 tag_prefix". settings: what is not as in the config, by its dotted
+    name.
+    """
 
     config: str
     what: str = ""

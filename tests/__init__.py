@@ -21,7 +21,7 @@ class _LoadedOnce:
 
 
 _ALL: Any = catalogue.AVAILABLE_ENTRY_POINTS
-# Of this form they were on Python 3.9, and Catalogue still takes it.
+# They had this form on Python 3.9, and Catalogue still accepts it.
 catalogue.AVAILABLE_ENTRY_POINTS = {
     group: [_LoadedOnce(point) for point in _ALL.select(group=group)] for group in _ALL.groups
 }

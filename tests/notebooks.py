@@ -30,7 +30,7 @@ def run_cells(path: Path) -> dict[str, Any]:
 
 
 def run_in_kernel(path: Path) -> Any | None:
-    """The notebook with its outputs, or None where no kernel is installed."""
+    """The notebook with its outputs, or None if no kernel is installed."""
     try:
         import nbformat
         from jupyter_client.kernelspec import NoSuchKernel

@@ -30,7 +30,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
-# Packages whose names are checked only where they are installed.
+# Packages whose names are checked only if they are installed.
 OPTIONAL = ("spacy_transformers", "spacy_curated_transformers")
 # Files that pages name and that are not here.
 WRITTEN_BY_THE_READER = {
@@ -104,7 +104,7 @@ def run_python(page: Path, given: dict[str, Any] | None = None) -> dict[str, Any
 
 # ---------------------------------------------------------------- configs
 
-# What a piece of a config may refer to.
+# Sections that a piece of a config may refer to.
 AROUND = """
 [paths]
 train = "train.spacy"
@@ -119,9 +119,10 @@ gpu_allocator = null
 
 
 def check_config(text: str) -> None:
-    """A whole config loads. Of a piece, or of one that takes components of a pipeline that is not
-    here, components are made, and every other registered name is filled with the settings that are
-    given."""
+    """Check that a whole config loads. If it is a piece, or takes components of a pipeline that is
+    not here, components are made, and every other registered name is filled with the given
+    settings.
+    """
     if "[options.entry_points]" in text:
         entry_points(text)
         return

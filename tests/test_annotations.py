@@ -262,7 +262,7 @@ def test_an_alternative_that_does_not_exist_is_refused(doc, accessor, alternativ
     labels = np.array([0, 0])
     first = tree(0, [2, 0], alternatives=others, arc_labels=labels, labels=("x",))
     first.alternative_labels = [labels] * 3
-    # Of a shorter sentence there are fewer; that has no arcs in the others.
+    # A shorter sentence has fewer structures, and no arcs in the others.
     second = tree(2, [0], alternatives=[(np.array([0]), 1.0)], arc_labels=labels[:1])
     second.labels, second.alternative_labels = ("x",), [labels[:1]]
     annotations.write(doc, "x", [first, second])
@@ -523,7 +523,7 @@ def test_structures_go_where_a_doc_goes(doc, way):
     before = stored(doc)
     again = KEEPS[way](doc)
     assert str(stored(again)) == str(before) == str(stored(doc))
-    # What is written on one of them afterwards is not on the other.
+    # Annotations that are written on one of them afterwards are not on the other.
     annotations.write(again, "x", [])
     assert str(stored(doc)) == str(before)
 

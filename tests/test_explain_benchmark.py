@@ -64,7 +64,7 @@ def test_the_mask_is_ahead_where_it_explains_more_and_needs_less() -> None:
             **{f"{way} {RANDOM}": [0.2, 0.4] for way in program.WAYS},
         }
     ] * 4
-    # Of this one there is nothing to compare.
+    # This text is not compared.
     none = {key: [-0.3, -0.3] for key in rows[0] if " " in key}
     rows.append({"words": 9, "chosen": 0, "hidden": "vectors", **none})
     made = {"date": "", "torch": "", "spacy": "", "corpus": "", "model": ""}

@@ -135,7 +135,7 @@ def test_the_inverse_of_the_laplacian_gives_the_marginals() -> None:
 def test_the_whole_plan_goes_through_on_a_pretended_gpu(tmp_path: Path) -> None:
     page = plan.FOLDER / "gpu.md"
     results = page.read_text(encoding="utf8")
-    # Of its own: Thinc looks for a GPU once.
+    # A process of its own: Thinc looks for a GPU once.
     command = [sys.executable, "-m", "benchmarks", "gpu", "--dry-run", "--output", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600

@@ -326,7 +326,7 @@ def test_a_kind_takes_what_it_does_not_give() -> None:
     assert whole.drawings == find_kind("items").drawings
     further = register_kind(Kind("test_kinds.few_words", like=own.name))
     assert find_kind(further.name).plural == "words"
-    # As when a cell of a notebook is run again.
+    # This happens if a cell of a notebook is run again.
     register_kind(Kind(own.name, like="items", plural="terms"))
     assert find_kind(further.name).plural == "terms"
 

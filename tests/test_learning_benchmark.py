@@ -428,7 +428,7 @@ def test_of_every_corpus_there_are_all_measures_of_trees():
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_every_column_and_every_row_has_figures(group):
-    """What ``spacy train`` keeps of a pipeline's scores are those with a weight."""
+    """``spacy train`` keeps only the scores of a pipeline that have a weight."""
     kept = {}
     for entry in group.entries:
         config = load_config(learning.recipe(entry.config))
@@ -486,7 +486,7 @@ def test_rows_have_names_and_settings_of_their_own(group):
     for entry in group.entries:
         config = load_config(learning.recipe(entry.config))
         known = set(dict(walk_dict_of(config)))
-        # Which component of another pipeline is meant may be left out where it has the same name.
+        # The name of the component in another pipeline may be left out if it is the same.
         sourced = [name for name, part in config["components"].items() if "source" in part]
         known |= {f"components.{name}.component" for name in sourced}
         assert {key for key, _ in entry.settings} <= known

@@ -43,8 +43,9 @@ def test_the_cells_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In a kernel of Jupyter where there is one, which shows the drawings, too; in this process
-    otherwise."""
+    """Notebooks run in a kernel of Jupyter, if there is one, which shows the drawings, too; in this
+    process otherwise.
+    """
     monkeypatch.chdir(tmp_path)
     found: Any = run_in_kernel(path)
     if found is None:

@@ -71,7 +71,7 @@ def test_the_wheel_runs_without_the_source(tmp_path):
     (packages / "dependencies.pth").write_text("\n".join(here) + "\n")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # Machine code, which lies beside the package where there is any, is of the same sources.
+    # If there is machine code beside the package, it comes from the same sources.
     name = f"{PREFIX}{digest(ROOT / 'spacy_latent' / 'kernels')}"
     made = ROOT / "spacy_latent" / "kernels" / "__pycache__" / name
     if made.is_dir():
@@ -94,7 +94,7 @@ def test_the_wheel_runs_without_the_source(tmp_path):
 
 
 def test_the_demo_installs_no_more_than_it_needs(tmp_path: Path) -> None:
-    """What tests and pages need takes longer to install than the demo should."""
+    """The requirements of tests and pages take longer to install than the demo should."""
     if shutil.which("make") is None:
         pytest.skip("there is no make")
     for name in ("Makefile", "setup.cfg", "pyproject.toml"):

@@ -58,8 +58,9 @@ def test_every_method_has_a_config() -> None:
 
 
 def test_every_config_has_a_row() -> None:
-    """Of a training with the config as it is now: ``python -m benchmarks learning GROUP --only
-    CONFIG`` makes one."""
+    """The row is of a training with the present config: ``python -m benchmarks learning GROUP
+    --only CONFIG`` makes one.
+    """
     entries = {entry for group in GROUPS.values() for entry in group.entries}
     rows = {entry.config for entry in entries if rows_of(entry)}
     assert not sorted({path.stem for path in RECIPES} - rows)

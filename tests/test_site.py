@@ -69,8 +69,9 @@ def test_the_site_is_whole_and_needs_no_other(tmp_path: Path) -> None:
 
 
 def check_narrow(site: Path) -> None:
-    """At 400 pixels nothing but code is out of sight, and no name in a table is broken; where there
-    is a browser."""
+    """At 400 pixels nothing but code is out of sight, and no name in a table is broken. This needs
+    a browser.
+    """
     binary = shutil.which("chromium"), shutil.which("chromedriver")
     if None in binary or importlib.util.find_spec("selenium") is None:
         return

@@ -138,7 +138,7 @@ def sides(name: str, scores: Tensor, along: Tensor) -> dict[str, Callable[[], Ru
 
 
 def timed(machine: Machine, make: Callable[[], Runs], operation: str) -> float | None:
-    """None where this side has no such operation, or cannot do it."""
+    """None if this side has no such operation, or cannot do it."""
     try:
         runs = make()
         return machine.milliseconds(runs[operation], ROUNDS, 0.2) if operation in runs else None

@@ -2,7 +2,7 @@
 loaded on a CPU and predicts the same.
 
 Texts are made up, so that no data has to be there: ListOps for the demo, and sentences of random
-words for the others, whose category hangs on one of the words.
+words for the others, whose category depends on one of the words.
 """
 
 from __future__ import annotations

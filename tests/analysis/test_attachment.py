@@ -97,7 +97,7 @@ def test_edges_are_arcs_between_tokens_and_a_mean_over_texts() -> None:
     # The last token of the first does not count, nor does any arc from or to it.
     some = [[True, True, True, False], [True, True]]
     assert edge_precision([[0, 0, 3, 1], [0, 0]], gold, some) == pytest.approx((1 + 1) / 2)
-    # More roots, fewer arcs; no arc where there should be one; none where there is none.
+    # More roots, fewer arcs; a missing arc; no arc in both.
     assert edge_precision([[0, 0, 2, 3], [0, 1]], gold, every) == pytest.approx((1 + 0) / 2)
     assert edge_precision([[0]], [[0]], [[True]]) == 1.0
     assert edge_precision([[-1, 0]], [[0, 0]], [[True, True]]) == 1.0

@@ -36,7 +36,7 @@ def layer() -> LayerFigures:
 
 
 def test_a_name_that_is_none_is_an_error() -> None:
-    """Of a dictionary it was NaN, and a warning that was never given."""
+    """In a dictionary such a name gave NaN, and a warning that was never shown."""
     figures = layer()
     with pytest.raises(AttributeError):
         _ = figures.flat_shares  # type: ignore[attr-defined]

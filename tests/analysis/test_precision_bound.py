@@ -55,7 +55,7 @@ def test_the_promise_is_kept_as_often_as_was_named(
         estimated += holds(point.threshold)
     # Two standard errors of a share of .9 over the resamplings.
     assert given >= 20 and kept >= (0.9 - 2 * (0.9 * 0.1 / given) ** 0.5) * given
-    # What is promised is no more than is there: point estimates keep it much less often.
+    # The promised precision is reached: with point estimates it is reached much less often.
     assert estimated < 0.55 * RESAMPLINGS
 
 

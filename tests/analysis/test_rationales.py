@@ -38,7 +38,7 @@ def mask(text: str) -> np.ndarray:
         # Half of a union is enough, less is not.
         ("xx...", "x....", 2 / 3, 1.0),
         ("xxx..", "x....", 0.5, 0.0),
-        # Of two spans one matches; both references do not.
+        # One of two spans matches; both references do not.
         ("xx.x.", "xx...", 0.8, 2 / 3),
     ],
 )
@@ -127,7 +127,7 @@ def test_the_report_compares_with_controls_and_people(nlp) -> None:
     own = found["rationale"]
     assert own.rate == pytest.approx(1 / 8) and own.spans == 0.5
     assert own.token_f == pytest.approx(2 / 3) and own.iou_f == 1.0
-    # Of the second doc nothing is chosen, so that its own word is not missed.
+    # Nothing is chosen in the second doc, so that its own word is not missed.
     assert own.comprehensiveness == pytest.approx(0.7 / 2)
     assert found["first words"].token_f == 0.0 and found["first words"].rate == own.rate
     assert found["listed words"].rate == pytest.approx(1 / 8)

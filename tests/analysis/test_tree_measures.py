@@ -103,7 +103,7 @@ def test_the_scorer_names_every_measure() -> None:
     }
     assert set(found) == set(SCORES.values())
     every = scorer("t")([example(OTHER)])
-    # Of the arcs of the brackets, those with their operators are there the other way round.
+    # The arcs of brackets with their operators are there in the other direction.
     assert every["latent_undirected"] == pytest.approx(2 / 7) and every["latent_yield_f"] == 1.0
     assert scorer("t", ignore_labels=["ARG"])([example(GOLD)]) == {
         "latent_uas": 1.0,

@@ -405,7 +405,7 @@ def test_trees_that_are_right() -> None:
     made = figures(**reference(0.75, nearest=0.7, random=0.1))
     assert "beyond-controls" in codes(made) and verdicts(made)[0].level == "note"
     assert headline_of(made) == "Whether the trees help was not tested"
-    # Of few texts the middle decides, and nothing is claimed.
+    # With few texts the score itself decides, and nothing is claimed.
     made = figures(**reference(0.75, width=0.1, docs=20, nearest=0.7, random=0.1))
     assert "controls-undecided" in codes(made) and not trivial(verdicts(made))
     # A structure that does not help is not better because it is right.

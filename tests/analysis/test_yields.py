@@ -83,10 +83,10 @@ def test_a_single_list_has_nothing_to_find_and_a_digit_nothing_at_all() -> None:
 
 
 def test_words_without_a_head() -> None:
-    # Of the prediction: 7 hangs on nothing, so that [MAX, too, has not all words under it.
+    # In this prediction word 7 has no head, so that [MAX does not have all words below it either.
     assert compare([0, 0, 0, 2, -1, 2, 0, 0]) == ([0, 2, 1], [0, 1])
     assert compare([-1] * 8) == ([0, 0, 1], [0, 1])
-    # Of the reference: its sets are not known.
+    # The sets of this reference are not known.
     assert compare(GOLD, [0, 0, 0, 2, -1, 2, 0, 0]) == ([0, 0, 0], [0, 0])
 
 
@@ -198,7 +198,7 @@ def headed_by_bracket(words: list[str], chosen: set[int]) -> list[int]:
     for i, head in enumerate(heads):
         op = head if words[i] == "]" else i
         if i in head_of.values() and op in ends:
-            # Where the list hangs, or nowhere.
+            # The head of the list, or no head.
             above = heads[op]
             moved.append(i if above == op else head_of[above])
         else:

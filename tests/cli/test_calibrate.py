@@ -72,7 +72,7 @@ def few(made: Any, tmp_path: Path) -> Any:
     """Texts of which the tagger is surer, all annotated as it finds them, beside more of which half
     are: five of 35 reach a high precision."""
     nlp = spacy.load(made[0], config={"components.crf_ner.annotate": "probabilities"})
-    # As trained it is as sure of both as floats can tell.
+    # After training it is as sure of both as floats can express.
     calibrate(nlp, doubtful(nlp))
     places = {"I like London a lot": (7, 13), "Berlin is very grey": (0, 6)}
 
@@ -237,7 +237,7 @@ def test_labels_that_training_did_not_have_are_told_with_what_comes_of_them(
     assert "have a label that the component was not trained on: PERSON. It cannot find" in shown
     assert "1 text left out of the fit of temperature and biases" in shown
     assert "because an entity has such a label, crosses" in shown
-    # Where labels are all known, they are no reason.
+    # If all labels are known, they are no reason.
     print_calibration(Calibrated(made, {}, {}, many, many, [], 2))
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 texts left out" in shown and "because an entity crosses" in shown
@@ -302,7 +302,7 @@ def test_confidences_that_became_flat_are_told(
     assert ("become 2.1 times" in said) == warned
     # Whatever the slope is.
     assert "less probable than an alternative that has it" in said
-    # What is said is so: three labels of a span, each with a third.
+    # The message is true: three labels of a span, each with a third.
     assert 3 * made.confidence(1 / 3, "GPE") > 1
 
 

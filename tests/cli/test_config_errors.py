@@ -59,7 +59,7 @@ def test_an_unknown_name_is_told_with_its_block_and_the_nearest(name: str) -> No
     said = str(refused(changed(place, **{"@misc": f"spacy-latent.{name}"})))
     assert said.startswith(f"[{place}] @misc: there is no structure 'spacy-latent.{name}'. ")
     assert "Did you mean spacy-latent.SpanningTree.v1?" in said and "ProjectiveTree" in said
-    # Of the same registry, and of other kinds.
+    # These names are in the same registry, and are of other kinds.
     assert "SparseMAP" not in said and "Biaffine" not in said and len(said) < 500
 
 
@@ -113,7 +113,7 @@ def test_an_error_of_a_value_begins_with_its_block() -> None:
     assert str(refused(config)).startswith(f"[{MODEL}.structure] KOfN: k is -2")
     config = changed(MODEL, temperature=-1.0)
     assert str(refused(config)).startswith(f"[{MODEL}] The temperature is -1.0")
-    # Of the same class, for who catches it.
+    # The error has the same class, so that it can be caught as before.
     config = changed(f"{MODEL}.composer", **{"@misc": "spacy-latent.Selection.v1"})
     error = refused(config)
     assert isinstance(error, IncompatiblePair) and str(error).startswith(f"[{MODEL}] Selection")
@@ -513,7 +513,7 @@ def test_debug_tells_of_what_a_component_is_initialized_with_in_a_line(tmp_path:
     corpus = ("--corpus", str(tmp_path / "train.spacy"))
     code, said = debug(tmp_path, *corpus)
     assert code == 1 and "are a mapping of ['1']; expected a list of names" in said
-    # Of what spaCy checks itself.
+    # An error of a setting that spaCy checks itself.
     config["initialize"]["components"] = {"crf_ner": {"label": ["GPE"]}}
     config.to_disk(tmp_path / "config.cfg")
     code, said = debug(tmp_path, *corpus)

@@ -98,5 +98,5 @@ def test_what_is_no_pipeline_is_told_with_those_below_it(
     assert f"Give one of those below it: {tmp_path / 'model-best'}, " in shown
     assert shown.endswith("seed-2/model-best and 1 more.")
     assert "It is a file. Give the directory" in said(tmp_path / "model-best" / "meta.json")
-    # What spaCy says of it ends with a point.
+    # spaCy's own message ends with a full stop.
     assert ". Give a directory that 'spacy train' wrote" in said(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""``spacy latent explain`` on a classifier that hangs on one word."""
+"""``spacy latent explain`` on a classifier that depends on one word."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_measures_are_in_percent_as_those_of_rationales_are() -> None:
 
 
 def explanation(words: list[str], weights: list[float], chosen: list[int]) -> Explanation:
-    """Of these words with these weights; each falls by ten times as much."""
+    """The explanation of these words with these weights; each fall is ten times as much."""
     mask = np.zeros(len(words), dtype=bool)
     mask[chosen] = True
     judged = {"mask": Faithfulness(0.3, 0.1)}
@@ -149,7 +149,7 @@ def test_several_texts_have_a_mean(saved: Any) -> None:
     # A text without words is none of them.
     assert result.exit_code == 0 and "2 texts" in shown and " of 6.0 words by" in shown
     assert "no words in this text" in shown and "stands without" not in shown
-    # What the columns are is said once, however many tables there are.
+    # The columns are explained once, however many tables there are.
     assert shown.count("compr.: by how much") == 1
     assert "texts" not in explain(saved, BAD, "--steps", 5).output
 

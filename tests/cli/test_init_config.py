@@ -267,7 +267,7 @@ def test_a_structure_and_an_estimator_are_replaced(
     # By the name of the listener, too; ner would have to be meant otherwise.
     config = filled(with_structure(before, ["textcat"], None, "implicit-mle", shared))
     assert layer(config)["estimator"]["@misc"] == "spacy-latent.ImplicitMLE.v1"
-    # Of the old one, which the new one does not know.
+    # A setting of the old estimator, which the new one does not know.
     assert "prediction" not in layer(config)["estimator"]
     kept = ("structure", "scorer", "composer", "tok2vec")
     assert {key: layer(config)[key] for key in kept} == {key: layer(before)[key] for key in kept}
@@ -527,7 +527,7 @@ def test_other_alignments_of_pairs() -> None:
     model = components(config)["textcat"]["model"]
     assert model["structure"]["@misc"] == "spacy-latent.MonotoneAlignment.v1"
     assert model["estimator"]["@misc"] == "spacy-latent.Marginals.v1"
-    # As those that were made by hand.
+    # The result equals the configs that were written by hand.
     changed = components(filled(with_structure(config, [], "many-to-one-alignment")))
     assert changed["textcat"]["model"]["structure"]["@misc"].startswith("spacy-latent.ManyToOne")
 

@@ -107,7 +107,7 @@ def test_a_page_beside_gold_has_a_table_with_controls(
     html = page.read_text(encoding="utf8")
     assert html.index("<h1") < html.index("<svg") < html.index("<table")
     rows = dict(re.findall(r'<th scope="row">([^<]+)</th><td>([\d.]+)%', html))
-    # "flat" hangs all words on the first; of these trees, all hang on the second.
+    # "flat" attaches all words to the first; these trees attach all to the second.
     assert rows["flat"] == "0.0" and {"latent_encoder", "random tree"} <= rows.keys()
     run(models["heads"], inputs / "texts.spacy", page)
     assert "<table" not in page.read_text(encoding="utf8")
@@ -223,7 +223,7 @@ def test_of_a_long_pair_the_first_pieces_are_drawn(pairs: Any, tmp_path: Any) ->
     with pytest.warns(LatentWarning, match="split into pieces"):
         run(pairs / "model", tmp_path / "long.jsonl", tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text(encoding="utf8")
-    # Of 367 words of each text.
+    # Each text has 367 words.
     assert html.count("<svg") == 1 and "piece 1 of 3; the pair is long" in html
 
 

@@ -152,7 +152,7 @@ def test_texts_without_annotation_have_no_scores(saved: Path, tmp_path: Path) ->
     srsly.write_jsonl(tmp_path / "words.jsonl", [{"text": "a", "cats": {"A": "yes"}}])
     shown = said(run("scores", saved / "model", tmp_path / "words.jsonl", code=1))
     assert "'cats' has 'A': 'yes'; expected a number" in shown
-    # Also where one of two corpora has none.
+    # Also if one of two corpora has none.
     bare = tmp_path / "bare.txt"
     bare.write_text("a text\n", encoding="utf8")
     shown = said(run("scores", saved / "model", saved / "dev.spacy", bare, code=1))
@@ -193,7 +193,7 @@ def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> No
     run("report", saved / "other", saved / "dev.spacy", page)
     run("report", saved / "choice", saved / "dev.spacy", page, "--fail-trivial")
     said_on_page = page.read_text(encoding="utf8")
-    # A choice that the task hangs on, and whether another would do as well nobody knows.
+    # The task depends on the choice, and it is unknown whether another would do as well.
     assert "Whether the selections help was not tested" in said_on_page
     assert "No sign of triviality" not in said_on_page
 

@@ -61,7 +61,7 @@ def test_a_port_that_is_taken_is_an_error(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_host_that_is_another_machine_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    # Of those that are for documentation.
+    # An address that is reserved for documentation.
     with pytest.raises(SystemExit):
         serve.listen("192.0.2.1", 0)
     told = capsys.readouterr().err

@@ -2,9 +2,9 @@
 
 Its tensors hold their numbers on the CPU and say that they are on ``cuda:0``. An operation that a
 real GPU refuses raises :class:`DeviceError`: tensors of two devices in one operation, a generator
-of the CPU for numbers of the GPU, NumPy. What a real one does without a word, and slowly, is logged
-with the line of the package that asked for it: transfers, and waits for the GPU's queue to run
-empty.
+of the CPU for numbers of the GPU, NumPy. Operations that a real GPU does silently and slowly are
+logged with the line of the package that called them: transfers, and waits for the GPU's queue to
+run empty.
 
 Under torch the tensors are of the device "meta", for which it has neither kernels nor threads of
 its own; nothing else may use that device meanwhile. Random numbers come from torch's generator for
@@ -96,7 +96,7 @@ class Log(list[Event]):
     """The operations, in order."""
 
     def own(self) -> Log:
-        """What this package asks by itself."""
+        """Operations that this package itself calls."""
         return Log(event for event in self if event.asked == spacy_latent.__name__)
 
     def count(self, kind: Any) -> int:
@@ -292,7 +292,9 @@ def _wrap(value: Any) -> Any:
 
 
 class _Known(NamedTuple):
-    """Of an operation. takes_numbers: without axes, from the CPU. parts: it is made of others."""
+    """Known facts about an operation. takes_numbers: without axes, from the CPU. parts: it is made
+    of others.
+    """
 
     name: str
     own: bool
@@ -323,7 +325,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     known = _know(func)
     name = known.name
     if known.own:
-        # As on a real GPU: its body runs in Python, and moves what it must.
+        # The body runs in Python as on a real GPU, and makes the transfers that it needs.
         with _OnGpu():
             return func.redispatch(_BODY, *args, **kwargs)
     if known.parts:

@@ -33,11 +33,11 @@ from tests.device.interpreted import MODULES, Race, watched
 ROOT = Path(__file__).parents[2]
 KINDS = [ProjectiveTree(), SpanningTree(), ConstituencyTree(), LinearChain()]
 LENGTHS = [5, 0, 1, 4, 2, 4]
-# Of the items: sums that float64 holds as they are, and such as it does not.
+# Scales of the items: for some, float64 holds the sums unscaled, for others it does not.
 SCALES = [1.0, 1.0, 1.0, 1000.0, 0.001, 30.0]
 pytestmark = [
     pytest.mark.filterwarnings("error::spacy_latent.errors.LatentWarning"),
-    # Of the interpreter, where a kernel finds that it has lost something.
+    # Warnings of the interpreter if a kernel finds that it has lost precision.
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 

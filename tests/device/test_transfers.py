@@ -323,8 +323,9 @@ def gradients(structure: Structure, scores: Tensor, lengths: Tensor) -> list[Ten
 def test_a_kernel_that_fails_in_the_middle_leaves_the_rest_to_the_cpu(
     structure: Structure, failing: int
 ) -> None:
-    """With no room kept, since a kernel was expected to do it: at the marginals, or their
-    gradient."""
+    """No memory is reserved, since a kernel was expected to do it: at the marginals, or their
+    gradient.
+    """
 
     def fail(count: int) -> None:
         if count == failing:
@@ -369,7 +370,7 @@ def test_items_can_be_looked_at_later() -> None:
             structure.marginals(*good)
             structure.marginals(scores, lengths)
             assert moved(log) == (0, 0, 0)
-        # What was found, and, of an item with an error, whether its scores were too large.
+        # The results, and for an item with an error, whether its scores were too large.
         assert moved(log) == (0, 2, 0)
         with pytest.raises(InfeasibleError):
             structure.marginals(scores, lengths)

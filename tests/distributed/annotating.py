@@ -48,8 +48,9 @@ def check_whole(output: Path, given: list[str]) -> list[Row]:
 
 
 def prepare(deaths: Path | None = None, when: str = "") -> None:
-    """In each process. deaths: where they are noted; None for somewhere else in each process, so
-    that all of them die."""
+    """In each process. deaths: file that records them; None for a different place in each process,
+    so that all of them die.
+    """
     if deaths is None:
         deaths = Path(tempfile.mkdtemp())
     os.environ[DEATHS] = str(deaths)

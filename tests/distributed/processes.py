@@ -172,7 +172,7 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
             return result
         if kind == "other labels":
             result = update(self, examples, **options)
-            # As of a label that only this rank met.
+            # The fault of a label that only this rank met.
             tagger = self.nlp.get_pipe(fault["component"])
             tagger.model.get_ref("output_layer").set_param("b", np.zeros(3, dtype="f"))
             return result
@@ -202,7 +202,7 @@ def _at_call(
 
 
 def _small_files() -> Callable[[], None]:
-    """Have the system refuse to write more than 30 kB to a file, as where there is no room."""
+    """Let the system refuse to write more than 30 kB to a file, as if the disk were full."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))

@@ -1,6 +1,6 @@
-"""Corpora annotated by actors of Ray Data; skipped where it is not installed.
+"""Corpora annotated by actors of Ray Data; skipped if Ray is not installed.
 
-What kills actors takes minutes: SPACY_LATENT_ALL_FAULTS=1 python -m pytest THIS_FILE
+Tests that kill actors take minutes: SPACY_LATENT_ALL_FAULTS=1 python -m pytest THIS_FILE
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def test_a_shard_of_which_actors_die_is_given_up_and_the_others_are_done(
     with pytest.raises(LatentError, match=r"3 actors died of each: corpus\.jsonl-00001"):
         annotate_with_ray(model, corpus, tmp_path / "out", rows=4, workers=2, **how)
     assert [row.text for row in rows_of(tmp_path / "out")] == given[:4]
-    # What an actor was writing is passed over, and cleared away by who does the shard.
+    # A file that an actor was writing is skipped, and removed by the actor that repeats the shard.
     assert {path.suffix for path in (tmp_path / "out").glob(".*")} <= {".tmp"}
 
 

@@ -1,4 +1,4 @@
-"""Trainings that Ray starts; skipped where it is not installed."""
+"""Trainings that Ray starts; skipped if Ray is not installed."""
 
 from __future__ import annotations
 

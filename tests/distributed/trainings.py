@@ -58,8 +58,9 @@ def save_corpus(path: Path, *, count: int = 40, seed: int = 0) -> None:
 def write_config(
     path: Path, pipeline: Pipeline, data: Path, *, dev: Path | None = None, **training: Any
 ) -> Path:
-    """A config of these components, each with its settings; "factory" names it where it is not the
-    name. training: settings in the place of those below."""
+    """A config of these components, each with its settings; "factory" names the factory if it
+    differs from the name. training: settings in the place of those below.
+    """
     components = {
         name: {"factory": settings.pop("factory", name), **settings}
         if "source" not in settings

@@ -111,7 +111,9 @@ def test_bad_options_are_refused(options, said):
 )
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
 def test_weights_hold_their_digits_beside_an_offset(estimator, offset):
-    """Of all spans, of which a tree has 2n − 1: totals in single precision have no digits left."""
+    """All spans have the offset, and a tree has 2n − 1 spans: totals in single precision have no
+    digits left.
+    """
     torch.manual_seed(0)
     scores = 0.5 * torch.randn(2, 30, 30) + offset
     lengths, values = torch.tensor([30, 21]), torch.arange(5.0)[:, None]

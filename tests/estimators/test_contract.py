@@ -62,7 +62,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield Marginals(prediction="map"), exact
     yield SparseMAP(tolerance=1e-11), exact
     yield SparseMAP(prediction="map"), {}
-    # Which structures make up a mean is not unique: differences may be of other ones.
+    # The structures of a mean are not unique: differences may use others.
     yield SparseMAP(marginalize=True), {}
     yield StraightThrough(), {}
     yield StraightThrough("marginals"), {}

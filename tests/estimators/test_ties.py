@@ -195,7 +195,9 @@ def test_weights_of_sparsemap_change_along_their_support(
 def test_projected_steps_are_exact(
     structure: Structure, shape: tuple[int, ...], size: Any, kind: str
 ) -> None:
-    """Of SPIGOT from the best structure, and from the marginals, for a gradient that ties, too."""
+    """SPIGOT is checked from the best structure and from the marginals, for gradients with ties,
+    too.
+    """
     lengths = torch.tensor([size])
     listed = structures_of(structure, shape, lengths).numpy()
     given = scores_of_equal_words(shape, kind)

@@ -81,7 +81,7 @@ def test_proximal_steps_are_minima(
         for _ in range(20):
             direction = torch.randn(len(row), generator=generator, dtype=torch.float64)
             assert objective(x[0] + step * direction) >= best - 1e-10
-            # What moves together as well.
+            # Merged entries also move together.
             moved = direction[blocks[0].long() % len(row)]
             assert objective(x[0] + step * moved) >= best - 1e-10
 

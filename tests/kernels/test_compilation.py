@@ -1,4 +1,4 @@
-"""What numba must be told, and what is kept of what it compiled."""
+"""Compilation of kernels by numba, and the cache of its results."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_without_a_place_that_can_be_written_it_works_and_warns(small: Small) ->
 
 
 def test_what_is_kept_is_read_where_it_cannot_be_written(small: Small) -> None:
-    """As in an image that is run by another user than the one who made it."""
+    """This happens in an image that another user runs than the one who made it."""
     small.run()
     kept = {file: file.stat().st_mtime_ns for file in small.files}
     refused = READ_ONLY.format(folders=(str(small.kept),))

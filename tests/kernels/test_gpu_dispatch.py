@@ -32,7 +32,7 @@ def test_zeros_and_nan_confirm_nothing() -> None:
     assert agree(found(0.0), found(0.0)) is None
     assert agree(found(1.0, status=1), found(1.0)) is False
     assert agree(found(1.0, status=1), found(2.0, status=1)) is None
-    # That scores are too large is believed only where they are large.
+    # A report of too large scores is only accepted if they are large.
     assert agree(found(1.0, status=TOO_LARGE), found(2.0), 1e10) is None
     assert agree(found(1.0, status=TOO_LARGE), found(2.0), 1e3) is False
 

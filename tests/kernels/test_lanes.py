@@ -144,8 +144,9 @@ def _refuse(*_: Any) -> None:
 def test_a_common_batch_needs_one_kernel(
     module: Any, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of which the others are then not compiled; and which would take many times as long for the
-    scores of a trained scorer."""
+    """The other kernels are then not compiled. They would take many times as long for the scores of
+    a trained scorer.
+    """
     family = replace(module.FAMILY, total=_refuse, wide=_refuse)
     monkeypatch.setattr(operators, "family_of", lambda place: family)
     structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()

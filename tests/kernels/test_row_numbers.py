@@ -84,7 +84,7 @@ def test_derivatives_are_those_of_sums(operation: Any) -> None:
         moved = charts + step * change
         results = operation(Sums(weights + step * d_weights, moved, 0.0))
         sides.append((np.array(results, dtype=float), moved))
-    # Of products of two numbers the difference is the derivative.
+    # For products of two numbers the difference is the derivative.
     derivative = operation(Tangents(weights, d_weights, charts.copy(), change))
     for (found, other), mine in zip(zip(*sides), (np.array(derivative, dtype=float), change)):
         np.testing.assert_allclose(mine, found - other, rtol=1e-10, atol=1e-10)

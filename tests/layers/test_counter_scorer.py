@@ -158,7 +158,8 @@ def test_noise_is_of_training_alone():
     assert not torch.equal(scorer(vectors, lengths), scorer(vectors, lengths))
     quiet = scorer.eval().steps(vectors)
     spread = scorer.train().steps(vectors) - quiet
-    # Of 7,680 numbers: five standard deviations of their mean and of their own.
+    # There are 7,680 numbers; the bounds are five standard errors of their mean and of their
+    # deviation.
     assert abs(spread.mean()) < 5 * 0.5 / 7680**0.5
     assert abs(spread.std() - 0.5) < 5 * 0.5 / (2 * 7680) ** 0.5
     scorer.eval()

@@ -1,4 +1,4 @@
-"""Every registered scorer and composer: shapes, padding, and gradients where they are promised."""
+"""Every registered scorer and composer: shapes, padding, and gradients if they are promised."""
 
 import numpy as np
 import pytest

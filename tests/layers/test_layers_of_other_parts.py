@@ -110,7 +110,7 @@ def test_gradients_of_vectors_and_structure(name):
     vectors = torch.randn(3, 5, 6, dtype=torch.float64, requires_grad=True)
     z = structures(name).double()
     if name in ("SpanAttention", "SegmentAttention", "ChartTreeLstm"):
-        # Where spans that contain a token sum to 1, the divisor has a kink.
+        # If spans that contain a token sum to 1, the divisor has a kink.
         z = 0.9 * z + 0.01
     z.requires_grad_()
     assert torch.autograd.gradcheck(lambda v, a: composer(v, a, LENGTHS), (vectors, z))
@@ -322,7 +322,7 @@ def test_the_integer_type_of_lengths_makes_no_difference():
 
 
 def test_spans_that_are_no_tree_are_refused():
-    """Of all sets of spans of four tokens, those that are taken are the five binary trees."""
+    """Among all sets of spans of four tokens, only the five binary trees are accepted."""
     spans = [(i, j) for j in range(4) for i in range(j)]
     taken = 0
     for count in range(len(spans) + 1):

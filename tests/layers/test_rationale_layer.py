@@ -92,7 +92,7 @@ def test_a_reader_with_context_hears_nothing_of_other_words() -> None:
     changed = vectors.clone()
     changed[:, [0, 2]] = torch.randn(1, 2, READER)
     assert torch.equal(reader(vectors, z, lengths), reader(changed, z, lengths))
-    # What does reach it: where the gaps are.
+    # A change that does reach it: the places of the gaps.
     moved = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
     gone = vectors[:, [1, 0, 2, 3]]
     assert not torch.allclose(reader(vectors, z, lengths)[0, 1], reader(gone, moved, lengths)[0, 0])

@@ -56,7 +56,7 @@ def test_one_arc_at_a_time() -> None:
 
 
 def test_articles_find_the_next_noun_and_nouns_the_one_before() -> None:
-    """What no product of vectors can say: all the nouns, and all the articles, are the same."""
+    """No product of vectors can express this: all nouns are equal, and all articles."""
     torch.manual_seed(1)
     scorer = make()
     article, noun = torch.randn(2, 6)

@@ -135,8 +135,8 @@ def test_every_subtree_is_one_state() -> None:
     lengths = torch.tensor([4, 4, 4])
     shared = share_subtrees(z, lengths, 1, torch.tensor([0, 0, 0]), MAX_ROUNDS, False)
     assert shared is not None and not shared.own
-    # Of the first two trees the leaves 1 and 4, then 3 over 4, and 2 over both; of the third what
-    # is over 3 over 4 by another way.
+    # The first two trees have the leaves 1 and 4, then 3 over 4, and 2 over both. The third has
+    # another order above 3 over 4.
     assert [len(round_.place) for round_ in shared.rounds] == [2, 1, 2, 1]
     assert torch.equal(shared.result[0], shared.result[1])
     assert shared.result[0, 2] == shared.result[2, 2]
@@ -280,7 +280,7 @@ def test_equal_structures_are_composed_once() -> None:
     wanted = composer(vectors[item], z, LENGTHS[item])
     found = composer.compose_several(vectors, z, LENGTHS, item)
     compare(composer, wanted, found, vectors, item)
-    # Of different items nothing is the same, and neither is what gets a gradient of its own.
+    # Different items share nothing, and neither do rows with separate gradients.
     assert share_equals(z[:ITEMS], ITEMS, item[:ITEMS]) is None
     assert share_equals(z.requires_grad_(), ITEMS, item) is None
 

@@ -164,7 +164,7 @@ def test_greedy_parsing_follows_the_odds():
         alone, empty = bound(scorer, vectors[b : b + 1, :n], lengths=LENGTHS[b : b + 1])
         torch.testing.assert_close(z[b, :n, :n], alone.map(empty, LENGTHS[b : b + 1])[0])
         assert z[b].sum() == max(0, 2 * n - 1)
-    # Where one decision is free, the more probable way.
+    # If one decision is free, the more probable one.
     (first, p), (_, q) = all_parses(scorer, vectors[2, :3]).items()
     assert (spans_of(z[2]) == first) == (p.item() > q.item())
 

@@ -80,7 +80,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.BlackBox.v1": {"interpolation": 100.0},
     "spacy-latent.DenseMarginalization.v1": {"max_structures": 4096},
     "spacy-latent.Fusedmax.v1": {"penalty": 1e-4},
-    # Of trees that are told without words.
+    # The trees do not depend on words.
     "spacy-latent.GivenTrees.v1": {"trees": "left"},
     "spacy-latent.ImplicitMLE.v1": {"target_step": 100.0},
     "spacy-latent.Oscarmax.v1": {"penalty": 1e-4},

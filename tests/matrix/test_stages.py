@@ -152,13 +152,13 @@ RESTRICTED: dict[str, tuple[Structure, Structure]] = {
 SCORERS = [build() for build in registered.scorers().values()]
 COMPOSERS = [build() for build in registered.composers().values()]
 WIDTH = 6
-# Of two texts each where the structure aligns them.
+# Lengths of two texts each, for structures that align them.
 LENGTHS, PAIRS = torch.tensor([4, 3, 1]), torch.tensor([[2, 2], [2, 1], [1, 1]])
 TOKENS = PAIRS.sum(1).maximum(LENGTHS)
 
 
 def layers_for(structure: Structure) -> tuple[Any, Any]:
-    """A scorer and a composer of its parts; one of soft structures where there is any."""
+    """A scorer and a composer of its parts; one for soft structures if there is any."""
     scorers = [s for s in SCORERS if s.func.parts == structure.parts]
     composers = [c for c in COMPOSERS if c.func.parts == structure.parts]
     scorer = next(s for s in scorers if s.func.decides in ("", structure.name))
@@ -305,7 +305,7 @@ def test_training_goes_on_where_it_was(component: str, estimator: dict[str, Any]
         stages = []
         for update in updates:
             torch.manual_seed(update)
-            # As spacy train does: the gradients of the listener belong to the same update.
+            # spacy train does the same: the gradients of the listener belong to the same update.
             nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
             layer = nlp.get_pipe(component).model.get_ref("latent").shims[0].module.latent
             stages.append((layer.present_structure.direction, layer.present_estimator.name))

@@ -192,7 +192,7 @@ def test_aligned_words_are_on_the_doc_with_probabilities_and_alternatives():
     stored = DocBin(store_user_data=True, docs=[doc]).to_bytes()
     (copy,) = DocBin().from_bytes(stored).get_docs(nlp.vocab)
     assert copy._.latent[NAME].cells(threshold=0.0) == latent.cells(threshold=0.0)
-    # What 'spacy apply' does with stored docs.
+    # 'spacy apply' does the same with stored docs.
     assert nlp(copy).cats == pytest.approx(doc.cats, abs=1e-6)
 
 

@@ -170,7 +170,7 @@ def test_the_bound_is_below_the_evidence(structure, estimator) -> None:
     bound = terms.bound(module.weights)
     assert bound.shape == (1,)
     assert bound[0] < evidence.logsumexp(0)
-    # As it stands, from the structures with weight.
+    # The bound by its definition, from the structures with weight.
     draws = module.latent.read(torch.zeros(1, LENGTH, WIDTH + 2).double() + 1, torch.tensor([4]))[0]
     used = [(w, z) for w, z in zip(draws.weights[:, 0], draws.z[:, 0]) if w > 0]
     own = torch.stack([w * (joint(module, TEXT[0], z) - w.log()) for w, z in used]).sum()
@@ -241,8 +241,9 @@ def test_the_gradient_of_the_sum_over_all_is_that_of_enumeration() -> None:
 
 @pytest.mark.parametrize("structure", [Drawn(), DrawnWithoutMarginals()], ids=["summed", "drawn"])
 def test_the_score_functions_gradient_is_that_of_enumeration_in_the_mean(structure) -> None:
-    """Where all scores are equal and each structure is drawn once, the mean over the draws is the
-    expectation."""
+    """If all scores are equal and each structure is drawn once, the mean over the draws is the
+    expectation.
+    """
     estimator = ScoreFunction(num_samples=LENGTH)
     module = make(structure, estimator, torch.zeros(LENGTH, dtype=torch.float64))
     assert is_exact(structure, estimator) is ("marginals" in structure.tractable)

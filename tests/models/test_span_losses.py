@@ -87,7 +87,8 @@ def test_the_loss_and_its_gradient_are_those_of_all_trees(
     scores = torch.randn(CLASSES, n, n, dtype=torch.float64, requires_grad=True)
     expected = total(scores, trees) - total(scores, [t for t in trees if agrees(t, observed)])
     (wanted,) = torch.autograd.grad(expected, scores)
-    # Padded, beside a shorter piece, and with anything where there are no spans.
+    # The piece is padded, together with a shorter piece, and has any value at entries that are no
+    # spans.
     batch = 100.0 * torch.randn(CLASSES, 2, n + 1, n + 1, dtype=torch.float64)
     batch[:, 0, :n, :n], batch[:, 1, 0, 0] = scores.detach(), 0.0
     cells = span_cells(n + 1)

@@ -51,7 +51,7 @@ def by_enumeration(
 def test_of_a_crf_they_are_the_sums_over_all_sequences(seed: int) -> None:
     n = 4
     emissions, transitions = drawn(n, seed)
-    # What is on a doc closes tags.
+    # An entity that is on the doc forbids tags.
     emissions[1, 0] = -torch.inf
     shorter = torch.cat([drawn(2, seed + 10)[0], torch.full((n - 2, len(TAGS)), 3.0)])
     chain = bound_chain(transitions, TAGS)

@@ -21,7 +21,7 @@ def written(number: int, *tags: str) -> Written:
 
 
 def learned() -> TagSources:
-    """Of two sources, with counts of one's own."""
+    """Learn from two sources, with given counts."""
     chance = np.random.default_rng(0)
     return TagSources(chance.uniform(0, 50, size=(2, 3, 3)), chance.uniform(0, 9, size=(2, 5, 4)))
 

@@ -192,7 +192,7 @@ def test_a_word_is_told_from_its_head_alone() -> None:
         changed[0, m - 1] = 30
         moved = (told(changed, lengths)[0] - before).abs() > 0
         wanted = torch.zeros(6, 6, dtype=torch.bool)
-        # As a modifier of any word, and as the head of any.
+        # The word is a modifier of any word, and the head of any word.
         wanted[:, m] = wanted[m, :] = True
         wanted[:, 0] = wanted[m, m] = False
         assert torch.equal(moved, wanted)

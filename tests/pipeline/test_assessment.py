@@ -55,7 +55,7 @@ def test_a_choice_that_the_task_hangs_on(chosen: Language) -> None:
     assert "co-adapted" in codes(found) and "ignored" not in codes(found)
     part = found.figures.components["latent_encoder"]
     row = part.random["accuracy"]
-    # One word of five to nine at random: right where it is the one, else a guess.
+    # One word of five to nine at random: correct if it is the key word, else a guess.
     assert row.before == 1.0 and 0.45 < row.after < 0.75
     assert row.drop == pytest.approx(row.before - row.after)
     assert row.low < row.drop < row.high
@@ -94,8 +94,8 @@ def test_references_and_controls(tree: Language) -> None:
     rows = part.reference.rows
     controls = {"left-branching", "right-branching", "flat", "balanced", "nearest"}
     assert set(rows) == {"latent_encoder", "random"} | controls
-    # All hang on the key word: of the previous-token chain, only the one after it and, if it is
-    # the first, the root.
+    # The key word is the head of all others. In the previous-token chain it is the head of the next
+    # word only and, if it is first, it is the root.
     exact = 0
     for example in found.examples:
         heads = [token.head.i for token in example.reference]
@@ -252,6 +252,6 @@ def test_docs_are_embedded_once_where_there_is_room(
     monkeypatch.setattr(embedder, "_func", counting)
     monkeypatch.setattr(module_of_assess, "VECTORS", room)
     assert plain(assess(tree, corpus).figures) == expected
-    # Without room, once more for each of five draws and for the best structures.
+    # Without memory for vectors, once more for each of five draws and for the best structures.
     assert len(read) == len(corpus) * (1 if room else 7)
     assert embedder._func is counting

@@ -21,8 +21,9 @@ VOCAB = Vocab()
 
 
 class Recording(BatchedComponent):
-    """Notes the sizes of the docs that it predicts together, and fails where one is of the size
-    that it refuses."""
+    """Records the sizes of the docs that it predicts together, and fails if one has the size that
+    it refuses.
+    """
 
     def __init__(self, device: str = "cpu", refused: int = -1, layer: str = "linear") -> None:
         self.name = "recording"

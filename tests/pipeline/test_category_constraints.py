@@ -97,7 +97,7 @@ def test_a_pipeline_that_is_not_initialized_is_saved_and_read() -> None:
 def test_before_training_too() -> None:
     nlp = pipeline()
     nlp.initialize(lambda: examples(nlp))
-    # Of good, bad and neither each a third; of the three allowed pairs one has no novel.
+    # Good, bad and neither have a third each; one of the three allowed pairs has no novel.
     cats = nlp("a text").cats
     assert cats["good"] == cats["bad"] == pytest.approx(1 / 3)
     assert (cats["crime"], cats["novel"]) == pytest.approx((1 / 3, 2 / 3))

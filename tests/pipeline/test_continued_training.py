@@ -47,7 +47,7 @@ def probability(path: Path) -> float:
 
 
 def test_spacy_train_lowers_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As the page has it, where the pipeline is named from where one stands.
+    # The page names the pipeline relative to the current directory.
     monkeypatch.chdir(tmp_path)
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": TOK2VEC})

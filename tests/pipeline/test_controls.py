@@ -101,7 +101,7 @@ def test_inline_layers_defaults_and_settings_that_need_scores() -> None:
     assert "parser" in made["components"] and made["components"]["textcat"] == {
         "factory": "textcat"
     }
-    # What the config leaves to the factory is still left to it.
+    # Settings that the config leaves to the factory are still left to it.
     assert made["components"]["latent_encoder"]["model"] == {"estimator": GIVEN}
     only, changes = control_config(config, "flat", components=["tagger"])
     assert all(change.name.startswith("components.tagger.") for change in changes)
@@ -120,7 +120,7 @@ def test_what_has_no_control() -> None:
         control_config(read("demo_attention"), components=["tree"])
     with pytest.raises(LatentError, match="'up'; expected one of random"):
         control_config(read("demo_attention"), "up")
-    # What is no tree is refused where it is made, with the reason.
+    # A structure that is no tree is refused when the control is made, with the reason.
     made, _ = control_config(read("rationale_k_of_n"))
     with pytest.raises(LatentError, match=r"GivenTrees.*KOfN.*made of items"):
         spacy.util.load_model_from_config(made, auto_fill=True)

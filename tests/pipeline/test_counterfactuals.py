@@ -63,7 +63,9 @@ def asked(nlp: Language, text: str | Doc, key: str = NAME, start: int = 0, **edi
 
 
 def marginals(nlp: Language, keep: Any) -> np.ndarray:
-    """Of the trees over TEXT that ``keep`` is true of, by the scores that nothing is asked of."""
+    """Marginals of the trees over TEXT for which ``keep`` is true, by scores without an
+    intervention.
+    """
     (node,) = latent_models(nlp.get_pipe(NAME).model)
     scores = read_batch(node, [nlp.make_doc(TEXT)]).outputs[0].scores[0].double().numpy()
     trees = [heads for heads in enumeration.dependency_trees(len(TEXT.split())) if keep(heads)]

@@ -341,7 +341,7 @@ def test_accepted_and_rejected_spans_of_one_doc_both_count() -> None:
 
 def test_of_wrong_spans_that_say_nothing_nothing_is_learned() -> None:
     nlp = trained(3, incorrect_spans_key="wrong")
-    # As with ner: without such a label there is no entity to be wrong, and no name is no label.
+    # ner does the same: without such a label no entity can be wrong, and an empty name is no label.
     for label in ("OTHER", ""):
         assert loss_of(nlp, rejection(nlp, "I like London", 2, 3, label)) == 0.0
     reference = Doc(nlp.vocab, words=["New", "York", "ers"], spaces=[True, False, False])
@@ -431,7 +431,7 @@ def test_an_added_label_changes_no_prediction_until_it_is_learned(loss: str) -> 
     assert entities(nlp.get_pipe("crf_ner")(doc)) == [("Anna", "PERSON")]
 
     optimizer = Adam(0.005)
-    # What says nothing of the labels does not bring them up.
+    # Texts without evidence on the labels do not raise their probabilities.
     nlp.update(examples(nlp), sgd=optimizer)
     assert {label for text in texts for _, label in entities(nlp(text))} <= {"GPE"}
     assert crf.untrained_labels == ()  # type: ignore[union-attr]
@@ -479,7 +479,7 @@ def test_without_labels_nothing_is_found_and_nothing_breaks() -> None:
     assert "initialize.components.crf_ner.labels" in str(warned[0].message)
     assert nlp.update([blank], sgd=optimizer)["crf_ner"] == 0.0
     assert entities(nlp("nothing here")) == []
-    # What labels were given there is something to learn: nothing is said.
+    # The given labels can be learned, so there is no warning.
     given = pipeline()
     given.config["initialize"]["components"] = {"crf_ner": {"labels": ["GPE"]}}
     with warnings.catch_warnings():

@@ -91,7 +91,7 @@ def test_damage_of_the_weights_is_found_and_that_of_the_rest_does_no_harm(
 def test_without_a_digest_weights_load_or_are_refused_with_the_directory(
     described: str, tmp_path: Path
 ) -> None:
-    # As they were saved before there was one.
+    # They were saved like this before the setting existed.
     nlp, component = pipeline(described)
     nlp.to_disk(tmp_path)
     directory = tmp_path / component.name
@@ -117,7 +117,7 @@ def test_bytes_are_checked_as_files_are() -> None:
     message["model"] = bytes(weights)
     with pytest.raises(LatentError, match="not those that were saved"):
         component.from_bytes(srsly.msgpack_dumps(message))
-    # Of which nothing can be read, labels neither.
+    # Nothing can be read from these, not even labels.
     for rest in (b"", b"no message", component.to_bytes()[:100]):
         with pytest.raises(LatentError, match=r"cannot be read.*cut short"):
             component.from_bytes(rest)

@@ -1,4 +1,4 @@
-"""Each mistake is found where it is, and not where it is not."""
+"""Each mistake is found if it is there, and only then."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_an_embedder_may_be_shared(order: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["crf_ner", "latent_textcat"])
 def test_an_embedder_that_nobody_shares(name: str) -> None:
-    """As ``spacy init config`` leaves one beside components that it does not know."""
+    """``spacy init config`` leaves such an embedder if it does not know the components."""
     shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
 
     def found(*others: str, embedder: dict[str, Any] = TOK2VEC, **training: Any) -> dict[str, str]:
@@ -158,8 +158,9 @@ def test_the_tok2vec_that_answers_a_wildcard_is_no_trap() -> None:
 
 
 def test_a_wildcard_before_any_encoder_is_no_trap() -> None:
-    """As ``spacy latent init --shared`` leaves one in the encoder, over what ``spacy init config``
-    shares."""
+    """``spacy latent init --shared`` leaves one in the encoder, over the embedder that ``spacy init
+    config`` shares.
+    """
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
     listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "*"}

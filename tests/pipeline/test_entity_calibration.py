@@ -106,8 +106,8 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     few = judged(np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0)
     made, _ = choose_confidence(few, True)
     assert all(0.4 < made.confidence(p, "A") < 0.6 for p in (0.63, 0.94))
-    # What is sure is right less often than what is not: no slope says so, the shift is right on
-    # average.
+    # Confident predictions are right less often than others. No slope can express this, and the
+    # shift is right on average.
     said = np.where(generator.random(2000) < 0.8, 1.0, 0.5)
     right = generator.random(2000) < np.where(said == 1.0, 0.70, 0.75)
     made = fit_confidence(said, right)
@@ -145,7 +145,7 @@ def test_the_error_of_a_gain_is_over_texts() -> None:
 # ---------------------------------------------------------------- a component
 
 
-# Of the model by default the scores are so large at once that nothing is doubtful.
+# The default model's scores are soon so large that nothing is doubtful.
 MODEL = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": TOK2VEC}
 
 
@@ -159,7 +159,7 @@ def trained(**config: Any) -> Language:
 
 
 def doubtful(nlp: Language) -> list[Example]:
-    """What the component is sure of is annotated in one of two texts."""
+    """Entities that the component is sure of are annotated in one of two texts."""
     made = []
     for i in range(24):
         for text, start, end in (("I like London a lot", 7, 13), ("Berlin is very grey", 0, 6)):
@@ -219,7 +219,7 @@ def test_it_reads_what_a_shared_encoder_gives() -> None:
         step(nlp, examples(nlp), optimizer)
     before, found = sure(nlp), calibrate(nlp, doubtful(nlp))
     assert before > 0.8 and 0.3 < sure(nlp) < 0.7
-    # As when the pipeline runs, which has other batches.
+    # The pipeline runs with other batches.
     docs = list(nlp.pipe(example.text for example in doubtful(nlp)))
     said = [entity.probability for doc in docs for entity in doc._.latent["crf_ner"].entities()]
     assert found.after.probabilities == pytest.approx(said, abs=1e-5)
@@ -260,7 +260,8 @@ def test_an_entity_less_probable_than_a_reading_with_it_is_told_of(nlp: Language
         pipe.calibration = calibration
         doc = nlp(TEXT)
         weight, probability = first(doc)
-        # Of one distribution both: what a sequence has is at least as probable as it.
+        # Both come from one distribution: a part of a sequence is at least as probable as the
+        # sequence.
         assert probability >= weight - 1e-6
         assert "not calibrated" not in format_annotation(doc._.latent["crf_ner"])
         assert "not calibrated" not in render(doc, jupyter=False, options={"alternatives": 2})
@@ -404,7 +405,7 @@ def test_what_is_found_where_annotation_is_missing_is_counted_apart(nlp: Languag
     partly = [*marked(nlp, "missing"), *doubtful(nlp)]
     with pytest.warns(PartlyAnnotated, match="24 of 96 entities that crf_ner finds .* too high"):
         found = calibrate(nlp, partly)
-    # Of texts with an entity annotated all are right, and of the others nothing is known.
+    # In texts with an annotated entity all are right, and nothing is known about the other texts.
     assert [len(found.after.probabilities), found.after.unannotated] == [72, 24]
     assert set_precision(nlp, found, 0.6, confidence=None).precision == pytest.approx(48 / 72)
     with pytest.warns(PartlyAnnotated, match="24 of 96"):
@@ -444,13 +445,13 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
             assert 'class="sl-faint"' in render(doc, jupyter=False)
             (span,) = annotations.to_json(doc, ["crf_ner"])["crf_ner"]["spans"]  # type: ignore[misc]
             assert span["min_confidence"] == 0.9
-            # What is kept is not marked.
+            # Kept entities are not marked.
             pipe.cfg["min_confidence"] = 0.01
             kept = nlp(TEXT)
             assert kept.ents and "below" not in format_annotation(kept._.latent["crf_ner"])
             copy = Doc(nlp.vocab).from_bytes(doc.to_bytes())
             assert copy._.latent["crf_ner"].entities() == [left_out]
-    # What others put there stays.
+    # Spans of other components stay.
     doc = nlp.make_doc(TEXT)
     doc.ents = [Span(doc, 2, 3, "GPE")]
     assert len(pipe(doc).ents) == 1

@@ -303,7 +303,7 @@ def test_a_share_of_unmarked_tokens_is_taken_as_outside_anew_at_each_step() -> N
     assert draws(0) == first != draws(1)
     nlp = made(negative_share=1.0)
     assert agreeing(nlp, example(nlp, default="missing")) == pytest.approx(1)
-    # What chance takes as outside does not contradict a flag.
+    # Tokens that are taken as outside by chance do not contradict a flag.
     assert agreeing(nlp, example(nlp, default="missing", flags={"A": 1})) > 1
 
 

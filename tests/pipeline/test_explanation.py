@@ -182,7 +182,8 @@ def test_what_reads_no_word_alone_has_words_taken_out_of_its_text(
 
 def over_a_transformer(path: Path, kind: str, encoder: bool) -> Language:
     """A component that reads a shared transformer, or a latent encoder over it, after training on
-    texts where one word decides on the category and another is the entity."""
+    texts in which one word decides the category and another is the entity.
+    """
     nlp = spacy.blank("en")
     add_transformer(nlp, path)
     shared = TO_TRANSFORMER
@@ -266,7 +267,7 @@ def test_an_entity(kind: str) -> None:
             Span.set_extension("confidence", getter=known[2], force=True)
             pipe.cfg["min_confidence"] = 0.0  # type: ignore[union-attr]
         assert again.falls == pytest.approx(found.falls) and again.words == found.words
-    # What is on a doc before stays there, so that no word would be told to matter.
+    # Entities that are on a doc before stay there, so that no word would seem to matter.
     with pytest.raises(NoSuchEntity, match=r"Paris \(PLACE\) was on the doc before") as told:
         explain(nlp, nlp("we saw Paris there"))
     sent = pickle.loads(pickle.dumps(told.value))

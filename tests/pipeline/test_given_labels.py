@@ -29,7 +29,7 @@ def pipeline(name: str) -> Language:
 
 
 def told(nlp: Language, labels: Any) -> Language:
-    """Where spaCy has looked whether the labels suit the signature."""
+    """Checks by spaCy that the labels suit the signature."""
     block = {"labels": labels}
     nlp.config["initialize"] = {
         **nlp.config["initialize"],

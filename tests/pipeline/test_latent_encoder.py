@@ -229,7 +229,7 @@ def split_third(doc):
 
 @Language.component("tests_merge_and_split")
 def merge_and_split(doc):
-    """As many tokens as before, and others."""
+    """The number of tokens is the same, and the tokens are others."""
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[0:2])
         retokenizer.split(doc[2], ["go", "od"], heads=[doc[3], doc[3]])
@@ -245,7 +245,9 @@ def merge_and_split(doc):
     ],
 )
 def test_tokens_merged_and_split_before_a_listener_keep_their_vectors(between, tags):
-    """Of what was merged the last one's, as with doc.tensor; else all that follow would shift."""
+    """A merged token gets the vector of its last token, as with doc.tensor. Otherwise all later
+    vectors would shift.
+    """
     assert tagged(between)[1] == tags
 
 

@@ -38,7 +38,7 @@ MODEL: dict[str, Any] = {
     },
     "label_hidden_width": 8,
 }
-# Of the treebanks that spaCy's English pipelines are trained on.
+# Sentences in the convention of the treebanks that spaCy's English pipelines are trained on.
 PARSED = [
     ("She saw the old dog", [1, 1, 4, 4, 1], "nsubj ROOT det amod dobj"),
     ("He left", [1, 1], "nsubj ROOT"),
@@ -158,7 +158,7 @@ def test_probabilities_of_arcs_labels_and_trees(nlp: Language) -> None:
         latent(doc).dependencies(alternative=30)
     above = latent(doc).dependencies(threshold=0.2)
     assert above and all(found.probability >= 0.2 for found in above)
-    # Of one arc there may be several labels, of a tree's arc only its own.
+    # An arc may have several labels, and an arc of a tree only its own.
     assert len(latent(doc).dependencies(threshold=0.0)) > len(doc)
 
 

@@ -138,7 +138,8 @@ def test_missing_labels_of_the_multilabel_component_have_no_loss() -> None:
     found, _ = run(pipe.model, [partial[0].predicted], is_train=True)
     loss, (d_logits, *_) = pipe.get_loss(partial, found)
     assert loss == pytest.approx(np.log(2)) and d_logits.shape == (2, 1, 2)
-    # Of the sample's loss; the greedy structure's is in the control variate alone.
+    # The gradient of the sample's loss; the greedy structure's loss is in the control variate
+    # alone.
     assert d_logits[0, 0, 0] == -0.5 and d_logits[0, 0, 1] == 0 and not d_logits[1].any()
 
 
@@ -184,7 +185,7 @@ def test_values_of_labels_are_refused_with_text_and_label(name: str, value: Any)
             refuse()
         said = str(raised.value)
         assert f"{name}: the text 'good good film of it' has the label 'A': {value!r}" in said
-        # What is no number will not be one in a range.
+        # A value that is no number is in no range.
         assert ("score_range" in said) == (value == 3.5)
 
 
@@ -373,7 +374,7 @@ def test_no_docs_no_tokens_and_rehearsal() -> None:
     assert nlp.update(empty, sgd=nlp.resume_training())["latent_textcat"] == 0.0
     losses: dict[str, float] = {}
     nlp.rehearse(examples(nlp), sgd=nlp.resume_training(), losses=losses)
-    # Of samples, so not quite nothing.
+    # The loss of samples is not exactly zero.
     assert 0.0 <= losses["latent_textcat"] < 0.1
 
 
@@ -455,7 +456,7 @@ def test_only_arcs_have_a_root() -> None:
 
 
 class OwnObjective(ScoreFunction):
-    """As an extension wrote it before there were extras."""
+    """An estimator of an extension from before the extras."""
 
     def objective(self, losses, weights, log_probs, features):  # type: ignore[no-untyped-def,override]
         return super().objective(losses, weights, log_probs, features)

@@ -156,7 +156,7 @@ def test_who_annotates_needs_vectors_in_training_too(encoder: bool) -> None:
         codes = {one.code for one in find_traps(nlp) if one.level == "warning"}
         assert codes == ({"annotates-without-vectors"} if len(annotating) == 1 else set())
         step(nlp, examples(nlp), optimizer, annotates=annotating)
-    # Of zeros all words are alike.
+    # With vectors of zeros all words are alike.
     assert len(set(seen[0])) == 1 and len(set(seen[1])) > 1
 
 

@@ -125,7 +125,7 @@ def test_several_pipelines_of_which_one_has_no_trees(corpus: Path) -> None:
 
 
 def test_heads_that_are_no_tree_count_what_is_right_in_them(corpus: Path) -> None:
-    """As of a model that chooses the head of each token alone."""
+    """A model that chooses the head of each token alone gives such heads."""
 
     def loop(words: list[str]) -> list[int]:
         heads = listops.gold_heads(words)

@@ -73,7 +73,7 @@ def test_what_has_no_name_is_of_the_test_set_wherever_that_stands(tmp_path: Path
     for corpus, expected in (("depth6", 0.3), ("test", 0.4)):
         shares = found["corpora"][corpus]["by_depth"]["all"]["recorded"]["heads (recorded, 1 seed)"]
         assert shares["accuracy"][0] == expected
-    # Of another corpus alone they say nothing.
+    # Figures of another corpus alone give no statement.
     found = figures()
     found["corpora"] = {"demo": found["corpora"]["test"]}
     with pytest.raises(LatentError, match=r"no figure of the corpora demo"):

@@ -31,8 +31,8 @@ EXPECTED = {
     "rationale_learned_constant": {"sampled-word"},
     "rationale_network_baseline": {"sampled-word"},
 }
-# Where the figures of each note stand: sections of the results, beginnings of rows, and what is in
-# the row.
+# Places of the figures of each note: sections of the results, beginnings of rows, and texts in the
+# row.
 FIGURES: dict[str, list[tuple[str, str, list[str]]]] = {
     "fast-scorer": [
         ("the scorer's learning rate", "| 3.0 |", ["12.2"]),
@@ -108,7 +108,7 @@ def test_a_scorer_that_is_too_fast() -> None:
     assert noted(made("demo", **{rate: 2.0})) == {}
     # There the score function begins on given trees, and this rate does well.
     assert noted(made("listops_score_function", **{rate: 3.0})) == {}
-    # Of these it is not known.
+    # For these settings there is no measurement.
     assert noted(made("demo_marginals", **{rate: 3.0})) == {}
     assert noted(made("demo_gold_reward", **{rate: 3.0})) == {}
 
@@ -167,8 +167,9 @@ def test_figures_are_those_of_the_results(code: str) -> None:
 
 
 def earlier_rates() -> set[str]:
-    """What the demo had six lists deep with a scorer's rate of 3 and 0.3, in its earlier form. Such
-    rows stay where others take their place in the results."""
+    """Scores of the demo at six nested lists with a scorer's rate of 3 and 0.3, in its earlier
+    form. Such rows stay where others take their place in the results.
+    """
     settings = "components.latent_textcat.model.scorer_learn_rate"
     digests = {3.0: "c4d62ad74a31ad4d", 0.3: "defb8482f88f5fa9"}
     return {

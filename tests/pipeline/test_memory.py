@@ -18,8 +18,8 @@ from spacy.tokens import Doc
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline
 
 TEXTS = ["I like London a lot", "I hate Paris", "Berlin is very grey"]
-# What a text leaves on a Doc are some thousands, and the gradients of a step a hundred thousand. Of
-# the first steps each takes some thousands for good, after sixty steps about 150.
+# A text leaves some thousands of bytes on a Doc, and the gradients of a step take a hundred
+# thousand. Each of the first steps takes some thousands permanently, after sixty steps about 150.
 BYTES_A_TEXT, BYTES_A_STEP = 500, 10_000
 
 
@@ -52,8 +52,9 @@ def living() -> tuple[int, int, int]:
 
 
 def grown(run: Callable[[], Any], rounds: int) -> list[int]:
-    """Of each kind, by how much there is more after all rounds than after the first two, in which
-    caches are filled and optimizers get their moments."""
+    """The growth of each kind from the first two rounds, in which caches and optimizers are filled,
+    to the last.
+    """
     for _ in range(2):
         run()
     before = living()

@@ -111,7 +111,7 @@ def test_who_listens_may_be_added_first_and_the_encoder_be_disabled() -> None:
     nlp = listening("crf_ner", LISTENER, spacy.blank("en"))
     nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}}, first=True)
     initialized(nlp)
-    # As spacy train initializes beside components that go on from other pipelines.
+    # spacy train initializes like this if other components resume from other pipelines.
     with nlp.select_pipes(disable=["latent_encoder"]):
         initialized(nlp)
 

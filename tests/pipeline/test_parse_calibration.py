@@ -44,7 +44,7 @@ def nlp(plain: bytes) -> Language:
 
 
 def doubtful(nlp: Language) -> list[Example]:
-    """What the parser is sure of is annotated in two of three texts."""
+    """Arcs that the parser is sure of are annotated in two of three texts."""
     made = []
     for i in range(24):
         heads, deps = ([2, 2, 3, 3], "det amod nsubj ROOT")

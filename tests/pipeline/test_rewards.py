@@ -56,10 +56,10 @@ def test_agreement_with_gold_by_hand() -> None:
         return values[:, 0].tolist()  # type: ignore[no-any-return]
 
     assert found(0, 1, 2) == pytest.approx([1.0, 1 / 3])
-    # Of the first token the head is not known.
+    # The head of the first token is not known.
     assert found(-1, 1, 1) == pytest.approx([0.5, 0.0])
     assert GoldAgreement()(structure, z, lengths, [None]).tolist() == [[0.0], [0.0]]
-    # Of sets, also of others in size: 2 · 1 / (2 + 3).
+    # F1 of sets, also of different sizes: 2 · 1 / (2 + 3).
     items = torch.tensor([[[0.0, 1.0, 1.0, 0.0]]])
     value = GoldAgreement()(KOfN(2), items, torch.tensor([4]), [np.array([0, 2, 3])])
     assert value.item() == pytest.approx(0.4)
@@ -78,7 +78,7 @@ def test_samples_are_judged_by_loss_and_reward_and_others_learn_from_the_loss() 
     assert log_probs.grad is not None and losses.grad is not None
     torch.testing.assert_close(log_probs.grad, expected / 3)
     torch.testing.assert_close(losses.grad, weights)
-    # Of the best structure, too, where that is the control variate.
+    # The best structure gets its reward, too, if it is the control variate.
     greedy = RewardedScoreFunction(ShortArcs(), 0.5, 0.0, 2, SelfCritical())
     objective = greedy.objective(losses, weights, log_probs, features, rewards)
     (gradient,) = torch.autograd.grad(objective.sum(), log_probs)

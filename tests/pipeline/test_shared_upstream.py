@@ -34,9 +34,9 @@ from tests.pipeline.small_pipelines import (
 
 Gradients = dict[str, list[np.ndarray]]
 TO_TOK2VEC = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
-# Of twelve components eight listen to the one that all share: three before the first encoder, the
-# two encoders, and three among and after them. The second encoder listens to the first as well,
-# and the last component is one that may be frozen without harm to the others.
+# Eight of twelve components listen to the shared one: three before the first encoder, the two
+# encoders, and three among and after them. The second encoder listens to the first as well, and the
+# last component is one that may be frozen without harm to the others.
 ORDER = [
     ("tagger", "tagger", "shared"),
     ("textcat", "textcat", "shared"),
@@ -141,7 +141,9 @@ def names_of_weights(nlp: Language) -> dict[Any, str]:
 
 
 def gradients_of(nlp: Language, batches: list[list[Example]], **options: Any) -> Gradients:
-    """As ``spacy train`` makes them: updates of all parts, then ``finish_update`` of each pipe."""
+    """Return gradients made as in ``spacy train``: updates of all parts, then ``finish_update`` of
+    each pipe.
+    """
     recorder = Recorder()
     fix_random_seed(0)  # Parsers learn from cuts of the text.
     for batch in batches:
@@ -209,7 +211,7 @@ def assert_the_same(found: Gradients, expected: Gradients) -> None:
         assert len(found[name]) == len(expected[name]) > 0
         assert any(np.abs(one).max() > 1e-6 for one in expected[name]), name
         for one, other in zip(found[name], expected[name]):
-            # Of a sum in another order the last digits differ, by the size of what is summed.
+            # The last digits of a sum in another order differ, relative to the size of the terms.
             scale = float(np.abs(other).max())
             assert one == pytest.approx(other, rel=1e-3, abs=1e-4 * scale + 1e-6), name
 
@@ -302,7 +304,7 @@ def test_nlp_update_with_an_optimizer_is_one_step_late_and_complete(pair: Pair) 
                 assert_the_same({name: found}, {name: expected[name]})
             else:
                 assert all(not one.any() for one in found)
-    # What the last update left behind, for the tests that use the pipeline after this one.
+    # Remove the gradients of the last update, for the tests that use the pipeline after this one.
     gradients_of(nlp, [])
 
 

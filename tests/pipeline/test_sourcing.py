@@ -1,7 +1,7 @@
 """Latent components added to a trained pipeline, whose own components stay unchanged.
 
 With the configs of docs/pipelines.md and docs/crf_ner.md, on a small pipeline that is trained here,
-and on a real one where there is one: ``en_core_web_sm`` if it is installed, or what
+and on a real one if there is one: ``en_core_web_sm`` if it is installed, or what
 SPACY_LATENT_PIPELINE names.
 """
 

@@ -21,7 +21,7 @@ from spacy_latent.errors import LatentError
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC}
-# Of each component, settings to change after training; srsly reads 0.3 as 0.30000000000000004.
+# Settings of each component to change after training; srsly reads 0.3 as 0.30000000000000004.
 CHANGED: dict[str, dict[str, Any]] = {
     "crf_ner": {"annotate": "probabilities", "threshold": 0.25, "loss": "quadratic"},
     "latent_encoder": {"annotate": "none", "threshold": 0.25, "supervision": 1.5},
@@ -171,7 +171,7 @@ def test_an_incomplete_directory_says_so(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of pipelines as they are saved, by the name of the component; to be copied."""
+    """Directories of saved pipelines by the name of the component, to be copied."""
     found = {name: tmp_path_factory.mktemp(name) for name in LABELLED}
     for name, path in found.items():
         pipeline(name).to_disk(path)

@@ -103,7 +103,7 @@ def test_heads_are_learned_without_any_listener(loss: str) -> None:
     optimizer = Adam(0.01)
     losses = [step(nlp, sample, optimizer) for _ in range(60)]
     assert losses[-1]["latent_encoder_supervision"] < 0.1 * losses[0]["latent_encoder_supervision"]
-    # What spaCy's logger shows.
+    # spaCy's logger shows this value.
     assert losses[-1]["latent_encoder"] == losses[-1]["latent_encoder_supervision"]
     for example in sample:
         found = nlp(example.reference.text)._.latent["latent_encoder"].heads
@@ -218,13 +218,13 @@ def test_heads_count_as_far_as_they_are_known() -> None:
     partly = Example.from_dict(nlp.make_doc("I like big trees"), known)
     assert gold(partly, (0, 4)) == [[2, 0, -1, 2]]
     assert gold(partly, (0, 2), (2, 4)) == [[2, 0], None]
-    # "don't" is two tokens there. What hangs on it is not known, what does not is.
+    # "don't" is two tokens there. The heads of its modifiers are not known, all others are.
     heads, deps = [3, 3, 1, 3, 3], ["s", "a", "n", "ROOT", "o"]
     words, spaces = ["We", "do", "n't", "like", "trees"], [True, False, True, True, False]
     reference = Doc(nlp.vocab, words=words, spaces=spaces, heads=heads, deps=deps)
     other = Example(Doc(nlp.vocab, words=["We", "don't", "like", "trees"]), reference)
     assert gold(other, (0, 4), (2, 4)) == [[3, -1, 0, 3], [0, 1]]
-    # As many tokens, but others.
+    # The number of tokens is the same, but the tokens are others.
     shifted = Example(
         Doc(nlp.vocab, words=["We", "don't", "like", "tre", "es"], spaces=[1, 1, 1, 0, 0]),
         reference,

@@ -105,7 +105,7 @@ def test_nothing_it_predicts_crosses_whatever_the_threshold(nlp: Language) -> No
             assert (doc.spans[KEY].attrs["scores"] >= threshold).all()
         counts.append(sum(len(doc.spans[KEY]) for doc in docs))
     spans.cfg["threshold"] = 0.5
-    # Of almost no threshold a whole tree is left.
+    # With a threshold near zero a whole tree is left.
     least = sum(2 * len(doc) - 1 for doc in docs) - 5
     assert counts[0] >= counts[1] > counts[-1] and counts[1] >= least
 
@@ -277,7 +277,7 @@ def test_without_labels_it_does_not_keep_a_shared_embedder_from_learning() -> No
 
 
 def loss_of(nlp: Language, one: Example) -> float:
-    """As the component says it, without a step."""
+    """The loss that the component reports, without a step."""
     spans: Any = nlp.get_pipe("tree_spancat")
     return spans.get_loss([one], spans.model.predict([one.predicted]))[0]
 
@@ -294,7 +294,7 @@ def test_spans_that_cross_are_left_out_with_a_warning() -> None:
         again = loss_of(nlp, example(nlp, "the dog in the park", crossing))
         kept = loss_of(nlp, example(nlp, "the dog in the park", crossing[::2]))
     assert lost == again == pytest.approx(kept)
-    # Of training data all are counted.
+    # All spans of training data are counted.
     data = [("the dog in the park", crossing), *NESTED, ("a cat in a park", crossing)]
     with pytest.warns(LatentWarning, match="2 annotated span"):
         initialized(pipeline(), sample=[example(nlp, *one) for one in data])
@@ -407,7 +407,7 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     np.testing.assert_allclose(after[:3], before, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(nlp(FIRST).spans[KEY].attrs["scores"], sure, atol=1e-6)
     optimizer = nlp.resume_training()
-    # What says nothing of the label does not bring it up.
+    # Texts without evidence on the label do not raise its probability.
     nlp.update(examples(nlp), sgd=optimizer)
     assert {label for *_, label in found(nlp("ran fast in the park"))} <= {"NP", "PP"}
     batch = [*examples(nlp), example(nlp, "ran fast", [(0, 2, "VP")])]
@@ -542,7 +542,7 @@ def test_it_is_shown_with_all_probabilities(nlp: Language) -> None:
     spans.cfg["annotate"] = "probabilities"
     assert settings == ("map", 0.5, 0.01)
     annotation = doc._.latent["tree_spancat"]
-    # What is predicted does not follow what is stored.
+    # The prediction does not depend on stored annotations.
     assert found(doc) == NESTED_FIRST and annotation.spans[0].probabilities is not None
     assert annotation.spans[0].probabilities.min() < 0.01 < annotation.brackets()[0].probability
     assert "PP  in the park" in format_annotation(annotation, None)

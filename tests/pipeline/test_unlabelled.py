@@ -131,7 +131,7 @@ def test_a_weight_may_follow_a_schedule() -> None:
     for _ in range(4):
         losses = nlp.update(unlabelled(nlp), sgd=optimizer)
         shares.append(losses["latent_textcat"] / losses["latent_textcat_bound"])
-    # Of the bound without part of its KL, which is less.
+    # The bound without part of its KL is lower.
     assert shares[0] == 0.0
     assert shares == sorted(shares)
     assert 0.6 < shares[3] < 0.76

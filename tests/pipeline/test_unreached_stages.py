@@ -206,14 +206,14 @@ def test_a_pipeline_on_disk_is_loaded_whatever_its_max_steps(
         warnings.simplefilter("always", LatentWarning)
         again = spacy.load(tmp_path)
         spacy.load(tmp_path, config={"training.max_steps": 2})
-    # Where training was not over before, both times the warning says so.
+    # If training was not over before, both warnings report it.
     told = [str(one.message) for one in found if one.category is LatentWarning]
     assert len(told) == (0 if updates == 3 else 2)
     assert all("saved after 2 updates" in message for message in told)
     assert again.config["training"]["max_steps"] == 1
     text = "I like Paris"
     assert again(text).cats == pytest.approx(nlp(text).cats)
-    # As a config, it is one that would be trained.
+    # The config is read as one that would be trained.
     with pytest.raises(LatentError, match="max_steps is 1"):
         load_model_from_config(edited)
     # With its meta, it is the trained one.

@@ -196,7 +196,7 @@ def test_seeds_of_the_model_and_of_controls() -> None:
         difference, low, high = control.difference
         assert difference == pytest.approx(row.value - control.value)
         assert low <= difference <= high
-    # Of one training, the spread is taken from the side that has two.
+    # If one side has a single training, the spread is taken from the side that has two.
     (a, b), spread = row.seeds, row.controls["one"].spread
     assert spread == pytest.approx(2 * (a - b) if a > b else 2 * (b - a))
     assert "temperature: 1.0 → 2.0" in found.figures.trained.controls["one"].unlike[0]
@@ -221,7 +221,7 @@ def test_mixtures_of_one_structure_are_said_with_a_temperature_that_makes_severa
     warm = assessed(alone.higher).figures.components[NAME].alone
     assert warm is not None and warm.share <= 0.5
     assert "one-structure" not in codes(assessed(alone.higher))
-    # Of marginals there is nothing to say.
+    # There is no statement on marginals.
     nlp = keyword_pipeline(TREE, steps=0)
     figures = assess(nlp, keyword_examples(nlp, 4), random=False).figures
     assert figures.components[NAME].alone is None and "alone" not in figures.plain()

@@ -17,12 +17,12 @@ LEAST = 1e-4
 
 @dataclass
 class Solution:
-    """Of one item, of whose structures ``(M, P)`` those are the rows that nothing forbids.
+    """Solution of one item, whose allowed structures are the rows ``(M, P)``.
 
     mean: ``(P,)``. tying: orthonormal rows, the differences of all structures that are best under
     the residual. holding: of those among them that have weight in some average that is the mean.
-    Where both are the same there is one Jacobian, the projection on them; else that on any space
-    between is one of its limits nearby.
+    If both are the same there is one Jacobian, the projection on them. Otherwise the projection on
+    any space between them is one of the limits of the Jacobian nearby.
     """
 
     mean: np.ndarray
@@ -59,8 +59,9 @@ def solve(structures: np.ndarray, scores: np.ndarray) -> Solution:
 def solve_constrained(
     structures: np.ndarray, scores: np.ndarray, lines: np.ndarray, limits: np.ndarray
 ) -> Solution:
-    """As :func:`solve`, among the averages μ of structures with lines·μ ≤ limits: where neither the
-    structures nor the constraints alone have the solution's face. lines: ``(C, P)``."""
+    """Solve as :func:`solve` does, among the averages μ of structures with lines·μ ≤ limits.
+    Neither the structures nor the constraints alone have the solution's face. lines: ``(C, P)``.
+    """
     given = np.where(structures.any(0), scores, 0.0)
     count = len(structures)
 
@@ -155,8 +156,9 @@ def _across(directions: np.ndarray, lines: np.ndarray) -> np.ndarray:
 
 
 def _with_weight(structures: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Which of them have weight in some average of these that is the mean: w ≥ 0 and λ ≥ 0 with
-    wᵀV = λ·mean and Σw = λ, as many of the w as possible at least 1."""
+    """Return the structures that have weight in some average equal to the mean: w ≥ 0 and λ ≥ 0
+    with wᵀV = λ·mean and Σw = λ, as many of the w as possible at least 1.
+    """
     count, parts = structures.shape
     # w, then t ≤ min(w, 1), then λ.
     equal = np.zeros((parts + 1, 2 * count + 1))

@@ -173,8 +173,9 @@ def test_prices_lead_to_the_solution(
 
 
 def test_large_scores_are_solved(by_prices_alone: None) -> None:
-    """Where no word has more than one modifier many arcs have to give way, so that prices are as
-    large as the scores. From some scale on the nearest average is the same."""
+    """If no word may have more than one modifier, many arcs have to go, so that prices are as large
+    as the scores. From some scale on the nearest average is the same.
+    """
     torch.manual_seed(0)
     structure, lengths = BudgetTree(1), torch.tensor([30, 30, 30, 20])
     scores, scales = normal(4, 31, 31), (1e3, 1e4, 1e5, 1e7)
@@ -204,7 +205,7 @@ def symmetric(items: int, n: int, scale: float) -> Tensor:
 def test_words_that_head_each_other_are_solved(
     items: int, n: int, scale: float, budget: int, by_prices_alone: None
 ) -> None:
-    """Among so many are items in which prices near 0 stop a whole step, where it is cut off."""
+    """Some of so many items have prices near 0 that stop a whole step if it is clipped."""
     torch.manual_seed(1)
     scores, lengths = symmetric(items, n, scale), torch.full((items,), n)
     solution = BudgetTree(budget).sparsemap(scores, lengths)
@@ -234,8 +235,9 @@ def test_small_scores_of_many_alike_tokens_are_solved(by_prices_alone: None) -> 
 
 
 def test_alike_tokens_in_alike_contexts_take_few_steps(by_prices_alone: None) -> None:
-    """Of hundreds of sets that are entered by too little, most have no price. Steps to where all
-    have one, cut off where it is negative, gave up two of three."""
+    """Most of the hundreds of sets that are exceeded by very little have no price. Steps to a point
+    at which all have one, clipped at 0, failed for two of three.
+    """
     torch.manual_seed(0)
     tokens = normal(14, 4)[torch.randint(14, (3, 81))]
     distance = (torch.arange(81.0)[:, None] - torch.arange(81.0)).abs().double()
@@ -286,7 +288,7 @@ def test_heads_in_circles_are_cut(by_prices_alone: None, monkeypatch: pytest.Mon
         assert (mean[:, 5:8, 5:8].sum((1, 2)) <= 2.0 + 1e-5).all()
         torch.testing.assert_close(mean, expected, atol=1e-6, rtol=0.0)
     check_slope(structure, scores.requires_grad_(), lengths)
-    # With little room, those that are free of charge by then make place for others.
+    # If memory is small, sets whose price has become 0 are replaced by others.
     monkeypatch.setattr(tree_prices, "SETS_PER_WORD", 1)
     crowded = structure.sparsemap(scores.detach(), lengths).mean
     torch.testing.assert_close(crowded, expected, atol=1e-6, rtol=0.0)
@@ -404,7 +406,7 @@ def test_a_search_cut_short_gives_a_tree_and_says_how_good_it_is(
 
 
 def test_items_without_a_tree() -> None:
-    # With a budget of 0 all words hang on the root, of which there may be one.
+    # With a budget of 0 all words need the root as head, and a single root allows only one word.
     structure = BudgetTree(0, single_root=True)
     scores, lengths = torch.zeros(3, 4, 4), torch.tensor([1, 3, 0])
     for operation in (structure.map, structure.sparsemap):
@@ -422,7 +424,7 @@ def test_items_without_a_tree() -> None:
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e7])
 def test_no_scores_hide_that_there_is_no_tree(scale: float, projective: bool) -> None:
-    """By prices, and where nothing but ADMM is left."""
+    """Solve by prices, and by ADMM if nothing else is left."""
     torch.manual_seed(0)
     structure, lengths = BudgetTree(0, projective, single_root=True), torch.tensor([1, 8, 40])
     scores = normal(3, 41, 41, scale=scale)
@@ -496,7 +498,7 @@ def nothing(scores: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e30])
 def test_projective_averages_of_any_scores_are_the_best(scale: float, without_admm: None) -> None:
-    """Of large scores none is worth more, by a linear program over all trees."""
+    """With large scores no average has a higher score, by a linear program over all trees."""
     torch.manual_seed(0)
     every = trees(5, 5, True)
     flat, kept = every.reshape(len(every), -1), every[:, 1:].sum(2)
@@ -531,7 +533,7 @@ def test_long_sentences_with_large_scores_are_solved(
 def by_steps(
     projective: bool, scores: Tensor, lengths: Tensor, steps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of trees with one modifier for each word."""
+    """Solve for trees with one modifier for each word."""
     structure = BudgetTree(1, projective)
     masked = structure.masked(scores, lengths)[0]
     if projective:
@@ -599,7 +601,9 @@ def test_what_has_to_be_taken_hides_no_other_scores(
 @pytest.mark.parametrize("projective", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1e9])
 def test_prices_prove_that_there_is_no_tree(projective: bool, scale: float) -> None:
-    """As soon as they do: what is worse than all others does not begin it anew."""
+    """The search ends as soon as they do: prices that are worse than all others do not start it
+    again.
+    """
     torch.manual_seed(1)
     scores, lengths = normal(2, 9, 9, scale=scale), torch.tensor([8, 8])
     # Three heads for eight words.

@@ -72,7 +72,7 @@ def _by_logarithms(scores: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 @pytest.mark.parametrize("batch", [1, 8])
 def test_a_sum_that_float64_holds_with_few_digits_only(batch: int) -> None:
-    """What leaves the other spans without weight is in no tree."""
+    """A span that leaves the other spans without weight is in no tree."""
     scores = torch.full((1, 4, 4), -torch.inf, dtype=torch.float64)
     scores[0].diagonal().fill_(0.0)
     scores[0, 1, 2] = 0.0

@@ -379,7 +379,9 @@ def test_a_graph_from_a_config_trains_in_a_layer() -> None:
 
 @pytest.mark.parametrize("kind", ["LinearChain", "TagSequence"])
 def test_a_chain_of_two_tags_with_a_budget_chooses_few_words(kind: str) -> None:
-    """As docs/factor_graphs.md has it: rationales of bounded size, contiguous by transitions."""
+    """The example of docs/factor_graphs.md: rationales of bounded size, contiguous by
+    transitions.
+    """
     torch.manual_seed(0)
     n, limit = 6, 2
     chain: LinearChain | TagSequence = LinearChain() if kind == "LinearChain" else TagSequence()
@@ -399,7 +401,7 @@ def test_a_chain_of_two_tags_with_a_budget_chooses_few_words(kind: str) -> None:
     # The local polytope holds all members, so that its best point is no worse than any of them.
     objective = (mean * scores - mean**2 / 2).flatten(1).sum(1)
     assert (objective >= (values - n / 2).max(0).values - 1e-6).all()
-    # What is asked of words in no part of the budget would not be kept.
+    # A constraint on words that are in no part of the budget would not be satisfied.
     wrong = FactorGraph({"chain": chain}, {"few": LineBudget(limit, axis, but_first=False)})
     with pytest.raises(InfeasibleError):
         wrong.sparsemap(scores, lengths)
@@ -559,7 +561,7 @@ def test_the_best_of_a_graph_of_one_structure_is_that_structure() -> None:
     graph = ItemGraph((4, 4), [StructureFactor(SpanningTree(), parts, 3)])
     expected = SpanningTree().map(scores, torch.tensor([3]))
     assert torch.equal(graph.map(scores[0]), expected[0])
-    # What it scores is what LP-SparseMAP of large scores comes to.
+    # LP-SparseMAP of large scores is the best structure.
     assert torch.equal(graph.sparsemap(1e4 * scores[0]).mean[0].round(), expected[0])
     # In the order of its own parts, over a part of the graph.
     cells = np.array([[5, 0], [3, 4]])

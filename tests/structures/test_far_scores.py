@@ -31,7 +31,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 def cases() -> list[tuple[Structure, Tensor, Tensor]]:
-    """Of two items, the second without what is MASK in the first."""
+    """Cases of two items. The second lacks the parts that are MASK in the first."""
     root, first_row = numbers(2, 4, 4), numbers(2, 4, 4)
     root[0, 0] = MASK
     first_row[0, 0] = MASK

@@ -119,7 +119,7 @@ def test_bound_transitions_count() -> None:
 
         assert torch.autograd.gradcheck(value, (scores.requires_grad_(), *given))
         assert (value(scores, *given) > 0).all()
-    # Where transitions are only forbidden, SparseMAP has an answer, and so has its loss.
+    # If transitions are only forbidden, SparseMAP has a solution, and so has its loss.
     bound = (torch.zeros(3, 3), torch.zeros(3), torch.tensor([0.0, -torch.inf, 0.0]))
     structure = TagSequence().bind(*bound)
     gold = structure.map(torch.randn_like(scores), lengths)
@@ -175,13 +175,13 @@ def test_values_by_listing_all_trees(single_root: bool) -> None:
 
 def test_the_perturbed_loss_with_gumbel_noise_is_the_likelihood_of_one_choice() -> None:
     """E[max(s + ε)] is log Σ exp(s) and Euler's constant, which gold's noise has on average, too;
-    the gradient is the softmax's. Of 20,000 draws, by five standard errors.
+    the gradient is the softmax's. The test uses 20,000 draws, and allows five standard errors.
     """
     scores = torch.tensor([[0.3, -1.0, 0.8, 0.0]], dtype=torch.float64, requires_grad=True)
     lengths, gold = torch.tensor([4]), torch.tensor([[0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     uniform = torch.rand(20_000, 1, 4, generator=generator, dtype=torch.float64)
-    # As many items: each draw is one.
+    # Each draw is an item.
     many, noise = scores.expand(20_000, 4), -(-uniform.log()).log().transpose(0, 1)
     sizes, wanted = lengths.expand(20_000), gold.expand(20_000, 4)
     value = structured_loss(OneOfN(), many, wanted, sizes, "perturbed", noise=noise)

@@ -55,7 +55,7 @@ def test_runs_lose_nothing_to_what_all_scores_have_in_common(offset: float) -> N
     structure, lengths = Runs(4, 3), torch.tensor([30, 12])
     scores = torch.randn(2, 30, dtype=torch.float64)
     moved = scores + offset
-    # What is left of the scores' own digits beside the offset.
+    # The digits of the scores that remain next to the offset.
     near, tolerance = moved - offset, 1e-14 * abs(offset)
     for own, expected in (
         (structure.marginals(moved, lengths), structure.marginals(near, lengths)),
@@ -139,7 +139,7 @@ def test_the_gradient_of_bits_is_their_marginals_at_high_scores() -> None:
     "signs", [[-1, -1, -1, -1], [0, -1, -1, -1], [0, 0, -1, -1], [1, 0, 0, 0], [1, 1, 1, 0]]
 )
 def test_masks_that_leave_more_or_less_than_k(exactly: bool, size: float, signs: list[int]) -> None:
-    """As many items have the same score, all ways to choose among them are equally probable."""
+    """Many items have the same score, so all ways to choose among them are equally probable."""
     structure = KOfN(2, exactly=exactly)
     scores = (size * torch.tensor([[*signs, 9]], dtype=torch.float64)).requires_grad_()
     lengths = torch.tensor([4])

@@ -102,7 +102,7 @@ def test_the_best_values_of_one_factor_against_vertices(name: str) -> None:
     for forbidden in product([False, True], repeat=4):
         left = corners[(corners[:, list(forbidden)] == 0).all(1)]
         for scale in (0.0, 1.0, 100.0):
-            # Of whole numbers, many are alike.
+            # Many whole numbers are equal.
             scores = np.round(random.normal(0.0, 1.0, size=4)) * scale
             given = torch.from_numpy(np.where(forbidden, -np.inf, scores))
             if not len(left):

@@ -62,7 +62,7 @@ def test_differences_of_large_numbers_are_rounded_once(
         assert own.dtype == dtype
         torch.testing.assert_close(own, exact.to(dtype), rtol=0, atol=0)
         assert operation == "log_prob" or bool((own >= 0).all())
-    # Of near-equal distributions, where single precision would have nothing left.
+    # These distributions are nearly equal, so that single precision would have no digits left.
     near = p.double() + 1e-4 * scores.double()
     expected = structure.kl(p.double(), near, lengths)
     found = structure.kl(p.float(), near.float(), lengths)
@@ -137,8 +137,8 @@ def test_marginals_at_large_scores_are_probabilities_or_an_error(
     mask = structure.part_mask(scores, lengths).expand_as(scores)
     large = size * scores.double()
     best = structure.map(large, lengths)
-    # Where one structure is far above the others; where many are the best; where one number is
-    # large, and the others are as usual.
+    # One structure is much better than the others; many are the best; one number is large, and the
+    # others are as usual.
     ties = size * scores.round().double()
     one = scores.double()
     one[1][mask[1]] = torch.where(scores[1][mask[1]] > 1, size, scores[1][mask[1]].double())

@@ -128,7 +128,7 @@ def test_a_set_of_trees_covers_another_only_where_enumeration_says_so() -> None:
         if larger.covers(smaller):
             told += 1
             assert members <= all_members, (larger, smaller)
-    # Of the two settings of three kinds three pairs each, of directions five, of lengths six.
+    # Two settings of three kinds have three pairs each, directions five, and lengths six.
     assert told == 3 * 3 * 5 * 6
 
 

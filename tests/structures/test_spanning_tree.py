@@ -272,7 +272,7 @@ def test_marginals_keep_their_digits_however_small(scale: float, single_root: bo
         for given, tolerance in ((scores, 1e-12), (scores.astype(np.float32), 1e-6)):
             expected, _ = exact(given, None, single_root)
             found = structure.marginals(torch.from_numpy(given)[None], torch.tensor([n]))[0]
-            # Less than float32 has room for is 0 there.
+            # Values below the range of float32 are 0 there.
             least = 1e-37 if given.dtype == np.float32 else 0.0
             large = expected > least
             np.testing.assert_allclose(found.numpy()[large], expected[large], rtol=tolerance)
@@ -369,8 +369,9 @@ def test_weights_that_are_lost_are_still_counted_by_logarithms() -> None:
 
 @pytest.mark.parametrize("single_root", [False, True])
 def test_cycles_within_cycles_that_are_hardly_ever_left(single_root: bool) -> None:
-    """As a scorer may learn that multiplies what is known of a head and of its modifier: all tokens
-    have the same best heads, so that pivots of 1e-100 and less follow each other."""
+    """A scorer that multiplies features of head and modifier may learn this: all tokens have the
+    same best heads, so that pivots of 1e-100 and less follow each other.
+    """
     generator, size, n = np.random.default_rng(0), 4000, 10
     heads, modifiers = generator.normal(size=(size, n + 1, 1)), generator.uniform(1, 6, n + 1)
     heads[:, 0] = -0.05
@@ -478,7 +479,7 @@ def test_what_is_no_arc_is_not_read(longest: int, single_root: bool, dtype: torc
 
 
 def test_a_large_score_does_not_hide_the_others() -> None:
-    # Of the trees with the arc of 1e17, the best of the rest.
+    # The best rest of a tree among the trees with the arc of 1e17.
     scores = [[-3, 3, -3, 0], [-3, -1, 0, -1], [-1, 1e17, -3, -3], [-3, 1, 0, 1]]
     best = SpanningTree().best_heads(torch.tensor([scores], dtype=torch.float64), torch.tensor([3]))
     assert best.tolist() == [[-1, 2, 3, 0]]
@@ -489,7 +490,7 @@ def test_a_large_score_does_not_hide_the_others() -> None:
 def test_products_where_other_heads_are_lost_beside_the_best(
     scale: tuple[float, float], single_root: bool
 ) -> None:
-    """What the best head leaves is below the last digit of the sum, and of account all the same."""
+    """The rest besides the best head is below the last digit of the sum, and still matters."""
     low, lower = scale
     scores = torch.full((5, 5), -torch.inf, dtype=torch.float64)
     scores[0, 1:] = -low

@@ -127,7 +127,7 @@ def test_gradient_of_small_scores_at_the_default_tolerance(n: int, scale: float)
     (gradient,) = torch.autograd.grad(seen(scores.requires_grad_()), scores)
     with torch.no_grad():
         differences = [slope(step) for step in (1e-5, 1e-6)]
-    # Where the two differ, trees come in or drop out between.
+    # If the two differ, trees enter or leave the support between them.
     assert differences[0] == pytest.approx(differences[1], abs=0.05)
     assert float((gradient * direction).sum()) == pytest.approx(differences[1], abs=0.05)
 
@@ -266,7 +266,7 @@ def test_a_large_number_in_all_scores_costs_no_digits(
     structure: Structure, shape: tuple[int, ...]
 ) -> None:
     torch.manual_seed(0)
-    # Of numbers that are still there beside the large one.
+    # The numbers keep their digits next to the large one.
     scores = torch.randint(-2000, 2000, (3, *shape), dtype=torch.float64) / 1024
     lengths = torch.tensor([5, 4, 2])
     plain = structure.sparsemap(scores, lengths, tolerance=1e-12)

@@ -47,7 +47,7 @@ KINDS = ["all equal", "few values", "equal rows", "equal words"]
 
 
 class NoNeighbours(Constraint):
-    """Of two neighbours at most one is chosen."""
+    """At most one of two neighbours is chosen."""
 
     def factors(self, parts: np.ndarray) -> list[LogicFactor]:
         known = parts[parts >= 0].tolist()
@@ -200,7 +200,7 @@ def test_the_jacobian_where_prices_are_not_unique(words: list[int]) -> None:
 def check_jacobian(
     structure: Structure, scores: Tensor, lengths: Tensor, expected: Solution
 ) -> None:
-    """Of SparseMAP on one item, whose scores are a leaf, and its mean."""
+    """Check the Jacobian of SparseMAP on one item, whose scores are a leaf, and its mean."""
     mean = structure.sparsemap(scores[None], lengths).mean[0].flatten()
     torch.testing.assert_close(mean.detach(), torch.from_numpy(expected.mean), rtol=0, atol=1e-6)
     rows = [

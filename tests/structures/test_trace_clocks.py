@@ -30,9 +30,10 @@ TREES = [
 
 
 def run(clocks: list[list[float]], single_root: bool) -> tuple[frozenset[Arc], Choices]:
-    """Chu-Liu-Edmonds on ``clocks`` [head, modifier], infinite where there is no arc: the first
-    clock into a node rings, and all others into it have then run for as long. With a single root
-    its clock alone says which it is, of those that can be."""
+    """Chu-Liu-Edmonds on ``clocks`` [head, modifier], infinite for entries that are no arc: the
+    first clock into a node rings, and all others into it have then run for as long. With a single
+    root its clock alone says which it is, of those that can be.
+    """
     n = len(clocks) - 1
     left = [list(row) for row in clocks]
     taken: Choices = {}
@@ -174,7 +175,9 @@ def apart(first: Tensor, second: Tensor) -> float:
 
 
 def allowed(first: int, second: int) -> float:
-    """What :func:`apart` is above with a probability of 1e-6 where both have one law."""
+    """The bound that :func:`apart` exceeds with a probability of 1e-6 if both have the same
+    distribution.
+    """
     return (-math.log(0.5e-6) / 2 * (first + second) / (first * second)) ** 0.5
 
 
@@ -308,7 +311,9 @@ def test_of_items_both_draws_have_the_same_ones_in_the_same_order(k: int) -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
 def test_scores_of_any_scale_keep_their_choices(scale: float, dtype: torch.dtype) -> None:
-    """Of sums of clocks, which lose what is 2^-24 of them, the choices of single tokens."""
+    """Sums of clocks lose the clocks of single tokens if these are below 2^-24 of the sum, but keep
+    their choices.
+    """
     scores = (scale * torch.randn(50, 8, 8)).to(dtype).requires_grad_()
     found = SpanningTree().reparameterize_trace(scores, torch.full((50,), 7))
     for noisy in (found.noisy, found.redrawn):

@@ -22,8 +22,9 @@ Trace = tuple[frozenset[Arc], Tensor]
 
 def tree_traces(scores: Tensor, roots_last: bool) -> Iterator[Trace]:
     """All that Chu-Liu-Edmonds with exponential clocks can do: every node takes one of the arcs
-    into it, cycles become nodes, and these take again. ``roots_last``: arcs from node 0 are taken
-    only where no other one enters, which leaves a single root."""
+    into it, cycles become nodes, and these take again. ``roots_last``: an arc from node 0 is taken
+    only if no other one enters the token, which leaves a single root.
+    """
     n = len(scores) - 1
 
     def grow(
@@ -293,7 +294,7 @@ def test_items_of_a_batch_are_alone_and_padding_is_not_read(structure: SpanningT
 
 
 def test_a_root_that_leaves_tokens_out_is_never_drawn() -> None:
-    """Of three tokens the first has no head but node 0: it is the only single root."""
+    """The first of three tokens has no head except node 0: it is the only single root."""
     scores = torch.zeros(1, 4, 4)
     scores[0, 2:, 1] = -torch.inf
     scores[0, 0, 2:] = 5.0

@@ -136,7 +136,9 @@ def test_compiled_code_names_what_is_wrong_with_an_item() -> None:
 
 
 def test_independent_choices_are_drawn_as_without() -> None:
-    """Of what has no choice, as the root and padding, all traced code draws too, and after it."""
+    """Traced code also draws for entries without a choice, such as the root and padding, and after
+    them.
+    """
     heads = IndependentHeads()
     scores, lengths = scores_for(heads, 6, 3)
     lengths = torch.tensor([0, 6, 4])

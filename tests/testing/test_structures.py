@@ -28,7 +28,7 @@ from tests.structures.contracts import budget_trees, chains, monotone, subsets
 
 
 class Runs(Structure):
-    """As on the page for authors: runs of two items, given only the best."""
+    """The example of the page for authors: runs of two items, given only the best."""
 
     part_axes = 1
 
@@ -195,7 +195,7 @@ class RepeatsTies(Runs):
 
 
 class BesideTies(Runs):
-    """Chooses two items in place of a run where all scores are equal."""
+    """Chooses two items in place of a run if all scores are equal."""
 
     def map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         z = super().map(scores, lengths)
@@ -329,7 +329,7 @@ class Deaf(LinearChain):
 
 
 class Hopeful(Runs):
-    """Gives something where nothing is left."""
+    """Gives a result if no structure is left."""
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
         return super()._map(scores.clamp_min(-1e9), lengths)
@@ -353,7 +353,7 @@ class TracesNotDrawnAgain(KOfN):
 
 
 class TracesThatHardlyMove(KOfN):
-    """What is drawn again moves with the scores by half."""
+    """The redrawn values move with the scores by half."""
 
     def _reparameterize_trace(self, scores: Tensor, lengths: Tensor) -> ReparameterizedTrace:
         found = super()._reparameterize_trace(scores, lengths)

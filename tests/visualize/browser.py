@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages, which skip where there is none."""
+"""A headless Chromium for tests of pages, which skip if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in a browser: nothing runs, words do not overlap. Skipped where there is no Chromium."""
+"""Pages in a browser: nothing runs, words do not overlap. Skipped if there is no Chromium."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_page_opens_with_its_tables_and_nothing_in_them_is_markup() -> None:
     assert page.index("<h1") < page.index("<table")
     body = page[page.index("<body") : page.index("</body>") + len("</body>")]
     ElementTree.fromstring(body)
-    # A page of its own with nothing on it is refused where no component has written anything.
+    # A page of its own with nothing on it is refused if no component has written anything.
     write(doc, "x", [])
     assert 'class="sl-figures"' not in render([doc], page=True, jupyter=False)
 

@@ -14,7 +14,7 @@ from tests.visualize.test_tree_svg import SVG, word_places
 
 
 def rows(markup: str) -> list[tuple[float, float, float]]:
-    """Of each: the piece of the drawing that it shows, from, to; and where the row begins."""
+    """Each row: the piece of the drawing that it shows, from, to; and the start of the row."""
     found = []
     for svg in ElementTree.fromstring(markup).iter(f"{SVG}svg"):
         if svg.get("y") is not None:

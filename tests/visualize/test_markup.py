@@ -130,7 +130,7 @@ def test_wide_scripts_get_more_room():
     assert text_width("日本", 10) > text_width("ab", 10)
     assert text_width("WWW", 10) > text_width("xxx", 10) > usual_width("iii", 10)
     assert text_width("e\u0301", 10) == text_width("é", 10) == text_width("e", 10)
-    # What a browser draws for each character that no font has, and a font of typewriters for all.
+    # The width that a browser draws for a character that no font has, and a monospace font for all.
     assert text_width("นี้", 10) >= 18 and text_width("illicit", 10) >= 42
     assert usual_width("illicit", 10) < text_width("illicit", 10)
     assert usual_width("👩\u200d👩\u200d👧", 10) == usual_width("👩", 10) > 10

@@ -178,7 +178,7 @@ def test_other_kinds_and_texts_without_anything() -> None:
     empty = [Example(chosen.make_doc(t), chosen.make_doc(t)) for t in ("", "one")]
     page = render_report(assess(chosen, empty), model="m", corpus="c")
     assert gallery(page)["docs"][0][0] == "" and "no references" in page
-    # Of controls that only other kinds have nothing is said.
+    # Controls of other kinds are not mentioned.
     assert "1,000 resamples" in page and "left-branching" not in page and "same word" not in page
 
 

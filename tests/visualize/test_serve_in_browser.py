@@ -139,8 +139,7 @@ def test_with_the_keyboard_alone(driver: Any, address: str) -> None:
 
 
 def isolated(driver: Any) -> list[str]:
-    """Of the arcs that stand out the word that has the focus, as often as there are some; of those
-    that do not, nothing."""
+    """The word that has the focus for each arc that stands out, and nothing for other arcs."""
     return script(
         driver,
         "(() => { const word = document.activeElement.dataset.word;"

@@ -18,7 +18,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 with warnings.catch_warnings():
-    # Of newer versions, which ask for a client of another name.
+    # Warnings of newer versions, which ask for a client of another name.
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
@@ -212,7 +212,7 @@ def test_pages_of_others_cannot_post(client: TestClient) -> None:
         refused(client, 403, json={"texts": [TEXT]}, headers={"origin": origin})
     own = {"origin": "http://127.0.0.1:5000"}
     assert client.post("/read", json={"texts": [TEXT]}, headers=own).status_code == 200
-    # What a form of elsewhere can post without being asked whether it may.
+    # Content types that a form of another site can post without a preflight request.
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         headers = {"content-type": kind}
         refused(client, 415, content=b'{"texts": ["a"]}', headers=headers)

@@ -160,7 +160,7 @@ def test_a_drawn_alternative_has_what_differs_and_what_is_near():
     assert other.count(">x<") == 5 and "…" in other
     svg = render_svg(differing(words=["<i>", "<b>", "c"]), options={"alternatives": 2})
     assert "&lt;i&gt;" in svg and "<i>" not in svg and "with" in svg
-    # What the first one has instead is faint where there is room for it.
+    # The tag of the first sequence is faint, if it fits.
     first, second = np.array([4, 0, 0]), np.array([0, 0, 4])
     apart = entities(alternatives=[(first, 0.7), (second, 0.3)])
     html = render(apart, jupyter=False, options={"alternatives": 2})

@@ -334,7 +334,7 @@ def test_one_word_and_ten_thousand(words):
     svg = render(doc, jupyter=False)
     assert render(numbered, jupyter=False).count(">0.50<") == len(words) - 1
     assert svg.count("displacy-word") == len(words)
-    # The time of this process alone counts, however busy the machine is. It takes two where it is
+    # The time of this process alone counts, however busy the machine is. It takes two if it is
     # linear.
     assert time.process_time() - started < 20
 
