@@ -22,8 +22,9 @@ class SparseMAP(Estimator):
 
     Args:
         marginalize: give the K structures of the support with their differentiable weights in place
-            of their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020). If
-            structures tie, weights are not unique, and their gradient includes this support alone,
+            of their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020). The mean
+            is unique, but other structures with other weights may have the same mean and another
+            E[L(z)]. The active set finds one of them. The gradient includes its support alone,
             since the losses of structures without weight are unknown.
         prediction ("sparsemap" or "map"): the structure that composes the vectors outside of
             training.
@@ -59,8 +60,8 @@ class SparseMAP(Estimator):
         check_criterion(self.name, criterion)
         if criterion == "marginal_likelihood" and not marginalize:
             raise LatentError(
-                "SparseMAP: criterion is 'marginal_likelihood', which is a sum over structures; set "
-                "marginalize = true, or criterion = \"expected_loss\"."
+                "SparseMAP: criterion is 'marginal_likelihood', which is a sum over structures. "
+                'Set marginalize = true, or criterion = "expected_loss".'
             )
         self.criterion = criterion
         self.marginalize = marginalize

@@ -13,6 +13,7 @@ from spacy_latent.estimators.top_k_sparsemax import TopKSparsemax
 from spacy_latent.models.evidence_bound import check_bound
 from spacy_latent.models.latent_layer_model import check_needs_no_loss
 from spacy_latent.structures.base import Structure
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.one_of_n import OneOfN
 from tests.estimators.test_expected_loss import FEATURES, STRUCTURES, loss_of, problem
 
@@ -140,9 +141,9 @@ def test_it_is_at_most_the_expected_loss() -> None:
     generator = torch.Generator().manual_seed(0)
     losses = torch.rand(6, 20, generator=generator) * 5
     weights = torch.rand(6, 20, generator=generator).softmax(0)
-    assert (negative_log_mixture(losses, weights) < DenseMarginalization().loss_of_text(
-        losses, weights
-    )).all()
+    assert (
+        negative_log_mixture(losses, weights) < DenseMarginalization().loss_of_text(losses, weights)
+    ).all()
     same = losses[:1].expand(6, 20)
     assert torch.allclose(negative_log_mixture(same, weights), same[0], atol=1e-5)
 
@@ -168,3 +169,25 @@ def test_a_bound_and_a_component_without_its_own_loss_are_refused(estimator: Est
     with pytest.raises(IncompatiblePair):
         check_needs_no_loss(estimator)
     check_needs_no_loss(SparseMAP(marginalize=True))
+
+
+def test_weights_of_sparsemap_are_not_unique_and_their_losses_differ() -> None:
+    """Scores without ties: the mean lies inside a square, of which three corners are enough."""
+    scores = torch.tensor([[0.3, 0.6]], dtype=torch.float64)
+    draw = SparseMAP(marginalize=True)(Bits(), scores, torch.tensor([2]), True)
+    mean = torch.tensor([0.3, 0.6], dtype=torch.float64)
+    torch.testing.assert_close(draw.mean()[0], mean)
+    corners = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
+    # The bits as far apart, and as close together, as their means admit.
+    apart = torch.tensor([0.1, 0.6, 0.3, 0.0], dtype=torch.float64)
+    together = torch.tensor([0.4, 0.3, 0.0, 0.3], dtype=torch.float64)
+    losses = (corners[:, 0] != corners[:, 1]).to(scores)[:, None]
+    for weights in (apart, together):
+        torch.testing.assert_close(weights @ corners, mean)
+    for estimator in (SparseMAP(marginalize=True), SPARSEMAP):
+        one, other = (
+            float(estimator.loss_of_text(losses, weights[:, None])) for weights in (apart, together)
+        )
+        assert one > other + 0.3
+    found = (draw.weights[:, 0] * (draw.z[:, 0, 0] != draw.z[:, 0, 1])).sum()
+    assert 0.3 - 1e-6 <= float(found) <= 0.9 + 1e-6
