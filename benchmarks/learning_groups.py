@@ -658,6 +658,10 @@ GROUPS = {
             Entry(
                 "few_labels_category_control", "control: the labelled sentences, one of ten codes"
             ),
+            Entry(
+                "few_labels_category_likelihood",
+                "control: the labelled sentences, one of ten codes, marginal likelihood",
+            ),
             Entry("few_labels_category", "one of ten codes, all summed"),
             Entry("few_labels_category_sparse", "one of ten codes, sparse marginalization"),
             Entry("few_labels_category_score_function", "one of ten codes, score function"),

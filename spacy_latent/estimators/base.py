@@ -21,6 +21,7 @@ from spacy_latent.structures.base import Structure
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
+Criterion = Literal["expected_loss", "marginal_likelihood"]
 # A structure for each span of each doc, in the form of ``Structure.decode``. It is None if the
 # structure depends on the scores.
 Given = list[list["np.ndarray | None"]]
@@ -99,6 +100,29 @@ def check_draw(name: str, draw: object, count: int) -> None:
         )
 
 
+def negative_log_mixture(losses: Tensor, weights: Tensor) -> Tensor:
+    """Return −log Σ_k weight_k · e^(−loss_k) of each text, ``(D,)``.
+
+    Structures without weight have no gradient.
+
+    Args:
+        losses: −log p(y | z) of each structure, ``(K, D)``.
+        weights: p(z), ``(K, D)``, summing to 1 over K.
+    """
+    # The gradient for a weight has a factor 1 / weight, which overflows below the normal numbers.
+    used = weights.detach() >= torch.finfo(weights.dtype).tiny
+    log_weights = torch.where(used, weights, 1.0).log()
+    return -torch.where(used, log_weights - losses, -torch.inf).logsumexp(0)
+
+
+def check_criterion(name: str, criterion: str) -> None:
+    if criterion not in ("expected_loss", "marginal_likelihood"):
+        raise LatentError(
+            f"{name}: criterion is {criterion!r}; expected 'expected_loss' or "
+            "'marginal_likelihood'."
+        )
+
+
 class Estimator(Staged, ABC):
     """Base class of estimators, which turn scores into a :class:`Draw`.
 
@@ -128,6 +152,8 @@ class Estimator(Staged, ABC):
             if there is no such source, and no bound on evidence. A subclass that draws from another
             distribution has to set it: check_posterior of the contract kit compares the draws with
             it.
+        criterion: "expected_loss" minimises Σ_z p(z)·L(z). "marginal_likelihood" minimises
+            −log Σ_z p(z)·e^(−L(z)); the loss is then −log p(y | z), and the component must own it.
         entropy_of_scores: whether the entropy of p(z) ∝ exp(z·s), which ``entropy_weight``
             multiplies, measures how sure the distribution is; False refuses that setting.
         hard: whether ``Draw.z`` is 0/1 in training. The default is False, so that composers which
@@ -145,6 +171,7 @@ class Estimator(Staged, ABC):
     reward: Reward | None = None
     end_setting: ClassVar[str] = "switch_at"
     posterior: Literal["", "weights", "scores"] = ""
+    criterion: Criterion = "expected_loss"
     entropy_of_scores: ClassVar[bool] = True
     hard: ClassVar[bool] = False
 
@@ -230,7 +257,7 @@ class Estimator(Staged, ABC):
     ) -> Tensor:
         """Return the objective of each of D texts, ``(D,)``, from the loss of each structure.
 
-        The default is the weighted mean of the losses.
+        The default is :meth:`loss_of_text`.
 
         Args:
             losses: ``(K, D)``, with gradient.
@@ -240,6 +267,19 @@ class Estimator(Staged, ABC):
             extras: ``(E, D)`` of the Draw, with gradient; None if E is 0. With a reward these are
                 the rewards of the structures, ``(K, D)``, without gradient.
         """
+        return self.loss_of_text(losses, weights)
+
+    def loss_of_text(self, losses: Tensor, weights: Tensor) -> Tensor:
+        """Return the loss of each text under the weights of its structures, ``(D,)``.
+
+        It is the loss that components report, and depends on :attr:`criterion`.
+
+        Args:
+            losses: ``(K, D)``.
+            weights: ``(K, D)``.
+        """
+        if self.criterion == "marginal_likelihood":
+            return negative_log_mixture(losses, weights)
         return (weights * losses).sum(0)
 
     @abstractmethod

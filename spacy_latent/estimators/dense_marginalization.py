@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError, check_whole
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Criterion, Draw, Estimator, check_criterion
 from spacy_latent.structures.base import Structure
 
 Prediction = Literal["map", "marginal"]
@@ -21,17 +21,32 @@ class DenseMarginalization(Estimator):
         max_structures: largest valid number of structures. An item with more raises an error.
         prediction ("map" or "marginal"): use the best structure, or all with their probabilities,
             outside of training.
+        criterion ("expected_loss" or "marginal_likelihood"): minimise the expected loss, or
+            −log Σ p(z)·p(y | z) over all structures. The latter is the loss of the mean of
+            the probabilities, which ``prediction = "marginal"`` predicts. It needs a component
+            that owns its loss, and has no EvidenceBound.
     """
 
     requires = frozenset({"log_partition"})
     needs_loss = True
-    posterior = "weights"
     hard = True
 
-    def __init__(self, max_structures: int = 64, prediction: Prediction = "map") -> None:
+    def __init__(
+        self,
+        max_structures: int = 64,
+        prediction: Prediction = "map",
+        criterion: Criterion = "expected_loss",
+    ) -> None:
         check_marginalization(self.name, "max_structures", max_structures, prediction)
         self.max_structures = max_structures
+        check_criterion(self.name, criterion)
         self.prediction: Prediction = prediction
+        self.criterion = criterion
+
+    @property
+    def posterior(self) -> Literal["", "weights"]:  # type: ignore[override]
+        # A bound is of an expected loss.
+        return "weights" if self.criterion == "expected_loss" else ""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError, check_flags
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Criterion, Draw, Estimator, check_criterion
 from spacy_latent.kernels.transfers import derived
 from spacy_latent.structures.base import Structure
 
@@ -22,14 +22,19 @@ class SparseMAP(Estimator):
 
     Args:
         marginalize: give the K structures of the support with their differentiable weights in place
-            of their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020). If
-            structures tie, weights are not unique, and their gradient includes this support alone,
+            of their mean, for losses E[L(z)] (Niculae et al. 2018b; Correia et al. 2020). The mean
+            is unique, but other structures with other weights may have the same mean and another
+            E[L(z)]. The active set finds one of them. The gradient includes its support alone,
             since the losses of structures without weight are unknown.
         prediction ("sparsemap" or "map"): the structure that composes the vectors outside of
             training.
         max_iter: bound on the number of calls of the MAP oracle per item. An item that reaches it
             uses the optimum over the structures found until then.
         tolerance: bound on the distance of the mean from the optimum.
+        criterion ("expected_loss" or "marginal_likelihood"): with ``marginalize``, minimise the
+            expected loss, or −log Σ p(z)·p(y | z) over the support. The latter is the loss of the
+            mean of the probabilities, which is also predicted. It needs a component that owns its
+            loss, and has no EvidenceBound.
     """
 
     has_support = True
@@ -40,6 +45,7 @@ class SparseMAP(Estimator):
         prediction: Literal["sparsemap", "map"] = "sparsemap",
         max_iter: int = 200,
         tolerance: float = 1e-6,
+        criterion: Criterion = "expected_loss",
     ) -> None:
         if prediction not in ("sparsemap", "map"):
             raise LatentError(
@@ -51,6 +57,13 @@ class SparseMAP(Estimator):
                 "max_iter >= 1 and tolerance > 0."
             )
         check_flags(self.name, marginalize=marginalize)
+        check_criterion(self.name, criterion)
+        if criterion == "marginal_likelihood" and not marginalize:
+            raise LatentError(
+                "SparseMAP: criterion is 'marginal_likelihood', which is a sum over structures. "
+                'Set marginalize = true, or criterion = "expected_loss".'
+            )
+        self.criterion = criterion
         self.marginalize = marginalize
         self.prediction = prediction
         self.max_iter = max_iter
@@ -62,7 +75,12 @@ class SparseMAP(Estimator):
 
     @property
     def posterior(self) -> Literal["", "weights"]:  # type: ignore[override]
-        return "weights" if self.marginalize else ""
+        # A bound is of an expected loss.
+        return "weights" if self.marginalize and self.criterion == "expected_loss" else ""
+
+    @property
+    def needs_loss(self) -> bool:  # type: ignore[override]
+        return self.criterion == "marginal_likelihood"
 
     @property
     def hard(self) -> bool:  # type: ignore[override]

@@ -14,15 +14,15 @@ from spacy_latent.structures.base import Structure
 
 
 class SpigotMarginals(TargetDifference):
-    """The best structure, with the gradient of a cross-entropy to an improved structure.
+    """SPIGOT-CE and SPIGOT-EG: the gradient of a cross-entropy to an improved structure.
 
-    Forward z = MAP(s). The improved structure comes from a step along −g, with g the gradient at z
-    and μ the marginals at s (their section 4.3).
+    The improved structure comes from a step along −g from the marginals μ at s (their section 4.3).
+    With ``forward = "mean"`` the structure is μ, and g is the gradient at μ. With ``"map"`` it is
+    MAP(s), and g is the gradient there. It is then inexact by as much as the loss is curved between
+    MAP(s) and μ.
 
     The authors take several projected steps, and evaluate the gradient of the loss again at each
-    point, from μ on. A layer that other components build on gets one gradient, the one at z. This
-    class therefore takes one step, and g is inexact by as much as the loss is curved between z and
-    μ.
+    point. A layer that other components build on gets one gradient, so this class takes one step.
 
     Args:
         step ("projected" or "exponentiated"): SPIGOT-CE, μ − Proj(μ − ηg) with the exact
@@ -30,6 +30,7 @@ class SpigotMarginals(TargetDifference):
         step_size: η.
         scale_by_batch: multiply g by the number of items, for losses that are means over them.
         max_iter, tolerance: as for SparseMAP, used by the projection.
+        forward ("map" or "mean"): the structure in training. Prediction uses the best one.
     """
 
     requires = frozenset({"marginals"})
@@ -41,11 +42,14 @@ class SpigotMarginals(TargetDifference):
         scale_by_batch: bool = False,
         max_iter: int = 200,
         tolerance: float = 1e-6,
+        forward: Literal["map", "mean"] = "map",
     ) -> None:
         if step not in ("projected", "exponentiated"):
             raise LatentError(
                 f"{self.name}: step is {step!r}; expected 'projected' or 'exponentiated'."
             )
+        if forward not in ("map", "mean"):
+            raise LatentError(f"{self.name}: forward is {forward!r}; expected 'map' or 'mean'.")
         check_positive(self.name, step_size=step_size, max_iter=max_iter, tolerance=tolerance)
         check_flags(self.name, scale_by_batch=scale_by_batch)
         self.step = step
@@ -53,6 +57,20 @@ class SpigotMarginals(TargetDifference):
         self.scale_by_batch = scale_by_batch
         self.max_iter = max_iter
         self.tolerance = tolerance
+        self.forward = forward
+
+    @property
+    def hard(self) -> bool:  # type: ignore[override]
+        return self.forward == "map"
+
+    @property
+    def hard_at_prediction(self) -> bool:
+        return True
+
+    def value(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+        if self.forward == "mean":
+            return structure.marginals(scores, lengths)
+        return super().value(structure, scores, lengths)
 
     @property
     def solves(self) -> bool:

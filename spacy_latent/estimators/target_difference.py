@@ -29,13 +29,17 @@ class TargetDifference(Estimator):
     def gradient_of_scores(
         self, structure: Structure, scores: Tensor, z: Tensor, gradient: Tensor, lengths: Tensor
     ) -> Tensor:
-        """Return dL/ds, ``(B, *parts)``, from z = MAP(scores) and g = dL/dz.
+        """Return dL/ds, ``(B, *parts)``, from z = :meth:`value` and g = dL/dz.
 
         Forbidden parts have scores of −inf and a gradient of 0.
         """
 
+    def value(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Return the structure of the forward pass, ``(B, *parts)``; by default MAP(scores)."""
+        return structure.map(scores, lengths)
+
     def best(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return MAP(scores) with the gradient of :meth:`gradient_of_scores`."""
+        """Return :meth:`value` with the gradient of :meth:`gradient_of_scores`."""
         refuse_transforms(self.name, scores)
         return _Difference.apply(scores, structure, lengths, self)
 
@@ -49,7 +53,7 @@ class _Difference(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, structure: Structure, lengths: Tensor, estimator: TargetDifference
     ) -> Tensor:
-        z = structure.map(scores, lengths)
+        z = estimator.value(structure, scores, lengths)
         allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
         ctx.save_for_backward(scores, z, allowed, lengths)
         ctx.structure, ctx.estimator = structure, estimator

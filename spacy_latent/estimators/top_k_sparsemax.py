@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.base import Criterion, Draw, Estimator, check_criterion
 from spacy_latent.estimators.dense_marginalization import (
     Prediction,
     best_structures,
@@ -25,16 +27,31 @@ class TopKSparsemax(Estimator):
         k: bound on the number of structures.
         prediction ("map" or "marginal"): use the best structure, or all k with their weights,
             outside of training.
+        criterion ("expected_loss" or "marginal_likelihood"): minimise the expected loss, or
+            −log Σ p(z)·p(y | z) over these structures. The latter is the loss of the mean of
+            the probabilities, which ``prediction = "marginal"`` predicts. It needs a component
+            that owns its loss, and has no EvidenceBound.
     """
 
     needs_loss = True
-    posterior = "weights"
     hard = True
 
-    def __init__(self, k: int = 10, prediction: Prediction = "map") -> None:
+    def __init__(
+        self,
+        k: int = 10,
+        prediction: Prediction = "map",
+        criterion: Criterion = "expected_loss",
+    ) -> None:
         check_marginalization(self.name, "k", k, prediction)
         self.k = k
+        check_criterion(self.name, criterion)
         self.prediction: Prediction = prediction
+        self.criterion = criterion
+
+    @property
+    def posterior(self) -> Literal["", "weights"]:  # type: ignore[override]
+        # A bound is of an expected loss.
+        return "weights" if self.criterion == "expected_loss" else ""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

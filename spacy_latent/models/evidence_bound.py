@@ -166,6 +166,13 @@ def build_evidence_bound_v1(
 
 
 def check_bound(structure: Structure, estimator: Estimator) -> None:
+    if estimator.criterion != "expected_loss":
+        raise IncompatiblePair(
+            NAME,
+            f"{estimator.name} with criterion = {estimator.criterion!r}",
+            "the bound is of an expected log-probability",
+            f"{estimator.name} with criterion = 'expected_loss'",
+        )
     if not estimator.posterior:
         raise IncompatiblePair(
             NAME,

@@ -562,7 +562,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         gradients = tuple(
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves
         )
-        expected = (weights * each).sum(0).detach()
+        expected = estimator.loss_of_text(each, weights).detach()
         if made.evidence is not None:
             share, kl_weight = self._evidence_weights(examples)
             bound = made.evidence.bound(made.weights, kl_weight)

@@ -75,6 +75,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield Spigot(projection="relaxed"), {}
     yield Spigot(noise="gumbel", num_samples=2), {}
     yield SpigotMarginals(), {}
+    yield SpigotMarginals(forward="mean"), {}
+    yield SpigotMarginals("exponentiated", forward="mean"), {}
     yield PerturbAndMap(num_samples=2), {}
     yield PerturbAndMap(backward="marginals"), {}
     yield PerturbedMean(), {}
@@ -98,6 +100,9 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield MixedDirichlet(control_variate=SelfCritical()), {}
     yield DenseMarginalization(max_structures=4096), exact
     yield TopKSparsemax(), exact
+    yield DenseMarginalization(4096, criterion="marginal_likelihood"), exact
+    yield TopKSparsemax(criterion="marginal_likelihood"), exact
+    yield SparseMAP(marginalize=True, criterion="marginal_likelihood"), {}
     yield ScoreFunction(), unbiased
     yield ScoreFunction(3, LeaveOneOut()), unbiased
     yield ScoreFunction(control_variate=MovingAverage()), unbiased

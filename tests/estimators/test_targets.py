@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -128,10 +130,18 @@ def test_the_adaptive_step_is_saved_with_the_weights() -> None:
     assert other.step.item() == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize("forward", ["map", "mean"])
 @pytest.mark.parametrize("step", ["projected", "exponentiated"])
-def test_spigot_around_marginals(step: str) -> None:
+def test_spigot_around_marginals(step: Any, forward: Any) -> None:
     scores, upstream = given(4)
-    _, gradient = run(SpigotMarginals(step, step_size=0.7), scores, upstream)  # type: ignore[arg-type]
+    estimator = SpigotMarginals(step, step_size=0.7, forward=forward)
+    z, gradient = run(estimator, scores, upstream)
+    expected = ORACLE.map(scores, LENGTHS)
+    if forward == "mean":
+        expected = SpanningTree().marginals(scores, LENGTHS)
+    torch.testing.assert_close(z[0], expected)
+    best = estimator(SpanningTree(), scores, LENGTHS, False).z[0]
+    torch.testing.assert_close(best, ORACLE.map(scores, LENGTHS))
     for b, n in enumerate(LENGTHS.tolist()):
         members = torch.from_numpy(ORACLE.members(n)).flatten(1)
         window = (b, slice(0, n + 1), slice(0, n + 1))

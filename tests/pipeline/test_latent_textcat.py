@@ -388,6 +388,67 @@ def test_predictions_of_several_structures_are_their_weighted_mean() -> None:
     np.testing.assert_allclose(found.scores, expected.numpy(), rtol=1e-5)
 
 
+LIKELIHOODS: list[dict[str, Any]] = [
+    {"@misc": "spacy-latent.DenseMarginalization.v1", "prediction": "marginal"},
+    {"@misc": "spacy-latent.TopKSparsemax.v1", "prediction": "marginal"},
+    {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True},
+]
+OVER_WORDS = {
+    "structure": {"@misc": "spacy-latent.KOfN.v1", "k": 1},
+    "scorer": {"@misc": "spacy-latent.ItemScorer.v1"},
+    "composer": {"@misc": "spacy-latent.Selection.v1"},
+}
+
+
+@pytest.mark.parametrize("estimator", LIKELIHOODS, ids=lambda block: block["@misc"])
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_the_marginal_likelihood_is_the_loss_of_what_is_predicted(
+    name: str, estimator: dict[str, Any]
+) -> None:
+    """Texts with no words and one word, and unknown labels of the multilabel component."""
+    nlp = trained(
+        pipeline(name, {**estimator, "criterion": "marginal_likelihood"}, **OVER_WORDS), steps=5
+    )
+    pipe: Any = nlp.get_pipe(name)
+    several = name == "latent_textcat_multilabel"
+    made = examples(nlp)
+    made.append(Example.from_dict(nlp.make_doc(""), {"cats": {"A": 1.0, "B": 0.0}}))
+    if several:
+        made.append(Example.from_dict(nlp.make_doc("good bad film"), {"cats": {"A": 1.0}}))
+    with_words = [example for example in made if len(example.predicted)]
+    found, _ = run(pipe.model, [example.predicted for example in made], is_train=True)
+    loss, gradients = pipe.get_loss(made, found)
+    expected = []
+    for example in with_words:
+        one, _ = run(pipe.model, [example.predicted], is_train=False)
+        chances = one.logits.sigmoid() if several else one.logits.softmax(-1)
+        of_text = torch.ones(len(chances))
+        for label, truth in example.reference.cats.items():
+            p = chances[:, 0, pipe.labels.index(label)]
+            if several:
+                of_text = of_text * (p if truth else 1 - p)
+            elif truth:
+                of_text = p
+            if not several:
+                # The probability of the label is that of the prediction.
+                index = pipe.labels.index(label)
+                assert float((one.made.weights[:, 0] * p).sum()) == pytest.approx(
+                    float(one.scores[0, index]), rel=1e-5
+                )
+        expected.append(-float((one.made.weights[:, 0] * of_text).sum().log()))
+    assert loss == pytest.approx(np.mean(expected), rel=1e-5)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    # The empty text has no part in it.
+    assert not gradients[0][:, len(DATA)].any()
+
+
+@pytest.mark.parametrize("name", ["latent_textcat", "latent_textcat_multilabel"])
+def test_the_marginal_likelihood_learns(name: str) -> None:
+    estimator = {**LIKELIHOODS[2], "criterion": "marginal_likelihood"}
+    nlp = trained(pipeline(name, estimator))
+    assert all(nlp(text).cats[label] > 0.5 for text, label in DATA)
+
+
 ROOT = {
     "@architectures": "spacy-latent.LatentTextClassifier.v2",
     "use_reduce_root": True,
