@@ -152,7 +152,7 @@ def test_a_typed_pair_is_shown(model, tmp_path):
         assert f"{doc[cell.source]} ~ {doc[cell.target]}" in result.output
     assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf8")
     best = max(doc.cats, key=doc.cats.get)
-    assert f"categories: {best} {doc.cats[best]:.2f}, " in result.output
+    assert f"Scores of categories: {best} {doc.cats[best]:.2f}, " in result.output
     shown = srsly.json_loads(show(model[1], first, second, "--json").stdout)
     found = shown["latent"][NAME]
     assert shown["cats"] == pytest.approx(doc.cats)
