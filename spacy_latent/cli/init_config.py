@@ -16,7 +16,7 @@ from spacy_latent.cli.config_blocks import (
     CLASSIFIER,
     EMBEDDER,
     ENCODER,
-    LATENT,
+    LATENT_VERSIONS,
     LAYERS,
     LISTENER,
     OWNERS,
@@ -38,6 +38,7 @@ from spacy_latent.cli.config_blocks import (
     owner_of,
     path_of,
     rates,
+    stored_name,
     structure_block,
     tagged,
 )
@@ -289,8 +290,8 @@ def with_structure(
             with_own_loss(name, components[name], block, blocks)
         return changed
     if not shared:
-        for block in embedders:
-            around_embedder(block, blocks)
+        for name, block in zip(names, embedders):
+            around_embedder(block, blocks, stored_name(name, components[name]["factory"]))
         return changed
     share_encoder(components, pipeline, names, embedders, blocks)
     return changed
@@ -359,7 +360,7 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
         check_texts(name, block, structure_block(structure, "composer" not in block))
     layers = replaced(block, structure, estimator)
     above = block["@architectures"]
-    if needs_loss(layers) and above == LATENT:
+    if needs_loss(layers) and above in LATENT_VERSIONS:
         with_own_loss(name, component, block["tok2vec"], layers)
         return
     block.update(layers)
