@@ -187,7 +187,8 @@ def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
 
 LEGEND = (
     "A number in brackets is the share of draws in which the mask keeps the word. Words without "
-    "one were added in the order of leave-one-out, until the words in brackets are enough. compr.: by how much the probability falls without these words, suff.: by how much with these "
+    "one were added in the order of leave-one-out, until the words in brackets are enough. "
+    "compr.: by how much the probability falls without these words, suff.: by how much with these "
     "words alone, both in points of percent; good words have much of the first and little of the "
     "second. (cut): with words taken out of the text, not hidden from the model."
 )
