@@ -504,7 +504,7 @@ def test_who_puts_a_structure_under_spacys_is_told_of_ours(factory: str, tmp_pat
         result = CliRunner().invoke(app, ["latent", "init", str(base), "-", *arguments])
         assert result.exit_code == 0, result.stderr
         purpose = {"latent_parser": "parse", "tree_spancat": "spans"}.get(factory)
-            assert (f"give --for {purpose} instead" in result.stderr) == told
+        assert (f"give --for {purpose} instead" in result.stderr) == told
         assert option not in result.stdout
 
 
