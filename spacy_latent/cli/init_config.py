@@ -71,6 +71,7 @@ PURPOSES = {
     "spans": "tree_spancat in place of spancat: spans that nest",
     "research": "a latent structure in any component, as --structure and --estimator say",
 }
+LISTED = "; ".join(f"{name} ({told})" for name, told in PURPOSES.items())
 # The replacements by purpose.
 FACTORIES = {"entities": "crf_ner", "parse": "latent_parser", "spans": "tree_spancat"}
 STRUCTURES = (
@@ -113,9 +114,7 @@ def init_cli(
     purpose: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None,
         "--for",
-        help="What the config is for: "
-        + "; ".join(f"{name} ({told})" for name, told in PURPOSES.items())
-        + ". Asked if no option says it",
+        help=f"What the config is for: {LISTED}. Asked if no option says it",
     ),
     component: Optional[list[str]] = typer.Option(  # noqa: UP045
         None,
