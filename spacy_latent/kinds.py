@@ -136,6 +136,8 @@ class Kind:
             used.
         text: function from a :class:`spacy_latent.annotations.LatentAnnotation` of one span, the
             span, and the number of an alternative or None, to lines of text.
+        heading: what the columns of that text are, and what its probabilities are of. Both are
+            empty for a text without a fixed form.
         part_text: function from such an annotation, the span and one of its parts to one line.
         gallery: name of the kind as which the gallery of a report draws the decoded structures.
             Structures of the gallery "parts" are listed.
@@ -170,6 +172,7 @@ class Kind:
     reference: Callable[..., Any] = INHERITED
     drawings: Mapping[str, Drawing] = INHERITED
     text: Callable[[Any, Any, int | None], list[str]] = INHERITED
+    heading: tuple[str, str] = INHERITED
     part_text: Callable[[Any, Any, Part], str] = INHERITED
     gallery: str = INHERITED
 

@@ -245,7 +245,7 @@ def check_command(words: list[str]) -> None:
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf8"), re.M)
         for target in words[1:]:
             assert "=" in target or target in targets, f"make {target}: there are {targets}"
-    elif words[0] not in ("cd", "git", "head", "cat"):
+    elif words[0] not in ("cd", "git", "head", "cat", "mkdir", "cp"):
         raise AssertionError(f"tests/pages.py does not know how to check {' '.join(words)!r}")
 
 

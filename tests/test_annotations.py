@@ -12,6 +12,7 @@ import pytest
 import spacy
 import srsly
 from spacy.tokens import Doc, DocBin, Span
+from spacy.util import load_model_from_config
 
 from spacy_latent import annotations
 from spacy_latent.annotations import Arc, Bracket, Cell, Entity, Item, SpanStructure
@@ -442,6 +443,23 @@ def test_inline_structures_can_be_inspected():
         assert doc._.latent["tagger"].arcs(threshold=0.0)
     (doc,) = inspect_docs(nlp.get_pipe("tagger"), [nlp.make_doc("I like it")], annotate="map")
     assert set(doc._.latent) == {"tagger"}
+
+
+def test_inline_structures_are_stored_under_the_name_that_their_config_gives(tmp_path):
+    nlp = inline_pipeline("textcat", "tagger")
+    config = nlp.config.copy()
+    for name in ("textcat", "tagger"):
+        block = config["components"][name]["model"]["tok2vec"]
+        block["@architectures"] = "spacy-latent.LatentTok2Vec.v2"
+        block["stored_as"] = name if name == "tagger" else None
+    nlp = load_model_from_config(config)
+    initialized(nlp)
+    nlp.to_disk(tmp_path)
+    for pipeline in (nlp, spacy.load(tmp_path)):
+        empty, doc, second = pipeline.pipe(["", "I like it", "You do"], batch_size=2)
+        assert set(doc._.latent) == set(empty._.latent) == {"tagger"}
+        assert len(doc._.latent["tagger"].heads) == 3
+        assert len(second._.latent["tagger"].heads) == 2
 
 
 def test_only_tags_of_entities_make_entities():

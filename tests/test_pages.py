@@ -356,6 +356,7 @@ WITH_RUNS = [p for p in PAGES if any(b.run for b in pages.blocks(p))]
 def test_the_commands_run(page: Path, tmp_path: Path) -> None:
     """Those that the page marks, one after another, in a directory with the configs."""
     (tmp_path / "configs").symlink_to(ROOT / "configs", target_is_directory=True)
+    printed = ""
     for block in pages.blocks(page):
         for words in pages.commands(block.code) if block.run else ():
             assert words[:2] == ["python", "-m"], words
@@ -368,6 +369,11 @@ def test_the_commands_run(page: Path, tmp_path: Path) -> None:
                 timeout=300,
             )
             assert done.returncode == 0, f"{words}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+            printed = done.stdout
+    if page.name == "index.md":
+        # What the page says of the last command: digits under their operator, and the value.
+        assert re.search(r"[│|]  \S+ 9 ", printed), printed
+        assert re.search(r"[│|]  \S+ 4 ", printed) and "categories: 4 " in printed, printed
 
 
 def test_a_block_in_no_language_is_refused(tmp_path: Path) -> None:

@@ -176,9 +176,15 @@ ANSWERS = {
 }
 
 
+# Codes of verdicts from random structures at prediction that speak against a use.
+UNUSED = ("ignored", "no-sign-of-use")
+
+
 def answer(found: list[Verdict]) -> str:
     """Say in a word or two whether the structures help."""
     codes = {verdict.code for verdict in found}
+    if "trained-undecided" in codes and codes & set(UNUSED):
+        return "No sign of it: random ones at prediction do as well"
     return next((said for code, said in ANSWERS.items() if code in codes), "Not tested")
 
 

@@ -1,6 +1,6 @@
 """Command ``spacy latent attachment``: unlabelled attachment of a pipeline's trees.
 
-python -m spacy_latent.cli.attachment corpus/ewt/dev.spacy training/tree_ewt_supervised/model-best
+python -m spacy_latent.cli.attachment training/tree_ewt_supervised/model-best corpus/ewt/dev.spacy
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 
 def main(
+    models: list[Path] = typer.Argument(
+        ..., metavar="MODEL...", help="Trained pipelines, one or several"
+    ),
     corpus: Path = typer.Argument(
         ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
     ),
-    models: list[Path] = typer.Argument(..., help="Trained pipelines"),
     gold_preproc: bool = typer.Option(
         False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
     ),
@@ -52,7 +54,7 @@ def main(
 
     check_output(metrics)
     import_code(code)
-    for path in (corpus, *models):
+    for path in (*models, corpus):
         if not path.exists():
             fail(f"{path} does not exist.")
     refuse_other_order(corpus, models)
@@ -85,13 +87,8 @@ def main(
 
 
 def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
-    """Exit with an error if a pipeline is given first.
-
-    Other commands have one pipeline as their first argument, so that users may expect this order.
-    """
-    order = (
-        "Give the corpus first, and the pipelines after it: spacy latent attachment CORPUS MODEL"
-    )
+    """Exit with an error if the corpus is not the last argument."""
+    order = "Give the pipelines first, and the corpus last: spacy latent attachment MODEL CORPUS"
     if (corpus / "config.cfg").is_file():
         fail(f"{corpus} is a pipeline, and a corpus was expected", order)
     for path in models:

@@ -29,6 +29,8 @@ from spacy_latent.cli.init_config import EXAMPLES as INIT_EXAMPLES
 from spacy_latent.cli.init_config import init_cli
 from spacy_latent.cli.listops import generate_cli as generate_listops
 from spacy_latent.cli.output import end_quickly
+from spacy_latent.cli.pairs import EXAMPLES as PAIRS_EXAMPLES
+from spacy_latent.cli.pairs import main as pairs
 from spacy_latent.cli.rationale import main as rationale
 from spacy_latent.cli.render import render_cli
 from spacy_latent.cli.report import EXAMPLES as REPORT_EXAMPLES
@@ -63,6 +65,7 @@ latent_cli.command("render")(render_cli)
 latent_cli.command("rationale")(rationale)
 latent_cli.command("explain", epilog=EXPLAIN_EXAMPLES)(explain_cli)
 latent_cli.command("attachment")(attachment)
+latent_cli.command("pairs", epilog=PAIRS_EXAMPLES)(pairs)
 latent_cli.command("annotate", epilog=ANNOTATE_EXAMPLES)(annotate_cli)
 latent_cli.command("report", epilog=REPORT_EXAMPLES)(report_cli)
 latent_cli.command("scores", epilog=SCORES_EXAMPLES)(scores_cli)

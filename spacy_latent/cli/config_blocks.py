@@ -12,7 +12,8 @@ from typing import Any
 from spacy_latent.corpora.text_pairs import PAIR_SPANS, PAIRS
 
 Block = dict[str, Any]
-LATENT = "spacy-latent.LatentTok2Vec.v1"
+LATENT = "spacy-latent.LatentTok2Vec.v2"
+LATENT_VERSIONS = ("spacy-latent.LatentTok2Vec.v1", LATENT)
 CLASSIFIER = "spacy-latent.LatentTextClassifier.v2"
 # The settings of a latent layer with the blocks of its parts.
 LAYERS = ("structure", "estimator", "scorer", "composer")
@@ -20,6 +21,7 @@ LISTENER = "spacy-latent.LatentListener.v1"
 ENCODER = "latent_encoder"
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 TEXTCATS = ("textcat", "textcat_multilabel")
+WITH_OWN_STRUCTURES = ("crf_ner", "latent_parser", "tree_spancat")
 OWNERS = (ENCODER, *(f"latent_{name}" for name in TEXTCATS))
 # An embedder of single words, so that information between words has to use the structure.
 EMBEDDER: Block = {
@@ -115,7 +117,7 @@ def check_there(components: dict[str, Block], pipeline: list[str], name: str) ->
 
 def has_latent(block: Block) -> bool:
     return any(
-        value.get("@architectures") in (LATENT, LISTENER) or has_latent(value)
+        value.get("@architectures") in (*LATENT_VERSIONS, LISTENER) or has_latent(value)
         for value in block.values()
         if isinstance(value, dict)
     )
@@ -161,14 +163,30 @@ def embedder_or_new(component: Block, default: Block) -> Block:
     return embedder
 
 
-def around_embedder(block: Block, layers: dict[str, Block]) -> None:
-    """Turn the block of an embedder into the block of a latent layer over it."""
+def around_embedder(block: Block, layers: dict[str, Block], stored_as: str | None = None) -> None:
+    """Turn the block of an embedder into the block of a latent layer over it.
+
+    Args:
+        block: The block of the embedder, which is changed.
+        layers: The blocks of structure, estimator, scorer and composer.
+        stored_as: Name under which predictions store the structures; None if a component does.
+    """
     below = dict(block)
     block.clear()
     made = {"tok2vec": below, **over(below, layers), **rates(below)}
     block.update({"@architectures": LATENT, **made})
     if of_words(below):
         block["residual"] = False
+    if stored_as is not None:
+        block["stored_as"] = stored_as
+
+
+def stored_name(name: str, factory: str) -> str:
+    """Return the name of the structures inside a component, as ``inspect_docs`` has it.
+
+    A component with structures of its own, such as ``crf_ner``, has these under its name.
+    """
+    return f"{name}#2" if factory in WITH_OWN_STRUCTURES else name
 
 
 def of_words(embedder: Block) -> bool:

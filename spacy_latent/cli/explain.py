@@ -132,11 +132,8 @@ def print_explanation(found: Explanation) -> None:
         return
     msg.divider(f"{found.component}: {found.what} {found.probability:.2f}")
     print(marked(found))
-    if not found.chosen.any():
-        msg.info(
-            f"It takes no word of the text: with all hidden, {found.label} has "
-            f"{found.without:.2f}, which is within the margin."
-        )
+    if found.advice is not None:
+        msg.info(found.advice)
     if found.from_falls:
         msg.info(
             f"The mask keeps no word in particular: with all hidden, {found.label} has "
@@ -189,6 +186,8 @@ def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
 
 
 LEGEND = (
+    "A number in brackets is the share of draws in which the mask keeps the word. Words without "
+    "one were added in the order of leave-one-out, until the words in brackets are enough. "
     "compr.: by how much the probability falls without these words, suff.: by how much with these "
     "words alone, both in points of percent; good words have much of the first and little of the "
     "second. (cut): with words taken out of the text, not hidden from the model."
@@ -202,12 +201,11 @@ LONG, AROUND, LEFT_OUT = 200, 10, "... "
 def marked(found: Explanation) -> str:
     """Return the text with each chosen word in brackets, followed by its weight.
 
-    If leave-one-out ranked the words, the number is the fall of the probability. Long texts show
-    only the context of the chosen words.
+    If leave-one-out ranked the words, the number is the fall of the probability. A number of 0.00
+    is left out. Long texts show only the context of the chosen words.
     """
     import numpy as np
 
-    numbers = found.falls if found.from_falls else found.weights
     count = len(found.doc)
     shown = np.ones(count, dtype=bool)
     if count > LONG:
@@ -216,10 +214,10 @@ def marked(found: Explanation) -> str:
         shown = np.zeros(count, dtype=bool)
         shown[np.unique(places[(places >= 0) & (places < count)])] = True
     pieces = []
-    for token, number, chosen, here in zip(found.doc, numbers, found.chosen, shown):
+    for token, number, chosen, here in zip(found.doc, found.numbers, found.chosen, shown):
         if here:
             text = escaped_lines(token.text)
-            word = f"[{text} {number:.2f}]" if chosen else text
+            word = f"[{f'{text} {number}'.rstrip()}]" if chosen else text
             pieces.append(word + token.whitespace_)
         elif not pieces or pieces[-1] != LEFT_OUT:
             pieces.append(LEFT_OUT)

@@ -1,13 +1,13 @@
-"""Accuracy and word alignments of classifiers of text pairs, with controls.
+"""Command ``spacy latent pairs``: accuracy and word alignments of classifiers of text pairs.
 
-python -m spacy_latent.cli.pairs corpus/alignment/dev.spacy training/one_to_one/model-best
+python -m spacy_latent.cli.pairs training/one_to_one/model-best corpus/alignment/dev.spacy
 """
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 
@@ -25,6 +25,13 @@ Row = dict[str, Any]
 # Names of the fields of the first text, the second text and the label; None for the names in the
 # pipeline's config.
 Fields = tuple[str | None, str | None, str | None]
+EXAMPLES = """
+Examples:
+
+  spacy latent pairs training/model-best dev.jsonl
+
+  spacy latent pairs training/one_to_one/model-best training/attention/model-best dev.jsonl
+"""
 FIELD = "Field of .jsonl, or column of .tsv, of the"
 COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
 
@@ -142,30 +149,43 @@ def _gold(doc: Doc) -> tuple[Any, Any] | None:
 
 
 def main(
-    corpus: Path,
-    models: list[Path],
-    metrics: Path | None = None,
-    beside: str = "nearest same word",
-    first: Annotated[str | None, typer.Option(help=f"{FIELD} first text")] = None,
-    second: Annotated[str | None, typer.Option(help=f"{FIELD} second text")] = None,
-    label: Annotated[str | None, typer.Option(help=f"{FIELD} label")] = None,
-    gpu_id: Annotated[int, typer.Option("--gpu-id", "-g", help="GPU ID, or -1 for CPU")] = -1,
+    models: list[Path] = typer.Argument(
+        ..., metavar="MODEL...", help="Trained pipelines, one or several"
+    ),
+    corpus: Path = typer.Argument(..., help="Pairs with labels: .jsonl, .tsv or .spacy"),
+    metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+        None, "--metrics", help="Write the figures to this file, as JSON"
+    ),
+    beside: str = typer.Option(
+        "nearest same word", "--beside", help="Row from which differences in F1 are taken"
+    ),
+    first: Optional[str] = typer.Option(None, "--first", help=f"{FIELD} first text"),  # noqa: UP045
+    second: Optional[str] = typer.Option(None, "--second", help=f"{FIELD} second text"),  # noqa: UP045
+    label: Optional[str] = typer.Option(None, "--label", help=f"{FIELD} label"),  # noqa: UP045
+    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Print accuracy and alignment scores of pipelines on CORPUS, in percent.
+    """Print accuracy and alignment scores of classifiers of text pairs, in percent.
 
-    CORPUS is a .jsonl, .tsv or .spacy file. The scores are also written to METRICS. The last
-    columns are 95 % intervals: of the accuracy, and of the difference in F1 from the row BESIDE.
-    Fields that are not named are the fields of the reader in the pipeline's config, or else text_a,
-    text_b and label.
+    The last columns are 95 % intervals: of the accuracy, and of the difference in F1 from the row
+    that --beside names. Fields that are not named are those of the reader in the pipeline's config,
+    or else text_a, text_b and label.
     """
+    from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.corpora.text_pairs import NoSuchField
 
     check_output(metrics)
+    import_code(code)
     use_gpu(gpu_id)
-    for path in (corpus, *models):
+    for path in (*models, corpus):
         if not path.exists():
             fail(f"{path} does not exist.")
+    if (corpus / "config.cfg").is_file():
+        fail(
+            f"{corpus} is a pipeline, and a corpus was expected",
+            "Give the pipelines first, and the corpus last: spacy latent pairs MODEL CORPUS",
+        )
     try:
         judged = [model_row(path, corpus, (first, second, label)) for path in models]
     except LatentError as error:

@@ -28,6 +28,33 @@ if TYPE_CHECKING:
 RATIONALE = "spacy-latent.RationaleTextCat.v2"
 # Defaults of a rationale: k words, each with a weight of 1.
 CHOICE, CHOOSING = "k-of-n", "sparsemap"
+# Settings of rationale_released_words, among the two best rationales of benchmarks/RESULTS.md.
+# They are written if the user names neither a structure nor an estimator.
+WORDS = 4
+MEASURED: Block = {
+    "structure": {"@misc": "spacy-latent.KOfN.v1", "k": WORDS, "exactly": True},
+    "estimator": {
+        "@misc": "spacy-latent.ImplicitMLE.v1",
+        "target_step": 1.0,
+        "noise": "sum_of_gamma",
+        "num_samples": 4,
+        "k": WORDS,
+    },
+    "candidates": {
+        "@misc": "spacy-latent.ReleasedCandidates.v1",
+        "release_at": 200,
+        "restricted": {
+            "@misc": "spacy-latent.ContentWords.v1",
+            "punctuation": False,
+            "stop_words": False,
+        },
+        "free": {
+            "@misc": "spacy-latent.ContentWords.v1",
+            "punctuation": False,
+            "stop_words": True,
+        },
+    },
+}
 # Key in doc.spans of the words of a rationale.
 SPANS = "rationale"
 # The default embedder of the selector of a rationale. The selector may read the whole text.
@@ -100,7 +127,7 @@ REPLACEMENTS = {
             # The value in configs/parser_ewt_transformer.cfg.
             over_pretrained={"scorer_learn_rate": 10.0},
             hint="The latent structure is one under it, which it need not agree with. For a parser "
-            "whose trees have probabilities, give --latent-parser instead.",
+            "whose trees have probabilities, give --for parse instead.",
         ),
         Replacement(
             "tree_spancat",
@@ -109,7 +136,7 @@ REPLACEMENTS = {
             "a tree of spans over each sentence",
             settings={"annotate": "probabilities"},
             hint="The latent structure is one under it, which its spans need not agree with. For "
-            "spans that are those of a tree, give --tree-spancat instead.",
+            "spans that are those of a tree, give --for spans instead.",
         ),
     )
 }
@@ -210,16 +237,19 @@ def with_rationale(
         config: The filled config.
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. Its
             embedder becomes the embedder of the selector. A bag of words gets an embedder.
-        structure, estimator: See :func:`with_structure`; None is KOfN and SparseMAP.
+        structure, estimator: See :func:`with_structure`; None is KOfN and SparseMAP. If both are
+            None, the settings are those that were most accurate.
     """
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
     names = classifiers(changed, names, "give a rationale", no_rationale)
-    made_of = structure_block(structure or CHOICE, chooses=True)
-    layers = {
-        "structure": made_of,
-        "estimator": estimator_block(estimator or CHOOSING, made_of, chooses=True),
-    }
+    layers = deepcopy(MEASURED)
+    if structure or estimator:
+        made_of = structure_block(structure or CHOICE, chooses=True)
+        layers = {
+            "structure": made_of,
+            "estimator": estimator_block(estimator or CHOOSING, made_of, chooses=True),
+        }
     for name in names:
         components[name] = rationale_component(components[name], layers)
     changed["training"]["score_weights"]["rationale_rate"] = 0.0

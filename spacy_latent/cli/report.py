@@ -13,7 +13,7 @@ from spacy_latent.cli.figures import print_confidence, print_remarks, print_verd
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
-from spacy_latent.cli.progress import progress
+from spacy_latent.cli.progress import Stages
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -94,8 +94,11 @@ def report_cli(
         import_code(code)
         rows = read_training_log(training_log) if training_log else []
         use_gpu(gpu_id)
+        stages = Stages()
+        stages.begin(f"Loading {model}")
         nlp = load(model)
         others = {short_name(path, other or ()): load(path) for path in other or ()}
+        stages.begin(f"Reading {corpus}")
         examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
             nlp,
@@ -106,9 +109,10 @@ def report_cli(
             ignore=ignore or (),
             random=random,
             seed=seed,
-            progress=progress,
+            progress=stages,
         )
         assessment.figures.left_out = left_out
+        stages.begin("Drawing the page")
         page = render_report(
             assessment, model=short_name(model), corpus=short_name(corpus), training=rows
         )

@@ -23,6 +23,8 @@ LOCAL = "127.0.0.1"
 # Hosts for which the server would have to answer to every name.
 EVERYWHERE = ("0.0.0.0", "::", "")
 MOST_STEPS = 40
+EXAMPLE = "The film that we saw in Berlin last week was long, but great fun."
+EXAMPLE_PAIR = ["A man is sleeping on a bench in the park.", "Somebody rests outside."]
 EXAMPLES = """
 Examples:
 
@@ -43,7 +45,9 @@ def serve_cli(
         "if not given",
     ),
     text: Optional[list[str]] = typer.Argument(  # noqa: UP045
-        None, help="Text that the page begins with; two for a pipeline that reads pairs"
+        None,
+        help="Text that the page begins with, an example if not given; two for a pipeline that "
+        "reads pairs",
     ),
     beside: Optional[str] = typer.Option(  # noqa: UP045
         None, "--beside", "-b", help="Another pipeline, to compare side by side"
@@ -183,7 +187,18 @@ def application_of(
     hosts = [*LOCAL_NAMES, *map(str.lower, allow_host)]
     if host not in EVERYWHERE:
         hosts.append(f"[{host}]" if ":" in host else host)
-    return make_application(steps, other, hosts=hosts, example=text), names
+    example = text or example_for(explorers[0])
+    return make_application(steps, other, hosts=hosts, example=example), names
+
+
+def example_for(explorer: Explorer) -> list[str]:
+    """Return a text, or a pair of texts, that the page of this pipeline begins with."""
+    if explorer.pairs:
+        return EXAMPLE_PAIR
+    readers = [block.get("@readers", "") for block in explorer.nlp.config["corpora"].values()]
+    if any(str(reader).startswith("spacy-latent.ListOps.") for reader in readers):
+        return [EXPRESSION]
+    return [EXAMPLE]
 
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
@@ -227,9 +242,13 @@ def in_order(name: str) -> list[tuple[int, str]]:
 
 
 def names_of(places: Sequence[str]) -> list[str]:
-    """Return the shortest ends of the paths that are all different."""
+    """Return the shortest ends of the paths that are all different.
+
+    A directory that 'spacy train' names, such as model-best, is shown with the one above it.
+    """
     parts = [Path(place).parts or (place,) for place in places]
-    for size in range(1, max(map(len, parts)) + 1):
+    least = 2 if any(own[-1] in ("model-best", "model-last") for own in parts) else 1
+    for size in range(least, max(least, *map(len, parts)) + 1):
         names = ["/".join(own[-size:]) for own in parts]
         if len(set(names)) == len(set(places)):
             return names

@@ -57,7 +57,6 @@ def show_cli(
     from spacy_latent.corpora.text_pairs import make_pair_doc
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import reads_pairs
-    from spacy_latent.visualize.terminal import format_annotation
 
     check_output(html)
     import_code(code)
@@ -94,9 +93,9 @@ def show_cli(
                 for name in names:
                     if name in doc._.latent:
                         msg.divider(name)
-                        print(format_annotation(doc._.latent[name], threshold) or nothing_in(doc))
+                        print_structures(doc, name, threshold)
                 if doc.cats:
-                    msg.text(f"categories: {categories(doc)}")
+                    msg.text(f"Scores of categories: {categories(doc)}")
             if html is not None:
                 docs.append(doc)
         if html is not None:
@@ -109,6 +108,21 @@ def show_cli(
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:
         fail("The text could not be shown", str(error))
+
+
+def print_structures(doc: Doc, name: str, threshold: float | None) -> None:
+    """Print a heading of the columns, and the structures."""
+    from spacy_latent.visualize.terminal import format_annotation, format_heading
+
+    annotation = doc._.latent[name]
+    structures = format_annotation(annotation, threshold)
+    if not structures:
+        print(nothing_in(doc))
+        return
+    heading = format_heading(annotation)
+    if heading:
+        print(heading)
+    print(structures)
 
 
 def nothing_in(doc: Doc) -> str:

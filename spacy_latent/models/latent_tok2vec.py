@@ -7,6 +7,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from thinc.types import Floats2d
 
+from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.marginals import Marginals
@@ -25,6 +26,7 @@ from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
 from spacy_latent.models.span_groups import Spans
+from spacy_latent.models.structure_reader import read_structures
 from spacy_latent.models.supervision import Supervision
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.token_vectors import token_vectors
@@ -95,6 +97,54 @@ def build_latent_tok2vec_v1(
     return over_embedder(tok2vec, latent, span_getter)
 
 
+def build_latent_tok2vec_v2(
+    tok2vec: Model[list[Doc], list[Floats2d]],
+    width: int | None = None,
+    structure: Structure | None = None,
+    scorer: ScorerBuilder | None = None,
+    estimator: Estimator | None = None,
+    composer: ComposerBuilder | None = None,
+    span_getter: SpanGetter | None = None,
+    residual: bool | None = None,
+    scorer_learn_rate: float = 1.0,
+    entropy_weight: float = 0.0,
+    temperature: float | Iterable[float] = 1.0,
+    dropout: float | None = None,
+    mixed_precision: bool = False,
+    stored_as: str | None = None,
+) -> Model[list[Doc], list[Floats2d]]:
+    """Build a model from docs to one vector per token, with a latent structure in between.
+
+    It is ``spacy-latent.LatentTok2Vec.v1`` that can write its structures to docs by itself, inside
+    of any component.
+
+    Args:
+        tok2vec, width, structure, scorer, estimator, composer, span_getter, residual,
+            scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
+            ``spacy-latent.LatentTok2Vec.v1``.
+        stored_as: name under which predictions write the best structures to ``doc._.latent``,
+            usually the name of the component around the model; null to write none. A
+            ``latent_encoder`` and a ``crf_ner`` write structures under their own names.
+    """
+    model = build_latent_tok2vec_v1(
+        tok2vec=tok2vec,
+        width=width,
+        structure=structure,
+        scorer=scorer,
+        estimator=estimator,
+        composer=composer,
+        span_getter=span_getter,
+        residual=residual,
+        scorer_learn_rate=scorer_learn_rate,
+        entropy_weight=entropy_weight,
+        temperature=temperature,
+        dropout=dropout,
+        mixed_precision=mixed_precision,
+    )
+    model.attrs["stored_as"] = stored_as
+    return model
+
+
 def check_widths(tok2vec: Model, width: int | None) -> Width | None:
     """Return the embedder's width, None if it is not known yet."""
     if width is not None and width < 1:
@@ -150,6 +200,12 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     batch, backprop = run(model, docs, is_train)
+    name = model.attrs.get("stored_as")
+    if name is not None and not is_train:
+        layer = latent_layer(model)
+        found = read_structures(batch, layer) if batch.groups else [[] for _ in docs]
+        for doc, structures in zip(docs, found):
+            write(doc, name, structures)
     return batch.vectors, backprop
 
 

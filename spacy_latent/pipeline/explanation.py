@@ -128,6 +128,31 @@ class Explanation:
         return bool(self.chosen.any() and self.weights[self.chosen].max() < LEAST)
 
     @property
+    def numbers(self) -> list[str]:
+        """Number of each word, as pages and the terminal show it.
+
+        It is the weight, or the fall if only leave-one-out ordered the words. It is empty if it
+        would be 0.00, also for a chosen word: such a word was taken for its fall among words that
+        the mask keeps equally rarely.
+        """
+        shown = self.falls if self.from_falls else self.weights
+        return [
+            f"{number:.{SHOWN_DIGITS}f}" if number.round(SHOWN_DIGITS) else "" for number in shown
+        ]
+
+    @property
+    def advice(self) -> str | None:
+        """Advice for a text of which no word is needed, else None."""
+        if self.chosen.any() or not len(self.doc):
+            return None
+        return (
+            f"No word is needed: with all words hidden, {self.label} still has {self.without:.2f}, "
+            f"and {self.probability:.2f} with the text. A classifier that says nearly the same of "
+            "every text rests on no words: look at its accuracy and train it longer. Otherwise try "
+            "a smaller margin, such as --margin 0.02, or another category with --label."
+        )
+
+    @property
     def words(self) -> list[str]:
         """Chosen words, in the order of the text."""
         return [self.doc[int(i)].text for i in np.flatnonzero(self.chosen)]

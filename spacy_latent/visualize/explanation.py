@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spacy_latent.visualize.elements import Markup, join, tag
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.look import Look, settings_of
 from spacy_latent.visualize.page import heading, html_page
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
     from spacy_latent.pipeline.explanation import Explanation
 
 TITLE = "Words that the predictions rest on"
-NONE_KEPT = "the mask keeps none; enough are the first by leave-one-out"
+NONE_KEPT = "enough together: the mask keeps none, these are the first by leave-one-out"
+SHOWN_WORDS = 12
+ENOUGH, ALONE, NOT_NEEDED = (
+    "enough together",
+    "leave-one-out: words that matter alone",
+    "no word is needed",
+)
 
 
 def render_explanations(explanations: Sequence[Explanation]) -> str:
@@ -32,11 +39,26 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
     if explanations:
         look = look.of(settings_of(explanations[0].doc))
     seen = (
-        "Each text stands here twice. On the left are marked the few words that do for the "
-        "prediction: hide all others, and it stays. On the right, words that matter alone: hide "
-        "one, and the probability of the prediction falls by the number beside it."
+        f"Each text is shown twice. Under “{ENOUGH}”, the marked words are enough for the "
+        "prediction: hide all others, and it stays. The number is the share of draws in which the "
+        "learned mask keeps the word; a word without a number was added in the order of the "
+        f"drawing below. Under “{ALONE}”, hide one marked word, and the probability of the "
+        "prediction falls by its number."
     )
-    return html_page(figures, look, heading(TITLE, seen), TITLE)
+    advice = join(*[_advice(explanation) for explanation in explanations])
+    return html_page(figures, look, heading(TITLE, seen), TITLE, advice)
+
+
+def _advice(found: Explanation) -> Markup | None:
+    """Return a paragraph on what to try if no word is needed, else None."""
+    if found.advice is None:
+        return None
+    return tag("p", f"{found.component}, “{_beginning(found)}”: {found.advice}", class_="sl-seen")
+
+
+def _beginning(found: Explanation) -> str:
+    words = found.doc.text.split()
+    return " ".join(words[:SHOWN_WORDS]) + (" …" if len(words) > SHOWN_WORDS else "")
 
 
 def _figure(found: Explanation, look: Look) -> Figure:
@@ -49,10 +71,16 @@ def _figure(found: Explanation, look: Look) -> Figure:
         mask = _picture(found, found.falls, found.chosen, found.chosen, own, NONE_KEPT)
     else:
         marked = found.chosen | (found.weights >= LEAST)
-        mask = _picture(found, found.weights, found.chosen, marked, own, "learned mask")
-    alone = _picture(found, found.falls, matters, matters, own, "leave-one-out")
+        caption = ENOUGH if found.chosen.any() else NOT_NEEDED
+        mask = _picture(found, found.weights, found.chosen, marked, own, caption)
+    alone = _picture(found, found.falls, matters, matters, own, ALONE)
     caption = f"{found.component} · {found.what} ({found.probability:.0%})"
     return Figure((mask, alone), caption, own)
+
+
+def _shown(number: float) -> str:
+    """Return the number with two digits, and nothing for 0.00."""
+    return f"{number:.2f}" if round(float(number), 2) else ""
 
 
 def _picture(
@@ -64,7 +92,7 @@ def _picture(
     caption: str,
 ) -> Picture:
     marks = [
-        Highlight(i, i + 1, float(numbers[i]), "", f"{numbers[i]:.2f}", not chosen[i])
+        Highlight(i, i + 1, float(numbers[i]), "", _shown(numbers[i]), not chosen[i])
         for i in np.flatnonzero(marked).tolist()
     ]
     words = [(token.text, token.whitespace_) for token in found.doc]

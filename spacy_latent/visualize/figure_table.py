@@ -21,6 +21,15 @@ border-bottom:1px solid var(--sl-line);font-weight:400;vertical-align:top}
 .sl-figures tr.sl-own th,.sl-figures tr.sl-own td{font-weight:600}
 .sl-figures tr.sl-below th:first-child{padding-inline-start:1.2rem}
 .sl-figures small{display:block;color:var(--sl-muted);font-weight:400;font-size:.75rem}
+@media (max-width:40rem){
+.sl-figures tr{display:flex;flex-wrap:wrap;gap:0 .9rem;padding:.2rem 0;
+border-bottom:1px solid var(--sl-line)}
+.sl-figures tr>*{border-bottom:0;padding:.1rem 0}
+.sl-figures th[scope=row]{flex:1 0 100%;white-space:normal}
+.sl-figures thead{display:none}
+.sl-figures td::before{content:attr(data-column) " ";color:var(--sl-muted);font-weight:400;
+font-size:.8rem}
+}
 .sl-note{color:var(--sl-muted);font-size:.85rem;max-width:60rem}
 """
 
@@ -49,7 +58,10 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
         tag(
             "tr",
             tag("th", row.name, scope="row"),
-            [tag("td", value, tag("small", note) if note else None) for value, note in row.cells],
+            [
+                tag("td", value, tag("small", note) if note else None, data_column=column)
+                for column, (value, note) in zip(columns, row.cells)
+            ],
             class_=" ".join(["sl-own"] * row.own + ["sl-below"] * row.below) or None,
         )
         for row in rows

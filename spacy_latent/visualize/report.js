@@ -71,7 +71,11 @@
   }
 
   function more() {
-    for (const i of order.slice(shown, shown + CHUNK)) list.append(card(i));
+    for (const i of order.slice(shown, shown + CHUNK)) {
+      const made = card(i);
+      list.append(made);
+      hint(made);
+    }
     shown = Math.min(order.length, shown + CHUNK);
     end.textContent = shown < order.length ? shown + " drawn; scroll for more" : "";
     // Observing anew tells whether the end is still in view.
@@ -81,6 +85,17 @@
   const watcher = new IntersectionObserver((entries) => {
     if (entries.some((entry) => entry.isIntersecting) && shown < order.length) more();
   }, { rootMargin: "400px" });
+
+  // A note below a drawing that is wider than the page, which some systems give no scroll bar.
+  function hint(made) {
+    const drawing = made.querySelector(".drawing"), note = made.querySelector(".goes-on.wider");
+    const wider = drawing.scrollWidth > drawing.clientWidth + 1;
+    if (note && !wider) note.remove();
+    if (wider && !note) {
+      made.append(html("p", { class: "goes-on wider" }, "The drawing goes on to the right: scroll it, or lower the size."));
+    }
+  }
+  addEventListener("resize", () => { list.querySelectorAll(".card").forEach(hint); });
 
   function card(i) {
     const doc = data.docs[i], tokens = words(doc);
@@ -145,6 +160,8 @@
       x += width + 14;
       ends.push(x);
     }
+    x = Math.max(labelRoots(arcs, middles, x, false), labelRoots(below, middles, x, true));
+    ends[ends.length - 1] = x;
     const up = levels(arcs), down = levels(below);
     const step = (count) => (count > 12 ? 12 * 15 / count : 15);
     const room = 38 + step(up) * up;
@@ -166,6 +183,26 @@
       root.append(drawArc({ ...arc, gold: true }, middles, bottom, 1, step(down), height - bottom - 4, own));
     }
     return folded(root, ends, height);
+  }
+
+  // The longest label of each root that ends before the next root; the title has all of it. Returns
+  // the width of the drawing, in which the last label fits.
+  function labelRoots(arcs, middles, width, gold) {
+    const roots = arcs.filter((arc) => arc.head < 0).sort((a, b) => a.modifier - b.modifier);
+    const sized = (label) => ruler.measureText(label).width * 12 / 14 + 10;
+    roots.forEach((arc, i) => {
+      const from = middles[arc.modifier];
+      const known = !gold && arc.percent !== null && arc.percent !== undefined;
+      const labels = known ? ["root " + arc.percent + " %", arc.percent + " %"] : ["root"];
+      if (i + 1 === roots.length) {
+        arc.label = labels[0];
+        width = Math.max(width, from + sized(labels[0]));
+      } else {
+        const free = middles[roots[i + 1].modifier] - from;
+        arc.label = labels.find((label) => sized(label) <= free) || "";
+      }
+    });
+    return width;
   }
 
   // How many arcs each has below it: shorter ones whose stretch overlaps with its own.
@@ -194,8 +231,7 @@
     if (arc.head < 0) {
       const top = base + sign * (room - 6);
       group.append(svg("path", { class: "arc", d: `M${to},${top}V${base + sign * 5}` }));
-      const shown = percent && !arc.gold ? "root " + arc.percent + " %" : "root";
-      group.append(svg("text", { class: "small", x: to + 4, y: top + (sign < 0 ? 6 : 4) }, shown));
+      group.append(svg("text", { class: "small", x: to + 4, y: top + (sign < 0 ? 6 : 4) }, arc.label));
     } else {
       const away = arc.modifier > arc.head ? 1 : -1;
       const from = middles[arc.head] + 5 * away, at = to - 3 * away;
@@ -223,6 +259,7 @@
   function folded(drawn, ends, height) {
     if (ends.length <= LONG) return drawn;
     const rows = html("div", { class: "rows" });
+    rows.append(html("p", { class: "goes-on" }, "In rows: an arc that ends at the right goes on in the next row."));
     let start = 0, last = 0;
     const cut = (end) => {
       const row = drawn.cloneNode(true);
@@ -384,6 +421,7 @@
     field("percent").textContent = node.value + " %";
     document.documentElement.style.setProperty("--zoom", state.zoom);
     list.querySelectorAll("svg").forEach(scale);
+    list.querySelectorAll(".card").forEach(hint);
   });
   for (const button of document.querySelectorAll("th button")) {
     button.addEventListener("click", () => {

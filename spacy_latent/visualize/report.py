@@ -16,6 +16,7 @@ from spacy_latent.analysis.figures import (
     Figures,
     LayerFigures,
     OtherScore,
+    RandomStructures,
     Relation,
     Statistic,
     TaskFigures,
@@ -269,10 +270,6 @@ def _use(part: LayerFigures) -> Markup | None:
         lines.append(("with random structures", row.after, "", False))
         if row.chance is not None:
             lines.append((f"always answering “{row.chance.label}”", row.chance.share, "", False))
-        drop = (
-            f"Drop: {points(row.drop)} points "
-            f"(95 % interval {points(row.low)} to {points(row.high)})"
-        )
         rows = [
             tag(
                 "tr",
@@ -283,7 +280,7 @@ def _use(part: LayerFigures) -> Markup | None:
             )
             for label, value, kind, own in lines
         ]
-        tables.append(tag("div", _table(["", (measure, "number"), ""], rows), tag("p", drop)))
+        tables.append(tag("div", _table(["", (measure, "number"), ""], rows), tag("p", _drop(row))))
     return join(
         tag("h3", "Is the composer used to them?"),
         tag(
@@ -295,6 +292,14 @@ def _use(part: LayerFigures) -> Markup | None:
         ),
         tag("div", tables, class_="columns wide"),
     )
+
+
+def _drop(row: RandomStructures) -> str:
+    interval = f"95 % interval {points(row.low)} to {points(row.high)}"
+    if row.low <= 0 <= row.high:
+        said = f"measured {points(row.drop)} points, {interval}, which holds 0"
+        return f"The drop cannot be told apart from none: {said}."
+    return f"Drop: {points(row.drop)} points ({interval})"
 
 
 def _controls(part: LayerFigures) -> Markup | None:
@@ -344,16 +349,18 @@ def _statistics(part: LayerFigures) -> Markup | None:
             tag(
                 "tr",
                 tag("td", tag("b", name), tag("div", told, class_="soft")),
-                tag("td", middle, class_="number"),
-                tag("td", f"{first} to {third}", class_="number"),
-                tag("td", _number(mean, is_share), class_="number"),
+                tag("td", middle, class_="number", data_name="median"),
+                tag("td", f"{first} to {third}", class_="number", data_name="middle half"),
+                tag("td", _number(mean, is_share), class_="number", data_name="mean"),
                 tag("td", None if name in structures.SKEWED else _histogram(row, is_share)),
             )
         )
     if not rows:
         return None
     header = ["", ("median", "number"), ("middle half", "number"), ("mean", "number"), "all"]
-    return join(tag("h3", "What they look like"), tag("div", _table(header, rows), class_="wide"))
+    return join(
+        tag("h3", "What they look like"), tag("div", _table(header, rows), class_="wide looks")
+    )
 
 
 def _histogram(row: Statistic, is_share: bool) -> Markup:

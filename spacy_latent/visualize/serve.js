@@ -275,6 +275,14 @@
       one.why_not ? null : html("th", { class: "acts" }, "Ask for"));
     const box = html("div", { class: "parts", tabindex: "0", role: "region", "aria-label": "Parts of " + one.name }, html("table", { class: "numbers" }, html("thead", {}, head), body));
     const node = html("div", {}, html("label", {}, "Parts of ", word), box);
+    // The least probable part that is chosen, beside the most probable one that is not.
+    const known = one.parts.filter((part) => part.probability !== null);
+    const least = Math.min(...known.filter((part) => part.chosen).map((part) => part.probability));
+    const left = Math.max(...known.filter((part) => !part.chosen).map((part) => part.probability));
+    if (left > least) {
+      box.before(html("p", { class: "soft" }, `The best structure is the most probable as a whole. So it has a part of ${percent(least)} `
+        + `and leaves out one of ${percent(left)}: parts have to fit together. In a tree, for example, each word has one head, and there may be only one root.`));
+    }
     function filter(wanted) {
       word.value = wanted !== undefined && /^\d+$/.test(wanted) ? wanted : "";
       for (const row of body.rows) row.hidden = wanted !== undefined && !row.dataset.of.split(" ").includes(wanted);
@@ -298,6 +306,7 @@
 
   // ------------------------------------------------------------------ controls
 
+  document.title = `${models.steps[models.steps.length - 1]} – latent structures`;
   const pair = models.pairs[0];
   const areas = (pair ? ["First text", "Second text"] : ["Text"]).map((name, k) => {
     const area = html("textarea", { id: "text-" + k, spellcheck: "false", maxlength: models.characters, autocomplete: "off" });

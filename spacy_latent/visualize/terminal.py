@@ -59,6 +59,28 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
     return "\n\n".join(block for block in blocks if block)
 
 
+ENTITIES = "entities in brackets, with their labels"
+
+
+def format_heading(annotation: LatentAnnotation) -> str:
+    """Return a line that says what the columns of :func:`format_annotation` are.
+
+    It is empty for kinds without a fixed form, and without structures.
+    """
+    if not annotation.spans:
+        return ""
+    span = annotation.spans[0]
+    columns_before, probability = find_kind(span.kind).heading
+    if names_entities(span.labels):
+        columns_before, probability = ENTITIES, "probability of each"
+    elif span.arc_labels is not None:
+        columns_before += ", label of the arc"
+    if not columns_before:
+        return ""
+    known = span.probabilities is not None or span.entity_probabilities is not None
+    return f"{columns_before}, {probability}:" if known else f"{columns_before}:"
+
+
 def _tree(annotation: LatentAnnotation, span: SpanStructure, alternative: int | None) -> list[str]:
     encoding = sys.stdout.encoding or "ascii"
     prints_unicode = encoding.lower().replace("-", "").startswith("utf")
@@ -242,14 +264,46 @@ def _numbers(annotation: LatentAnnotation, span: SpanStructure, part: Part) -> s
     return " ".join(map(str, part))
 
 
-complete_kind(PARTS, text=_lines, part_text=_numbers)
-complete_kind("heads", text=_tree, part_text=_arc_text)
-complete_kind("arcs", part_text=_arc_text)
-complete_kind("items", text=_items, part_text=_item_text)
-complete_kind("tags", text=_tags, part_text=_tag_text)
-complete_kind("cells", part_text=_cell_text)
-complete_kind("segments", part_text=_segment_text)
-complete_kind("spans", text=_brackets, part_text=_bracket_text)
+complete_kind(PARTS, text=_lines, part_text=_numbers, heading=("", ""))
+complete_kind(
+    "heads",
+    text=_tree,
+    part_text=_arc_text,
+    heading=("number of the token, token under its head", "probability of the arc"),
+)
+complete_kind(
+    "arcs",
+    part_text=_arc_text,
+    heading=("token <- its head", "probability of the arc"),
+)
+complete_kind(
+    "items",
+    text=_items,
+    part_text=_item_text,
+    heading=("chosen words in brackets", "probability of each"),
+)
+complete_kind(
+    "tags",
+    text=_tags,
+    part_text=_tag_text,
+    heading=("words, tag of each word", "probability of the tag"),
+)
+complete_kind(
+    "cells",
+    part_text=_cell_text,
+    heading=("word ~ word of the other text", "probability of the pair"),
+)
+complete_kind(
+    "segments",
+    part_text=_segment_text,
+    heading=("label, words of the segment", "probability of the segment"),
+)
+complete_kind(
+    "spans",
+    text=_brackets,
+    part_text=_bracket_text,
+    heading=("spans in round brackets", "probability of each span and its words"),
+)
 
 
 def _text(doc: Doc, start: int, end: int) -> str:

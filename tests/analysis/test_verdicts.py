@@ -155,6 +155,16 @@ def test_a_trained_control_is_the_answer(
     assert good == (said == "Yes") == (headline(found, made) == "The trees help")
 
 
+def test_the_answer_agrees_with_a_headline_that_the_task_ignores_the_trees() -> None:
+    made = figures(
+        **trained(("random", 0.05, -0.05, 0.15)), **drop(0.003, -0.002, 0.008, before_low=0.9)
+    )
+    found = verdicts(made)
+    assert {"trained-undecided", "ignored"} <= {verdict.code for verdict in found}
+    assert headline(found, made) == "The task ignores the trees"
+    assert answer(found).startswith("No sign of it")
+
+
 def beside(
     own: float, other: float, low: float, high: float, docs: int, differ: int | None = None
 ) -> LayerFigures:

@@ -49,18 +49,18 @@ def refused(*arguments: object) -> str:
 
 
 def test_the_other_order_is_told_of(files: Path) -> None:
-    said = refused(files / "both" / "model-best", files / "dev.spacy")
-    assert "is a pipeline" in said and "Give the corpus first" in said
+    said = refused(files / "dev.spacy", files / "both" / "model-best")
+    assert "is a pipeline" in said and "the corpus last" in said
     said = refused(files / "dev.spacy", files / "dev.spacy")
-    assert "is a file" in said and "Give the corpus first" in said
+    assert "is a file" in said and "the corpus last" in said
 
 
 def test_what_cannot_be_read_is_named(files: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "cannot be loaded" in refused(files / "dev.spacy", tmp_path / "empty")
+    assert "cannot be loaded" in refused(tmp_path / "empty", files / "dev.spacy")
     broken = tmp_path / "broken.spacy"
     broken.write_bytes(b"no docs")
-    said = refused(broken, files / "both" / "model-best")
+    said = refused(files / "both" / "model-best", broken)
     assert "broken.spacy cannot be read" in said
 
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_named(files: Path, tmp_path: Path) -> None:
 def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     metrics = files / "metrics" / "trees.json"
     model = files / "both" / "model-best"
-    result = run(files / "dev.spacy", model, "--metrics", metrics, *options)
+    result = run(model, files / "dev.spacy", "--metrics", metrics, *options)
     assert result.exit_code == 0, result.output
     figures = srsly.read_json(metrics)
     assert set(figures) == {"both: token.head", "both: latent_encoder", *CONTROLS}
@@ -101,7 +101,7 @@ def test_the_report_says_the_same(files: Path):
     nlp = spacy.load(files / "both" / "model-best")
     found = list(Corpus(files / "dev.spacy")(nlp))
     figures = assess(nlp, found, random=False).figures.components["latent_encoder"]
-    run(files / "dev.spacy", files / "both" / "model-best", "--metrics", files / "m.json")
+    run(files / "both" / "model-best", files / "dev.spacy", "--metrics", files / "m.json")
     own = srsly.read_json(files / "m.json")["both: latent_encoder"]
     share, low, high = figures.reference.rows["latent_encoder"]["directed"]
     expected = [own["all tokens"], *own["all tokens, 95 %"]]
@@ -109,13 +109,13 @@ def test_the_report_says_the_same(files: Path):
 
 
 def test_what_is_not_there_is_named(files: Path):
-    result = run(files / "dev.spacy", files / "none")
+    result = run(files / "none", files / "dev.spacy")
     assert result.exit_code == 1 and "neither a parse nor latent heads" in result.output
     bare = DocBin(docs=[Doc(spacy.blank("en").vocab, words=["a"])])
     bare.to_disk(files / "bare.spacy")
-    result = run(files / "bare.spacy", files / "both" / "model-best")
+    result = run(files / "both" / "model-best", files / "bare.spacy")
     assert result.exit_code == 1 and "no heads" in result.output
-    result = run(files / "other.spacy", files / "both" / "model-best")
+    result = run(files / "both" / "model-best", files / "other.spacy")
     assert result.exit_code == 1 and "other.spacy" in result.output
 
 
@@ -123,7 +123,7 @@ def test_where_nothing_counts_there_is_no_figure(files: Path) -> None:
     vocab = spacy.blank("en").vocab
     DocBin(docs=[Doc(vocab, words=["!"], heads=[0], deps=["punct"])]).to_disk(files / "mark.spacy")
     metrics = files / "mark.json"
-    result = run(files / "mark.spacy", files / "both" / "model-best", "--metrics", metrics)
+    result = run(files / "both" / "model-best", files / "mark.spacy", "--metrics", metrics)
     assert result.exit_code == 0, result.output
     assert shares(srsly.read_json(metrics)["both: latent_encoder"]) == [None, 1.0]
 
@@ -134,7 +134,7 @@ def test_models_whose_folders_have_one_name(files: Path, tmp_path: Path):
     spacy.load(files / "both" / "model-best").to_disk(other)
     metrics = tmp_path / "trees.json"
     models = [files / "both" / "model-best", other]
-    assert run(files / "dev.spacy", *models, "--metrics", metrics).exit_code == 0
+    assert run(*models, files / "dev.spacy", "--metrics", metrics).exit_code == 0
     rows = set(srsly.read_json(metrics)) - set(CONTROLS)
     assert rows == {f"{path}: {row}" for path in models for row in ("token.head", "latent_encoder")}
 
@@ -146,7 +146,7 @@ def test_inline_structures_are_judged_too(files: Path, tmp_path: Path):
     initialized(nlp, sample=examples(nlp))
     nlp.to_disk(tmp_path / "inline")
     metrics = tmp_path / "trees.json"
-    result = run(files / "dev.spacy", tmp_path / "inline", "--metrics", metrics)
+    result = run(tmp_path / "inline", files / "dev.spacy", "--metrics", metrics)
     assert result.exit_code == 0, result.output
     assert set(srsly.read_json(metrics)) == {"inline: tagger", *CONTROLS}
 
@@ -160,7 +160,7 @@ def test_a_latent_parser_and_its_parse_have_rows_that_tell_them_apart(
     (tmp_path / "training").mkdir()
     nlp.to_disk(tmp_path / "training" / "model-best")
     metrics = tmp_path / "trees.json"
-    result = run(files / "dev.spacy", tmp_path / "training" / "model-best", "--metrics", metrics)
+    result = run(tmp_path / "training" / "model-best", files / "dev.spacy", "--metrics", metrics)
     assert result.exit_code == 0, result.output
     rows = set(srsly.read_json(metrics)) - set(CONTROLS)
     assert rows == {"training: token.head", "training: parser"}
@@ -169,4 +169,4 @@ def test_a_latent_parser_and_its_parse_have_rows_that_tell_them_apart(
     # If only one of the two is there, its name is not needed.
     nlp = spacy.load(files / "both" / "model-best", exclude=["parser"])
     nlp.to_disk(tmp_path / "alone")
-    assert "is the parse" not in run(files / "dev.spacy", tmp_path / "alone").output
+    assert "is the parse" not in run(tmp_path / "alone", files / "dev.spacy").output

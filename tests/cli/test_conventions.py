@@ -74,7 +74,7 @@ def test_why_a_command_failed_stands_on_standard_error(
         lambda: pipelines.load(str(tmp_path / "none")),
         lambda: corpus.import_code(tmp_path / "none.py"),
         lambda: compare.main([tmp_path / "none"], None, 0, True, None, -1),
-        lambda: pairs.main(tmp_path / "none.spacy", [], None),
+        lambda: pairs.main([], tmp_path / "none.spacy", None, code=None, gpu_id=-1),
     ):
         with pytest.raises(SystemExit):
             attempt()

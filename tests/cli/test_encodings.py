@@ -85,7 +85,9 @@ def label(request: pytest.FixtureRequest) -> str:
 def test_what_an_encoding_lacks_is_printed_as_escapes(run: Run, saved: Path, label: str) -> None:
     model = saved / "model"
     shown = run("show", model, TEXT)
-    assert label.split()[0] in shown and "categories: " in shown and "\\x1b[31mred" in shown
+    assert (
+        label.split()[0] in shown and "Scores of categories: " in shown and "\\x1b[31mred" in shown
+    )
     explained = run("explain", model, TEXT, "-c", "latent_textcat", "--steps", 1, "--label", LABEL)
     assert f"latent_textcat: {label}" in explained
     table = run("scores", model, saved / "texts.jsonl")

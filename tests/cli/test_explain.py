@@ -118,8 +118,9 @@ def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_f
     kept = explanation(["so", "bad", "it"], [0.0, 0.9, 0.0], [0, 1])
     print_explanation(kept)
     shown = capsys.readouterr().out
-    assert not kept.from_falls and "[so 0.00] [bad 0.90] it" in shown and "2 words by" in shown
-    assert "the mask keeps none" not in render_explanations([kept])
+    assert not kept.from_falls and "[so] [bad 0.90] it" in shown and "2 words by" in shown
+    page = render_explanations([kept])
+    assert "the mask keeps none" not in page and "0.00" not in page
 
 
 def test_what_a_mask_has_not_settled_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +131,8 @@ def test_what_a_mask_has_not_settled_is_said(capsys: pytest.CaptureFixture[str])
     print_explanation(nothing)
     print_mean([nothing, nothing])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "It takes no word" in shown and "words by" not in shown
+    assert "No word is needed" in shown and "--margin" in shown and "words by" not in shown
+    assert "--margin" in render_explanations([nothing])
     assert "In all of them the prediction stands without any word" in shown
 
 

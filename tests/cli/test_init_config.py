@@ -18,10 +18,29 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
-from spacy_latent.cli.config_blocks import estimator_block, latent_block, registered_name
-from spacy_latent.cli.init_config import filled, loaded, with_refusal, with_structure
+from spacy_latent.cli.config_blocks import (
+    estimator_block,
+    latent_block,
+    names_of,
+    registered_name,
+    short,
+)
+from spacy_latent.cli.init_config import (
+    ESTIMATORS,
+    PURPOSES,
+    STRUCTURES,
+    filled,
+    loaded,
+    with_refusal,
+    with_structure,
+)
 from spacy_latent.cli.pair_components import with_pairs
-from spacy_latent.cli.replaced_components import REPLACEMENTS, with_rationale, with_replacement
+from spacy_latent.cli.replaced_components import (
+    REPLACEMENTS,
+    WORDS,
+    with_rationale,
+    with_replacement,
+)
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
@@ -86,12 +105,15 @@ def test_what_spacy_makes_trains_with_a_structure(
     config = with_structure(filled(made(pipeline)), names, "spanning-tree", "marginals", shared)
     nlp = trained(config)
     assert ("latent_encoder" in nlp.pipe_names) == shared
-    (doc,) = inspect_docs(nlp, [nlp.make_doc("A b c")])
     latent = ["latent_encoder"] if shared else names or [nlp.pipe_names[-1]]
     for name in latent:
         # crf_ner has its tags under its own name.
         name = {"crf_ner": "crf_ner#2"}.get(name, name)
-        assert doc._.latent[name].heads.shape == (3,)
+        (doc,) = nlp.pipe(["A b c"])
+        stored = doc._.latent[name].heads.tolist()
+        (doc,) = inspect_docs(nlp, [doc])
+        assert doc._.latent[name].heads.tolist() == stored
+        assert len(stored) == 3
 
 
 def test_a_text_classifier_that_reads_no_vectors_gets_those_of_single_words() -> None:
@@ -204,7 +226,7 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     base, output = tmp_path / "base.cfg", tmp_path / "new" / "config.cfg"
     made(["ner"]).to_disk(base)
     run = CliRunner().invoke
-    arguments = ["latent", "init", str(base), str(output)]
+    arguments = ["latent", "init", str(base), str(output), "--for", "research"]
     result = run(app, arguments)
     assert result.exit_code == 0, result.output
     assert "+[components.ner.model.tok2vec.structure]" in result.output
@@ -231,12 +253,14 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     assert run(app, [*arguments, "--force"]).exit_code == 0
     missing = run(app, ["latent", "init", str(tmp_path / "no.cfg"), "-"])
     assert missing.exit_code == 1 and "does not exist" in missing.stderr
-    piped = run(app, ["latent", "init", "-", "-"], input=base.read_text("utf8"))
+    piped = run(
+        app, ["latent", "init", "-", "-", "--for", "research"], input=base.read_text("utf8")
+    )
     assert piped.exit_code == 0
     assert Config().from_str(piped.stdout, interpolate=False) == load_config(
         output, interpolate=False
     )
-    broken = run(app, ["latent", "init", "-", "-"], input="[nlp]\nlang = ")
+    broken = run(app, ["latent", "init", "-", "-", "--shared"], input="[nlp]\nlang = ")
     assert broken.exit_code == 1 and not broken.stdout
 
 
@@ -479,7 +503,8 @@ def test_who_puts_a_structure_under_spacys_is_told_of_ours(factory: str, tmp_pat
     ):
         result = CliRunner().invoke(app, ["latent", "init", str(base), "-", *arguments])
         assert result.exit_code == 0, result.stderr
-        assert (f"give {option} instead" in result.stderr) == told
+        purpose = {"latent_parser": "parse", "tree_spancat": "spans"}.get(factory)
+        assert (f"give --for {purpose} instead" in result.stderr) == told
         assert option not in result.stdout
 
 
@@ -591,7 +616,7 @@ def test_a_text_classifier_chooses_words(pipeline: list[str], optimize: str) -> 
     nlp = trained(config)
     assert "rationale_rate" in config["training"]["score_weights"]
     doc = nlp("A b c d e f g")
-    assert sum(len(span) for span in doc.spans["rationale"]) == 5
+    assert sum(len(span) for span in doc.spans["rationale"]) == WORDS
     assert set(doc.spans["rationale"].attrs["scores"]) == {1.0}
     scores = nlp.evaluate([Example.from_dict(nlp.make_doc("A b c"), GOLD)])
     assert scores["rationale_rate"] == 1.0
@@ -685,6 +710,72 @@ def test_the_command_makes_other_components(option: str, tmp_path: Path) -> None
     assert CliRunner().invoke(app, [*arguments, "--force", other]).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("purpose", "option"),
+    [
+        ("entities", "--crf-ner"),
+        ("parse", "--latent-parser"),
+        ("spans", "--tree-spancat"),
+        ("rationale", "--rationale"),
+        ("pairs", "--pairs"),
+        ("research", "--component textcat"),
+    ],
+)
+def test_a_purpose_is_the_same_as_its_option(purpose: str, option: str, tmp_path: Path) -> None:
+    base = tmp_path / "base.cfg"
+    pipeline = {"entities": "ner", "parse": "parser", "spans": "spancat"}.get(purpose, "textcat")
+    made([pipeline]).to_disk(base)
+    run = CliRunner().invoke
+    first = run(app, ["latent", "init", str(base), "-", "--for", purpose])
+    second = run(app, ["latent", "init", str(base), "-", *option.split()])
+    assert first.exit_code == second.exit_code == 0, first.output
+    assert first.stdout == second.stdout
+    if purpose != "research":
+        both = run(app, ["latent", "init", str(base), "-", "--for", purpose, option])
+        assert both.exit_code == 1
+
+
+def test_who_says_nothing_is_asked_what_for(tmp_path: Path, monkeypatch: Any) -> None:
+    base, output = tmp_path / "base.cfg", tmp_path / "config.cfg"
+    made(["textcat"]).to_disk(base)
+    arguments = ["latent", "init", str(base), str(output)]
+    told = CliRunner().invoke(app, arguments)
+    assert told.exit_code == 1 and all(name in told.stderr for name in PURPOSES)
+    assert CliRunner().invoke(app, [*arguments, "--for", "fun"]).exit_code == 1
+    # As at a terminal.
+    monkeypatch.setattr("spacy_latent.cli.init_config.asked_purpose", lambda config: "rationale")
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    model = components(load_config(output))["textcat"]["model"]
+    assert model["estimator"]["@misc"] == "spacy-latent.ImplicitMLE.v1"
+    assert model["candidates"]["restricted"]["@misc"] == "spacy-latent.ContentWords.v1"
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        (["--structure", "projective-tree"], True),
+        (["--structure", "projective-tree", "--shared"], True),
+        (["--structure", "spanning-tree", "--estimator", "score-function"], True),
+        (["--structure", "k-of-n", "--estimator", "sparsemap"], False),
+        (["--for", "rationale"], False),
+        (["--for", "pairs"], False),
+    ],
+)
+def test_latent_trees_under_a_text_classifier_are_warned_of(
+    options: list[str], warned: bool, tmp_path: Path
+) -> None:
+    made(["textcat"]).to_disk(tmp_path / "base.cfg")
+    result = CliRunner().invoke(app, ["latent", "init", str(tmp_path / "base.cfg"), "-", *options])
+    assert result.exit_code == 0, result.output
+    assert ("brought nothing" in result.stderr) == warned
+
+
+def test_the_help_names_all_structures_and_estimators() -> None:
+    for listed, base in ((STRUCTURES, Structure), (ESTIMATORS, Estimator)):
+        found = [registered_name(name, "name", base) for name in listed.split(", ")]
+        assert {short(name) for name in found} == {short(name) for name in names_of(base)}
+
+
 def test_the_command_changes_its_own_output(tmp_path: Path) -> None:
     base, config = tmp_path / "base.cfg", tmp_path / "config.cfg"
     made(["textcat"]).to_disk(base)
@@ -695,7 +786,7 @@ def test_the_command_changes_its_own_output(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert '-prediction = "marginals"' in result.output
     assert '+@misc = "spacy-latent.SparseMAP.v1"' in result.output
-    nothing = run(app, again)
+    nothing = run(app, [*again, "--for", "research"])
     assert nothing.exit_code == 1 and "SpanningTree, with SparseMAP" in nothing.stderr
 
 

@@ -48,7 +48,7 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
     gold.to_disk(tmp_path / "dev.spacy")
     metrics = tmp_path / "metrics" / "pairs.json"
     result = CliRunner().invoke(
-        app, [str(tmp_path / "dev.spacy"), str(path), "--metrics", str(metrics)]
+        app, [str(path), str(tmp_path / "dev.spacy"), "--metrics", str(metrics)]
     )
     assert result.exit_code == 0, result.output
     assert "mine" in result.output and "nearest same word" in result.output
@@ -58,7 +58,7 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
     low, high = rows["mine"]["difference"]
     assert 0 <= low <= high <= 1 and "difference" not in rows["nearest same word"]
     result = CliRunner().invoke(
-        app, [str(tmp_path / "dev.spacy"), str(path), "--beside", "nothing"]
+        app, [str(path), str(tmp_path / "dev.spacy"), "--beside", "nothing"]
     )
     assert result.exit_code == 1 and "no row 'nothing'" in result.output
     assert set(rows) == {"mine", "same word", "nearest same word", "diagonal"}
@@ -74,7 +74,7 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeyp
     monkeypatch.setattr("spacy_latent.cli.progress.progress", progress)
     rows = [{"text_a": a, "text_b": b, "label": "other"} for a, b, _ in PAIRS]
     srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
-    result = CliRunner().invoke(app, [str(tmp_path / "dev.jsonl"), str(model[1])])
+    result = CliRunner().invoke(app, [str(model[1]), str(tmp_path / "dev.jsonl")])
     assert result.exit_code == 0, result.output
     assert "50.0" in result.output and "same word" not in result.output
     assert shown == [("mine", len(PAIRS), "pair")]
@@ -93,7 +93,7 @@ def test_pairs_that_are_not_judged_and_unknown_labels_are_told(model, tmp_path):
     rows[0]["label"] = "never seen"
     del rows[1]["label"]
     srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
-    result = CliRunner().invoke(app, [str(tmp_path / "dev.jsonl"), str(model[1])])
+    result = CliRunner().invoke(app, [str(model[1]), str(tmp_path / "dev.jsonl")])
     said = " ".join((result.stdout + result.stderr).split())
     assert result.exit_code == 0, said
     assert f"1 of {len(PAIRS)} pairs in" in said and "count neither as right nor as wrong" in said
@@ -104,14 +104,14 @@ def test_pairs_that_are_not_judged_and_unknown_labels_are_told(model, tmp_path):
 def test_fields_are_named_by_options_or_by_the_config(model, renamed):
     nlp, path = model
     options = ["--first", "premise", "--second", "claim", "--label", "gold"]
-    result = CliRunner().invoke(app, [str(renamed), str(path), *options])
+    result = CliRunner().invoke(app, [str(path), str(renamed), *options])
     # The pair without a label is not counted as wrong.
     assert result.exit_code == 0 and "100.0" in result.output, result.output
     names = {"first": "premise", "second": "claim", "label": "gold"}
     reader = {"@readers": "spacy-latent.TextPairs.v1", "path": None, "limit": 0}
     nlp.config["corpora"]["dev"] = {**reader, **names}
     nlp.to_disk(path)
-    result = CliRunner().invoke(app, [str(renamed), str(path)])
+    result = CliRunner().invoke(app, [str(path), str(renamed)])
     assert result.exit_code == 0 and "100.0" in result.output, result.output
 
 
@@ -126,14 +126,14 @@ def test_fields_are_named_by_options_or_by_the_config(model, renamed):
     ],
 )
 def test_a_file_with_other_fields_is_told_with_those_that_it_has(model, renamed, options, said):
-    result = CliRunner().invoke(app, [str(renamed), str(model[1]), *options])
+    result = CliRunner().invoke(app, [str(model[1]), str(renamed), *options])
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
     printed = " ".join(result.stderr.split())
     assert said in printed and "the command line: --first, --second and --label." in printed
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    result = CliRunner().invoke(app, [str(tmp_path / "none.spacy"), str(tmp_path)])
+    result = CliRunner().invoke(app, [str(tmp_path), str(tmp_path / "none.spacy")])
     assert result.exit_code == 1 and "not exist" in " ".join(result.output.split())
 
 
@@ -152,7 +152,7 @@ def test_a_typed_pair_is_shown(model, tmp_path):
         assert f"{doc[cell.source]} ~ {doc[cell.target]}" in result.output
     assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf8")
     best = max(doc.cats, key=doc.cats.get)
-    assert f"categories: {best} {doc.cats[best]:.2f}, " in result.output
+    assert f"Scores of categories: {best} {doc.cats[best]:.2f}, " in result.output
     shown = srsly.json_loads(show(model[1], first, second, "--json").stdout)
     found = shown["latent"][NAME]
     assert shown["cats"] == pytest.approx(doc.cats)

@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("command", "stages"),
     [
         ("calibrate {model} {texts} {out} -c crf_ner", {"Entities": 3, "Scores": 3}),
-        ("attachment {texts} {model}", {"Trees": 3}),
+        ("attachment {model} {texts}", {"Trees": 3}),
         ("rationale {model} {texts}", {"Rationales": 3}),
         ("debug {model} --corpus {texts} --steps 2", {"Training steps": 2}),
         ("explain {model} 'I like London' -c latent_textcat --steps 5", {"Hiding words": 5}),

@@ -30,7 +30,8 @@ COMMANDS = ("show", "report", "stats", "scores", "compare", "control", "debug", 
 def run(*arguments: Any, code: int = 0, text: str | None = None) -> str:
     result = CliRunner().invoke(app, ["latent", *map(str, arguments)], input=text)
     assert result.exit_code == code, result.output
-    return result.output
+    # Stages of long commands stand on standard error, and JSON alone on the other.
+    return result.stdout if "--json" in arguments else result.output
 
 
 def said(output: str) -> str:

@@ -69,9 +69,10 @@ def test_a_host_that_is_another_machine_is_an_error(capsys: pytest.CaptureFixtur
 
 
 def test_names_are_as_short_as_tells_them_apart() -> None:
-    assert serve.names_of(["training/model-best"]) == ["model-best"]
+    assert serve.names_of(["training/model-best"]) == ["training/model-best"]
+    assert serve.names_of(["training/mine"]) == ["mine"] and serve.names_of(["model-best"])
     assert serve.names_of(["a/model-best", "b/model-best"]) == ["a/model-best", "b/model-best"]
-    assert serve.names_of(["a/model-best", "a/model-best"]) == ["model-best"] * 2
+    assert serve.names_of(["a/model-best", "a/model-best"]) == ["a/model-best"] * 2
 
 
 def test_steps_are_in_the_order_of_their_numbers(

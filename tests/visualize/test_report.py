@@ -76,10 +76,23 @@ def test_numbers_of_structures_can_be_read(
     row = replace(part.statistics["effective number"], quartiles=[12.5, 7.9e249, 3e251], high=1e252)
     part.statistics["effective number"] = row
     page = render_report(found, model="a", corpus="b")
-    assert '<td class="number">10^250</td>' in page and "12.50 to 10^251" in page
+    assert ">10^250</td>" in page and "12.50 to 10^251" in page
     print_statistics(part)
     shown = capsys.readouterr().out
     assert "10^250" in shown and "to 10^252" in shown and "e+" not in page + shown
+
+
+@pytest.mark.parametrize(("low", "told"), [(-0.13, False), (0.01, True)])
+def test_a_drop_whose_interval_holds_0_is_not_told_as_one(
+    nlp: Language, low: float, told: bool
+) -> None:
+    found = assess(nlp, keyword_examples(nlp, 4))
+    (part,) = found.figures.components.values()
+    (measure,) = part.random
+    part.random[measure] = replace(part.random[measure], drop=0.02, low=low, high=0.14)
+    page = render_report(found, model="a", corpus="b")
+    assert ("Drop: 2.0 points" in page) == told
+    assert ("cannot be told apart from none" in page) != told
 
 
 def test_one_text_is_not_called_several(nlp: Language) -> None:
