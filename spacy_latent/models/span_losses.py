@@ -23,6 +23,7 @@ from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.labelled_spans import LabelledSpans
 from spacy_latent.kernels.transfers import send, send_together
 from spacy_latent.layers.span_features import SpanCells
+from spacy_latent.models.span_confidence import UNCHANGED, SpanConfidence
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.copies import of_copies
@@ -294,7 +295,7 @@ class LabelledSpan:
         start: first token.
         end: token after the last.
         label: number of the label.
-        probability: probability of this span with this label.
+        probability: probability of this span with this label, or its confidence after calibration.
     """
 
     start: int
@@ -311,7 +312,7 @@ class FoundSpans:
         start: first token of the piece.
         end: token after its last.
         chosen: predicted spans, which do not cross each other, the outer ones first.
-        likely: all spans with at least the requested probability.
+        likely: all spans with at least the requested confidence.
     """
 
     start: int
@@ -387,12 +388,16 @@ def _cell_of(
 
 
 def find_spans(
-    found: SpanScores, label_sets: Sequence[Sequence[int]], threshold: float, least: float | None
+    found: SpanScores,
+    label_sets: Sequence[Sequence[int]],
+    threshold: float,
+    least: float | None,
+    sure: SpanConfidence = UNCHANGED,
 ) -> list[list[FoundSpans]]:
     """Return the spans of each piece of each doc.
 
-    The chosen spans have, each with its label, a probability of at least ``threshold``. Among all
-    sets of spans that do not cross, they have the largest sum of probability above the threshold.
+    The chosen spans have, each with its label, a confidence of at least ``threshold``. Among all
+    sets of spans that do not cross, they have the largest sum of confidence above the threshold.
     At most one of two crossing spans is more probable than .5. With such a threshold all spans
     above it are chosen.
 
@@ -400,7 +405,8 @@ def find_spans(
         found: scores.
         label_sets: the labels of each class except the first.
         threshold: least probability of chosen spans.
-        least: least probability of ``likely`` spans, or None for no such spans.
+        least: least confidence of ``likely`` spans, or None for no such spans.
+        sure: confidences of probabilities.
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
@@ -414,11 +420,11 @@ def find_spans(
         for place, known in enumerate(label_sets):
             member[place, list(known)] = 1.0
         with threads_of(scores), torch.no_grad():
-            spans = LikelySpans.of(scores, lengths, cells, member, min(bounds))
+            spans = LikelySpans.of(scores, lengths, cells, member, min(bounds), sure)
             chosen = choose(spans, member, lengths, threshold, cells.n)
             _put(pieces, group.members, "chosen", spans, chosen)
             if least is not None:
-                likely = spans.of_labels >= bounds[1]
+                likely = (spans.confidences >= bounds[1]) & (spans.of_labels > 0.0)
                 _put(pieces, group.members, "likely", spans, likely)
     return pieces
 
@@ -434,50 +440,91 @@ class LikelySpans:
         first: ``(K,)`` int64, its first token in the piece.
         last: ``(K,)`` int64, its last token in the piece.
         of_labels: ``(L, K)``, probabilities of a span with each label.
+        confidences: ``(L, K)``, the same after calibration.
     """
 
     item: Tensor
     first: Tensor
     last: Tensor
     of_labels: Tensor
+    confidences: Tensor
 
     @classmethod
     def of(
-        cls, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor, least: float
+        cls,
+        scores: Tensor,
+        lengths: Tensor,
+        cells: SpanCells,
+        member: Tensor,
+        least: float,
+        sure: SpanConfidence = UNCHANGED,
     ) -> LikelySpans:
-        """Return the spans with a label of at least a given probability.
+        """Return the spans with a label of at least a given confidence.
 
         Args:
             scores: ``(C, P, B)``.
             lengths: ``(B,)``.
             cells: cells of the spans.
             member: ``(C − 1, L)``, 1 if a class, without the first, has a label.
-            least: least probability of a label.
+            least: least confidence of a label.
+            sure: confidences of probabilities.
 
         Raises:
             InvalidScores: if a score is not finite.
         """
-        if scores.device.type == "cpu":
-            chart = torch.empty(scores.shape[2], cells.n, cells.n, dtype=torch.float64)
-            spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
-            spans.fold(chart.numpy())
-        else:
-            chart = cells.chart(scores.logsumexp(0))
-        marginals = TREES.marginals(chart, lengths)
+        marginals = span_marginals(scores, lengths, cells)
         # Spans longer than the longest cells have no class.
-        likely = (marginals >= least) & (marginals > 0.0)
+        likely = (marginals >= sure.probability(least)) & (marginals > 0.0)
         item, first, last = likely.nonzero(as_tuple=True)
-        starts = torch.tensor(cells.starts, device=first.device)
-        cell = starts[first] + last - first
         if len(cells) < cells.n * (cells.n + 1) // 2:
-            known = cell < starts[first + 1]
-            item, first, last, cell = item[known], first[known], last[known], cell[known]
-        of_labels = scores[:, cell, item].softmax(0)[1:]
-        if not _alone(member):
-            of_labels = member.T @ of_labels
-        of_labels *= marginals[item, first, last].to(of_labels.dtype)
-        some = of_labels.amax(0) >= least
-        return cls(item[some], first[some], last[some], of_labels[:, some])
+            starts = torch.tensor(cells.starts, device=first.device)
+            known = starts[first] + last - first < starts[first + 1]
+            item, first, last = item[known], first[known], last[known]
+        places = item, first, last
+        of_labels = labels_at(scores, cells, member, marginals, places)
+        confidences = sure(of_labels)
+        some = confidences.amax(0) >= least
+        return cls(*(place[some] for place in places), of_labels[:, some], confidences[:, some])
+
+    def under(self, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor) -> Tensor:
+        """Return the probabilities ``(L, K)`` of these spans under other scores."""
+        places = self.item, self.first, self.last
+        return labels_at(scores, cells, member, span_marginals(scores, lengths, cells), places)
+
+
+def span_marginals(scores: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
+    """Return the probabilities of spans, whatever their class, ``(B, n, n)`` float64."""
+    if scores.device.type == "cpu":
+        chart = torch.empty(scores.shape[2], cells.n, cells.n, dtype=torch.float64)
+        spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
+        spans.fold(chart.numpy())
+    else:
+        chart = cells.chart(scores.logsumexp(0))
+    return TREES.marginals(chart, lengths)
+
+
+def labels_at(
+    scores: Tensor,
+    cells: SpanCells,
+    member: Tensor,
+    marginals: Tensor,
+    places: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """Return the probabilities of K spans with each label, ``(L, K)``.
+
+    Args:
+        scores: ``(C, P, B)``.
+        cells: cells of the spans.
+        member: see :meth:`LikelySpans.of`.
+        marginals: result of :func:`span_marginals`.
+        places: piece, first and last token of each span.
+    """
+    item, first, last = places
+    starts = torch.tensor(cells.starts, device=first.device)
+    of_labels = scores[:, starts[first] + last - first, item].softmax(0)[1:]
+    if not _alone(member):
+        of_labels = member.T @ of_labels
+    return of_labels * marginals[places].to(of_labels.dtype)
 
 
 def _alone(member: Tensor) -> bool:
@@ -497,13 +544,12 @@ def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float
         threshold: least probability.
         n: number of tokens of the longest piece.
     """
-    of_labels = spans.of_labels
-    likely = (of_labels >= threshold) & (of_labels > 0.0)
-    sure = _alone(member) and not (likely & (of_labels <= SURE)).any()
-    if threshold > SURE or sure or not likely.any():
+    likely = (spans.confidences >= threshold) & (spans.of_labels > 0.0)
+    sure = not (likely & (spans.of_labels <= SURE)).any()
+    if sure and (threshold > SURE or _alone(member)):
         return likely
     # A label exactly at the threshold still has a gain.
-    gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
+    gains = torch.where(likely, spans.confidences - threshold + 1e-6, 0.0)
     best, which = (member @ gains).max(0)
     chart = best.new_zeros(len(lengths), n, n, dtype=torch.float64)
     places = spans.item, spans.first, spans.last
@@ -521,7 +567,7 @@ def _put(
 ) -> None:
     """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces."""
     label, place = wanted.nonzero(as_tuple=True)
-    values = spans.of_labels[label, place].cpu().numpy()
+    values = spans.confidences[label, place].cpu().numpy()
     ends = spans.first[place], -spans.last[place]
     rows = torch.stack([spans.item[place], *ends, label]).cpu().numpy()
     for column in np.lexsort(rows[::-1]).tolist():

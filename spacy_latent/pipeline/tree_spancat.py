@@ -4,6 +4,7 @@ Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from thinc.api import Config, Model, Optimizer
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -89,8 +91,8 @@ class TreeSpanCategorizer(TrainedComponent):
     Every span of the tree has a label or no label (Fu et al. 2021). Spans may contain others and
     have any length. They do not overlap otherwise. No suggester is needed.
 
-    The component writes ``doc.spans[spans_key]``. The probability of each span and label is in
-    ``doc.spans[spans_key].attrs["scores"]``.
+    The component writes ``doc.spans[spans_key]``. The probability of each span and label, or
+    its confidence after calibration, is in ``doc.spans[spans_key].attrs["scores"]``.
 
     It learns from the same group of the references. It leaves out, with a warning, spans that do
     not align with tokens, begin or end with white space, or are wider than ``max_width`` of the
@@ -101,13 +103,14 @@ class TreeSpanCategorizer(TrainedComponent):
 
     Args:
         spans_key: name of the group in ``doc.spans``.
-        threshold: least probability of a label that is predicted, as in ``spancat``. Below .5,
-            crossing spans may reach it. Then the set of spans without crossings is taken whose
+        threshold: least probability of a label that is predicted, as in ``spancat``; the least
+            confidence after calibration. ``spacy latent calibrate --precision`` raises it. Below
+            .5, crossing spans may reach it. Then the set of spans without crossings is taken whose
             summed excess over the threshold is largest. At 0, the start of
             ``spacy find-threshold``, these sets are whole trees.
         annotate: "map" writes the spans to ``doc._.latent``. "probabilities" also writes spans that
             were not predicted, and all probabilities. "none" writes nothing there.
-        probability_threshold: least probability of a span that is stored in ``doc._.latent``.
+        probability_threshold: least confidence of a span that is stored in ``doc._.latent``.
         scorer: scorer of the component, as in ``spancat``.
     """
 
@@ -147,6 +150,7 @@ class TreeSpanCategorizer(TrainedComponent):
             "threshold": threshold,
             "annotate": annotate,
             "probability_threshold": probability_threshold,
+            "calibration": None,
         }
         self.keep_settings()
 
@@ -156,6 +160,29 @@ class TreeSpanCategorizer(TrainedComponent):
             self.name, self.cfg["annotate"], least, 0, "probability_threshold"
         )
         annotations.check_share(self.name, "threshold", self.cfg["threshold"])
+
+    def check_learnt(self) -> None:
+        if self.cfg.get("calibration") is not None:
+            EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
+
+    @property
+    def calibration(self) -> EntityCalibration | None:
+        """Calibration that ``spacy latent calibrate`` fitted, or None.
+
+        Confidences of spans are computed with it. It is None before calibration, and after further
+        training.
+        """
+        found = self.cfg["calibration"]
+        if found is None:
+            return None
+        return EntityCalibration.from_dict(found, self.name, self.labels)
+
+    @calibration.setter
+    def calibration(self, found: EntityCalibration | None) -> None:
+        made = None if found is None else found.to_dict()
+        if made is not None:
+            EntityCalibration.from_dict(made, self.name, self.labels)
+        self.cfg["calibration"] = made
 
     @property
     def key(self) -> str:
@@ -235,6 +262,7 @@ class TreeSpanCategorizer(TrainedComponent):
         Returns:
             For each doc, the spans of each of its sentences.
         """
+        from spacy_latent.models.span_confidence import SpanConfidence
         from spacy_latent.models.span_losses import edit_spans, find_spans
 
         docs = list(docs)
@@ -243,10 +271,10 @@ class TreeSpanCategorizer(TrainedComponent):
         if not self.labels:
             self.refuse_uninitialized(self.model.get_ref("pairs"), "weight")
             return [[] for _ in docs]
-        number = {label: i for i, label in enumerate(self.labels)}
-        sets = [[number[label] for label in known] for known in self.label_sets]
+        sets = self.numbered_sets
         stored = self.cfg["annotate"] == "probabilities"
-        scored, asked = self.model.predict(docs), intervention_on(self.model)
+        calibration = self.calibration or EntityCalibration()
+        scored, asked = self.scored_spans(docs, calibration), intervention_on(self.model)
         if asked is not None:
             scored = edit_spans(scored, sets, asked)
         return find_spans(
@@ -254,7 +282,21 @@ class TreeSpanCategorizer(TrainedComponent):
             sets,
             self.cfg["threshold"],
             self.cfg["probability_threshold"] if stored else None,
+            SpanConfidence(calibration.slope, calibration.shifts_of(self.labels)),
         )
+
+    @property
+    def numbered_sets(self) -> list[list[int]]:
+        """Label sets by the numbers of their labels."""
+        number = {label: i for i, label in enumerate(self.labels)}
+        return [[number[label] for label in known] for known in self.label_sets]
+
+    def scored_spans(self, docs: Sequence[Doc], calibration: EntityCalibration) -> "SpanScores":
+        """Return the scores of all spans, divided by the temperature of a calibration."""
+        found = self.model.predict(list(docs))
+        if calibration.temperature == 1:
+            return found
+        return replace(found, scores=[part / calibration.temperature for part in found.scores])
 
     def set_annotations(
         self, docs: Iterable[Doc], predictions: Sequence[list["FoundSpans"]]
@@ -303,6 +345,8 @@ class TreeSpanCategorizer(TrainedComponent):
         examples = list(examples)
         validate_examples(examples, "TreeSpanCategorizer.update")
         self._learn(examples, self.get_loss, drop, sgd, losses)
+        if self.labels and any(len(example.predicted) for example in examples):
+            self.forget_calibration()
         return losses
 
     def get_loss(
@@ -455,6 +499,7 @@ class TreeSpanCategorizer(TrainedComponent):
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "tree_spancat")
+        self.cfg["calibration"] = None
         if labels is not None:
             names = self.names_given(labels, sets=True)
             given = [[own] if isinstance(own, str) else list(own) for own in names]
