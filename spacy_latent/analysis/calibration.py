@@ -211,7 +211,7 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
     every, missing = judged + found.unannotated, found.unannotated
     are = "is" if missing == 1 else "are"
     said = (
-        f"{missing} of {number_of(every, 'entity')} that {name} finds {are} on tokens whose "
+        f"{missing} of {number_of(every, found.noun)} that {name} finds {are} on tokens whose "
         "annotation is missing, and left out: whether they are right is not known. "
         if missing
         else ""

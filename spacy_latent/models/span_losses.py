@@ -312,7 +312,7 @@ class FoundSpans:
         start: first token of the piece.
         end: token after its last.
         chosen: predicted spans, which do not cross each other, the outer ones first.
-        likely: all spans with at least the requested confidence.
+        likely: all spans with at least the requested probability.
     """
 
     start: int
@@ -396,17 +396,19 @@ def find_spans(
 ) -> list[list[FoundSpans]]:
     """Return the spans of each piece of each doc.
 
-    The chosen spans have, each with its label, a confidence of at least ``threshold``. Among all
-    sets of spans that do not cross, they have the largest sum of confidence above the threshold.
+    The chosen spans have, each with its label, a probability of at least ``threshold``. Among all
+    sets of spans that do not cross, they have the largest sum of probability above the threshold.
     At most one of two crossing spans is more probable than .5. With such a threshold all spans
     above it are chosen.
+
+    A calibration changes the confidences of these spans, and not which they are.
 
     Args:
         found: scores.
         label_sets: the labels of each class except the first.
         threshold: least probability of chosen spans.
-        least: least confidence of ``likely`` spans, or None for no such spans.
-        sure: confidences of probabilities.
+        least: least probability of ``likely`` spans, or None for no such spans.
+        sure: calibrated confidences of spans.
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
@@ -420,12 +422,16 @@ def find_spans(
         for place, known in enumerate(label_sets):
             member[place, list(known)] = 1.0
         with threads_of(scores), torch.no_grad():
-            spans = LikelySpans.of(scores, lengths, cells, member, min(bounds), sure)
+            spans = LikelySpans.of(scores, lengths, cells, member, min(bounds))
+            said = spans.of_labels
+            if sure.temperature != 1:
+                said = spans.under(scores / sure.temperature, lengths, cells, member)
+            said = sure(said)
             chosen = choose(spans, member, lengths, threshold, cells.n)
-            _put(pieces, group.members, "chosen", spans, chosen)
+            _put(pieces, group.members, "chosen", spans, said, chosen)
             if least is not None:
-                likely = (spans.confidences >= bounds[1]) & (spans.of_labels > 0.0)
-                _put(pieces, group.members, "likely", spans, likely)
+                likely = spans.of_labels >= bounds[1]
+                _put(pieces, group.members, "likely", spans, said, likely)
     return pieces
 
 
@@ -440,41 +446,32 @@ class LikelySpans:
         first: ``(K,)`` int64, its first token in the piece.
         last: ``(K,)`` int64, its last token in the piece.
         of_labels: ``(L, K)``, probabilities of a span with each label.
-        confidences: ``(L, K)``, the same after calibration.
     """
 
     item: Tensor
     first: Tensor
     last: Tensor
     of_labels: Tensor
-    confidences: Tensor
 
     @classmethod
     def of(
-        cls,
-        scores: Tensor,
-        lengths: Tensor,
-        cells: SpanCells,
-        member: Tensor,
-        least: float,
-        sure: SpanConfidence = UNCHANGED,
+        cls, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor, least: float
     ) -> LikelySpans:
-        """Return the spans with a label of at least a given confidence.
+        """Return the spans with a label of at least a given probability.
 
         Args:
             scores: ``(C, P, B)``.
             lengths: ``(B,)``.
             cells: cells of the spans.
             member: ``(C − 1, L)``, 1 if a class, without the first, has a label.
-            least: least confidence of a label.
-            sure: confidences of probabilities.
+            least: least probability of a label.
 
         Raises:
             InvalidScores: if a score is not finite.
         """
         marginals = span_marginals(scores, lengths, cells)
         # Spans longer than the longest cells have no class.
-        likely = (marginals >= sure.probability(least)) & (marginals > 0.0)
+        likely = (marginals >= least) & (marginals > 0.0)
         item, first, last = likely.nonzero(as_tuple=True)
         if len(cells) < cells.n * (cells.n + 1) // 2:
             starts = torch.tensor(cells.starts, device=first.device)
@@ -482,9 +479,8 @@ class LikelySpans:
             item, first, last = item[known], first[known], last[known]
         places = item, first, last
         of_labels = labels_at(scores, cells, member, marginals, places)
-        confidences = sure(of_labels)
-        some = confidences.amax(0) >= least
-        return cls(*(place[some] for place in places), of_labels[:, some], confidences[:, some])
+        some = of_labels.amax(0) >= least
+        return cls(*(place[some] for place in places), of_labels[:, some])
 
     def under(self, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor) -> Tensor:
         """Return the probabilities ``(L, K)`` of these spans under other scores."""
@@ -544,12 +540,13 @@ def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float
         threshold: least probability.
         n: number of tokens of the longest piece.
     """
-    likely = (spans.confidences >= threshold) & (spans.of_labels > 0.0)
-    sure = not (likely & (spans.of_labels <= SURE)).any()
-    if sure and (threshold > SURE or _alone(member)):
+    of_labels = spans.of_labels
+    likely = (of_labels >= threshold) & (of_labels > 0.0)
+    sure = _alone(member) and not (likely & (of_labels <= SURE)).any()
+    if threshold > SURE or sure or not likely.any():
         return likely
     # A label exactly at the threshold still has a gain.
-    gains = torch.where(likely, spans.confidences - threshold + 1e-6, 0.0)
+    gains = torch.where(likely, of_labels - threshold + 1e-6, 0.0)
     best, which = (member @ gains).max(0)
     chart = best.new_zeros(len(lengths), n, n, dtype=torch.float64)
     places = spans.item, spans.first, spans.last
@@ -563,11 +560,16 @@ def _put(
     members: list[tuple[int, int]],
     where: str,
     spans: LikelySpans,
+    said: Tensor,
     wanted: Tensor,
 ) -> None:
-    """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces."""
+    """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces.
+
+    Args:
+        said: confidences, ``(L, K)``.
+    """
     label, place = wanted.nonzero(as_tuple=True)
-    values = spans.confidences[label, place].cpu().numpy()
+    values = said[label, place].cpu().numpy()
     ends = spans.first[place], -spans.last[place]
     rows = torch.stack([spans.item[place], *ends, label]).cpu().numpy()
     for column in np.lexsort(rows[::-1]).tolist():

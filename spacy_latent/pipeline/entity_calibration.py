@@ -70,8 +70,6 @@ from spacy_latent.structures.derivatives import recording
 
 # Least probability of a set; below it, sets would hold all spans.
 LEAST = 1e-5
-# Setting of crf_ner.
-MIN_CONFIDENCE = "min_confidence"
 # Number of docs per batch.
 BATCH = 256
 
@@ -322,8 +320,6 @@ def set_precision(
 ) -> Cut:
     """Set ``min_confidence`` of a component, and in its config, to reach a precision.
 
-    The setting of a ``tree_spancat`` is ``threshold``, which is only raised.
-
     It is the lowest value whose precision holds on other text with this confidence, see
     :func:`spacy_latent.analysis.precision_bound.promised_threshold`. It is 0 if the precision holds
     without a threshold. Otherwise it is the midpoint between the least confident entity that is
@@ -365,17 +361,9 @@ def set_precision(
         least = _point_estimate(found.after, precision, few)
     else:
         least = _promised(found.after, precision, confidence, few)
-    setting = setting_of(pipe)
-    if least.threshold or setting == MIN_CONFIDENCE:
-        # All spans have reached the threshold that is set, and 0 would keep others.
-        pipe.configure(setting, least.threshold)
-        nlp.get_pipe_config(name)[setting] = least.threshold
+    pipe.configure("min_confidence", least.threshold)
+    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
     return least
-
-
-def setting_of(pipe: Any) -> str:
-    """Return the name of the setting that drops predictions with less confidence."""
-    return MIN_CONFIDENCE if MIN_CONFIDENCE in pipe.cfg else "threshold"
 
 
 def _promised(found: JudgedEntities, precision: float, confidence: float, few: bool) -> PromisedCut:
@@ -435,7 +423,7 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Cut:
                 f"{in_digits(enough.threshold)} or more. "
             )
         raise LatentError(
-            f"A least confidence of {in_digits(least.threshold)}, for a precision of "
+            f"A min_confidence of {in_digits(least.threshold)}, for a precision of "
             f"{precision}, would keep "
             f"{in_words(least, found, 'the calibration texts')}. Fewer than "
             f"{FEW}, or than one in ten, do not tell the precision, and the pipeline would "

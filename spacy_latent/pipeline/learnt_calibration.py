@@ -251,7 +251,7 @@ def add_spans(
 
 def span_components(nlp: Language) -> list[str]:
     """Return the names of the components whose probabilities of spans can be calibrated."""
-    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored_spans")]
+    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "numbered_sets")]
 
 
 def entity_components(nlp: Language) -> list[str]:

@@ -1,8 +1,8 @@
 """Calibration of the confidences of spans of ``tree_spancat`` on held-out text.
 
 The scores of spans are divided by a temperature, so that all trees and spans have other
-probabilities. A slope and shifts of the log-odds then map these to confidences. All are fitted to
-the spans that are not improbable as trained, whether the component predicts them or not.
+probabilities. A slope and shifts of the log-odds then map these to confidences. Which spans are
+predicted does not change.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import minibatch
 from thinc.api import xp2torch
@@ -44,8 +45,6 @@ from spacy_latent.pipeline.entity_calibration import Calibrated, Measured
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, span_components
 from spacy_latent.structures.derivatives import recording
 
-# Least probability, as trained, of the spans of the fit.
-LEAST = 0.1
 BATCH = 128
 
 
@@ -71,10 +70,6 @@ def calibrate(
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
         progress: see :class:`spacy_latent.analysis.progress.Progress`.
-
-    Returns:
-        The calibration, and predicted spans with their confidences before and after. The spans
-        after are those that reach the component's threshold then.
 
     Raises:
         LatentError: if no text has annotated spans of the component's labels.
@@ -119,7 +114,7 @@ def _fit(
     pipe: Any, made: Sequence[Example], confidence: bool | None, progress: Progress
 ) -> Calibrated:
     pipe.calibration = None
-    before, table = _judge(pipe, made, progress), _table(pipe, made, progress)
+    table = _table(pipe, made, progress)
     spans = table.spans
     right, texts = np.asarray(spans.correct, dtype=bool), np.asarray(spans.texts, dtype="int64")
     fit = TemperatureFit.of(table.said, right, texts, len(made))
@@ -145,34 +140,31 @@ def _fit(
         found,
         {},
         {"as trained": float(trained.mean()) if len(trained) else math.nan, **told},
-        before,
+        spans,
         _judge(pipe, made, progress),
         [],
         0,
         gain=gain,
         kept=kept,
-        crossed=_reaching(crossed, pipe.cfg["threshold"]),
+        crossed=crossed,
     )
-
-
-def _reaching(found: JudgedEntities, threshold: float) -> JudgedEntities:
-    """Return the spans with at least this confidence."""
-    own = [i for i, said in enumerate(found.probabilities) if said >= threshold]
-    columns = ("probabilities", "correct", "labels", "texts", "lengths")
-    return replace(found, **{c: [getattr(found, c)[i] for i in own] for c in columns})
 
 
 def _judge(pipe: Any, examples: Sequence[Example], progress: Progress) -> JudgedEntities:
     """Compare the predictions of the component with the references."""
-    judge, labels = SpanJudge(pipe.key), pipe.labels
-    for batch in minibatch(progress(examples, "Spans", len(examples)), BATCH):
-        predicted = pipe.predict([example.predicted for example in batch])
-        for example, pieces in zip(batch, predicted):
-            chosen = [one for piece in pieces for one in piece.chosen]
-            judge.add(
-                example,
-                (((one.start, one.end, labels[one.label]), one.probability) for one in chosen),
-            )
+    judge, labels, least = SpanJudge(pipe.key), pipe.labels, pipe.cfg["min_confidence"]
+    pipe.cfg["min_confidence"] = 0.0
+    try:
+        for batch in minibatch(progress(examples, "Spans", len(examples)), BATCH):
+            predicted = pipe.predict([example.predicted for example in batch])
+            for example, pieces in zip(batch, predicted):
+                chosen = [one for piece in pieces for one in piece.chosen]
+                judge.add(
+                    example,
+                    (((one.start, one.end, labels[one.label]), one.probability) for one in chosen),
+                )
+    finally:
+        pipe.cfg["min_confidence"] = least
     return judge.found
 
 
@@ -187,25 +179,22 @@ class _Table:
 def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
     judge, rows = SpanJudge(pipe.key), [np.zeros((0, len(TEMPERATURES)))]
     for batch in minibatch(progress(examples, "Temperatures", len(examples)), BATCH):
-        found = _candidates(pipe, [example.predicted for example in batch])
+        found = _predicted(pipe, [example.predicted for example in batch])
         for example, (places, said) in zip(batch, found):
             judged = judge.add(example, zip(places, said[:, UNCHANGED].tolist()))
             rows.append(said[np.asarray(judged, dtype=bool)])
     return _Table(replace(judge.found, noun=SPAN), np.concatenate(rows))
 
 
-def _candidates(
-    pipe: Any, docs: Sequence[Any]
-) -> list[tuple[list[tuple[int, int, str]], np.ndarray]]:
-    """Return the probable spans of each doc, with their probabilities at T temperatures."""
-    from spacy_latent.models.span_losses import LikelySpans
+def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, str]], np.ndarray]]:
+    """Return the predicted spans of each doc, with their probabilities at T temperatures."""
+    from spacy_latent.models.span_losses import LikelySpans, choose
     from spacy_latent.models.tree_span_classifier import threads_of
 
-    least = min(LEAST, max(pipe.cfg["threshold"], 0.01))
-    sets, labels = pipe.numbered_sets, pipe.labels
+    sets, labels, threshold = pipe.numbered_sets, pipe.labels, pipe.cfg["threshold"]
     places: list[list[tuple[int, int, str]]] = [[] for _ in docs]
     rows: list[list[np.ndarray]] = [[np.zeros((0, len(TEMPERATURES)))] for _ in docs]
-    scored = pipe.scored_spans(docs, EntityCalibration())
+    scored = pipe.model.predict(docs)
     for group, cells, array in zip(scored.groups, scored.cells, scored.scores):
         scores = xp2torch(array)
         lengths = send(group.lengths, scores.device)
@@ -213,9 +202,10 @@ def _candidates(
         for number, known in enumerate(sets):
             member[number, known] = 1.0
         with threads_of(scores), torch.no_grad():
-            spans = LikelySpans.of(scores, lengths, cells, member, least)
+            spans = LikelySpans.of(scores, lengths, cells, member, threshold)
+            chosen = choose(spans, member, lengths, threshold, cells.n)
             each = [spans.under(scores / t, lengths, cells, member) for t in TEMPERATURES]
-        label, column = (spans.of_labels >= least).nonzero(as_tuple=True)
+        label, column = chosen.nonzero(as_tuple=True)
         said = torch.stack([one[label, column] for one in each], 1).double().cpu().numpy()
         where = torch.stack([spans.item, spans.first, spans.last])[:, column].cpu().tolist()
         for i, (number, item, first, last) in enumerate(zip(label.tolist(), *where)):

@@ -4,7 +4,6 @@ Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,6 +30,7 @@ DEFAULT_CONFIG = """
 [tree_spancat]
 spans_key = "sc"
 threshold = 0.5
+min_confidence = 0.0
 annotate = "map"
 probability_threshold = 0.01
 scorer = {"@scorers": "spacy.spancat_scorer.v1"}
@@ -69,6 +69,7 @@ def make_tree_spancat(
     model: Model,
     spans_key: str,
     threshold: float,
+    min_confidence: float,
     annotate: str,
     probability_threshold: float,
     scorer: Callable | None,
@@ -79,6 +80,7 @@ def make_tree_spancat(
         name,
         spans_key=spans_key,
         threshold=threshold,
+        min_confidence=min_confidence,
         annotate=annotate,
         probability_threshold=probability_threshold,
         scorer=scorer,
@@ -103,14 +105,16 @@ class TreeSpanCategorizer(TrainedComponent):
 
     Args:
         spans_key: name of the group in ``doc.spans``.
-        threshold: least probability of a label that is predicted, as in ``spancat``; the least
-            confidence after calibration. ``spacy latent calibrate --precision`` raises it. Below
-            .5, crossing spans may reach it. Then the set of spans without crossings is taken whose
+        threshold: least probability of a label that is predicted, as in ``spancat``. Below .5,
+            crossing spans may reach it. Then the set of spans without crossings is taken whose
             summed excess over the threshold is largest. At 0, the start of
-            ``spacy find-threshold``, these sets are whole trees.
+            ``spacy find-threshold``, these sets are whole trees. A calibration does not change
+            which spans reach it.
+        min_confidence: least confidence of a predicted span, after calibration. 0 keeps all.
+            ``spacy latent calibrate --precision`` finds a value.
         annotate: "map" writes the spans to ``doc._.latent``. "probabilities" also writes spans that
             were not predicted, and all probabilities. "none" writes nothing there.
-        probability_threshold: least confidence of a span that is stored in ``doc._.latent``.
+        probability_threshold: least probability of a span that is stored in ``doc._.latent``.
         scorer: scorer of the component, as in ``spancat``.
     """
 
@@ -127,6 +131,7 @@ class TreeSpanCategorizer(TrainedComponent):
         *,
         spans_key: str = "sc",
         threshold: float = 0.5,
+        min_confidence: float = 0.0,
         annotate: str = "map",
         probability_threshold: float = 0.01,
         scorer: Callable | None = None,
@@ -148,6 +153,7 @@ class TreeSpanCategorizer(TrainedComponent):
             "label_sets": [],
             "spans_key": spans_key,
             "threshold": threshold,
+            "min_confidence": min_confidence,
             "annotate": annotate,
             "probability_threshold": probability_threshold,
             "calibration": None,
@@ -160,6 +166,7 @@ class TreeSpanCategorizer(TrainedComponent):
             self.name, self.cfg["annotate"], least, 0, "probability_threshold"
         )
         annotations.check_share(self.name, "threshold", self.cfg["threshold"])
+        annotations.check_share(self.name, "min_confidence", self.cfg["min_confidence"])
 
     def check_learnt(self) -> None:
         if self.cfg.get("calibration") is not None:
@@ -274,29 +281,28 @@ class TreeSpanCategorizer(TrainedComponent):
         sets = self.numbered_sets
         stored = self.cfg["annotate"] == "probabilities"
         calibration = self.calibration or EntityCalibration()
-        scored, asked = self.scored_spans(docs, calibration), intervention_on(self.model)
+        scored, asked = self.model.predict(docs), intervention_on(self.model)
         if asked is not None:
             scored = edit_spans(scored, sets, asked)
-        return find_spans(
+        found = find_spans(
             scored,
             sets,
             self.cfg["threshold"],
             self.cfg["probability_threshold"] if stored else None,
-            SpanConfidence(calibration.slope, calibration.shifts_of(self.labels)),
+            SpanConfidence(
+                calibration.temperature, calibration.slope, calibration.shifts_of(self.labels)
+            ),
         )
+        least = self.cfg["min_confidence"]
+        for piece in (piece for pieces in found for piece in pieces):
+            piece.chosen = [one for one in piece.chosen if one.probability >= least]
+        return found
 
     @property
     def numbered_sets(self) -> list[list[int]]:
         """Label sets by the numbers of their labels."""
         number = {label: i for i, label in enumerate(self.labels)}
         return [[number[label] for label in known] for known in self.label_sets]
-
-    def scored_spans(self, docs: Sequence[Doc], calibration: EntityCalibration) -> "SpanScores":
-        """Return the scores of all spans, divided by the temperature of a calibration."""
-        found = self.model.predict(list(docs))
-        if calibration.temperature == 1:
-            return found
-        return replace(found, scores=[part / calibration.temperature for part in found.scores])
 
     def set_annotations(
         self, docs: Iterable[Doc], predictions: Sequence[list["FoundSpans"]]
