@@ -144,11 +144,12 @@ def table(found: dict[str, Any]) -> list[str]:
         f"{100 * found['precision']:.1f} %. A fit is to half as many texts, {found['times']} "
         "times. Made: thresholds that the texts support. Kept: the share of these whose precision "
         "is as promised, on the other half, and on all texts after draws with replacement. "
-        "Entities left: on the other half.",
+        "Entities left: on the other half. Broken: the share of all draws with a threshold whose "
+        "precision is lower; it should be at most 100 % less the confidence.",
         "",
         "| precision | confidence | made | kept, other half | entities left | made of draws | "
-        "kept, all texts |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
+        "kept, all texts | broken |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, half in found["rows"][HALVES].items():
         precision, confidence = name.split()
@@ -162,6 +163,7 @@ def table(found: dict[str, Any]) -> list[str]:
             percent(half["share"], half["made"]),
             f"{drawn['made']:.0f}",
             percent(drawn["kept"], drawn["made"]),
+            percent(drawn["made"] - drawn["kept"], found["times"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
