@@ -14,6 +14,7 @@ PROGRAMS = (
     "footprint",
     "entities",
     "calibration",
+    "precision_promise",
     "explain",
     "entity_curves",
     "evidence",

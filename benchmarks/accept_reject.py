@@ -176,8 +176,9 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         cells = ["", ""]
         if None not in asked:
             texts = [one["texts"] for one in asked]
-            shares = [100 * one["accepted"] / one["answers"] for one in asked]
-            shown = "" if name.endswith(COMPLETE) else f"{spread(shares, '.0f')} %"
+            # A component that finds nothing asks nothing.
+            shares = [100 * one["accepted"] / one["answers"] for one in asked if one["answers"]]
+            shown = "" if name.endswith(COMPLETE) or not shares else f"{spread(shares, '.0f')} %"
             cells = [spread(texts, ".0f"), shown]
         reached = spread([100 * run["scores"][name][BOTH] for run in runs], ".1f")
         lines.append(f"| {' | '.join([name, *cells, reached])} |")

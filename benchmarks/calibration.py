@@ -2,9 +2,9 @@
 
     python -m benchmarks calibration BC5CDR training/bc5cdr_crf/model-best corpus/bc5cdr/dev.spacy
 
-If a pipeline has a latent_parser, arcs and labelled arcs are measured, else entities. Halves are
-alternating blocks of ten texts, so that most sentences of an abstract or a thread are in one of
-them. The results are a line of PATH, which is in the repository.
+If a pipeline has a latent_parser, arcs and labelled arcs are measured; if it has a tree_spancat,
+spans; else entities. Halves are alternating blocks of ten texts, so that most sentences of an
+abstract or a thread are in one of them. The results are a line of PATH, which is in the repository.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from spacy_latent.analysis.calibration import (
     expected_calibration_error,
     reliability,
 )
-from spacy_latent.pipeline import parse_calibration
-from spacy_latent.pipeline.entity_calibration import calibrate, measure
-from spacy_latent.pipeline.learnt_calibration import parse_components
+from spacy_latent.pipeline import entity_calibration, parse_calibration, span_calibration
+from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
 
 PATH = RAW / "calibration.jsonl"
 HALVES = ("first half on second", "second half on first")
@@ -83,7 +82,10 @@ def figures(before: JudgedEntities, after: JudgedEntities) -> dict[str, Any]:
 
 def measured(nlp: Language, corpus: Path, coverage: float, biases: bool) -> dict[str, Any]:
     """:func:`figures` of each of HALVES, and of both of them together; with what was fitted."""
-    component: Any = nlp.get_pipe("crf_ner")
+    spans = span_components(nlp)
+    component: Any = nlp.get_pipe(spans[0] if spans else "crf_ner")
+    own: Any = span_calibration if spans else entity_calibration
+    options: dict[str, Any] = {} if spans else {"coverage": coverage, "biases": biases}
     rows: dict[str, Any] = {}
     both = JudgedEntities(), JudgedEntities()
     for number, title in enumerate(HALVES):
@@ -92,9 +94,9 @@ def measured(nlp: Language, corpus: Path, coverage: float, biases: bool) -> dict
             halves(examples_for(nlp, corpus))[place] for place in (number, 1 - number, 1 - number)
         )
         component.calibration = None
-        before = measure(nlp, raw).entities
-        made = calibrate(nlp, fitted, coverage=coverage, biases=biases).calibration.to_dict()
-        after = measure(nlp, further)
+        before = own.measure(nlp, raw).entities
+        made = own.calibrate(nlp, fitted, **options).calibration.to_dict()
+        after = own.measure(nlp, further)
         for whole, part in zip(both, (before, after.entities)):
             whole.probabilities += part.probabilities
             whole.correct += part.correct
@@ -169,7 +171,8 @@ def main() -> None:
     torch.set_num_threads(1)
     nlp = spacy.load(given.model)
     parsers = parse_components(nlp)
-    name = parsers[0] if parsers else "crf_ner"
+    spans = span_components(nlp)
+    name = (parsers + spans + ["crf_ner"])[0]
     if parsers:
         rows = measured_parses(nlp, given.corpus)
     else:
@@ -187,7 +190,7 @@ def main() -> None:
     add(PATH, found)
     lines = table(found)
     key = re.sub(r"\W+", "_", given.title.lower())
-    of = "parses" if parsers else "entities"
+    of = "parses" if parsers else "spans" if spans else "entities"
     write_section(f"calibration_{key}", f"Calibration of {of}: {given.title}", lines)
     print("\n".join(lines))
 

@@ -26,7 +26,10 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "evidence",
         ),
     ),
-    "calibration": ("Calibration of entities and parses", ("calibration_*",)),
+    "calibration": (
+        "Calibration of entities, spans and parses",
+        ("calibration_*", "precision_promise_*"),
+    ),
     "spans": ("Spans that nest", ("learning_spans", "spans_*")),
     "parsing": ("Parsing", ("learning_parsers", "parsing_*", "learning_few_heads")),
     "trees": (

@@ -115,9 +115,12 @@ def number_of(number: float, noun: str, form: str = "") -> str:
         noun: in the singular. It must form its plural by -s, or by -ies after a consonant and -y.
         form: format of the number, as after the colon in an f-string.
     """
-    if number != 1:
-        noun = f"{noun[:-1]}ies" if re.search(r"[^aeiou]y$", noun) else f"{noun}s"
-    return f"{number:{form}} {noun}"
+    return f"{number:{form}} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun, see :func:`number_of`."""
+    return f"{noun[:-1]}ies" if re.search(r"[^aeiou]y$", noun) else f"{noun}s"
 
 
 def is_whole(number: object, least: int) -> bool:

@@ -108,6 +108,24 @@ def test_a_round_of_answers_is_learned(corpus: Path) -> None:
     assert len(lines) == 4 + len(found["scores"])
 
 
+def test_a_first_model_that_finds_nothing_asks_nothing() -> None:
+    names = (accept_reject.RANDOM, accept_reject.LEAST)
+    whole = [f"{name}, {accept_reject.COMPLETE}" for name in names]
+    scores = {
+        name: {BOTH: 0.1} for name in (accept_reject.BEFORE, accept_reject.LONGER, *names, *whole)
+    }
+    nothing = {"texts": 0, "accepted": 0, "answers": 0}
+    row = {
+        "seed": 0,
+        "size": asdict(accept_reject.Size()),
+        "scores": scores,
+        "asked": dict.fromkeys(names, nothing),
+        **TOLD,
+    }
+    lines = accept_reject.table([row])
+    assert any(line.startswith(f"| {accept_reject.LEAST} | 0 |") for line in lines)
+
+
 def test_answers_accept_what_is_annotated_and_reject_the_rest() -> None:
     gold = [text(OLD), text(NEW, OLD)]
     asked = [

@@ -73,6 +73,7 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
                     found.correct.append(bool(is_right))
                     found.labels.append(label)
                     found.texts.append(number)
+                    found.lengths.append(abs(head - m - 1) if head else 0)
     for found in (arcs, labelled):
         found.gold = len(found.probabilities)
     labelled.unannotated = arcs.unannotated

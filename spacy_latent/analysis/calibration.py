@@ -132,6 +132,8 @@ class JudgedEntities:
         texts: number of the text of each entity. If it is empty, each entity counts as a text of
             its own.
         noun: name of the predictions in messages; spans and arcs are judged as entities are.
+        lengths: number of tokens of each span, or distance of each arc between head and modifier, 0
+            for roots; empty for entities.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -142,6 +144,7 @@ class JudgedEntities:
     outside_known: bool = True
     texts: list[int] = field(default_factory=list)
     noun: str = "entity"
+    lengths: list[int] = field(default_factory=list)
 
 
 def judged_entities(
@@ -208,7 +211,7 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
     every, missing = judged + found.unannotated, found.unannotated
     are = "is" if missing == 1 else "are"
     said = (
-        f"{missing} of {number_of(every, 'entity')} that {name} finds {are} on tokens whose "
+        f"{missing} of {number_of(every, found.noun)} that {name} finds {are} on tokens whose "
         "annotation is missing, and left out: whether they are right is not known. "
         if missing
         else ""
@@ -303,7 +306,7 @@ def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
         found: all entities.
         texts: description of the texts.
     """
-    said = f"{one.kept} of {number_of(len(found.probabilities), 'entity')} of {texts}"
+    said = f"{one.kept} of {number_of(len(found.probabilities), found.noun)} of {texts}"
     if not one.kept:
         return said
     precision, low, high = (f"{100 * share:.1f} %" for share in (one.precision, one.low, one.high))
@@ -400,6 +403,60 @@ def entity_figures(found: JudgedEntities) -> EntityFigures:
         found.unannotated,
         found.outside_known,
         found.noun,
+    )
+
+
+# Longest length of each group of the table by length.
+LENGTHS = (0, 1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class GroupFigures:
+    """Calibration of a group of predictions.
+
+    Attributes:
+        name: what they have in common.
+        count: number of predictions.
+        right: share of them that is right.
+        said: mean confidence.
+        error: expected calibration error.
+        chance: mean error by chance, see :func:`error_by_chance`.
+    """
+
+    name: str
+    count: int
+    right: float
+    said: float
+    error: float
+    chance: float
+
+
+def by_label(found: JudgedEntities) -> list[GroupFigures]:
+    """Return the calibration of each label, the most frequent first."""
+    labels = np.asarray(found.labels, dtype=object)
+    names = sorted(set(found.labels), key=lambda name: (-found.labels.count(name), name))
+    return [_group(found, name, labels == name) for name in names]
+
+
+def by_length(found: JudgedEntities) -> list[GroupFigures]:
+    """Return the calibration of short to long arcs or spans; empty if lengths are not known."""
+    lengths, groups, low = np.asarray(found.lengths, dtype="int64"), [], 0
+    for high in (*LENGTHS, int(lengths.max(initial=0))):
+        own = (lengths >= low) & (lengths <= high)
+        name = str(low) if low == high else f"{low} to {high}"
+        if own.any():
+            groups.append(_group(found, name if high else "root", own))
+        low = high + 1
+    return groups
+
+
+def _group(found: JudgedEntities, name: str, own: np.ndarray) -> GroupFigures:
+    said = np.asarray(found.probabilities, dtype="float64")[own]
+    right = np.asarray(found.correct, dtype=bool)[own]
+    error = expected_calibration_error(said.tolist(), right.tolist())
+    chance, _ = error_by_chance(said.tolist())
+    return GroupFigures(
+        name or "(none)", len(said), float(right.mean()), float(said.mean()), error, chance
     )
 
 

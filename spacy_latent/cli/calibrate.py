@@ -1,4 +1,4 @@
-"""Command ``spacy latent calibrate``: calibration of probabilities of entities and of parses."""
+"""Command ``spacy latent calibrate``: calibration of entities, nested spans and parses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import finished_first
 from spacy_latent.cli.pipelines import load, use_gpu
-from spacy_latent.errors import number_of
+from spacy_latent.errors import number_of, plural
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -56,7 +56,8 @@ def calibrate_cli(
         None,
         "--component",
         "-c",
-        help="Name of the crf_ner or latent_parser; may be left out where there is one of them",
+        help="Name of the crf_ner, tree_spancat or latent_parser; may be left out where there is "
+        "one of them",
     ),
     coverage: Optional[float] = typer.Option(  # noqa: UP045
         None,
@@ -68,13 +69,14 @@ def calibrate_cli(
         "--precision",
         min=0.0,
         max=1.0,
-        help="Set min_confidence to the lowest at which entities of other text have this "
+        help="Set min_confidence to the lowest at which entities or spans of other text have this "
         "precision, with the confidence of --confidence",
     ),
-    sure: float = typer.Option(
-        0.9,
+    sure: Optional[float] = typer.Option(  # noqa: UP045
+        None,
         "--confidence",
-        help="With --precision: how sure it has to be that other text has the precision",
+        help="With --precision: how sure it has to be that other text has the precision; 0.9 if "
+        "left out",
     ),
     point_estimate: bool = typer.Option(
         False,
@@ -97,8 +99,8 @@ def calibrate_cli(
     confidence: Optional[bool] = typer.Option(  # noqa: UP045
         None,
         "--slope/--no-slope",
-        help="A slope and shifts of entities' odds; by default where held-out entities ask for "
-        "them",
+        help="A slope and shifts of the odds of entities or spans; by default where held-out ones "
+        "ask for them",
     ),
     test: Optional[str] = typer.Option(  # noqa: UP045
         None, "--test", help="Further annotated texts, to measure on what calibration has not seen"
@@ -111,11 +113,12 @@ def calibrate_cli(
     code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
 ) -> None:
-    """Calibrate the probabilities of entities or parses, and write the calibrated pipeline.
+    """Calibrate probabilities of entities, spans or parses, and write the calibrated pipeline.
 
-    Fits a temperature, and for entities also a slope and shifts of labels if the texts need them;
-    for parses a temperature of trees and one of labels. A fit that does not gain on texts left out
-    of it is not kept. Prints the precision of entities, or arcs, above several confidences.
+    Fits a temperature, and for entities and nested spans also a slope and shifts of labels if the
+    texts need them; for parses a temperature of trees and one of labels. A fit that does not gain
+    on texts left out of it is not kept. Prints the precision above several confidences, and the
+    calibration by label.
     """
     import srsly
 
@@ -124,7 +127,13 @@ def calibrate_cli(
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError, PartlyAnnotated
     from spacy_latent.pipeline import entity_calibration as calibration
-    from spacy_latent.pipeline import parse_calibration
+    from spacy_latent.pipeline import parse_calibration, span_calibration
+    from spacy_latent.pipeline.calibration_examples import ARCS, SPANS, kind_of
+    from spacy_latent.pipeline.learnt_calibration import (
+        entity_components,
+        parse_components,
+        span_components,
+    )
 
     refuse_to_overwrite(output, force)
     try:
@@ -132,22 +141,31 @@ def calibrate_cli(
         use_gpu(gpu_id)
         if coverage is not None and not 0 < coverage < 1:
             raise LatentError(f"--coverage is {coverage}; expected a number between 0 and 1.")
-        if not 0 < sure < 1:
+        if sure is not None and not 0 < sure < 1:
             raise LatentError(f"--confidence is {sure}; expected a number between 0 and 1.")
+        of_precision = {
+            "--confidence": sure is not None,
+            "--point-estimate": point_estimate,
+            "--few": few,
+        }
         nlp = load(model)
         examples = read_examples(nlp, dev, limit)
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
-        parser = calibration.parser_of(nlp, component)
-        if parser is not None:
-            refuse_for_parses(
+        kind = kind_of(nlp, component)
+        of_entities = {"--coverage": coverage is not None, "--biases": biases}
+        if kind == ARCS:
+            refuse_options(
                 {
-                    "--coverage": coverage is not None,
+                    **of_entities,
                     "--precision": precision is not None,
-                    "--biases": biases,
                     "--slope": confidence is not None,
-                }
+                    **of_precision,
+                },
+                "is for entities and spans, and this is a latent_parser. Every word has an arc, so "
+                "none is left out, and no sets or slopes of arcs exist.",
             )
+            parser = component or parse_components(nlp)[0]
             parses = parse_calibration.calibrate(nlp, examples, parser, progress=progress)
             others = parse_calibration.measure(nlp, further, parser, progress) if further else {}
             save(nlp, output)
@@ -156,18 +174,33 @@ def calibrate_cli(
             else:
                 print_parses(nlp, parser, dev, parses, others, output)
             return
+        if precision is None:
+            refuse_options(of_precision, "goes with --precision, which is not given.")
+        if kind == SPANS:
+            refuse_options(
+                of_entities,
+                "is for entities, and this is a tree_spancat, which has neither sets nor biases.",
+            )
         with warnings.catch_warnings():
             # This warning is printed with the figures.
             warnings.simplefilter("ignore", PartlyAnnotated)
-            found = calibration.calibrate(
-                nlp,
-                examples,
-                component,
-                biases=biases,
-                confidence=confidence,
-                coverage=coverage,
-                progress=progress,
-            )
+            if kind == SPANS:
+                found = span_calibration.calibrate(
+                    nlp, examples, component, confidence=confidence, progress=progress
+                )
+            else:
+                found = calibration.calibrate(
+                    nlp,
+                    examples,
+                    component,
+                    biases=biases,
+                    confidence=confidence,
+                    coverage=coverage,
+                    progress=progress,
+                )
+            if further:
+                own = span_calibration if kind == SPANS else calibration
+                held_out = own.measure(nlp, further, component, progress)
             least = None
             if precision is not None:
                 least = calibration.set_precision(
@@ -175,11 +208,9 @@ def calibrate_cli(
                     found,
                     precision,
                     component,
-                    confidence=None if point_estimate else sure,
+                    confidence=None if point_estimate else 0.9 if sure is None else sure,
                     few=few,
                 )
-            if further:
-                held_out = calibration.measure(nlp, further, component, progress)
         save(nlp, output)
     except (LatentError, OSError) as error:
         fail("The pipeline could not be calibrated", str(error))
@@ -202,17 +233,22 @@ def calibrate_cli(
                 f"in their set, which holds {held_out.set_size:.1f} spans on average"
             )
     texts = CALIBRATION_TEXTS if held_out is None else FURTHER_TEXTS
-    msg.divider(f"Dropping entities of {texts} below a confidence")
-    print_cuts(found.after if held_out is None else held_out.entities, least)
-    pipe: Any = nlp.get_pipe(component or calibration.entity_components(nlp)[0])
-    if pipe.cfg["annotate"] != "probabilities":
+    shown = found.after if held_out is None else held_out.entities
+    several = plural(shown.noun)
+    msg.divider(f"Dropping {several} of {texts} below a confidence")
+    print_cuts(shown, least)
+    print_groups(shown, texts)
+    known = [*entity_components(nlp), *span_components(nlp)]
+    pipe: Any = nlp.get_pipe(component or known[0])
+    if kind != SPANS and pipe.cfg["annotate"] != "probabilities":
         level, config = pipe.cfg["annotate"], output / "config.cfg"
         msg.warn(
             f"annotate is {level!r}, so that docs hold neither confidences nor sets: set "
             f'annotate = "probabilities" in {config}'
         )
     if least is not None:
-        print_least(least, found.after, held_out.entities if held_out is not None else None)
+        further_found = held_out.entities if held_out is not None else None
+        print_least(least, found.after, further_found)
     msg.good(f"Saved to {output}")
 
 
@@ -222,16 +258,13 @@ def save(nlp: Language, output: Path) -> None:
         nlp.to_disk(output)
 
 
-def refuse_for_parses(given: dict[str, bool]) -> None:
-    """Raise LatentError for an option that only entities have."""
+def refuse_options(given: dict[str, bool], reason: str) -> None:
+    """Raise LatentError for the first option that is given."""
     from spacy_latent.errors import LatentError
 
     for option, is_given in given.items():
         if is_given:
-            raise LatentError(
-                f"{option} is for entities, and this is a latent_parser. Every word has an arc, so "
-                "none is left out, and no sets or slopes of arcs exist. Leave the option out."
-            )
+            raise LatentError(f"{option} {reason} Leave the option out.")
 
 
 def print_parses(
@@ -263,6 +296,7 @@ def print_parses(
     for judged in shown:
         msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
         print_cuts(judged, None)
+        print_groups(judged, texts)
     level = getattr(pipe, "cfg", {}).get("annotate")
     if level != "probabilities":
         msg.warn(
@@ -282,9 +316,11 @@ def parses_to_json(found: CalibratedParses, further: dict[str, JudgedEntities]) 
             "after": entity_figures(fit.after),
             "crossed": entity_figures(fit.crossed),
             "gain": {**vars(fit.gain), "kept": fit.kept},
+            **groups_to_json(fit.after),
         }
     if further:
         made["test"] = {noun: entity_figures(judged) for noun, judged in further.items()}
+        made["test_groups"] = {noun: groups_to_json(judged) for noun, judged in further.items()}
     return made
 
 
@@ -314,14 +350,15 @@ def refuse_to_overwrite(output: Path, force: bool) -> None:
 def print_calibration(found: Calibrated) -> None:
     from spacy_latent.analysis.calibration import ENOUGH, in_digits
 
-    made = found.calibration
-    texts, entities = number_of(made.docs, "text"), number_of(made.entities, "entity")
+    made, noun = found.calibration, found.after.noun
+    several = plural(noun)
+    texts, entities = number_of(made.docs, "text"), number_of(made.entities, noun)
     msg.divider(f"Calibration on {texts} with {entities}")
     known = len(found.before.probabilities)
     if min(made.entities, known) < ENOUGH:
         msg.warn(
             f"There {'is' if made.entities == 1 else 'are'} only {entities} in the annotation, and "
-            f"{number_of(known, 'entity')} found. What is fitted to fewer than {ENOUGH} may be "
+            f"{number_of(known, noun)} found. What is fitted to fewer than {ENOUGH} may be "
             "worse than nothing on other text. Calibrate on more annotated text."
         )
     msg.text(f"temperature {made.temperature:.3g}")
@@ -335,25 +372,25 @@ def print_calibration(found: Calibrated) -> None:
         same = ", on the texts that it was fitted to" if name == "calibrated" else ""
         msg.text(f"mean loss of {of}, {name}: {loss:.4f}{same}")
     if (made.slope, made.shift) != (1.0, 0.0):
-        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds of an entity")
+        msg.text(f"slope {made.slope:.3g} and shift {made.shift:+.2f} of the odds")
     if any(f"{abs(shift):.2f}" != "0.00" for shift in made.shifts.values()):
         each = ", ".join(f"{label} {value:+.2f}" for label, value in made.shifts.items())
         msg.text(f"shifts of labels: {each}")
     if made.slope < FLAT:
         msg.warn(
-            f"The slope is below {FLAT}: odds that are 100 times those of another entity become "
+            f"The slope is below {FLAT}: odds that are 100 times those of another become "
             f"{100**made.slope:.1f} times. Confidences say how often entities that are found are "
             "right, and little about which. They are not fitted to other spans and labels, as in "
             "sets and alternatives: those of several labels of one span may add up to more than "
             "1. With --no-slope they stay the probabilities of the tagger."
         )
-    if made.changes_odds:
+    if made.changes_odds and noun == "entity":
         msg.text(
             "weights of alternatives are not changed with the odds of entities: an entity may be "
             "less probable than an alternative that has it"
         )
     for name, loss in found.confidence_losses.items():
-        msg.text(f"mean loss of entities left out of the fit, {name}: {loss:.4f}")
+        msg.text(f"mean loss of {several} left out of the fit, {name}: {loss:.4f}")
     if made.least is not None and found.set_sizes:
         mean = sum(found.set_sizes) / len(found.set_sizes)
         msg.text(
@@ -363,9 +400,9 @@ def print_calibration(found: Calibrated) -> None:
     if found.unknown:
         label = "a label" if len(found.unknown) == 1 else "labels"
         msg.warn(
-            f"Entities of the texts have {label} that the component was not trained on: "
-            f"{', '.join(found.unknown)}. It cannot find them, so they count as missed. Call the "
-            "labels as in training, or train with them."
+            f"{several.capitalize()} of the texts have {label} that the component was not trained "
+            f"on: {', '.join(found.unknown)}. It cannot find them, so they count as missed. Call "
+            "the labels as in training, or train with them."
         )
     if found.left_out:
         such = "has such a label, " if found.unknown else ""
@@ -436,8 +473,8 @@ def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
     else:
         name = "Without a threshold, min_confidence = 0,"
     msg.info(
-        f"{name} at least {100 * least.promised:g} % of the entities found in other text are "
-        f"right, with a confidence of {100 * least.confidence:g} % (lower bound "
+        f"{name} at least {100 * least.promised:g} % of the {plural(fitted.noun)} found in other "
+        f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
         f"{100 * least.bound:.1f} %)"
     )
     msg.text(
@@ -448,8 +485,8 @@ def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
     if texts < CHECKED_TEXTS:
         msg.warn(
             f"The promise was checked by simulation with {CHECKED_TEXTS} texts or more, and there "
-            f"are {texts} with entities. It holds less often if entities of a text are right or "
-            "wrong together."
+            f"are {texts} with {plural(fitted.noun)}. It holds less often if those of a text are "
+            "right or wrong together."
         )
     if not least.threshold:
         return
@@ -467,6 +504,7 @@ def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | No
     from spacy_latent.analysis.calibration import FEW, cut, in_digits, in_words, keeps_few
     from spacy_latent.analysis.precision_bound import PromisedCut
 
+    several = plural(fitted.noun)
     name = f"min_confidence = {in_digits(least.threshold)}"
     cuts = [(least, fitted, CALIBRATION_TEXTS)]
     if further is not None:
@@ -475,8 +513,8 @@ def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | No
         print_promise(least, fitted)
     elif not least.threshold:
         msg.info(
-            "All entities of the calibration texts together have the precision that was asked for, "
-            "so min_confidence is 0: no entity is dropped"
+            f"All {several} of the calibration texts together have the precision that was asked "
+            f"for, so min_confidence is 0: none is dropped"
         )
     if not isinstance(least, PromisedCut):
         msg.info(
@@ -489,12 +527,13 @@ def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | No
     for one, entities, texts in cuts:
         if not least.threshold and one.kept < FEW:
             msg.warn(
-                f"There {'is' if one.kept == 1 else 'are'} only {number_of(one.kept, 'entity')} of "
-                f"{texts}, so their precision is hardly known. Calibrate on more text."
+                f"There {'is' if one.kept == 1 else 'are'} only "
+                f"{number_of(one.kept, fitted.noun)} of {texts}, so their precision is "
+                "hardly known. Calibrate on more text."
             )
         elif least.threshold and keeps_few(one, entities):
             msg.warn(
-                f"{name} leaves few entities of {texts}: {one.kept} of "
+                f"{name} leaves few {several} of {texts}: {one.kept} of "
                 f"{len(entities.probabilities)}. The pipeline will find little, and its precision "
                 "is hardly known. Ask for a lower --precision, or calibrate on more text."
             )
@@ -509,7 +548,7 @@ def print_left_out(texts: str, found: JudgedEntities) -> None:
         msg.warn(f"{texts[0].upper()}{texts[1:]}: {said}")
     elif found.unannotated:
         were = "was" if found.unannotated == 1 else "were"
-        told = f"{number_of(found.unannotated, 'entity')} found in {texts} {were} left out"
+        told = f"{number_of(found.unannotated, found.noun)} found in {texts} {were} left out"
         msg.text(f"{told}: the annotation of their tokens is missing")
 
 
@@ -537,9 +576,46 @@ def print_cuts(found: JudgedEntities, chosen: Cut | None) -> None:
         label = in_digits(row.threshold)
         values = (percent(row.precision), interval, percent(row.recall))
         rows.append((label, str(row.kept), *values))
-    several = number_of(2, found.noun).split(maxsplit=1)[1]
-    header = ("confidence", several, "precision", "95 % interval", "recall")
+    header = ("confidence", plural(found.noun), "precision", "95 % interval", "recall")
     msg.table(rows, header=header, aligns=("r", "r", "r", "l", "r"), divider=True)
+
+
+def print_groups(found: JudgedEntities, texts: str) -> None:
+    """Print the calibration by label, and by length if lengths are known."""
+    from spacy_latent.analysis.calibration import FEW, by_label, by_length
+
+    several = plural(found.noun)
+    for what, groups in (("label", by_label(found)), ("length", by_length(found))):
+        if len(groups) < 2:
+            continue
+        shown = [one for one in groups if one.count >= FEW]
+        rows = [
+            (
+                one.name,
+                str(one.count),
+                percent(one.right),
+                percent(one.said),
+                percent(one.error),
+                percent(one.chance),
+            )
+            for one in shown
+        ]
+        if not rows:
+            continue
+        msg.divider(f"{several.capitalize()} of {texts} by {what}")
+        header = (what, several, "right", "confidence", "error", "by chance")
+        msg.table(rows, header=header, aligns=("l", *"rrrrr"), divider=True)
+        rest = sum(one.count for one in groups if one.count < FEW)
+        if rest:
+            msg.text(f"{number_of(rest, found.noun)} in groups of fewer than {FEW} left out")
+
+
+def groups_to_json(found: JudgedEntities) -> dict[str, Any]:
+    from spacy_latent.analysis.calibration import by_label, by_length
+
+    made: dict[str, Any] = {"by_label": by_label(found)}
+    lengths = by_length(found)
+    return {**made, "by_length": lengths} if lengths else made
 
 
 def percent(share: float) -> str:
@@ -557,6 +633,7 @@ def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, An
         "crossed": entity_figures(found.crossed),
         "gain": {**vars(found.gain), "kept": found.kept},
         "left_out": found.left_out,
+        **groups_to_json(found.after),
     }
     if found.set_sizes:
         made["set_size"] = sum(found.set_sizes) / len(found.set_sizes)
@@ -564,6 +641,7 @@ def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, An
         made["min_confidence"] = vars(least)
     if held_out is not None:
         made["test"] = entity_figures(held_out.entities)
+        made["test_groups"] = groups_to_json(held_out.entities)
         if least is not None:
             made["test_min_confidence"] = vars(cut(held_out.entities, least.threshold))
         if held_out.covered is not None:

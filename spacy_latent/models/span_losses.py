@@ -23,6 +23,7 @@ from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.labelled_spans import LabelledSpans
 from spacy_latent.kernels.transfers import send, send_together
 from spacy_latent.layers.span_features import SpanCells
+from spacy_latent.models.span_confidence import UNCHANGED, SpanConfidence
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.copies import of_copies
@@ -294,7 +295,7 @@ class LabelledSpan:
         start: first token.
         end: token after the last.
         label: number of the label.
-        probability: probability of this span with this label.
+        probability: probability of this span with this label, or its confidence after calibration.
     """
 
     start: int
@@ -387,7 +388,11 @@ def _cell_of(
 
 
 def find_spans(
-    found: SpanScores, label_sets: Sequence[Sequence[int]], threshold: float, least: float | None
+    found: SpanScores,
+    label_sets: Sequence[Sequence[int]],
+    threshold: float,
+    least: float | None,
+    sure: SpanConfidence = UNCHANGED,
 ) -> list[list[FoundSpans]]:
     """Return the spans of each piece of each doc.
 
@@ -396,11 +401,14 @@ def find_spans(
     At most one of two crossing spans is more probable than .5. With such a threshold all spans
     above it are chosen.
 
+    A calibration changes the confidences of these spans, and not which they are.
+
     Args:
         found: scores.
         label_sets: the labels of each class except the first.
         threshold: least probability of chosen spans.
         least: least probability of ``likely`` spans, or None for no such spans.
+        sure: calibrated confidences of spans.
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
@@ -415,11 +423,15 @@ def find_spans(
             member[place, list(known)] = 1.0
         with threads_of(scores), torch.no_grad():
             spans = LikelySpans.of(scores, lengths, cells, member, min(bounds))
+            said = spans.of_labels
+            if sure.temperature != 1:
+                said = spans.under(scores / sure.temperature, lengths, cells, member)
+            said = sure(said)
             chosen = choose(spans, member, lengths, threshold, cells.n)
-            _put(pieces, group.members, "chosen", spans, chosen)
+            _put(pieces, group.members, "chosen", spans, said, chosen)
             if least is not None:
                 likely = spans.of_labels >= bounds[1]
-                _put(pieces, group.members, "likely", spans, likely)
+                _put(pieces, group.members, "likely", spans, said, likely)
     return pieces
 
 
@@ -457,27 +469,58 @@ class LikelySpans:
         Raises:
             InvalidScores: if a score is not finite.
         """
-        if scores.device.type == "cpu":
-            chart = torch.empty(scores.shape[2], cells.n, cells.n, dtype=torch.float64)
-            spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
-            spans.fold(chart.numpy())
-        else:
-            chart = cells.chart(scores.logsumexp(0))
-        marginals = TREES.marginals(chart, lengths)
+        marginals = span_marginals(scores, lengths, cells)
         # Spans longer than the longest cells have no class.
         likely = (marginals >= least) & (marginals > 0.0)
         item, first, last = likely.nonzero(as_tuple=True)
-        starts = torch.tensor(cells.starts, device=first.device)
-        cell = starts[first] + last - first
         if len(cells) < cells.n * (cells.n + 1) // 2:
-            known = cell < starts[first + 1]
-            item, first, last, cell = item[known], first[known], last[known], cell[known]
-        of_labels = scores[:, cell, item].softmax(0)[1:]
-        if not _alone(member):
-            of_labels = member.T @ of_labels
-        of_labels *= marginals[item, first, last].to(of_labels.dtype)
+            starts = torch.tensor(cells.starts, device=first.device)
+            known = starts[first] + last - first < starts[first + 1]
+            item, first, last = item[known], first[known], last[known]
+        places = item, first, last
+        of_labels = labels_at(scores, cells, member, marginals, places)
         some = of_labels.amax(0) >= least
-        return cls(item[some], first[some], last[some], of_labels[:, some])
+        return cls(*(place[some] for place in places), of_labels[:, some])
+
+    def under(self, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor) -> Tensor:
+        """Return the probabilities ``(L, K)`` of these spans under other scores."""
+        places = self.item, self.first, self.last
+        return labels_at(scores, cells, member, span_marginals(scores, lengths, cells), places)
+
+
+def span_marginals(scores: Tensor, lengths: Tensor, cells: SpanCells) -> Tensor:
+    """Return the probabilities of spans, whatever their class, ``(B, n, n)`` float64."""
+    if scores.device.type == "cpu":
+        chart = torch.empty(scores.shape[2], cells.n, cells.n, dtype=torch.float64)
+        spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
+        spans.fold(chart.numpy())
+    else:
+        chart = cells.chart(scores.logsumexp(0))
+    return TREES.marginals(chart, lengths)
+
+
+def labels_at(
+    scores: Tensor,
+    cells: SpanCells,
+    member: Tensor,
+    marginals: Tensor,
+    places: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """Return the probabilities of K spans with each label, ``(L, K)``.
+
+    Args:
+        scores: ``(C, P, B)``.
+        cells: cells of the spans.
+        member: see :meth:`LikelySpans.of`.
+        marginals: result of :func:`span_marginals`.
+        places: piece, first and last token of each span.
+    """
+    item, first, last = places
+    starts = torch.tensor(cells.starts, device=first.device)
+    of_labels = scores[:, starts[first] + last - first, item].softmax(0)[1:]
+    if not _alone(member):
+        of_labels = member.T @ of_labels
+    return of_labels * marginals[places].to(of_labels.dtype)
 
 
 def _alone(member: Tensor) -> bool:
@@ -517,11 +560,16 @@ def _put(
     members: list[tuple[int, int]],
     where: str,
     spans: LikelySpans,
+    said: Tensor,
     wanted: Tensor,
 ) -> None:
-    """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces."""
+    """Append the labelled spans of a mask ``wanted``, ``(L, K)`` bool, to their pieces.
+
+    Args:
+        said: confidences, ``(L, K)``.
+    """
     label, place = wanted.nonzero(as_tuple=True)
-    values = spans.of_labels[label, place].cpu().numpy()
+    values = said[label, place].cpu().numpy()
     ends = spans.first[place], -spans.last[place]
     rows = torch.stack([spans.item[place], *ends, label]).cpu().numpy()
     for column in np.lexsort(rows[::-1]).tolist():

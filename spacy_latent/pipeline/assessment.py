@@ -38,6 +38,7 @@ from spacy_latent.analysis.figures import (
 )
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.reference_check import unknown_labels
+from spacy_latent.analysis.span_calibration import judged_spans
 from spacy_latent.analysis.task import Measure
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.errors import LatentError
@@ -55,7 +56,11 @@ from spacy_latent.pipeline.inspection import (
     latent_components,
     refuse_lost,
 )
-from spacy_latent.pipeline.learnt_calibration import entity_components, parse_components
+from spacy_latent.pipeline.learnt_calibration import (
+    entity_components,
+    parse_components,
+    span_components,
+)
 from spacy_latent.pipeline.references import ComparedLayer, Spans
 
 if TYPE_CHECKING:
@@ -183,8 +188,9 @@ class _Run:
         self.nlp = nlp
         self.parsers = parse_components(nlp) if component is None else []
         self.finders = entity_components(nlp) if component is None else []
+        self.span_finders = span_components(nlp) if component is None else []
         self.components = []
-        if not (self.finders or self.parsers) or latent_components(nlp):
+        if not (self.finders or self.parsers or self.span_finders) or latent_components(nlp):
             self.components = choose_components(nlp, component)
         self.latent = latent_components(nlp)
         self.ignore = ignore
@@ -243,6 +249,9 @@ class _Run:
 
     def entity_figures(self) -> dict[str, EntityFigures]:
         judged = {name: judged_entities(self.examples, name) for name in self.finders}
+        for name in self.span_finders:
+            pipe: Any = self.nlp.get_pipe(name)
+            judged[name] = judged_spans(self.examples, pipe.key)
         for name in self.parsers:
             for noun, found in judged_arcs(self.examples, name).items():
                 judged[name if noun == ARC else f"{name}: {noun}s"] = found

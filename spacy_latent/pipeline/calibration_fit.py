@@ -30,6 +30,10 @@ FOLDS = 5
 # A label without entities in held-out text keeps a finite bias.
 SPREAD = 1.0
 STEPS = 60
+# Logarithms of the temperatures at which probabilities are computed: .5 to 10.
+LOGARITHMS = np.arange(-0.7, 2.31, 0.1)
+TEMPERATURES = np.exp(LOGARITHMS).tolist()
+UNCHANGED = int(np.abs(LOGARITHMS).argmin())
 # Least slope of the log-odds: the order of confidences is kept.
 LEAST_SLOPE = 0.05
 
@@ -78,6 +82,78 @@ def folds_of(texts: np.ndarray, count: int) -> np.ndarray:
     A fold is a run of neighbouring texts, which are often of one document.
     """
     return texts * FOLDS // max(count, 1)
+
+
+# ---------------------------------------------------------------- a temperature alone
+
+
+@dataclass(frozen=True)
+class TemperatureFit:
+    """Logarithm of a temperature with the least loss of predictions.
+
+    Attributes:
+        best: the logarithm.
+        gain: gain of what is left out of the fit.
+        by_fold: logarithms fitted to all folds but one, ``(FOLDS,)``.
+    """
+
+    best: float
+    gain: Gain
+    by_fold: np.ndarray
+
+    @property
+    def kept(self) -> float:
+        """The logarithm that is applied, 0 without a sure gain."""
+        return self.best if self.gain.is_sure else 0.0
+
+    @classmethod
+    def of(
+        cls, said: np.ndarray, right: np.ndarray, texts: np.ndarray, count: int
+    ) -> TemperatureFit:
+        """Fit to N predictions with their probabilities at T temperatures.
+
+        Args:
+            said: probabilities at :data:`TEMPERATURES`, ``(N, T)``.
+            right: whether each prediction is right, ``(N,)`` bool.
+            texts: text of each, ``(N,)``.
+            count: number of texts.
+        """
+        losses = np.stack([surprise(column, right) for column in said.T], 1)
+        fold = folds_of(texts, count)
+        of_folds = np.stack([losses[fold == k].sum(0) for k in range(FOLDS)])
+        whole = of_folds.sum(0)
+        by_fold = np.array([_lowest(whole - own) for own in of_folds])
+        left_out = surprise(at_temperature(said, by_fold[fold]), right)
+        return cls(_lowest(whole), gain_of(losses[:, UNCHANGED], left_out, texts), by_fold)
+
+
+def _lowest(losses: np.ndarray) -> float:
+    """Return the logarithm of the temperature with the least loss, between the computed ones.
+
+    A Gaussian prior draws it to 0, as in :class:`ScoreFit`.
+    """
+    drawn = losses + 0.5 * (LOGARITHMS / SPREAD) ** 2
+    i = int(np.clip(drawn.argmin(), 1, len(drawn) - 2))
+    left, middle, right = drawn[i - 1 : i + 2]
+    curvature = left - 2 * middle + right
+    # The vertex of the parabola through three points.
+    offset = 0.5 * (left - right) / curvature if curvature > 0 else 0.0
+    return float(LOGARITHMS[i] + np.clip(offset, -1, 1) * (LOGARITHMS[1] - LOGARITHMS[0]))
+
+
+def at_temperature(said: np.ndarray, logarithms: np.ndarray | float) -> np.ndarray:
+    """Return probabilities at a temperature, or at one for each, between computed ones, ``(N,)``.
+
+    Args:
+        said: probabilities at :data:`TEMPERATURES`, ``(N, T)``.
+        logarithms: logarithms of the temperatures, one or ``(N,)``.
+    """
+    place = (np.broadcast_to(logarithms, len(said)) - LOGARITHMS[0]) / (
+        LOGARITHMS[1] - LOGARITHMS[0]
+    )
+    below = np.clip(place.astype("int64"), 0, len(LOGARITHMS) - 2)
+    share, rows = place - below, np.arange(len(said))
+    return (1 - share) * said[rows, below] + share * said[rows, below + 1]
 
 
 # ---------------------------------------------------------------- temperature and biases

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from spacy.language import Language
-from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import minibatch
 
@@ -44,8 +43,13 @@ from spacy_latent.analysis.precision_bound import (
 )
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import check_share, write
-from spacy_latent.errors import LatentError, PartlyAnnotated, number_of
+from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
 from spacy_latent.models.span_probabilities import SpanProbabilities
+from spacy_latent.pipeline.calibration_examples import (
+    Examples,
+    choose_component,
+    examples_up_to,
+)
 from spacy_latent.pipeline.calibration_fit import (
     Gain,
     ScoredDocs,
@@ -57,11 +61,10 @@ from spacy_latent.pipeline.calibration_fit import (
     left_out_confidences,
     surprise,
 )
-from spacy_latent.pipeline.inspection import applied, refuse_lost
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
     entity_components,
-    parse_components,
+    span_components,
 )
 from spacy_latent.structures.derivatives import recording
 
@@ -107,10 +110,6 @@ class Calibrated:
     crossed: JudgedEntities = field(default_factory=JudgedEntities)
 
 
-# Examples, or a function that returns them as for nlp.initialize.
-Examples = Iterable[Example] | Callable[[], Iterable[Example]]
-
-
 @recording()
 def calibrate(
     nlp: Language,
@@ -141,7 +140,7 @@ def calibrate(
             sets.
         progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
-    name = _choose(nlp, component)
+    name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
     if coverage is not None and not (_is_number(coverage) and 0 < coverage < 1):
         raise LatentError(
             f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1."
@@ -154,10 +153,7 @@ def calibrate(
             f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
             "to its labels, and finds none of them. Train it, and calibrate it then."
         )
-    given = given_examples("calibrate", examples)
-    made = [
-        example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)
-    ]
+    made = examples_up_to("calibrate", nlp, name, examples, progress)
     if not any(example.reference.ents for example in made):
         raise LatentError(
             f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
@@ -299,12 +295,9 @@ def measure(
 
     The arguments are the same as in :func:`calibrate`.
     """
-    name = _choose(nlp, component)
+    name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
     pipe: Any = nlp.get_pipe(name)
-    given = given_examples("measure", examples)
-    made = [
-        example for example in examples_up_to(nlp, name, given, progress) if len(example.predicted)
-    ]
+    made = examples_up_to("measure", nlp, name, examples, progress)
     sizes: list[int] = []
     judged, covered = _judge(pipe, made, progress, sizes), None
     _tell_what_is_left_out(name, judged)
@@ -359,7 +352,8 @@ def set_precision(
             f"set_precision: confidence is {confidence!r}; expected a number between 0 and 1, or "
             "None for a point estimate."
         )
-    name = _choose(nlp, component)
+    known = [*entity_components(nlp), *span_components(nlp)]
+    name = choose_component(nlp, component, known, "crf_ner or tree_spancat")
     pipe: Any = nlp.get_pipe(name)
     if not found.after.outside_known:
         raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
@@ -383,7 +377,9 @@ def _promised(found: JudgedEntities, precision: float, confidence: float, few: b
         return least
     tested = tests_of(found, precision, confidence, few)
     count, enough = len(found.probabilities), needed(precision, confidence)
-    told = f"There are {number_of(count, 'entity')}; it takes at least {enough}, all of them right."
+    told = (
+        f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
+    )
     if tested:
         highest = tested[0]
         bound = lower_bound(highest.right, highest.count, confidence)
@@ -406,11 +402,11 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Cut:
     least = threshold_for(found, precision)
     if least is None:
         thresholds, reached = precisions(found)
-        told = "There are no entities."
+        told = f"There are no {plural(found.noun)}."
         if len(thresholds):
             best = cut(found, float(thresholds[reached.argmax()]))
             told = (
-                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, 'entity')} "
+                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, found.noun)} "
                 f"with a confidence of {in_digits(best.threshold)} or more."
             )
         raise LatentError(
@@ -439,73 +435,6 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Cut:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def given_examples(asked: str, given: Examples) -> list[Example]:
-    """Return the examples as a list, and refuse other objects.
-
-    Args:
-        asked: name of the function that was given the examples.
-    """
-    found = list(given() if callable(given) else given)
-    wrong = [example for example in found if not isinstance(example, Example)]
-    if wrong:
-        advice = ""
-        if isinstance(wrong[0], Doc):
-            advice = " Of an annotated doc: Example(nlp.make_doc(doc.text), doc)."
-        raise LatentError(
-            f"{asked}: the examples hold a {type(wrong[0]).__name__}; expected Examples, of a doc "
-            f"that is not processed yet and an annotated one, as nlp.evaluate takes them.{advice}"
-        )
-    return found
-
-
-def parser_of(nlp: Language, component: str | None) -> str | None:
-    """Return the name of the parser that is meant, or None if it is a component with entities.
-
-    Raises:
-        LatentError: if both kinds are there and none is named.
-    """
-    parsers, entities = parse_components(nlp), entity_components(nlp)
-    if component is not None:
-        return component if component in parsers else None
-    if parsers and (entities or len(parsers) > 1):
-        raise LatentError(
-            f"Several components can be calibrated: {', '.join([*entities, *parsers])}. Name one "
-            "of these as component."
-        )
-    return parsers[0] if parsers else None
-
-
-def _choose(nlp: Language, component: str | None) -> str:
-    known = entity_components(nlp)
-    there = ", ".join(nlp.pipe_names) or "none"
-    if component is None and len(known) == 1:
-        return known[0]
-    if component in known:
-        return str(component)
-    asked = "Several can be calibrated" if component is None else f"{component!r} is none of them"
-    if not known:
-        raise LatentError(
-            "The pipeline has no component whose probabilities of entities can be calibrated. Its "
-            f"components are {there}; expected a crf_ner. For a latent_parser there is "
-            "spacy_latent.pipeline.parse_calibration."
-        )
-    raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
-
-
-def examples_up_to(
-    nlp: Language, name: str, examples: list[Example], progress: Progress
-) -> list[Example]:
-    """Return examples whose docs the components before ``name`` have processed."""
-    docs = [example.predicted for example in examples]
-    for before, pipe in nlp.pipeline:
-        if before == name:
-            break
-        docs = list(progress(applied(pipe, docs, nlp.batch_size), before, len(docs)))
-    advice = "Calibrate it without one, or leave these docs out."
-    refuse_lost(len(examples), len(docs), "doc", advice)
-    return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
 
 def _batches(

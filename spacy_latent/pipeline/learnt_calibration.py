@@ -1,4 +1,4 @@
-"""Calibration of probabilities of entities that a component has learnt, and its application.
+"""Calibration of probabilities that a component has learnt, and its application.
 
 Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
@@ -28,7 +28,9 @@ NEAR = 1e-6
 
 @dataclass(frozen=True)
 class EntityCalibration:
-    """Calibration of a component's probabilities, learnt from held-out text.
+    """Calibration of a component's probabilities of entities or spans, learnt from held-out text.
+
+    Spans have neither biases nor a coverage.
 
     Attributes:
         temperature: divisor of the scores.
@@ -116,9 +118,13 @@ class EntityCalibration:
         """
         return self.slope != 1 or self.shift != 0 or any(self.shifts.values())
 
+    def shifts_of(self, labels: Sequence[str]) -> tuple[float, ...]:
+        """Return the shift of the log-odds of each label."""
+        return tuple(self.shift + self.shifts.get(label, 0.0) for label in labels)
+
     def confidence(self, probability: float, label: str) -> float:
         """Return the confidence of an entity from its probability under the chain."""
-        shift = self.shift + self.shifts.get(label, 0.0)
+        (shift,) = self.shifts_of([label])
         if self.slope == 1 and shift == 0:
             return min(1.0, probability)
         near = min(max(probability, NEAR), 1 - NEAR)
@@ -245,6 +251,11 @@ def add_spans(
             found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
 
 
+def span_components(nlp: Language) -> list[str]:
+    """Return the names of the components whose probabilities of spans can be calibrated."""
+    return [name for name, pipe in nlp.pipeline if hasattr(pipe, "numbered_sets")]
+
+
 def entity_components(nlp: Language) -> list[str]:
     """Return the names of the components whose probabilities of entities can be calibrated."""
     return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored")]
@@ -259,4 +270,5 @@ __all__ = [
     "beginning_tags",
     "entity_components",
     "parse_components",
+    "span_components",
 ]

@@ -25,21 +25,22 @@ from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.calibration_fit import (
-    FOLDS,
-    SPREAD,
-    Gain,
-    folds_of,
-    gain_of,
-    surprise,
+from spacy_latent.pipeline.calibration_examples import (
+    Examples,
+    choose_component,
+    examples_up_to,
 )
-from spacy_latent.pipeline.entity_calibration import Examples, examples_up_to, given_examples
+from spacy_latent.pipeline.calibration_fit import (
+    TEMPERATURES,
+    UNCHANGED,
+    Gain,
+    TemperatureFit,
+    at_temperature,
+    folds_of,
+)
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration, parse_components
 from spacy_latent.structures.derivatives import recording
 
-# Logarithms of the temperatures at which probabilities are computed: .5 to 10.
-LOGARITHMS = np.arange(-0.7, 2.31, 0.1)
-UNCHANGED = int(np.abs(LOGARITHMS).argmin())
 BATCH = 64
 
 
@@ -80,19 +81,6 @@ class CalibratedParses:
     labelled: FittedTemperature
 
 
-def choose_parser(nlp: Language, component: str | None) -> str:
-    known = parse_components(nlp)
-    if component is None and len(known) == 1:
-        return known[0]
-    if component in known:
-        return str(component)
-    there = ", ".join(nlp.pipe_names) or "none"
-    raise LatentError(
-        f"Expected the name of a latent_parser as component, and it is {component!r}. The "
-        f"components are {there}; parsers with probabilities are {', '.join(known) or 'none'}."
-    )
-
-
 @recording()
 def calibrate(
     nlp: Language,
@@ -116,10 +104,9 @@ def calibrate(
     Raises:
         LatentError: if no text has heads.
     """
-    name = choose_parser(nlp, component)
+    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
     pipe: Any = nlp.get_pipe(name)
-    given = given_examples("calibrate", examples)
-    made = [one for one in examples_up_to(nlp, name, given, progress) if len(one.predicted)]
+    made = examples_up_to("calibrate", nlp, name, examples, progress)
     before = pipe.calibration
     pipe.calibration = None
     try:
@@ -150,10 +137,9 @@ def measure(
     Returns:
         Arcs and labelled arcs, by these nouns.
     """
-    name = choose_parser(nlp, component)
+    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
     pipe: Any = nlp.get_pipe(name)
-    given = given_examples("measure", examples)
-    made = [one for one in examples_up_to(nlp, name, given, progress) if len(one.predicted)]
+    made = examples_up_to("measure", nlp, name, examples, progress)
     before = dict(pipe.cfg)
     pipe.cfg.update(annotate="probabilities", alternatives=0)
     try:
@@ -177,6 +163,7 @@ class _Table:
         roots: arcs without a label to be wrong, ``(A,)`` bool.
         texts: ``(A,)`` int64.
         labels: label of each.
+        lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
         unannotated: number of further words, without a known head.
     """
 
@@ -187,6 +174,7 @@ class _Table:
     roots: np.ndarray
     texts: np.ndarray
     labels: list[str]
+    lengths: np.ndarray
     unannotated: int
 
 
@@ -197,13 +185,12 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
 
     names = pipe.all_labels
     request = Request(names, max_length=pipe.model.attrs["max_length"])
-    temperatures = np.exp(LOGARITHMS).tolist()
-    columns: list[list[np.ndarray]] = [[] for _ in range(6)]
+    columns: list[list[np.ndarray]] = [[] for _ in range(7)]
     labels: list[str] = []
     unannotated, text = 0, 0
     for batch in minibatch(progress(examples, "Arcs", len(examples)), BATCH):
         docs = [example.predicted for example in batch]
-        work = partial(arc_probabilities, docs=docs, request=request, temperatures=temperatures)
+        work = partial(arc_probabilities, docs=docs, request=request, temperatures=TEMPERATURES)
         parses, _ = run(pipe.model, docs, work, is_train=False)
         for example, parse in zip(batch, parses):
             heads, gold = gold_arcs(example)
@@ -221,20 +208,21 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                 right & (roots | same),
                 roots,
                 np.full(len(known), text),
+                np.abs(parse.heads[known] - known),
             )
             for column, part in zip(columns, parts):
                 column.append(part)
             labels += own
             text += 1
-    arcs, of_labels, right, labelled, roots, texts = map(np.concatenate, columns)
-    return _Table(arcs, of_labels, right, labelled, roots, texts, labels, unannotated)
+    *parts, lengths = map(np.concatenate, columns)
+    return _Table(*parts, labels, lengths, unannotated)
 
 
 def _fit(table: _Table, texts: int) -> CalibratedParses:
-    arcs = _Fit.of(table.arcs, table.right, table.texts, texts)
+    arcs = TemperatureFit.of(table.arcs, table.right, table.texts, texts)
     # A label can only be right with its arc.
     worded = table.right & ~table.roots
-    labels = _Fit.of(
+    labels = TemperatureFit.of(
         table.of_labels[worded], table.labelled_right[worded], table.texts[worded], texts
     )
     every = np.arange(len(table.right))
@@ -247,23 +235,26 @@ def _fit(table: _Table, texts: int) -> CalibratedParses:
             len(right),
             unannotated=table.unannotated,
             texts=table.texts.tolist(),
+            lengths=table.lengths.tolist(),
             noun=noun,
         )
 
     plain = table.arcs[:, UNCHANGED]
-    after = _at(table.arcs, arcs.kept)
-    crossed = _at(table.arcs, arcs.by_fold[folds_of(table.texts, texts)])
+    after = at_temperature(table.arcs, arcs.kept)
+    crossed = at_temperature(table.arcs, arcs.by_fold[folds_of(table.texts, texts)])
     trees = FittedTemperature(
-        math.exp(arcs.kept) if arcs.gain.is_sure else 1.0,
+        math.exp(arcs.kept),
         arcs.gain,
         *(judged(ARC, said, table.right) for said in (plain, after, crossed)),
     )
     before_labels = plain * table.of_labels[:, UNCHANGED]
-    after_labels = after * _at(table.of_labels, labels.kept)
-    crossed_labels = crossed * _at(table.of_labels, labels.by_fold[folds_of(table.texts, texts)])
+    after_labels = after * at_temperature(table.of_labels, labels.kept)
+    crossed_labels = crossed * at_temperature(
+        table.of_labels, labels.by_fold[folds_of(table.texts, texts)]
+    )
     both = (before_labels, after_labels, crossed_labels)
     labelled = FittedTemperature(
-        math.exp(labels.kept) if labels.gain.is_sure else 1.0,
+        math.exp(labels.kept),
         labels.gain,
         *(judged(LABELLED_ARC, said, table.labelled_right) for said in both),
     )
@@ -274,57 +265,6 @@ def _fit(table: _Table, texts: int) -> CalibratedParses:
         arcs=len(every),
     )
     return CalibratedParses(made, trees, labelled)
-
-
-@dataclass
-class _Fit:
-    """Logarithm of a temperature.
-
-    Attributes:
-        kept: the logarithm that is applied, 0 without a sure gain.
-        gain: gain of what is left out.
-        by_fold: logarithms fitted to all folds but one, ``(FOLDS,)``.
-    """
-
-    kept: float
-    gain: Gain
-    by_fold: np.ndarray
-
-    @classmethod
-    def of(cls, said: np.ndarray, right: np.ndarray, texts: np.ndarray, count: int) -> _Fit:
-        """Fit to predictions ``(A, T)``, of which those in ``right`` ``(A,)`` are right."""
-        columns = [surprise(said[:, t], right) for t in range(said.shape[1])]
-        losses = np.stack(columns, 1)
-        fold = folds_of(texts, count)
-        of_folds = np.stack([losses[fold == k].sum(0) for k in range(FOLDS)])
-        whole = of_folds.sum(0)
-        by_fold = np.array([_lowest(whole - own) for own in of_folds])
-        gain = gain_of(losses[:, UNCHANGED], surprise(_at(said, by_fold[fold]), right), texts)
-        return cls(_lowest(whole) if gain.is_sure else 0.0, gain, by_fold)
-
-
-def _lowest(losses: np.ndarray) -> float:
-    """Return the logarithm of the temperature with the least loss, between the computed ones.
-
-    A Gaussian prior draws it to 0, as in :class:`~spacy_latent.pipeline.calibration_fit.ScoreFit`.
-    """
-    drawn = losses + 0.5 * (LOGARITHMS / SPREAD) ** 2
-    i = int(np.clip(drawn.argmin(), 1, len(drawn) - 2))
-    left, middle, right = drawn[i - 1 : i + 2]
-    curvature = left - 2 * middle + right
-    # The vertex of the parabola through three points.
-    offset = 0.5 * (left - right) / curvature if curvature > 0 else 0.0
-    return float(LOGARITHMS[i] + np.clip(offset, -1, 1) * (LOGARITHMS[1] - LOGARITHMS[0]))
-
-
-def _at(said: np.ndarray, logarithms: np.ndarray | float) -> np.ndarray:
-    """Return probabilities ``(A,)`` at a temperature, or at one for each, between computed ones."""
-    place = (np.broadcast_to(logarithms, len(said)) - LOGARITHMS[0]) / (
-        LOGARITHMS[1] - LOGARITHMS[0]
-    )
-    below = np.clip(place.astype("int64"), 0, len(LOGARITHMS) - 2)
-    share, rows = place - below, np.arange(len(said))
-    return (1 - share) * said[rows, below] + share * said[rows, below + 1]
 
 
 __all__ = ["CalibratedParses", "FittedTemperature", "ParseCalibration", "calibrate", "measure"]

@@ -18,6 +18,7 @@ from thinc.api import Config, Model, Optimizer
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -29,6 +30,7 @@ DEFAULT_CONFIG = """
 [tree_spancat]
 spans_key = "sc"
 threshold = 0.5
+min_confidence = 0.0
 annotate = "map"
 probability_threshold = 0.01
 scorer = {"@scorers": "spacy.spancat_scorer.v1"}
@@ -67,6 +69,7 @@ def make_tree_spancat(
     model: Model,
     spans_key: str,
     threshold: float,
+    min_confidence: float,
     annotate: str,
     probability_threshold: float,
     scorer: Callable | None,
@@ -77,6 +80,7 @@ def make_tree_spancat(
         name,
         spans_key=spans_key,
         threshold=threshold,
+        min_confidence=min_confidence,
         annotate=annotate,
         probability_threshold=probability_threshold,
         scorer=scorer,
@@ -89,8 +93,8 @@ class TreeSpanCategorizer(TrainedComponent):
     Every span of the tree has a label or no label (Fu et al. 2021). Spans may contain others and
     have any length. They do not overlap otherwise. No suggester is needed.
 
-    The component writes ``doc.spans[spans_key]``. The probability of each span and label is in
-    ``doc.spans[spans_key].attrs["scores"]``.
+    The component writes ``doc.spans[spans_key]``. The probability of each span and label, or
+    its confidence after calibration, is in ``doc.spans[spans_key].attrs["scores"]``.
 
     It learns from the same group of the references. It leaves out, with a warning, spans that do
     not align with tokens, begin or end with white space, or are wider than ``max_width`` of the
@@ -104,7 +108,10 @@ class TreeSpanCategorizer(TrainedComponent):
         threshold: least probability of a label that is predicted, as in ``spancat``. Below .5,
             crossing spans may reach it. Then the set of spans without crossings is taken whose
             summed excess over the threshold is largest. At 0, the start of
-            ``spacy find-threshold``, these sets are whole trees.
+            ``spacy find-threshold``, these sets are whole trees. A calibration does not change
+            which spans reach it.
+        min_confidence: least confidence of a predicted span, after calibration. 0 keeps all.
+            ``spacy latent calibrate --precision`` finds a value.
         annotate: "map" writes the spans to ``doc._.latent``. "probabilities" also writes spans that
             were not predicted, and all probabilities. "none" writes nothing there.
         probability_threshold: least probability of a span that is stored in ``doc._.latent``.
@@ -124,6 +131,7 @@ class TreeSpanCategorizer(TrainedComponent):
         *,
         spans_key: str = "sc",
         threshold: float = 0.5,
+        min_confidence: float = 0.0,
         annotate: str = "map",
         probability_threshold: float = 0.01,
         scorer: Callable | None = None,
@@ -145,8 +153,10 @@ class TreeSpanCategorizer(TrainedComponent):
             "label_sets": [],
             "spans_key": spans_key,
             "threshold": threshold,
+            "min_confidence": min_confidence,
             "annotate": annotate,
             "probability_threshold": probability_threshold,
+            "calibration": None,
         }
         self.keep_settings()
 
@@ -156,6 +166,30 @@ class TreeSpanCategorizer(TrainedComponent):
             self.name, self.cfg["annotate"], least, 0, "probability_threshold"
         )
         annotations.check_share(self.name, "threshold", self.cfg["threshold"])
+        annotations.check_share(self.name, "min_confidence", self.cfg["min_confidence"])
+
+    def check_learnt(self) -> None:
+        if self.cfg.get("calibration") is not None:
+            EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
+
+    @property
+    def calibration(self) -> EntityCalibration | None:
+        """Calibration that ``spacy latent calibrate`` fitted, or None.
+
+        Confidences of spans are computed with it. It is None before calibration, and after further
+        training.
+        """
+        found = self.cfg["calibration"]
+        if found is None:
+            return None
+        return EntityCalibration.from_dict(found, self.name, self.labels)
+
+    @calibration.setter
+    def calibration(self, found: EntityCalibration | None) -> None:
+        made = None if found is None else found.to_dict()
+        if made is not None:
+            EntityCalibration.from_dict(made, self.name, self.labels)
+        self.cfg["calibration"] = made
 
     @property
     def key(self) -> str:
@@ -235,6 +269,7 @@ class TreeSpanCategorizer(TrainedComponent):
         Returns:
             For each doc, the spans of each of its sentences.
         """
+        from spacy_latent.models.span_confidence import SpanConfidence
         from spacy_latent.models.span_losses import edit_spans, find_spans
 
         docs = list(docs)
@@ -243,18 +278,31 @@ class TreeSpanCategorizer(TrainedComponent):
         if not self.labels:
             self.refuse_uninitialized(self.model.get_ref("pairs"), "weight")
             return [[] for _ in docs]
-        number = {label: i for i, label in enumerate(self.labels)}
-        sets = [[number[label] for label in known] for known in self.label_sets]
+        sets = self.numbered_sets
         stored = self.cfg["annotate"] == "probabilities"
+        calibration = self.calibration or EntityCalibration()
         scored, asked = self.model.predict(docs), intervention_on(self.model)
         if asked is not None:
             scored = edit_spans(scored, sets, asked)
-        return find_spans(
+        found = find_spans(
             scored,
             sets,
             self.cfg["threshold"],
             self.cfg["probability_threshold"] if stored else None,
+            SpanConfidence(
+                calibration.temperature, calibration.slope, calibration.shifts_of(self.labels)
+            ),
         )
+        least = self.cfg["min_confidence"]
+        for piece in (piece for pieces in found for piece in pieces):
+            piece.chosen = [one for one in piece.chosen if one.probability >= least]
+        return found
+
+    @property
+    def numbered_sets(self) -> list[list[int]]:
+        """Label sets by the numbers of their labels."""
+        number = {label: i for i, label in enumerate(self.labels)}
+        return [[number[label] for label in known] for known in self.label_sets]
 
     def set_annotations(
         self, docs: Iterable[Doc], predictions: Sequence[list["FoundSpans"]]
@@ -303,6 +351,8 @@ class TreeSpanCategorizer(TrainedComponent):
         examples = list(examples)
         validate_examples(examples, "TreeSpanCategorizer.update")
         self._learn(examples, self.get_loss, drop, sgd, losses)
+        if self.labels and any(len(example.predicted) for example in examples):
+            self.forget_calibration()
         return losses
 
     def get_loss(
@@ -455,6 +505,7 @@ class TreeSpanCategorizer(TrainedComponent):
 
         self.check_initialize(get_examples, nlp)
         check_lexeme_norms(self.vocab, "tree_spancat")
+        self.cfg["calibration"] = None
         if labels is not None:
             names = self.names_given(labels, sets=True)
             given = [[own] if isinstance(own, str) else list(own) for own in names]

@@ -115,7 +115,7 @@ def test_words_without_heads_do_not_count(nlp: Language) -> None:
     assert found.calibration.temperature == pytest.approx(whole.calibration.temperature, rel=1e-3)
     with pytest.raises(LatentError, match="No text has annotated heads"):
         calibrate(nlp, partly[-2:])
-    with pytest.raises(LatentError, match="Expected the name of a latent_parser"):
+    with pytest.raises(LatentError, match="'tagger' is none of them: latent_parser"):
         calibrate(nlp, partly, "tagger")
 
 
@@ -160,10 +160,18 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert spacy.load(output).get_pipe("latent_parser").calibration.temperature > 1  # type: ignore[union-attr]
     found = srsly.json_loads(run("calibrate", model, dev, tmp_path / "json", "--json"))
     assert found["arc"]["after"]["error"] < found["arc"]["before"]["error"]
-    said = " ".join(
-        run("calibrate", model, dev, tmp_path / "no", "--precision", 0.5, code=1).split()
-    )
-    assert "--precision is for entities" in said and not (tmp_path / "no").exists()
+    assert found["arc"]["by_length"][0]["name"] == "root"
+    assert sum(one["count"] for one in found["arc"]["by_label"]) == 96
+    for options in (
+        ("--precision", 0.5),
+        ("--few",),
+        ("--point-estimate",),
+        ("--confidence", 0.9),
+        ("--coverage", 0.9),
+    ):
+        said = run("calibrate", model, dev, tmp_path / "no", *options, code=1)
+        assert f"{options[0]} is for entities" in " ".join(said.split())
+        assert not (tmp_path / "no").exists()
     page = tmp_path / "report.html"
     said = run("report", output, dev, page)
     assert "latent_parser: labelled arcs" in said and "96 labelled arcs" in said

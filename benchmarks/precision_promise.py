@@ -1,0 +1,211 @@
+"""How often the precision that ``spacy latent calibrate --precision`` promises is kept.
+
+    python -m benchmarks precision_promise BC5CDR training/bc5cdr_crf/model-last \
+        corpus/bc5cdr/dev.spacy
+
+The entities that a ``crf_ner`` finds in annotated texts are judged once. Then confidences and
+thresholds are fitted to a draw of texts, and the precision is measured on others, in two ways:
+
+- Halves: the texts are divided at random. One half is for the fit, the other to measure.
+- Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.
+  So the texts are the whole source of the draws, and its precision is known without error.
+
+The promise is of the source of the texts, as in draws. The precision of a half has chance of its
+own, and is below the promise more often. Each line of PATH has the counts of one corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import spacy
+import torch
+
+from benchmarks.entities import examples_for
+from benchmarks.raw_results import RAW, add
+from benchmarks.sections import write_section
+from spacy_latent.analysis.calibration import JudgedEntities, cut, threshold_for
+from spacy_latent.analysis.precision_bound import promised_threshold
+from spacy_latent.pipeline.calibration_fit import choose_confidence
+from spacy_latent.pipeline.entity_calibration import measure
+
+PATH = RAW / "precision_promise.jsonl"
+PRECISIONS = (0.8, 0.9, 0.95)
+CONFIDENCES = (0.8, 0.9)
+HALVES, DRAWS = "halves", "draws"
+TIMES = 200
+
+
+class Texts:
+    """Judged entities by text, of which some are drawn.
+
+    Args:
+        found: all entities.
+        count: number of texts, those without entities included.
+    """
+
+    def __init__(self, found: JudgedEntities, count: int) -> None:
+        self.found = found
+        self.own: list[list[int]] = [[] for _ in range(count)]
+        for i, text in enumerate(found.texts):
+            self.own[text].append(i)
+
+    def of(self, texts: Sequence[int]) -> JudgedEntities:
+        """Return the entities of texts; a text that is named twice counts as two."""
+        rows = [(place, i) for place, text in enumerate(texts) for i in self.own[text]]
+        found, own = self.found, [i for _, i in rows]
+        return JudgedEntities(
+            probabilities=[found.probabilities[i] for i in own],
+            correct=[found.correct[i] for i in own],
+            labels=[found.labels[i] for i in own],
+            gold=found.gold,
+            texts=[place for place, _ in rows],
+        )
+
+
+def kept(
+    fitted: JudgedEntities,
+    other: JudgedEntities,
+    precisions: Sequence[float],
+    confidences: Sequence[float],
+) -> dict[str, tuple[bool, float] | None]:
+    """Return for each promise whether the other texts keep it, and the share of entities left.
+
+    It is None if the texts support no threshold. Keys are the precision and the confidence, or
+    "point" for the point estimate.
+    """
+    sure, _ = choose_confidence(fitted)
+    fitted, other = (
+        replace(
+            each,
+            probabilities=[
+                sure.confidence(said, label) for said, label in zip(each.probabilities, each.labels)
+            ],
+        )
+        for each in (fitted, other)
+    )
+    told: dict[str, tuple[bool, float] | None] = {}
+    for precision in precisions:
+        least = {
+            f"{precision} {confidence}": promised_threshold(fitted, precision, confidence)
+            for confidence in confidences
+        }
+        found = {**least, f"{precision} point": threshold_for(fitted, precision)}
+        for name, one in found.items():
+            reached = None if one is None else cut(other, one.threshold)
+            told[name] = None
+            if reached is not None and reached.kept:
+                share = reached.kept / len(other.probabilities)
+                told[name] = (reached.precision >= precision, share)
+    return told
+
+
+def measured(
+    found: JudgedEntities,
+    count: int,
+    times: int = TIMES,
+    precisions: Sequence[float] = PRECISIONS,
+    confidences: Sequence[float] = CONFIDENCES,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the counts of promises that were made and kept, by way of drawing and by promise."""
+    texts, generator = Texts(found, count), np.random.default_rng(0)
+    every = texts.of(range(count))
+    told: dict[str, dict[str, dict[str, float]]] = {}
+    for way in (HALVES, DRAWS):
+        rows: dict[str, dict[str, float]] = {}
+        for _ in range(times):
+            order = generator.permutation(count).tolist()
+            fitted, other = texts.of(order[: count // 2]), texts.of(order[count // 2 :])
+            if way == DRAWS:
+                fitted = texts.of(generator.integers(count, size=count // 2).tolist())
+                other = every
+            for name, one in kept(fitted, other, precisions, confidences).items():
+                row = rows.setdefault(name, {"made": 0, "kept": 0, "share": 0.0})
+                if one is not None:
+                    row["made"] += 1
+                    row["kept"] += one[0]
+                    row["share"] += one[1]
+        told[way] = rows
+    return told
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """Return the section for one line of PATH."""
+    lines = [
+        f"{found['date']}, torch {found['torch']}, `{found['model']}`. {found['texts']:,} texts, "
+        f"in which {found['entities']:,} entities are found with a precision of "
+        f"{100 * found['precision']:.1f} %. A fit is to half as many texts, {found['times']} "
+        "times. Made: thresholds that the texts support. Kept: the share of these whose precision "
+        "is as promised, on the other half, and on all texts after draws with replacement. "
+        "Entities left: on the other half. Broken: the share of all draws with a threshold whose "
+        "precision is lower; it should be at most 100 % less the confidence.",
+        "",
+        "| precision | confidence | made | kept, other half | entities left | made of draws | "
+        "kept, all texts | broken |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, half in found["rows"][HALVES].items():
+        precision, confidence = name.split()
+        drawn = found["rows"][DRAWS][name]
+        named = "point estimate" if confidence == "point" else f"{100 * float(confidence):g} %"
+        cells = [
+            f"{100 * float(precision):g} %",
+            named,
+            f"{half['made']:.0f}",
+            percent(half["kept"], half["made"]),
+            percent(half["share"], half["made"]),
+            f"{drawn['made']:.0f}",
+            percent(drawn["kept"], drawn["made"]),
+            percent(drawn["made"] - drawn["kept"], found["times"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("title")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--times", type=int, default=TIMES)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    nlp = spacy.load(given.model)
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.calibration = None
+    examples = [example for example in examples_for(nlp, given.corpus) if len(example.predicted)]
+    judged = measure(nlp, examples).entities
+    found = {
+        "corpus": given.title,
+        "model": nlp.config["components"]["crf_ner"]["model"]["@architectures"],
+        "texts": len(examples),
+        "entities": len(judged.probabilities),
+        "precision": cut(judged, 0.0).precision,
+        "times": given.times,
+        "rows": measured(judged, len(examples), given.times),
+        "date": str(date.today()),
+        "torch": torch.__version__,
+        "spacy": spacy.__version__,
+    }
+    add(PATH, found)
+    lines = table(found)
+    key = re.sub(r"\W+", "_", given.title.lower())
+    write_section(f"precision_promise_{key}", f"Promised precision: {given.title}", lines)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Labelled spans of ``tree_spancat`` with their confidences, judged by annotation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.annotations import annotated_labels
+
+if TYPE_CHECKING:
+    from spacy.training import Example
+
+SPAN = "span"
+# First token, token after the last, and label.
+Place = tuple[int, int, str]
+
+
+class SpanJudge:
+    """Judge of spans, which collects them.
+
+    Args:
+        key: name of the group in ``doc.spans``.
+
+    Attributes:
+        found: spans that the annotation says to be right or wrong. Those of texts without the
+            group, or of labels that a text was not annotated for, are counted in ``unannotated``.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.found = JudgedEntities(noun=SPAN)
+        self.texts = 0
+
+    def add(self, example: Example, spans: Iterable[tuple[Place, float]]) -> list[bool]:
+        """Judge the spans of a text, with their confidences.
+
+        Returns:
+            Which spans the annotation says to be right or wrong.
+        """
+        found, reference = self.found, example.reference
+        text, self.texts = self.texts, self.texts + 1
+        is_annotated, asked = self.key in reference.spans, annotated_labels(reference)
+        gold = [
+            span
+            for span in (reference.spans[self.key] if is_annotated else [])
+            if asked is None or span.label_ in asked
+        ]
+        found.gold += len({(span.start, span.end, span.label_) for span in gold})
+        tokens = [span for span in gold if len(span)]
+        aligned = example.get_aligned_spans_y2x(tokens, allow_overlap=True) if tokens else []
+        right = {(span.start, span.end, span.label_) for span in aligned}
+        judged = []
+        for place, confidence in spans:
+            start, end, label = place
+            judged.append(is_annotated and (asked is None or label in asked))
+            if not judged[-1]:
+                found.unannotated += 1
+                continue
+            found.probabilities.append(confidence)
+            found.correct.append(place in right)
+            found.labels.append(label)
+            found.texts.append(text)
+            found.lengths.append(end - start)
+        return judged
+
+
+def judged_spans(examples: Iterable[Example], key: str) -> JudgedEntities:
+    """Return the spans of predicted docs that the annotation says to be right or wrong.
+
+    Args:
+        examples: docs with ``attrs["scores"]`` in the group, and their references.
+        key: name of the group in ``doc.spans``.
+    """
+    judge = SpanJudge(key)
+    for example in examples:
+        group = example.predicted.spans.get(key, [])
+        scores = group.attrs.get("scores", []) if len(group) else []
+        places = [(span.start, span.end, span.label_) for span in group]
+        judge.add(example, zip(places, map(float, scores)))
+    return judge.found
+
+
+__all__ = ["SPAN", "SpanJudge", "judged_spans"]

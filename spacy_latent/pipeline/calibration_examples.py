@@ -1,0 +1,126 @@
+"""Components and annotated texts of a calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+
+from spacy_latent.analysis.progress import Progress
+from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.inspection import applied, refuse_lost
+from spacy_latent.pipeline.learnt_calibration import (
+    entity_components,
+    parse_components,
+    span_components,
+)
+
+# Examples, or a function that returns them as for nlp.initialize.
+Examples = Iterable[Example] | Callable[[], Iterable[Example]]
+# What the calibrated probabilities are of.
+ENTITIES, ARCS, SPANS = "entities", "arcs", "spans"
+
+
+def kind_of(nlp: Language, component: str | None) -> str:
+    """Return what the probabilities of a component are of.
+
+    Args:
+        component: name of the component; None for the only one that can be calibrated.
+
+    Returns:
+        ENTITIES, ARCS or SPANS. It is ENTITIES if no component can be calibrated.
+
+    Raises:
+        LatentError: if components of several kinds are there and none is named.
+    """
+    kinds = dict.fromkeys(entity_components(nlp), ENTITIES)
+    kinds.update(dict.fromkeys(span_components(nlp), SPANS))
+    kinds.update(dict.fromkeys(parse_components(nlp), ARCS))
+    if component is not None:
+        return kinds.get(component, ENTITIES)
+    if len(kinds) > 1 and set(kinds.values()) != {ENTITIES}:
+        raise LatentError(
+            f"Several components can be calibrated: {', '.join(kinds)}. Name one of these as "
+            "component."
+        )
+    return next(iter(kinds.values()), ENTITIES)
+
+
+def choose_component(
+    nlp: Language, component: str | None, known: Sequence[str], expected: str
+) -> str:
+    """Return the name of the component to calibrate.
+
+    Args:
+        known: names of the components that can be.
+        expected: name of their factory.
+
+    Raises:
+        LatentError: if the named component is none of them, or if several are and none is named.
+    """
+    if component is None and len(known) == 1:
+        return known[0]
+    if component in known:
+        return str(component)
+    if not known:
+        there = ", ".join(nlp.pipe_names) or "none"
+        raise LatentError(
+            "The pipeline has no component whose probabilities can be calibrated so. Its "
+            f"components are {there}; expected a {expected}."
+        )
+    asked = "Several can be calibrated" if component is None else f"{component!r} is none of them"
+    raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
+
+
+def given_examples(asked: str, given: Examples) -> list[Example]:
+    """Return the examples as a list, and refuse other objects.
+
+    Args:
+        asked: name of the function that was given the examples.
+    """
+    found = list(given() if callable(given) else given)
+    wrong = [example for example in found if not isinstance(example, Example)]
+    if wrong:
+        advice = ""
+        if isinstance(wrong[0], Doc):
+            advice = " Of an annotated doc: Example(nlp.make_doc(doc.text), doc)."
+        raise LatentError(
+            f"{asked}: the examples hold a {type(wrong[0]).__name__}; expected Examples, of a doc "
+            f"that is not processed yet and an annotated one, as nlp.evaluate takes them.{advice}"
+        )
+    return found
+
+
+def examples_up_to(
+    asked: str, nlp: Language, name: str, given: Examples, progress: Progress
+) -> list[Example]:
+    """Return examples with tokens, processed by the components before one.
+
+    Args:
+        asked: name of the function that was given the examples.
+        name: name of the component.
+    """
+    examples = given_examples(asked, given)
+    docs = [example.predicted for example in examples]
+    for before, pipe in nlp.pipeline:
+        if before == name:
+            break
+        docs = list(progress(applied(pipe, docs, nlp.batch_size), before, len(docs)))
+    advice = "Calibrate it without one, or leave these docs out."
+    refuse_lost(len(examples), len(docs), "doc", advice)
+    made = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
+    return [example for example in made if len(example.predicted)]
+
+
+__all__ = [
+    "ARCS",
+    "ENTITIES",
+    "SPANS",
+    "Examples",
+    "choose_component",
+    "examples_up_to",
+    "given_examples",
+    "kind_of",
+]
