@@ -480,7 +480,7 @@ class LikelySpans:
         places = item, first, last
         of_labels = labels_at(scores, cells, member, marginals, places)
         some = of_labels.amax(0) >= least
-        return cls(*(place[some] for place in places), of_labels[:, some])
+        return cls(item[some], first[some], last[some], of_labels[:, some])
 
     def under(self, scores: Tensor, lengths: Tensor, cells: SpanCells, member: Tensor) -> Tensor:
         """Return the probabilities ``(L, K)`` of these spans under other scores."""

@@ -214,8 +214,8 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                 column.append(part)
             labels += own
             text += 1
-    *parts, lengths = map(np.concatenate, columns)
-    return _Table(*parts, labels, lengths, unannotated)
+    arcs, of_labels, right, labelled, roots, texts, lengths = map(np.concatenate, columns)
+    return _Table(arcs, of_labels, right, labelled, roots, texts, labels, lengths, unannotated)
 
 
 def _fit(table: _Table, texts: int) -> CalibratedParses:
