@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spacy_latent.kernels.compilation import PREFIX, digest
+from spacy_latent.kernels.core.compilation import PREFIX, digest
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.kernels.tracing import not_traced
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
 
 if TYPE_CHECKING:
-    from spacy_latent.kernels.tag_batches import BatchSums
+    from spacy_latent.kernels.chains.tag_batches import BatchSums
 
-FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
+FAMILY = "spacy_latent.kernels.chains.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
 Self = TypeVar("Self", bound="TagSequence")
 
@@ -144,8 +144,9 @@ class TagSequence(CompiledStructure):
             Marginals ``(B, N, K)``, and steps ``(B, N)``: the probability of each tag given the one
             before, and for the first tag its own. Both are float64, without gradient, 0 at padding.
         """
-        from spacy_latent.kernels import operators, tag_sequence
-        from spacy_latent.kernels.pool import spread
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.kernels.chains import tag_sequence
+        from spacy_latent.kernels.core.pool import spread
 
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
@@ -183,10 +184,10 @@ class TagSequence(CompiledStructure):
             lengths: ``(B,)``, adding up to T.
 
         Returns:
-            See :class:`~spacy_latent.kernels.tag_batches.BatchSums`. An item without a feasible
-            sequence has the log-partition −inf, and no gradient.
+            See :class:`~spacy_latent.kernels.chains.tag_batches.BatchSums`. An item without a
+            feasible sequence has the log-partition −inf, and no gradient.
         """
-        from spacy_latent.kernels.tag_batches import BatchSums
+        from spacy_latent.kernels.chains.tag_batches import BatchSums
 
         count = emissions.shape[-1] if emissions.dim() == 2 else 0
         sizes = lengths.detach().cpu().numpy()
@@ -240,8 +241,8 @@ class TagSequence(CompiledStructure):
             Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
             float64, −inf for missing sequences.
         """
-        from spacy_latent.kernels import operators
-        from spacy_latent.kernels.linear_chain import k_best
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.kernels.chains.linear_chain import k_best
 
         prepared, lengths = self._read(scores.detach(), lengths)
         family, kernel = operators.family_of(self.family), self._k_best_kernel()
@@ -287,7 +288,7 @@ class TagSequence(CompiledStructure):
     # ---------------------------------------------------------------- emissions and what is bound
 
     def _k_best_kernel(self) -> Callable[..., None]:
-        from spacy_latent.kernels import tag_sequence
+        from spacy_latent.kernels.chains import tag_sequence
 
         return tag_sequence.k_best_sequences
 
@@ -332,7 +333,7 @@ class TagSequence(CompiledStructure):
         return super()._looks_far(scores) or any(map(super()._looks_far, self.bound or ()))
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
 

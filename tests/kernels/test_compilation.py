@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import spacy_latent
-from spacy_latent.kernels import compilation
-from spacy_latent.kernels.compilation import KEPT, PREFIX, kernel
+from spacy_latent.kernels.core import compilation
+from spacy_latent.kernels.core.compilation import KEPT, PREFIX, kernel
 
 KERNELS = Path(spacy_latent.__file__).parent / "kernels"
 
@@ -22,12 +22,14 @@ KERNELS = Path(spacy_latent.__file__).parent / "kernels"
 def test_every_kernel_goes_through_the_decorator() -> None:
     """Else its machine code outlives changes of its helpers, and it is compiled with the flags for
     floats of whichever caller came first."""
-    sources = {path.name: path.read_text(encoding="utf8") for path in KERNELS.glob("*.py")}
+    sources = {path: path.read_text(encoding="utf8") for path in KERNELS.glob("*/*.py")}
     decorated = sum(len(re.findall(r"^@kernel\b", text, re.M)) for text in sources.values())
     assert decorated > 250
-    named = {name for name, text in sources.items() if re.search(r"\bnjit\(|@njit|@jit\(", text)}
+    named = {
+        path.name for path, text in sources.items() if re.search(r"\bnjit\(|@njit|@jit\(", text)
+    }
     assert named == {"compilation.py"}
-    package = [path for path in KERNELS.parent.rglob("*.py") if path.parent != KERNELS]
+    package = [path for path in KERNELS.parent.rglob("*.py") if KERNELS not in path.parents]
     assert [path for path in package if re.search(r"\bnjit\b", path.read_text("utf8"))] == []
 
 
@@ -61,7 +63,7 @@ def test_a_function_inside_of_another_is_refused() -> None:
 # ------------------------------------------------------------------------------------ what is kept
 
 CALLER = """
-from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.core.compilation import kernel
 from small.helper import step
 
 @kernel
@@ -71,7 +73,7 @@ def total(count, value):
     return value
 """
 HELPER = """
-from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.core.compilation import kernel
 
 @kernel
 def step(value):
@@ -265,7 +267,7 @@ def test_without_compilation_functions_are_themselves(small: Small) -> None:
 
 CHOOSING = """
 from typing import NamedTuple
-from spacy_latent.kernels.compilation import implements, kernel
+from spacy_latent.kernels.core.compilation import implements, kernel
 
 class Sum(NamedTuple):
     step: float
