@@ -6,10 +6,12 @@ code. It also writes its index before the code that the index names. If a proces
 compile at once, code of one function may be stored under the name of another.
 
 Here each state of the sources has its own cache folder. The name of the folder has a digest of all
-files next to the function's own and of all files of spacy_latent/kernels. The digest also covers
-the versions of numba and Python, and numba's settings. A file holds the machine code of one
-function for one set of argument types on one processor. It is written under a temporary name and
-then renamed. It begins with a hash of its content, so an incomplete file is ignored.
+files next to the function's own, and of the folders of kernels that these files import from,
+directly or through others. So an edit of one family of kernels compiles no other family anew,
+except those that import from it. The digest also covers the versions of numba and Python, and
+numba's settings. A file holds the machine code of one function for one set of argument types on one
+processor. It is written under a temporary name and then renamed. It begins with a hash of its
+content, so an incomplete file is ignored.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import shutil
 import sys
 import tempfile
@@ -43,7 +46,9 @@ from spacy_latent.errors import LatentWarning
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 FUSED = {"contract", "nsz"}
 
-FLOOR = Path(os.path.abspath(__file__)).parent
+KERNELS = Path(os.path.abspath(__file__)).parents[1]
+# Folders whose values no kernel reads: they run in Python, or are compiled by Triton.
+NOT_READ = frozenset({"autograd", "gpu"})
 PREFIX = "kernels-"
 # Number of states of the sources whose machine code is kept, for several branches and versions of
 # Python.
@@ -157,28 +162,56 @@ def digest(folder: Path) -> str | None:
     return _digest(folder)
 
 
+# An import from a folder of kernels, also inside a function.
+_IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+spacy_latent\.kernels\.(\w+)", re.MULTILINE)
+
+
 def _digest(folder: Path) -> str | None:
-    # An editor's lock file may be a dangling link.
-    sources = [
-        source
-        for part in (FLOOR, folder)
-        for source in sorted(part.glob("*.py"))
-        if source.is_file()
-    ]
-    if not any(source.parent == folder for source in sources):
+    folders = _folders_read(folder)
+    if not folders[folder]:
         return None
     versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag
     settings = int(config.OPT), config.BOUNDSCHECK
     hashed = hashlib.sha256(repr((versions, settings)).encode())
-    for source in dict.fromkeys(sources):
-        try:
-            code = source.read_bytes()
-        except OSError:
-            # A file of the folder that this user may not read.
-            code = b"unreadable"
-        hashed.update(f"\n{source.name} {len(code)}\n".encode())
-        hashed.update(code)
+    for place in [folder, *sorted(folders.keys() - {folder})]:
+        for name, code in folders[place].items():
+            hashed.update(f"\n{place.name}/{name} {len(code)}\n".encode())
+            hashed.update(code)
     return hashed.hexdigest()[:16]
+
+
+def _folders_read(folder: Path) -> dict[Path, dict[str, bytes]]:
+    """Return the sources of all folders that a folder's machine code depends on, with its own.
+
+    A folder elsewhere depends on all kernels: it may import them through other files.
+    """
+    found: dict[Path, dict[str, bytes]] = {}
+    waiting = {folder}
+    if folder.parent != KERNELS:
+        waiting.update(
+            place for place in KERNELS.glob("*") if place.is_dir() and place.name not in NOT_READ
+        )
+    while waiting:
+        place = waiting.pop()
+        found[place] = _sources(place)
+        imported = {
+            name.decode() for code in found[place].values() for name in _IMPORT.findall(code)
+        }
+        waiting.update({KERNELS / name for name in imported - NOT_READ} - found.keys())
+    return found
+
+
+def _sources(folder: Path) -> dict[str, bytes]:
+    sources = {}
+    for source in sorted(folder.glob("*.py")):
+        # An editor's lock file may be a dangling link.
+        if source.is_file():
+            try:
+                sources[source.name] = source.read_bytes()
+            except OSError:
+                # A file of the folder that this user may not read.
+                sources[source.name] = b"unreadable"
+    return sources
 
 
 # ------------------------------------------------------------------------------------ places
