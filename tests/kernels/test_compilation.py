@@ -201,6 +201,13 @@ def read_by(family: str) -> set[str]:
     return {family}.union(*map(read_by, direct))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_page_of_a_folder_names_its_files(family: str) -> None:
+    page = (KERNELS / family / "README.md").read_text(encoding="utf8")
+    files = {path.name for path in (KERNELS / family).glob("*.py")} - {"__init__.py"}
+    assert files == set(re.findall(r"`(\w+\.py)`", page)) & files
+
+
 def test_folders_of_kernels_import_in_no_circle() -> None:
     assert imported("core") == set()
     order = tuple(
