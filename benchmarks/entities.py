@@ -1,10 +1,11 @@
-"""``crf_ner`` beside spaCy's ``ner``: F1 on a development set, calibration, words per second.
+"""``crf_ner`` beside spaCy's ``ner``: F1 on a development set, calibration, speed.
 
     python -m benchmarks entities WNUT-17 corpus/ner/dev.spacy \
         --crf training/crf_seed0/model-best --ner training/ner_seed0/model-best
 
 Pipelines that were trained with the same settings but for the component; several of each for
-several seeds. Speeds are of the first of each, in turn in one run.
+several seeds. Speeds are those of the first of each, in turn in one run: words per second in
+batches, and calls of a pipeline on single docs of 8 to 15 words.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -28,6 +28,7 @@ from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import entity_calibration_error
 
 ROUNDS = 7
+SINGLE = 300
 
 
 def examples_for(nlp: Language, corpus: Path) -> list[Example]:
@@ -47,21 +48,25 @@ def evaluate(path: Path, corpus: Path) -> tuple[float, float | None]:
     return scores["ents_f"], entity_calibration_error(examples)
 
 
-def seconds(path: Path, corpus: Path, **settings: Any) -> Callable[[], float]:
+def pipeline(path: Path, **settings: Any) -> Language:
+    """Return a trained pipeline with other settings of its ``crf_ner``."""
     nlp = spacy.load(path)
     if settings:
         nlp.get_pipe("crf_ner").cfg.update(settings)  # type: ignore[union-attr]
-    words = [[token.text for token in example.x] for example in examples_for(nlp, corpus)]
+    return nlp
 
-    def run() -> float:
-        docs = [Doc(nlp.vocab, words=own) for own in words]
-        start = time.perf_counter()
+
+def seconds(nlp: Language, words: list[list[str]], alone: bool) -> float:
+    """Return the processor time on docs of these words, one doc in each call or in batches."""
+    docs = [Doc(nlp.vocab, words=own) for own in words]
+    start = time.process_time()
+    if alone:
+        for doc in docs:
+            nlp(doc)
+    else:
         for _ in nlp.pipe(docs, batch_size=256):
             pass
-        return time.perf_counter() - start
-
-    run()
-    return run
+    return time.process_time() - start
 
 
 def shares(values: list[float]) -> str:
@@ -82,27 +87,35 @@ def main() -> None:
         name: [evaluate(path, given.corpus) for path in paths]
         for name, paths in (("crf_ner", given.crf), ("ner", given.ner))
     }
-    runs = {
-        "crf_ner, with probabilities": seconds(given.crf[0], given.corpus),
-        "crf_ner": seconds(given.crf[0], given.corpus, annotate="map"),
-        "ner": seconds(given.ner[0], given.corpus),
+    pipelines = {
+        "crf_ner, with probabilities": pipeline(given.crf[0], annotate="probabilities"),
+        "crf_ner": pipeline(given.crf[0], annotate="map"),
+        "ner": pipeline(given.ner[0]),
     }
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    examples = examples_for(pipelines["ner"], given.corpus)
+    words = [[token.text for token in example.x] for example in examples]
+    corpora = {False: words, True: [own for own in words if 8 <= len(own) <= 15][:SINGLE]}
+    times: dict[tuple[str, bool], list[float]] = {}
+    for nlp in pipelines.values():
+        seconds(nlp, words, False)
     for _ in range(ROUNDS):
-        for name, run in runs.items():
-            times[name].append(run())
-    base = median(times["ner"])
+        for name, nlp in pipelines.items():
+            for alone, own in corpora.items():
+                times.setdefault((name, alone), []).append(seconds(nlp, own, alone))
     errors = [error for _, error in found["crf_ner"] if error is not None]
     lines = [
         f"{date.today()}, torch {torch.__version__}, {torch.get_num_threads()} threads.",
         "",
-        "| component | F1 of each seed, % | calibration error, % | speed, ner = 1 |",
-        "|---|---|---|---:|",
+        "| component | F1 of each seed, % | calibration error, % | words per second, ner = 1 "
+        "| time of a call on one doc, ner = 1 |",
+        "|---|---|---|---:|---:|",
     ]
-    for name, values in times.items():
+    for name in pipelines:
         f1 = shares([score for score, _ in found[name]]) if name in found else ""
         error = shares(errors) if name == "crf_ner" and errors else ""
-        lines.append(f"| {name} | {f1} | {error} | {base / median(values):.2f} |")
+        batches = median(times["ner", False]) / median(times[name, False])
+        single = median(times[name, True]) / median(times["ner", True])
+        lines.append(f"| {name} | {f1} | {error} | {batches:.2f} | {single:.2f} |")
     key = re.sub(r"\W+", "_", given.title.lower())
     write_section(f"entities_{key}", f"Entities: {given.title}", lines)
     print("\n".join(lines))

@@ -1,6 +1,7 @@
 """Corpora for the controls of incomplete annotation that people would try first.
 
     python -m benchmarks.incomplete_controls corpus/incomplete
+    python -m benchmarks.incomplete_controls corpus/incomplete --encoder path/to/encoder
 
 Of the texts of ``flags.spacy``, which has 150 annotated completely and flags of the others:
 
@@ -8,7 +9,9 @@ Of the texts of ``flags.spacy``, which has 150 annotated completely and flags of
   entity, which are complete thereby.
 - ``flags_self_trained.spacy``: the complete texts, and the others as a ``crf_ner`` that was trained
   on the complete ones annotates them, without entities of labels that are flagged to be absent.
-  Texts in which it finds none of a label that is flagged are left out.
+  Texts in which it finds none of a label that is flagged are left out. With ``--encoder`` this
+  corpus alone is written, as ``flags_self_trained_encoder.spacy``, by a ``crf_ner`` over the
+  pre-trained encoder.
 
 Of the texts of ``sources.spacy``, in which several sources wrote entities:
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import spacy
@@ -32,10 +36,11 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import biluo_tags_to_spans, iob_to_biluo
 from spacy.vocab import Vocab
 
-from benchmarks.learning_groups import BC5CDR
+from benchmarks.learning_groups import BC5CDR, ENCODER_STEPS, INCOMPLETE_OVER_ENCODER
 from spacy_latent.corpora.incomplete import PREFIX, SOURCE
 
 TEACHER = "configs/ner_crf.cfg"
+ENCODER_TEACHER = "configs/ner_transformer_crf.cfg"
 STEPS = 300
 
 
@@ -168,16 +173,21 @@ def read(path: Path, vocab: Vocab) -> list[Doc]:
     return list(DocBin().from_disk(path).get_docs(vocab))
 
 
-def teacher(folder: Path, name: str, development: str) -> Language:
+def teacher(folder: Path, name: str, development: str, encoder: Path | None = None) -> Language:
     """Train on the complete texts of ``NAME.spacy`` in the folder."""
     made = folder / f"teacher_{name}"
-    settings = {
+    settings: dict[str, Any] = {
         "paths.train": str(folder / f"{name}_as_if_complete.spacy"),
         "paths.dev": development,
         "training.max_epochs": 0,
         "training.max_steps": STEPS,
     }
-    train(TEACHER, made, overrides=settings)
+    if encoder is not None:
+        # As the rows over an encoder are trained.
+        (row, *_) = INCOMPLETE_OVER_ENCODER
+        settings = {**dict(row.settings), **settings, "training.max_steps": ENCODER_STEPS}
+        settings["paths.encoder"] = str(encoder)
+    train(TEACHER if encoder is None else ENCODER_TEACHER, made, overrides=settings)
     return spacy.load(made / "model-best")
 
 
@@ -195,7 +205,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="the folder of flags.spacy and sources.spacy")
-    folder = parser.parse_args().folder
+    parser.add_argument("--encoder", type=Path, help="the folder of a pre-trained encoder")
+    given = parser.parse_args()
+    folder = given.folder
+    if given.encoder is not None:
+        nlp = teacher(folder, "flags", f"{BC5CDR}/dev.spacy", given.encoder)
+        docs = self_trained(read(folder / "flags.spacy", nlp.vocab), nlp)
+        DocBin(docs=docs).to_disk(folder / "flags_self_trained_encoder.spacy")
+        return
     write_controls(folder, "flags", f"{BC5CDR}/dev.spacy")
     sources = read(folder / "sources.spacy", spacy.blank("en").vocab)
     DocBin(docs=aggregated(sources)).to_disk(folder / "sources_aggregated.spacy")

@@ -264,6 +264,7 @@ INCOMPLETE_ENTRIES = (
         settings=trained_on("corpus/incomplete/flags_self_trained.spacy"),
     ),
     *_missing("flags"),
+    Entry("ner_flags_attention", "control: flags, learned by attention over the words"),
     Entry("ner_label_sets", "one label in each half"),
     Entry("ner_label_sets", "control: label sets, no learned transitions", settings=NO_TRANSITIONS),
     # Their tokens without an entity are annotated as outside; nothing in them is missing.
@@ -325,11 +326,59 @@ def _wrong_flags(believed: float) -> Entry:
     return Entry("ner_flags", f"a tenth wrong, flag_error = {believed:g}", settings=settings)
 
 
+TWICE_AS_LONG: tuple[tuple[str, Setting], ...] = (("training.max_steps", 600),)
 AMOUNTS = (
+    Entry(
+        "ner_crf",
+        "all annotation, 600 steps",
+        settings=trained_on(f"{BC5CDR}/train.spacy", *TWICE_AS_LONG),
+    ),
+    Entry("ner_label_sets", "one label in each half, 600 steps", settings=TWICE_AS_LONG),
     *_amounts(50),
     *_amounts(500),
     *map(_wrong_flags, (0.0, 0.02, 0.1)),
     *map(_share, (10, 60)),
+)
+
+
+ENCODER_STEPS = 150
+
+
+def _over_encoder(config: str, what: str, path: str | None = None) -> Entry:
+    """Return one row over a pre-trained encoder, with half the steps: each takes longer."""
+    settings: tuple[tuple[str, Setting], ...] = (
+        (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
+        ("corpora.dev.limit", 1000),
+        ("training.max_steps", ENCODER_STEPS),
+        ("training.eval_frequency", ENCODER_STEPS),
+        ("training.optimizer.learn_rate.total_steps", ENCODER_STEPS),
+    )
+    if path is not None:
+        settings = (("paths.train", path), *settings)
+    return Entry(config, what, settings=settings)
+
+
+INCOMPLETE_OVER_ENCODER = (
+    _over_encoder("ner_transformer_crf", "all annotation", f"{BC5CDR}/train.spacy"),
+    _over_encoder("ner_flags_transformer", "flags beside 150 sentences"),
+    _over_encoder(
+        "ner_transformer_crf",
+        "control: flags, self-training filtered by the flags",
+        "corpus/incomplete/flags_self_trained_encoder.spacy",
+    ),
+    _over_encoder(
+        "ner_transformer_crf",
+        "control: flags, as if it were complete",
+        "corpus/incomplete/flags_as_if_complete.spacy",
+    ),
+    _over_encoder(
+        "ner_transformer_crf", "one label in each half", "corpus/incomplete/label_sets.spacy"
+    ),
+    _over_encoder(
+        "ner_transformer_crf",
+        "control: label sets, as if it were complete",
+        "corpus/incomplete/label_sets_as_if_complete.spacy",
+    ),
 )
 
 
@@ -555,6 +604,12 @@ GROUPS = {
         ("bc5cdr-data", "incomplete-more-data"),
         ENTITY_FIGURES,
         AMOUNTS,
+    ),
+    "incomplete_encoder": Group(
+        "Learning: entities from incomplete annotation of BC5CDR, over a pre-trained encoder",
+        ("bc5cdr-data", "incomplete-data", "incomplete-controls-data"),
+        ENTITY_FIGURES,
+        INCOMPLETE_OVER_ENCODER,
     ),
     "incomplete_wnut": Group(
         "Learning: entities from incomplete annotation of WNUT-17",

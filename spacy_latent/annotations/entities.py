@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,9 +15,12 @@ ENTITIES = "entities"
 
 def names_entities(labels: Sequence[str] | None) -> bool:
     """Return whether tags with these names form entities by the BILUO scheme."""
-    if labels is None or "O" not in labels:
-        return False
-    return all(
+    return labels is not None and _name_entities(tuple(labels))
+
+
+@lru_cache(maxsize=32)
+def _name_entities(labels: tuple[str, ...]) -> bool:
+    return "O" in labels and all(
         name == "O" or (name[:2] in ("B-", "I-", "L-", "U-") and name[2:]) for name in labels
     )
 

@@ -207,11 +207,18 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     tok2vec, *hidden, output, table = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
     backprops = []
-    for layer in hidden:
-        arrays, backprop_hidden = layer(arrays, is_train)
-        backprops.append(backprop_hidden)
     sizes = [len(array) for array in arrays]
-    emissions, backprop_output = output(model.ops.flatten(arrays), is_train)
+    if len(docs) == 1 and not is_train:
+        # One doc needs no padding between docs, and no copies.
+        (rows,) = arrays
+        for layer in hidden:
+            rows = layer.predict(rows)
+    else:
+        for layer in hidden:
+            arrays, backprop_hidden = layer(arrays, is_train)
+            backprops.append(backprop_hidden)
+        rows = model.ops.flatten(arrays)
+    emissions, backprop_output = output(rows, is_train)
     gain, untrained = model.attrs.get("gain", 1.0), model.attrs[UNTRAINED]
     scores = gain * emissions
     if untrained and not is_train:

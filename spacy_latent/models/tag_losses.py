@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -58,12 +59,17 @@ def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
 
 def bound_chain(transitions: Tensor, tags: Sequence[str]) -> TagSequence:
     """Return sequences of BILUO tags with learned scores ``(K + 2, K)`` of neighbours."""
-    allowed = [part.to(transitions.dtype) for part in allowed_transitions(tags, "biluo")]
-    between, start, end = send_together(allowed, transitions.device)
     count = len(tags)
-    return TagSequence().bind(
-        transitions[:count] + between, transitions[count] + start, transitions[count + 1] + end
-    )
+    scores = transitions + _allowed(tuple(tags), transitions.dtype, transitions.device)
+    return TagSequence().bind(scores[:count], scores[count], scores[count + 1])
+
+
+@lru_cache(maxsize=32)
+def _allowed(tags: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return 0 for neighbours that the scheme allows, else −inf, ``(K + 2, K)``."""
+    between, start, end = allowed_transitions(tags, "biluo")
+    joined = torch.cat([between, start[None], end[None]]).to(dtype)
+    return send_together([joined], device)[0]
 
 
 # ---------------------------------------------------------------- values
@@ -289,10 +295,8 @@ class Probabilities:
         return float(first * self.steps[b, start + 1 : end].prod())
 
 
-def probabilities(
-    kind: str, chain: TagSequence, best: Tensor, scores: Tensor, lengths: Tensor
-) -> Probabilities:
-    """Return the probabilities under the learned distribution.
+def probabilities(kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Probabilities:
+    """Return the best sequences, and probabilities under the learned distribution.
 
     The distribution is the CRF for "crf" and "perceptron", the walk that quadratic smoothing
     induces for "quadratic", and the mixture of SparseMAP for "sparsemap".
@@ -300,14 +304,13 @@ def probabilities(
     Args:
         kind: name of the loss.
         chain: chain of tags.
-        best: ``(B, N)``, from ``best_tags``.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
     """
-    path = best.cpu().numpy()
     if kind in ("crf", "perceptron"):
-        followed = chain.follow(best, scores, lengths)
-        return Probabilities(followed[0].cpu().numpy(), path, followed[1].cpu().numpy())
+        path, of_tags, steps = chain.best_and_follow(scores, lengths)
+        return Probabilities(of_tags, path, steps)
+    path = chain.best_path(scores, lengths)
     pairs = chain.chain_scores(scores, lengths)
     if kind == "sparsemap":
         solution = LinearChain().sparsemap(pairs, lengths)

@@ -9,6 +9,7 @@ from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from spacy.attrs import ENT_IOB, ENT_TYPE, IS_SPACE, SENT_START
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example, remove_bilu_prefix, validate_examples
@@ -30,9 +31,12 @@ from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from spacy_latent.models.crf_tagger import TagScores
     from spacy_latent.models.tag_evidence import TagEvidence
     from spacy_latent.models.tag_sources import SourceReliability, TagSources, Written
+    from spacy_latent.structures.tag_sequence import TagSequence
 
 DEFAULT_CONFIG = """
 [crf_ner]
@@ -160,6 +164,8 @@ class CrfEntityRecognizer(TrainedComponent):
         self.name = name
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
+        # Transitions of the last prediction, and their chain.
+        self._bound: tuple[np.ndarray, TagSequence] | None = None
         self._told: set[str] = set()
         # Counts of what the sources wrote in a batch, set by get_loss.
         self._counted: TagSources | None = None
@@ -300,21 +306,24 @@ class CrfEntityRecognizer(TrainedComponent):
         tags = tuple(self.tags)
         kind, level = self.cfg["loss"], self.cfg["annotate"]
         calibration = self.calibration or EntityCalibration()
+        sums = level == "probabilities" or self.cfg["min_confidence"]
         for group in self.scored(docs, calibration):
+            likely = None
             with saying_what_is_left(group.chain.name, group.edits):
-                best = group.chain.best_tags(group.scores, group.lengths)
-            path = best.cpu().numpy()
+                if sums:
+                    likely = tag_losses.probabilities(
+                        kind, group.chain, group.scores, group.lengths
+                    )
+                    path = likely.best
+                else:
+                    path = group.chain.best_path(group.scores, group.lengths)
             structures = []
             for b, (d, n) in enumerate(zip(group.docs, group.lengths.tolist())):
                 made = _structure(docs[d], group.chain.name, path[b, :n].copy(), tags)
                 structures.append(made)
                 found[d] = made
-            if level == "probabilities" or self.cfg["min_confidence"]:
-                likely = tag_losses.probabilities(
-                    kind, group.chain, best, group.scores, group.lengths
-                )
-                for b, structure in enumerate(structures):
-                    self._add_probabilities(structure, likely, b, calibration)
+                if likely is not None:
+                    self._add_probabilities(made, likely, b, calibration)
             if level != "none" and self.cfg["alternatives"]:
                 count = self.cfg["alternatives"]
                 others = tag_losses.ranked(kind, group.chain, group.scores, group.lengths, count)
@@ -331,7 +340,6 @@ class CrfEntityRecognizer(TrainedComponent):
         model is applied to the scores.
         """
         import torch
-        from thinc.api import xp2torch
 
         from spacy_latent.layers.edits import edited
         from spacy_latent.models import tag_losses
@@ -341,12 +349,12 @@ class CrfEntityRecognizer(TrainedComponent):
         masks = [self._open_tags(doc) for doc in docs]
         with torch.no_grad():
             emissions, transitions = calibration.of_scores(
-                xp2torch(made.emissions), xp2torch(made.transitions), self.labels
+                _tensor(made.emissions), _tensor(made.transitions), self.labels
             )
             if asked is not None:
                 emissions = emissions / asked.temperature
                 transitions = transitions / asked.temperature
-            chain = tag_losses.bound_chain(transitions, tags)
+            chain = self._chain(transitions, tags)
             if any(mask is not None for mask in masks):
                 whole = [
                     np.ones((len(doc), len(tags)), dtype=bool) if mask is None else mask
@@ -354,12 +362,17 @@ class CrfEntityRecognizer(TrainedComponent):
                 ]
                 closed = torch.from_numpy(~np.concatenate(whole)).to(emissions.device)
                 emissions = emissions.masked_fill(closed, -torch.inf)
-            padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
             groups = []
-            for part in tag_losses.group_docs([len(doc) for doc in docs]):
-                places, lengths = part.on(padded.device)
-                scores = padded[places]
-                groups.append(ScoredGroup(part.docs, chain, transitions, scores, lengths))
+            if len(docs) == 1 and len(docs[0]):
+                lengths = torch.from_numpy(np.array([len(docs[0])])).to(emissions.device)
+                groups = [ScoredGroup([0], chain, transitions, emissions[None], lengths)]
+            else:
+                padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
+                for part in tag_losses.group_docs([len(doc) for doc in docs]):
+                    places, lengths = part.on(padded.device)
+                    groups.append(
+                        ScoredGroup(part.docs, chain, transitions, padded[places], lengths)
+                    )
             if asked is not None:
                 # Each doc is one span.
                 spans: list[list[tuple[int, ...]]] = [[(0, len(doc))] for doc in docs]
@@ -368,6 +381,18 @@ class CrfEntityRecognizer(TrainedComponent):
                     group.scores = edited(chain, group.scores, group.lengths, edits)
                     group.edits = edits
             return groups
+
+    def _chain(self, transitions: "Tensor", tags: Sequence[str]) -> "TagSequence":
+        """Return the chain with these transitions, which seldom change between predictions."""
+        from spacy_latent.models.tag_losses import bound_chain
+
+        if transitions.is_cuda:
+            # A comparison would wait for the GPU.
+            return bound_chain(transitions, tags)
+        values = transitions.numpy()
+        if self._bound is None or not np.array_equal(self._bound[0], values):
+            self._bound = values.copy(), bound_chain(transitions, tags)
+        return self._bound[1]
 
     def _add_probabilities(
         self,
@@ -379,9 +404,9 @@ class CrfEntityRecognizer(TrainedComponent):
         assert structure.labels is not None
         if self.cfg["annotate"] == "probabilities":
             of_tags = likely.tags[b, : len(structure)]
-            token, tag = np.nonzero(of_tags > max(self.cfg["threshold"], 0.0))
-            structure.parts = np.stack([token, tag], 1).astype("int32")
-            structure.probabilities = of_tags[token, tag].astype("float32")
+            likely_tags = of_tags > max(self.cfg["threshold"], 0.0)
+            structure.parts = np.argwhere(likely_tags).astype("int32")
+            structure.probabilities = of_tags[likely_tags].astype("float32")
         entities = annotations.entities_of(structure.decoded, structure.labels)
         structure.entity_probabilities = np.array(
             [
@@ -406,8 +431,8 @@ class CrfEntityRecognizer(TrainedComponent):
         Returns:
             A mask ``(n, K)`` bool, or None if every token may have every tag.
         """
-        found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
-        preset = (found[:, 0] == INSIDE) | (found[:, 0] == BEGIN)
+        found: Any = doc.to_array([ENT_IOB])
+        preset = (found == INSIDE) | (found == BEGIN)
         starts, spaces = _starts_and_spaces(doc)
         if not (preset.any() or starts.any() or spaces.any()):
             return None
@@ -815,6 +840,13 @@ class CrfEntityRecognizer(TrainedComponent):
         return losses
 
 
+def _tensor(array: Any) -> "Tensor":
+    import torch
+    from thinc.api import xp2torch
+
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else xp2torch(array)
+
+
 def _structure(
     doc: Doc, chain: str, path: np.ndarray, tags: tuple[str, ...]
 ) -> annotations.SpanStructure:
@@ -838,7 +870,7 @@ def _starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Two masks ``(n,)`` bool.
     """
-    found: Any = doc.to_array(["SENT_START", "IS_SPACE"])
+    found: Any = doc.to_array([SENT_START, IS_SPACE])
     starts = found[:, 0] == 1
     # The first token starts no further sentence.
     starts[:1] = False
@@ -856,6 +888,6 @@ def _blocked(doc: Doc) -> list[Span]:
 
     spaCy marks them as entities without a label.
     """
-    found: Any = doc.to_array(["ENT_IOB", "ENT_TYPE"])
+    found: Any = doc.to_array([ENT_IOB, ENT_TYPE])
     marked = np.flatnonzero((found[:, 0] == BEGIN) & (found[:, 1] == 0))
     return [doc[i : i + 1] for i in marked.tolist()]

@@ -101,6 +101,8 @@ class EntityCalibration:
         self, emissions: Tensor, transitions: Tensor, labels: Sequence[str]
     ) -> tuple[Tensor, Tensor]:
         """Apply the calibration to emissions ``(N, K)`` and transitions ``(K + 2, K)``."""
+        if self.temperature == 1 and not any(self.biases.values()):
+            return emissions, transitions
         biases = [self.biases.get(label, 0.0) for label in labels]
         shift = emissions.new_tensor(biases) @ beginning_tags(len(labels)).to(emissions)
         return emissions / self.temperature + shift, transitions / self.temperature

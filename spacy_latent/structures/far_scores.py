@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -159,14 +160,19 @@ def looks_far(scores: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or is_transformed() or not scores.numel():
         return False
-    from spacy_latent.kernels.simd.extreme_scores import holds_beyond
-
     try:
-        values = fetch(scores).numpy().reshape(-1)
+        values = fetch(scores).numpy()
     except RuntimeError:
         # Tensors without values, such as those on the meta device, raise this.
         return False
-    return bool(holds_beyond(values, values.dtype.type(FAR)))
+    return hold_far(values)
+
+
+def hold_far(scores: np.ndarray) -> bool:
+    """Return whether there are finite scores beyond FAR."""
+    from spacy_latent.kernels.simd.extreme_scores import holds_beyond
+
+    return bool(holds_beyond(scores.reshape(-1), scores.dtype.type(FAR)))
 
 
 def brought_near(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.kernels.autograd.tracing import not_traced
+from spacy_latent.kernels.core.status import UNSOLVED
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
@@ -145,13 +146,10 @@ class TagSequence(CompiledStructure):
             before, and for the first tag its own. Both are float64, without gradient, 0 at padding.
         """
         from spacy_latent.kernels.autograd import operators
-        from spacy_latent.kernels.chains import tag_sequence
-        from spacy_latent.kernels.core.pool import spread
 
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
         prepared, lengths = self._read(scores, lengths)
-        own, prepared = self._to_sum_over(prepared, lengths)
         inside = torch.arange(scores.shape[1], device="cpu") < lengths.cpu()[:, None]
         read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
         if bool(((read < 0) | (read >= scores.shape[2])).any()):
@@ -160,16 +158,74 @@ class TagSequence(CompiledStructure):
                 f"{tuple(scores.shape[:2])}, and numbers from 0 to {scores.shape[2] - 1} up to "
                 "each length."
             )
-        array, sizes = operators.read(own._given(prepared), lengths)
+        own, near = self._to_sum_over(prepared, lengths)
         given = tags.to("cpu", torch.int32).contiguous().numpy()
-        marginals = np.empty((*given.shape, scores.shape[-1]))
-        steps, status = np.empty(given.shape), np.zeros(len(given), dtype=np.int8)
-        costs = tag_sequence.FAMILY.total_cost(sizes)
-        arguments = (array, sizes, given, marginals, steps, status)
-        spread(tag_sequence.follow_sequences, costs, arguments)
-        operators.check(self.name, status)
+        array, sizes = operators.read(own._given(near), lengths)
+        marginals, steps = self._follow(array, sizes, given)
         found = torch.from_numpy(marginals), torch.from_numpy(steps)
         return found[0].to(scores.device), found[1].to(scores.device)
+
+    def best_path(self, scores: Tensor, lengths: Tensor) -> np.ndarray:
+        """Return :meth:`best_tags` as an array.
+
+        Shapes are not checked. For one short text the checks would take longer than the search.
+
+        Args:
+            scores: ``(B, N, K)``, float32 or float64.
+            lengths: ``(B,)`` int64, from 0 to N.
+        """
+        from spacy_latent.kernels.autograd import operators
+
+        scores = scores.detach()
+        if scores.is_cuda or self.part_axes != 2:
+            return self._best(scores, lengths).cpu().numpy()
+        return self._best_path(*operators.read(self._given(scores), lengths))
+
+    def best_and_follow(
+        self, scores: Tensor, lengths: Tensor
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return :meth:`best_path`, and :meth:`follow` along it, as arrays."""
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.structures.far_scores import hold_far
+
+        if self.part_axes != 2:
+            raise NotTractable(self.name, "best_and_follow", "marginals")
+        scores = scores.detach()
+        array, sizes = operators.read(self._given(scores), lengths)
+        if scores.is_cuda or hold_far(array):
+            best = self._best(scores, lengths)
+            found = self.follow(best, scores, lengths)
+            return best.cpu().numpy(), found[0].cpu().numpy(), found[1].cpu().numpy()
+        path = self._best_path(array, sizes)
+        return path, *self._follow(array, sizes, path)
+
+    def _best_path(self, array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.kernels.chains import tag_sequence
+
+        family = tag_sequence.FAMILY
+        count = array.shape[-1]
+        path = np.empty((len(array), array.shape[1] - count - 2), dtype=np.int32)
+        status = np.zeros(len(array), dtype=np.int8)
+        _spread(family.best, family.best_cost, sizes, array, path, status)
+        operators.check(self.name, status)
+        return path
+
+    def _follow(
+        self, array: np.ndarray, sizes: np.ndarray, tags: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.kernels.chains import tag_sequence
+
+        marginals = np.empty((*tags.shape, array.shape[-1]))
+        steps, status = np.empty(tags.shape), np.zeros(len(tags), dtype=np.int8)
+        costs = tag_sequence.FAMILY.total_cost
+        for follow in (tag_sequence.follow_sequences, tag_sequence.follow_in_logarithms):
+            _spread(follow, costs, sizes, array, tags, marginals, steps, status)
+            if not (status == UNSOLVED).any():
+                break
+        operators.check(self.name, status)
+        return marginals, steps
 
     @not_traced
     def batch_sums(self, emissions: Tensor, lengths: Tensor) -> BatchSums:
@@ -373,6 +429,22 @@ class TagSequence(CompiledStructure):
         return z.view(*found.shape[:-1], *scores.shape[1:])
 
 
+def _spread(
+    kernel: Callable[..., None],
+    costs: Callable[[np.ndarray], np.ndarray],
+    sizes: np.ndarray,
+    array: np.ndarray,
+    *written: np.ndarray,
+) -> None:
+    """Call a kernel for all items; a single one needs no estimate of its cost."""
+    from spacy_latent.kernels.core.pool import spread
+
+    if len(sizes) == 1:
+        kernel(0, 1, array, sizes, *written)
+    else:
+        spread(kernel, costs(sizes), (array, sizes, *written))
+
+
 def _allowed(scores: Tensor) -> Tensor:
     """Return 0, and −inf at entries of ``scores`` that are −inf."""
     return torch.where(scores.isneginf(), scores.detach(), 0.0)
@@ -383,7 +455,12 @@ def _allowed(scores: Tensor) -> Tensor:
 
 def scheme_tags(labels: Sequence[str], scheme: Scheme) -> list[str]:
     """Return the tags of a scheme for labels of spans: "O", then those of each label in turn."""
-    return ["O", *(f"{prefix}-{label}" for label in labels for prefix in _prefixes(scheme))]
+    return list(_tags_of(tuple(labels), scheme))
+
+
+@lru_cache(maxsize=32)
+def _tags_of(labels: tuple[str, ...], scheme: Scheme) -> tuple[str, ...]:
+    return ("O", *(f"{prefix}-{label}" for label in labels for prefix in _prefixes(scheme)))
 
 
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> tuple[Tensor, Tensor, Tensor]:

@@ -73,7 +73,7 @@ def test_entities_of_the_best_sequence_have_what_they_have_elsewhere(kind: str) 
         chain, scores = bound_chain(transitions, TAGS), emissions[None]
         lengths = torch.tensor([6])
         best = chain.best_tags(scores, lengths)
-        likely = probabilities(kind, chain, best, scores, lengths)
+        likely = probabilities(kind, chain, scores, lengths)
         found = SpanProbabilities(kind, chain, scores, lengths)
         for place in spans_of_tags(best[0].numpy()):
             assert found.of(0, place) == pytest.approx(likely.of_run(0, *place[:2]), abs=1e-5)
@@ -86,7 +86,7 @@ def test_large_scores_and_long_texts_stay_finite() -> None:
     chain, lengths = bound_chain(transitions, TAGS), torch.tensor([300])
     found = SpanProbabilities("crf", chain, emissions[None], lengths)
     best = chain.best_tags(emissions[None], lengths)
-    likely = probabilities("crf", chain, best, emissions[None], lengths)
+    likely = probabilities("crf", chain, emissions[None], lengths)
     places = spans_of_tags(best[0].numpy())
     assert len(places) > 10
     own = [found.of(0, place) for place in places]

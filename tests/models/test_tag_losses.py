@@ -145,7 +145,7 @@ def test_probabilities_of_runs(kind: str) -> None:
     emissions, transitions = random_scores(n, 5)
     chain = bound_chain(transitions, TAGS)
     best = chain.best_tags(emissions[None], lengths)
-    found = probabilities(kind, chain, best, emissions[None], lengths)
+    found = probabilities(kind, chain, emissions[None], lengths)
     np.testing.assert_allclose(found.tags.sum(2), 1.0, atol=1e-6)
     every = valid_sequences(n)
     weights = totals(every, emissions, transitions).softmax(0)
@@ -189,7 +189,7 @@ def test_sequences_are_ranked_by_the_walk_that_quadratic_smoothing_learns(seed: 
             pytest.approx(p, abs=1e-9)
         )
     best = chain.best_tags(emissions[None], lengths)
-    likely = probabilities("quadratic", chain, best, emissions[None], lengths)
+    likely = probabilities("quadratic", chain, emissions[None], lengths)
     listed = {tuple(sequence.tolist()): weight for sequence, weight in found}
     own = listed.get(tuple(best[0].tolist()), 0.0)
     assert own == pytest.approx(likely.of_run(0, 0, n), abs=1e-6)

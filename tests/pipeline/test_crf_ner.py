@@ -101,10 +101,25 @@ def test_neither_batch_nor_order_change_a_prediction(nlp: Language) -> None:
     texts = ["London " * 40, "I like Paris", "", "Berlin is very grey", "one"]
     together = [doc._.latent["crf_ner"] for doc in nlp.pipe(texts)]
     backward = [doc._.latent["crf_ner"] for doc in nlp.pipe(texts[::-1], batch_size=2)][::-1]
-    for own, other in zip(together, backward):
+    alone = [nlp(text)._.latent["crf_ner"] for text in texts]
+    for own, other in [*zip(together, backward), *zip(together, alone)]:
         for a, b in zip(own.entities(), other.entities(), strict=True):
             assert (a.start, a.end, a.label) == (b.start, b.end, b.label)
             assert a.probability == pytest.approx(b.probability, abs=1e-4)
+
+
+def test_changed_transitions_change_the_next_prediction(nlp: Language) -> None:
+    crf: Any = nlp.get_pipe("crf_ner")
+    transitions: Any = crf.model.get_ref("transitions").get_param("transitions")
+    before = transitions.copy()
+    assert nlp("I like London a lot").ents
+    try:
+        # No entity may begin, neither the first token nor after "O".
+        transitions[:, 1:] = -1e4
+        assert not nlp("I like London a lot").ents
+    finally:
+        transitions[:] = before
+    assert nlp("I like London a lot").ents
 
 
 def test_updates_reach_embedder_tags_and_transitions() -> None:

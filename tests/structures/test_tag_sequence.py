@@ -414,3 +414,28 @@ def test_steps_along_tags_that_do_not_fit_are_refused() -> None:
     for tags in (torch.zeros(1, 2), torch.full((1, 30), 3), torch.full((1, 30), -1)):
         with pytest.raises(InvalidScores, match=r"follow: tags have shape .* from 0 to 2"):
             TagSequence().follow(tags.int(), scores, lengths)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_best_sequence_is_followed_as_in_two_steps(scale: float, dtype: torch.dtype) -> None:
+    """At 1000 sums run on logarithms; at 1e7 they are sums of other scores, less the best one."""
+    torch.manual_seed(2)
+    chain = TagSequence().bind(*(part.to(dtype) for part in random_bound(3, scale)))
+    scores, lengths = (torch.randn(4, 5, 3) * scale).to(dtype), torch.tensor([5, 0, 2, 1])
+    scores[0, 1, 2] = -torch.inf
+    for items in (slice(None), slice(0, 1), slice(3, 4)):
+        own, sizes = scores[items], lengths[items]
+        path, marginals, steps = chain.best_and_follow(own, sizes)
+        tags = chain.best_tags(own, sizes)
+        found = chain.follow(tags, own, sizes)
+        assert (path == tags.numpy()).all() and (path == chain.best_path(own, sizes)).all()
+        np.testing.assert_array_equal(marginals, found[0].numpy())
+        np.testing.assert_array_equal(steps, found[1].numpy())
+
+
+def test_a_text_without_a_sequence_is_named() -> None:
+    scores = torch.full((1, 3, 2), -torch.inf)
+    for find in (TagSequence().best_path, TagSequence().best_and_follow):
+        with pytest.raises(InfeasibleError):
+            find(scores, torch.tensor([3]))

@@ -35,7 +35,7 @@ from spacy_latent.kernels.chains.linear_chain import (
 from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
 from spacy_latent.kernels.core.draws import choose
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
-from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
 from spacy_latent.kernels.simd.exponential import exponential
 from spacy_latent.kernels.simd.vector import LANES, scan
 
@@ -63,6 +63,18 @@ def _table(tags):
 
 
 @kernel
+def _copy(source, target):
+    """Copy rows ``(K, K)``.
+
+    numba checks the shapes of an assignment of arrays, and compiles the message of its error. That
+    takes longer than the rest of a kernel.
+    """
+    for i in range(len(source)):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@kernel
 def _longest(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -86,7 +98,7 @@ def best_sequences(start, stop, scores, lengths, tags, status):
         if status[b] != FEASIBLE:
             continue
         emissions, transitions, first, final = _split(scores[b])
-        table[:] = transitions
+        _copy(transitions, table)
         for t in range(count):
             values[0, t] = np.float64(emissions[0, t]) + first[t]
         for i in range(1, n):
@@ -121,13 +133,18 @@ def _sweep(item, n, weights, factors, left, share, gamma):
     tags = len(weights)
     emissions, transitions, first, final = _split(item)
     scales, right, row = np.empty(n), np.empty(tags), np.empty(tags)
-    log_partition = (n - 1) * weigh(transitions.reshape(-1), weights.reshape(-1))
+    # As float64 first, so that one variant of weigh is compiled.
+    _copy(transitions, weights)
+    log_partition = (n - 1) * weigh(weights.reshape(-1), weights.reshape(-1))
     for i in range(n):
         for t in range(tags):
             row[t] = np.float64(emissions[i, t]) + (first[t] if i == 0 else 0.0)
         log_partition += weigh(row, factors[i])
-    log_partition += weigh(final, right)
-    left[0, :tags] = factors[0]
+    for t in range(tags):
+        row[t] = final[t]
+    log_partition += weigh(row, right)
+    for t in range(tags):
+        left[0, t] = factors[0, t]
     scales[0] = scaled(left[0, :tags])
     for i in range(1, n):
         current, factor = left[i], factors[i]
@@ -247,10 +264,13 @@ def _pairs(plain, weights, left, share, pairs):
 @kernel(fastmath=ANY_ORDER)
 def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
     emissions, transitions, first, final = _split(result)
-    emissions[:n] = gamma[:n]
-    first[:] = gamma[0]
-    final[:] = gamma[n - 1]
     tags = len(first)
+    for i in range(n):
+        for t in range(tags):
+            emissions[i, t] = gamma[i, t]
+    for t in range(tags):
+        first[t] = gamma[0, t]
+        final[t] = gamma[n - 1, t]
     for i in range(1, n):
         _pairs(plain, weights, left[i - 1], share[i], pairs)
         for p in range(tags):
@@ -318,7 +338,8 @@ def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, re
             weight[p] = value / mass if mass > 0.0 else 0.0
         for p in range(tags):
             rest[p] = weight[p]
-    first[:] = emissions[0]
+    for t in range(tags):
+        first[t] = emissions[0, t]
 
 
 @kernel
@@ -346,7 +367,7 @@ def sum_over_sequences(
         plain, total = _sweep(item, n, weights, factors, left, share, gamma)
         if not plain:
             total = _log_sweep(item, n, left, share, gamma)
-            weights[:] = _split(item)[1]
+            _copy(_split(item)[1], weights)
         log_partition[b] = total
         if total == -np.inf:
             status[b] = INFEASIBLE
@@ -430,6 +451,9 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
 def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
     """Write the probability of each step along given sequences.
 
+    Items whose sums are not precise get the status UNSOLVED; they are for
+    :func:`follow_in_logarithms`. This one alone is compiled for most texts.
+
     Args:
         tags: ``(B, N)`` int32, read up to each length.
         marginals: ``(B, N, K)`` float64, written: the marginals of tags; 0 for padding.
@@ -452,18 +476,36 @@ def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, statu
         gamma, path = marginals[b], tags[b]
         plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma)
         if not plain:
-            if _log_sweep(scores[b], n, left, share, gamma) == -np.inf:
-                status[b] = INFEASIBLE
-                continue
-            weights[:] = _split(scores[b])[1]
+            status[b] = UNSOLVED
+            continue
         steps[b, 0] = gamma[0, path[0]]
         for i in range(1, n):
             p, t = path[i - 1], path[i]
-            if plain:
-                pair = left[i - 1, p] * weights[p, t] * share[i, t]
-            else:
-                pair = math.exp(left[i - 1, p] + weights[p, t] + share[i, t])
             if gamma[i - 1, p] > 0.0:
+                pair = left[i - 1, p] * weights[p, t] * share[i, t]
+                steps[b, i] = min(1.0, pair / gamma[i - 1, p])
+
+
+@kernel
+def follow_in_logarithms(start, stop, scores, lengths, tags, marginals, steps, status):
+    """Solve the items that :func:`follow_sequences` has left UNSOLVED, on logarithms."""
+    room, count = _longest(start, stop, lengths), scores.shape[2]
+    left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
+    for b in range(start, stop):
+        if status[b] != UNSOLVED:
+            continue
+        n, gamma, path = lengths[b], marginals[b], tags[b]
+        status[b] = FEASIBLE
+        if _log_sweep(scores[b], n, left, share, gamma) == -np.inf:
+            marginals[b] = 0.0
+            status[b] = INFEASIBLE
+            continue
+        transitions = _split(scores[b])[1]
+        steps[b, 0] = gamma[0, path[0]]
+        for i in range(1, n):
+            p, t = path[i - 1], path[i]
+            if gamma[i - 1, p] > 0.0:
+                pair = math.exp(left[i - 1, p] + transitions[p, t] + share[i, t])
                 steps[b, i] = min(1.0, pair / gamma[i - 1, p])
 
 
