@@ -1,1 +1,1 @@
-"""Speed beside the peers: ``python -m benchmarks inference | pipeline | gpu``."""
+"""Speed compared with other libraries: ``python -m benchmarks inference | pipeline | gpu``."""

@@ -1,13 +1,13 @@
-"""What one setting changes: a config trained with several values of it, and all else as it is.
+"""Effect of one setting: a config is trained with several values of it, and all else unchanged.
 
     python -m benchmarks ablations --seeds 0 1 2
     python -m benchmarks ablations samples temperature
     python -m benchmarks ablations --seeds      # no run, the tables alone
 
-Trainings are those of ``benchmarks learning``, killed and taken up again in the same way. Those of
-the demo are half as long as the demo itself, and are judged deeper than they were trained, since
-nearly every value finds all trees as in training. The tables and a small drawing of each go to
-the page of estimators; what follows from them for users stands in docs/choosing.md.
+Trainings run as in ``benchmarks learning``, and resume in the same way. Trainings of the demo are
+half as long as the demo itself. They are judged on deeper expressions than they were trained on,
+since nearly every value finds all trees at the depths of training. The tables and a small drawing
+of each go to the page of estimators; what follows from them for users stands in docs/choosing.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HALF_OF_THE_DEMO: dict[str, Setting] = {
 @dataclass(frozen=True)
 class Ablation:
     """title: what is changed. values: what is to be shown for each, and its settings. corpora,
-    figures: as those of a :class:`Group`. listops: as of an :class:`Entry`."""
+    figures: as in a :class:`Group`. listops: as of an :class:`Entry`."""
 
     title: str
     config: str

@@ -1,4 +1,4 @@
-"""What one round of accepting and rejecting entities is worth, and of which entities to ask.
+"""Gain from one round of accepting and rejecting entities, by the choice of these entities.
 
     python -m spacy project run bc5cdr-data
     python -m benchmarks accept_reject corpus/bc5cdr
@@ -158,7 +158,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the section for the results.
 
     Args:
-        rows: lines of one size, at least one. Of two of a seed, the later one counts.
+        rows: lines of one size, at least one. If a seed has several lines, the last one counts.
     """
     size = Size(**rows[0]["size"])
     runs = list({row["seed"]: row for row in rows}.values())

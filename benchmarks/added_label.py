@@ -1,4 +1,4 @@
-"""What a trained component keeps of its label when a second one is added, and what it learns of it.
+"""Scores of a component on its label and on a second label that is added after training.
 
     python -m spacy project run bc5cdr-data
     python -m benchmarks added_label corpus/bc5cdr
@@ -54,7 +54,7 @@ class Size:
 
     Attributes:
         texts: texts with the old label, and as many others with the new one.
-        reminders: old texts that are learned again beside the new ones.
+        reminders: old texts that are learned again together with the new ones.
         steps_before: steps of training with the old label.
         steps_after: steps of training with the new one.
     """
@@ -193,7 +193,7 @@ def trained(
 
 
 def with_guesses(nlp: Language, docs: Sequence[Doc]) -> list[Doc]:
-    """Return copies that also have the entities that a pipeline finds beside theirs."""
+    """Return copies with their own entities and the entities that a pipeline finds."""
     copies = [doc.copy() for doc in docs]
     for doc, found in zip(copies, nlp.pipe(unread(nlp, docs))):
         own = {token.i for span in doc.ents for token in span}
@@ -266,7 +266,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the section for the results.
 
     Args:
-        rows: lines of one size, at least one. Of two of a seed and component, the later one counts.
+        rows: lines of one size, at least one. If a seed and component have several lines, the last
+            one counts.
     """
     size = Size(**rows[0]["size"])
     found = {

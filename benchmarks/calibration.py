@@ -1,11 +1,10 @@
-"""What ``spacy latent calibrate`` brings: a development set in two halves, calibrated on one and
-measured on the other, and the other way round.
+"""Gain from ``spacy latent calibrate``: each half of a development set, calibrated on the other.
 
     python -m benchmarks calibration BC5CDR training/bc5cdr_crf/model-best corpus/bc5cdr/dev.spacy
 
-Of a pipeline with a latent_parser, arcs and labelled arcs are measured, else entities.
-Halves are alternating blocks of ten texts, so that most sentences of an abstract or a thread are in
-one of them. What was measured is a line of PATH, which is in the repository.
+If a pipeline has a latent_parser, arcs and labelled arcs are measured, else entities. Halves are
+alternating blocks of ten texts, so that most sentences of an abstract or a thread are in one of
+them. The results are a line of PATH, which is in the repository.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def known(value: float) -> float | None:
 
 
 def figures(before: JudgedEntities, after: JudgedEntities) -> dict[str, Any]:
-    """What is told of the same entities without calibration and with it, as shares."""
+    """Return the figures of the same entities without calibration and with it, as shares."""
     errors = [
         expected_calibration_error(each.probabilities, each.correct) for each in (before, after)
     ]
@@ -112,7 +111,7 @@ def measured(nlp: Language, corpus: Path, coverage: float, biases: bool) -> dict
 
 
 def measured_parses(nlp: Language, corpus: Path) -> dict[str, Any]:
-    """As :func:`measured`, of the arcs and the labelled arcs of a parser."""
+    """Return the result of :func:`measured` for the arcs and the labelled arcs of a parser."""
     (name,) = parse_components(nlp)
     component: Any = nlp.get_pipe(name)
     rows: dict[str, Any] = {}

@@ -14,8 +14,9 @@ TAGS, SEGMENT = 8, 6
 
 
 def structures() -> list[Structure]:
-    """With their default settings; without those whose scores are of decisions, and without those
-    of which even the best member is searched for."""
+    """Return the structures with default settings, except sets whose scores belong to decisions and
+    sets whose best member has to be searched for.
+    """
     made = []
     for point in sorted(entry_points(group="spacy_misc"), key=lambda point: point.name):
         if point.value.startswith("spacy_latent.structures."):

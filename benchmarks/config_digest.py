@@ -1,4 +1,6 @@
-"""Which config a raw result is of. Raw results themselves are read where spaCy must not be."""
+"""Digests of configs, which raw results name. This module needs spaCy; reading raw results does
+not.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,19 @@ from spacy.util import load_config
 
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
-# Settings of components, and of their models, that came later, with what says nothing there.
+# Settings of components, and of their models, that were added later, with their neutral values.
 ADDED = {"evidence": None}
 ADDED_TO_MODELS = {"learn_transitions": True}
 
 
 def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
-    """Of what a config says with these settings, whatever its comments are, whether or not it has
-    settings that came later, and whether or not it refuses to be loaded where training would end
-    early, and to read texts without tokens."""
+    """Return a digest of a config with these settings. Comments do not change it, nor do settings
+    that were added later with their neutral values. The callback that refuses trainings that end
+    too early, and the classifiers that accept empty texts, do not change it either.
+    """
     read = load_config(config, overrides=dict(overrides or {}), interpolate=False)
     if read.get("nlp", {}).get("after_pipeline_creation") == CALLBACK:
-        # To its place among what are no blocks, where it stands in these configs without it.
+        # Configs without the callback have it among the settings that are no blocks.
         del read["nlp"]["after_pipeline_creation"]
         read["nlp"]["after_pipeline_creation"] = None
     for component in read.get("components", {}).values():
@@ -36,8 +39,10 @@ def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
 
 
 def _as_stock(block: dict[str, Any]) -> None:
-    """Call by spaCy's name the classifiers that differ from its own in empty texts alone. No corpus
-    that is trained on has one, so that figures are the same to the last digit; a test compares."""
+    """Give classifiers that differ from spaCy's in empty texts alone the name of spaCy's. No
+    training corpus has an empty text, so figures are the same to the last digit; a test
+    compares.
+    """
     if block.get("@architectures") == "spacy-latent.TextCatReduce.v1":
         block["@architectures"] = "spacy.TextCatReduce.v1"
     for inner in block.values():

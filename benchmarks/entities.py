@@ -1,10 +1,10 @@
-"""``crf_ner`` beside spaCy's ``ner``: F1 on a development set, calibration, speed.
+"""``crf_ner`` compared with spaCy's ``ner``: F1 on a development set, calibration, speed.
 
     python -m benchmarks entities WNUT-17 corpus/ner/dev.spacy \
         --crf training/crf_seed0/model-best --ner training/ner_seed0/model-best
 
-Pipelines that were trained with the same settings but for the component; several of each for
-several seeds. Speeds are those of the first of each, in turn in one run: words per second in
+The pipelines were trained with the same settings except the component, several of each for several
+seeds. Speeds are measured with the first pipeline of each, in turn in one run: words per second in
 batches, and calls of a pipeline on single docs of 8 to 15 words.
 """
 
@@ -37,7 +37,7 @@ def examples_for(nlp: Language, corpus: Path) -> list[Example]:
 
 
 def evaluate(path: Path, corpus: Path) -> tuple[float, float | None]:
-    """F1, and the calibration error where there are probabilities."""
+    """Return F1, and the calibration error if there are probabilities."""
     nlp = spacy.load(path)
     examples = examples_for(nlp, corpus)
     scores = nlp.evaluate(examples)
@@ -70,7 +70,7 @@ def seconds(nlp: Language, words: list[list[str]], alone: bool) -> float:
 
 
 def shares(values: list[float]) -> str:
-    """In percent: each, and the mean where there are several."""
+    """Format each value in percent, and their mean if there are several."""
     each = ", ".join(f"{100 * value:.1f}" for value in values)
     mean = f"; mean {100 * sum(values) / len(values):.1f}" if len(values) > 1 else ""
     return each + mean

@@ -1,15 +1,15 @@
-"""How fast ``crf_ner`` learns beside spaCy's ``ner``, and what a step costs with many labels.
+"""Learning curves of ``crf_ner`` and of spaCy's ``ner``, and the cost of a step with many labels.
 
     python -m benchmarks entity_curves WNUT-17=corpus/ner BC5CDR=corpus/bc5cdr UNER=corpus/uner
     python -m benchmarks entity_curves WNUT-17=corpus/ner --seeds    # no run, the table alone
     python -m benchmarks entity_curves --labels 5 20 100
 
-Both have the embedder that they have by default, and the same batches, optimizer and dropout, those
-of configs/ner_crf.cfg. A corpus is a folder with train.spacy and dev.spacy; of long ones a fixed
-part of dev is held out. The curves of each seed are a line of PATH, which is in the repository, so
-that they can be measured in several sittings: what is there is not trained again while the settings
-are the same, and the table is of all lines with the settings of today. Times are of a processor; a
-step of the one follows a step of the other, and the median of their ratios counts.
+Both have their default embedder, and the batches, optimizer and dropout of configs/ner_crf.cfg. A
+corpus is a folder with train.spacy and dev.spacy; a fixed part of a long dev.spacy is held out. The
+curves of each seed are a line of PATH, which is in the repository, so that several runs can measure
+them. A line with the same settings is not trained again. The table has all lines with the present
+settings. Times are of a processor; a step of the one follows a step of the other, and the median of
+their ratios counts.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def batches(docs: Sequence[Doc], seed: int) -> Iterator[list[Doc]]:
 
 
 def ratio(sides: Sequence[Side]) -> float:
-    """Of the processor time of a step."""
+    """Return the ratio of the processor time of a step."""
     return median(own / other for own, other in zip(*(side.seconds for side in sides)))
 
 
 def digest_of_settings() -> str:
-    """Of all that both components are built and trained with."""
+    """Return a digest of all settings of both components and of their training."""
     told: dict[str, object] = {
         "tok2vec": TOK2VEC,
         "optimizer": OPTIMIZER,
@@ -192,7 +192,7 @@ def cost_of_labels(labels: int, rounds: int = 6) -> tuple[float, list[float]]:
 
 
 def spread(values: Sequence[float], unit: str) -> str:
-    """The mean, and two standard deviations where there are several."""
+    """Format the mean, and two standard deviations if there are several values."""
     around = f" ± {2 * stdev(values):{unit}}" if len(values) > 1 else ""
     return f"{mean(values):{unit}}{around}"
 

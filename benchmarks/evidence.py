@@ -1,5 +1,5 @@
-"""What evidence costs: steps of ``crf_ner`` on texts that are annotated in part, beside the same on
-texts that are annotated completely.
+"""Cost of evidence: steps of ``crf_ner`` on texts with a part of their annotation, and with all of
+it.
 
     python -m benchmarks evidence
     python -m benchmarks evidence --labels 2 18 --tokens 1000
@@ -32,7 +32,7 @@ Make = Callable[[Doc, list[str]], None]
 
 
 def complete(doc: Doc, labels: list[str]) -> None:
-    """As it is."""
+    """Keep the annotation."""
 
 
 def missing(doc: Doc, labels: list[str]) -> None:

@@ -1,14 +1,14 @@
-"""Whether the words that ``spacy latent explain`` chooses are those that a prediction rests on:
-beside as many words by leave-one-out, and as many at random, over texts of a corpus.
+"""Faithfulness of the words that ``spacy latent explain`` chooses, over texts of a corpus. They are
+compared with as many words by leave-one-out, and with as many random words.
 
     python -m spacy project run sentiment-data
     python -m spacy train configs/sentiment_baseline.cfg --output training/sentiment_baseline \
         --training.max_epochs 2
     python -m benchmarks explain training/sentiment_baseline/model-best corpus/sentiment/test.spacy
 
-The texts stand at equal distances in the corpus, and of each the label that is predicted is
-explained. What was measured of every text is in a line of PATH, which is in the repository; with no
-model and no corpus the table is written from the last line.
+The texts are at equal distances in the corpus, and the predicted label of each is explained. The
+results of all texts are a line of PATH, which is in the repository. Without a model and a corpus
+the table is written from the last line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ FIGURES = ("comprehensiveness", "sufficiency")
 
 
 def texts(nlp: Language, corpus: Path, count: int) -> list[Doc]:
-    """So many of the corpus, not processed, at equal distances; all where there are fewer."""
+    """Return this number of texts of the corpus at equal distances, not processed; all if there are
+    fewer.
+    """
     docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
     places = np.linspace(0, len(docs) - 1, min(count, len(docs))).round().astype(int)
     return [
@@ -76,7 +78,9 @@ def measured(nlp: Language, docs: list[Doc], steps: int) -> list[dict[str, Any]]
 
 
 def counts(rows: list[dict[str, Any]], way: str, choice: str, place: int) -> np.ndarray:
-    """``(texts, 2)``: one figure of each, and 1, of which the interval is that of the mean."""
+    """Return ``(texts, 2)``: one figure of each text, and 1, so that the interval of the ratio is
+    the interval of the mean.
+    """
     return np.array([[row[f"{way} {choice}"][place], 1.0] for row in rows])
 
 
@@ -86,8 +90,9 @@ def share(value: float) -> str:
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """found: one line of PATH. Of texts whose label stands without any word there is nothing to
-    compare: all three choose none."""
+    """found: one line of PATH. Texts whose label is predicted without any word are not compared,
+    since all three ways choose no word.
+    """
     every = found["rows"]
     rows = [row for row in every if row["chosen"]]
     start = (

@@ -123,7 +123,9 @@ def gradients(nlp: Language, batch: list[Example], estimator: Estimator, count: 
 
 
 def forget_gradients(model: Model) -> None:
-    """Those of all weights, so that the next step is as if nothing had been measured."""
+    """Delete the gradients of all weights, so that the measurement does not change the next
+    step.
+    """
     for node in model.walk():
         for shim in node.shims:
             for parameter in shim.module.parameters():
@@ -173,7 +175,7 @@ class Varied(Estimator):
 
 
 def true_gradient(nlp: Language, batch: list[Example], draws: int) -> Tensor:
-    """Of the expected loss, as :func:`gradients` has it."""
+    """Return the gradient of the expected loss, in the form of :func:`gradients`."""
     (name,) = nlp.pipe_names
     pipe: Any = nlp.get_pipe(name)
     layer, size = latent_layer(pipe.model), LENGTH + 1

@@ -2,8 +2,8 @@
 
     python -m benchmarks headlines
 
-Every program that writes a section writes this page, too. Which rows stand on it is declared here,
-those among them in which others are ahead.
+Every program that writes a section writes this page, too. Its rows are declared here, including
+rows in which another library is better.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Headline:
     """A row of the page.
 
     Attributes:
-        what: What was measured.
+        what: The measured quantity.
         cells: One for each further column, looked up or, as text, what the page says.
     """
 
@@ -502,7 +502,7 @@ def page(folder: Path = FOLDER) -> str:
     """Return the text of RESULTS.md as the pages in ``folder`` have it.
 
     Raises:
-        LookupError: If a row is not where it is declared to be.
+        LookupError: If a row is missing from the page that it is declared for.
     """
     return "\n".join([INTRODUCTION, *_tables(folder), *_contents()]) + "\n"
 

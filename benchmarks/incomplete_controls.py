@@ -3,7 +3,8 @@
     python -m benchmarks.incomplete_controls corpus/incomplete
     python -m benchmarks.incomplete_controls corpus/incomplete --encoder path/to/encoder
 
-Of the texts of ``flags.spacy``, which has 150 annotated completely and flags of the others:
+Two corpora use the texts of ``flags.spacy``, in which 150 texts are annotated completely and the
+others have flags:
 
 - ``flags_negatives.spacy``: the complete texts, and those others that are flagged to have no
   entity, which are complete thereby.
@@ -13,7 +14,7 @@ Of the texts of ``flags.spacy``, which has 150 annotated completely and flags of
   corpus alone is written, as ``flags_self_trained_encoder.spacy``, by a ``crf_ner`` over the
   pre-trained encoder.
 
-Of the texts of ``sources.spacy``, in which several sources wrote entities:
+One corpus uses the texts of ``sources.spacy``, in which several sources wrote entities:
 
 - ``sources_aggregated.spacy``: the entities that a hidden Markov model finds most probable. Its
   states are BIO tags. Each source emits a tag given the state, independently of the other sources.
@@ -45,7 +46,9 @@ STEPS = 300
 
 
 def flags_of(doc: Doc) -> dict[str, bool]:
-    """Labels by whether the text is flagged to have them; none where it is annotated completely."""
+    """Return for each label whether the text is flagged to have it; empty if the text is annotated
+    completely.
+    """
     cats = doc.cats.items()
     return {name.removeprefix(PREFIX): value > 0.5 for name, value in cats}
 

@@ -1,10 +1,10 @@
-"""Corpora of incomplete annotation beside the ones that ``configs/ner_*.cfg`` name.
+"""Corpora of incomplete annotation in addition to the ones that ``configs/ner_*.cfg`` name.
 
     python -m benchmarks.incomplete_corpora corpus/incomplete
 
-Of BC5CDR: other amounts of annotation, and flags of which a tenth is wrong. In ``FOLDER_wnut`` and
-``FOLDER_uner``: WNUT-17 and Universal NER with the same kinds of annotation left as BC5CDR has,
-and the controls of their flags.
+BC5CDR gets other amounts of annotation, and flags of which a tenth is wrong. ``FOLDER_wnut`` and
+``FOLDER_uner`` get WNUT-17 and Universal NER with the same kinds of annotation as BC5CDR, and the
+controls of their flags.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spacy_latent.corpora.incomplete import (
     split_by_labels,
 )
 
-# As in the project's command for BC5CDR.
+# The project's command for BC5CDR has the same values.
 SOURCES = (0.8, 0.6, 0.5, 0.4, 0.3)
 
 

@@ -1,4 +1,4 @@
-"""Inference on structures beside the peers: medians, both sides in turn.
+"""Speed of inference on structures, compared with other libraries: medians, both sides in turn.
 
     python -m benchmarks inference [--quick] [--rows WORDS ...] [--scales 1 5 20]
 
@@ -22,8 +22,8 @@ of the same Python with "setuptools<60", wheel and "Cython<3":
     EIGEN_DIR=EIGEN python setup.py build_clib
     EIGEN_DIR=EIGEN CFLAGS="-include tuple" python setup.py bdist_wheel
 
-Then pip install dist/lp_sparsemap-*.whl beside the other peers. (Python 3.11, gcc, setuptools 59.8,
-Cython 0.29.37.)
+Then pip install dist/lp_sparsemap-*.whl into the environment of the other libraries. (Python 3.11,
+gcc, setuptools 59.8, Cython 0.29.37.)
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ THREADS = 2
 WARM_UP = 0.02
 SIZES = (10, 25, 50)
 TAGS = 20
-# Of other scales to that of scale 1.
+# Required ratio at other scales, as a share of the target at scale 1.
 KEPT = 2 / 3
 Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Of the scores: items of n words, or of SHORTEST to n."""
+    """Setting of the scores: items of n words, or of SHORTEST to n words."""
 
     n: int
     scale: float = 1.0
@@ -97,8 +97,9 @@ class Row:
     setting to both sides, the peer's from its module; their results are compared. target: ratio at
     the last of ``sizes`` and scale 1; elsewhere: at other scales, else two thirds of it. rounds:
     how often each side runs there. longest: of ragged batches. many: words in batches of other
-    sizes. value: what to compare of a result, not timed. tolerance: of the comparison; that of a
-    peer that stops early."""
+    sizes. value: what to compare of a result, not timed. tolerance: of the comparison; larger for a
+    peer that stops early.
+    """
 
     work: str
     peer: str
@@ -154,7 +155,7 @@ class Arcs:
 
 
 def arcs_of(result: Any) -> Tensor:
-    """As the peer has them."""
+    """Return arcs in the layout of the peer."""
     return _packed(result.arcs) if isinstance(result, Arcs) else result
 
 
@@ -185,8 +186,9 @@ def marginals(structure: Structure, name: str) -> Callable[[Setting, Any], tuple
 
 
 def _chain(setting: Setting) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, lengths, and the peer's potentials: [tag, previous tag] from the second position on,
-    with the scores of the first tag added to those of the second."""
+    """Return scores, lengths, and the peer's potentials. These are [tag, previous tag] from the
+    second position on, with the scores of the first tag added to the scores of the second.
+    """
     scores = setting.draw(setting.batch, setting.n, TAGS, TAGS)
     edges = scores[:, 1:].clone()
     edges[:, 0] += scores[:, 0, 0, :, None]
@@ -262,7 +264,7 @@ def spanning_map(setting: Setting, peer: Any) -> tuple[Run, Run | None]:
 
 
 def heads_of(result: Any) -> Tensor:
-    """Of arcs, or of the peer's lists; 0 in padding."""
+    """Return the heads of arcs, or of the peer's lists; 0 in padding."""
     if isinstance(result, Tensor):
         return result[:, :, 1:].argmax(1)
     return pad_sequence([torch.tensor(row[1:]) for row in result], batch_first=True)
@@ -480,8 +482,8 @@ def measure(runs: list[Run], rounds: int) -> list[float]:
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, own in zip(runs, times):
-            # torch's threads spin for some milliseconds after their last work, and until those of
-            # the other side sleep they hold a core. In that time this side warms up.
+            # torch's threads spin for some milliseconds after their last work, and the other side's
+            # threads hold a core until they sleep. In that time this side warms up.
             start = time.perf_counter()
             run()
             while time.perf_counter() - start < WARM_UP:
@@ -525,7 +527,7 @@ def find(row: Row) -> Any:
 
 
 def versions() -> str:
-    """Of this program's own libraries and of the peers."""
+    """Return the versions of this program's own libraries and of the peers."""
     names = {"torch": True, "numba": True}
     names |= {row.peer: find(row) is not None for row in ROWS}
     found = []

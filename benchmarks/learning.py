@@ -1,4 +1,4 @@
-"""What configs learn: every config of a group trained with every seed, in a table.
+"""Scores of trained configs: every config of a group trained with every seed, in a table.
 
     python -m benchmarks learning rationales --seeds 0 1 2 3 4
     python -m benchmarks learning systems --only rationale_fusedmax
@@ -6,16 +6,15 @@
     python -m benchmarks learning listops --seeds 0 1 2 3 4 --gpu --minutes 9
     python -m benchmarks learning transformers --encoder path/to/encoder
 
-Each run is a training in a process of its own, on one thread; its figures are those of the
-checkpoint that is best on the development set, there, or on the test set where a group has one.
-Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the same line in another
-terminal is one more worker, and whatever is killed is taken up by starting it again: a training
-goes on from its last checkpoint. A run that is through is a line of JSON in RAW, one file for each
-config, which are in the repository; what is there is not trained again while the config is the
-same. The table is written from them, to the terminal and to the group's section of the results,
-with a drawing of its first figure. With --minutes no training goes on for longer than that in all;
-where some are left the program ends with status 3, and the same line goes on with them. The corpora
-are those of project.yml, made by its commands.
+Each run is a training in a process of its own, on one thread. Its figures belong to the checkpoint
+that is best on the development set. They are measured on that set, or on the test set if a group
+has one. Runs are cells of a sweep (:mod:`spacy_latent.distributed.sweep`), so that the same command
+in another terminal is one more worker. If it is killed, start it again: a training resumes from its
+last checkpoint. A finished run is a line of JSON in RAW, with one file for each config, in the
+repository. It is not trained again while the config is the same. The table is written from them, to
+the terminal and to the group's section of the results, with a drawing of its first figure. With
+--minutes all trainings together stop after that time. If some are left, the program ends with
+status 3, and the same command resumes them. The commands of project.yml make the corpora.
 """
 
 from __future__ import annotations
@@ -59,8 +58,9 @@ RUNS = ROOT / "training" / "learning"
 
 
 def of_listops(metrics: dict[str, Any]) -> dict[str, float]:
-    """The figures of the model, which are before those of the controls, on the first corpus; of the
-    others accuracy and the measures of trees, as "whole depth6"."""
+    """Return the figures of the model on the first corpus, and on the others accuracy and the
+    measures of trees, as "whole depth6". In ``metrics`` the model comes before the controls.
+    """
     scores: dict[str, float] = {ACCURACY["accuracy"]: metrics["accuracy"]}
     if "brackets" in metrics:
         scores["brackets"] = next(iter(metrics["brackets"].values()))
@@ -98,9 +98,10 @@ class TimeIsUp(BaseException):
 
 @dataclass(frozen=True)
 class Run:
-    """runs: a directory for what is under way. raw: that of the raw results. gpu: train on the
-    first one. end: when to leave it to another time, by ``time.monotonic()``. encoder: where the
-    one lies that the config names, if it names one; by that no result is told from another."""
+    """runs: a directory for what is under way. raw: directory of the raw results. gpu: train on the
+    first one. end: when to leave it to another time, by ``time.monotonic()``. encoder: path of the
+    encoder that the config names, if it names one; results do not record it.
+    """
 
     entry: Entry
     seed: int
@@ -115,13 +116,13 @@ class Run:
         """With the config's digest: what was begun with another one is not gone on with."""
         name = f"{self.entry.config}-{self.seed}-{digest_of_entry(self.entry)}"
         if self.paths:
-            # What began with one encoder cannot go on with another.
+            # A training that began with one encoder cannot resume with another.
             name += "-" + hashlib.sha256(json.dumps(self.paths).encode()).hexdigest()[:8]
         return self.runs / name
 
     @property
     def paths(self) -> dict[str, str]:
-        """What the config's ``[paths]`` are on this machine, where they are not as in it."""
+        """Return the ``[paths]`` of the config that differ on this machine."""
         if self.encoder is None or not has_encoder(self.entry.config):
             return {}
         return {f"paths.{ENCODER}": str(self.encoder)}
@@ -149,7 +150,7 @@ class Run:
         return Cell(told, self.seed, {"system.seed": self.seed})
 
 
-# What configs call the pre-trained encoder among their paths.
+# Name of the pre-trained encoder among the paths of configs.
 ENCODER = "encoder"
 
 
@@ -164,7 +165,7 @@ def has_encoder(config: str) -> bool:
 
 
 def digest_of_entry(entry: Entry) -> str:
-    """Of its config with its settings."""
+    """Return the digest of the config of an entry with its settings."""
     own = digest_of(entry.config)
     if not entry.settings:
         return own
@@ -225,8 +226,9 @@ def train(run: Run) -> None:
 
 def result_of(run: Run) -> dict[str, Any]:
     """steps: until the last evaluation. started: how often it was; what was killed went on from its
-    last checkpoint. processor_seconds: of all that, but for the last seconds before it was killed.
-    seconds: by the clock, of the last time."""
+    last checkpoint. processor_seconds: of all starts, except the last seconds before it was killed.
+    seconds: by the clock, of the last start.
+    """
     folder, entry = run.folder, run.entry
     model = folder / entry.model
     scores = scores_of(model)
@@ -315,7 +317,7 @@ def work(runs: Iterable[Run]) -> list[str]:
 
 
 def value_of(values: Sequence[float]) -> str:
-    """In percent: each, and where there are several mean, least and most."""
+    """Format each value in percent, or if there are several their mean, minimum and maximum."""
     if not values:
         return ""
     shares = [100 * value for value in values]
@@ -354,7 +356,7 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
 
 
 def measured(group: Group, raw: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
-    """What is there of all entries as they are now, by seed."""
+    """Return the raw results of all entries with their present settings, by seed."""
     return {entry: rows_of(entry, raw) for entry in group.entries}
 
 
@@ -388,7 +390,7 @@ LEFT = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Those of :func:`trained`."""
+    """Add the options of :func:`trained`."""
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--runs", type=Path, default=RUNS, help="where what is under way is kept")
     parser.add_argument("--raw", type=Path, default=RAW, help="where results are kept")

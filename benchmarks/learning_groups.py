@@ -1,4 +1,4 @@
-"""Which configs ``benchmarks learning`` trains, beside what, and which figures judge them."""
+"""Configs that ``benchmarks learning`` trains, their controls, and the figures that judge them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """By which it is told from others of its config."""
+        """Name of the entry, which distinguishes it from other entries with its config."""
         if not self.settings:
             return self.config
         return f"{self.config}, {self.what.removeprefix('control: ')}"
@@ -53,7 +53,7 @@ class Group:
 
 DEMO, LISTOPS, ARBORESCENCE = "corpus/demo", "corpus/listops", "corpus/arborescence"
 ACCURACY = {"accuracy": "cats_micro_f"}
-# As in the configs that `spacy init config` writes.
+# The configs that `spacy init config` writes have the same settings.
 AS_LONG_AS_IT_GAINS: tuple[tuple[str, Setting], ...] = (
     ("training.max_steps", 20_000),
     ("training.eval_frequency", 200),
@@ -64,9 +64,9 @@ WITH_SUMS = ("with SM", "without SM")
 # Measures of spacy_latent.analysis.tree_measures that do not ask which token of a list heads it.
 WITHOUT_CONVENTION = ("undirected", "yields", "one arc")
 NO_STRUCTURE = "control: no structure"
-# What configs call the corpus by which a training is judged.
+# Name in configs of the path of the corpus that judges a training.
 DEVELOPMENT = "paths.dev"
-# What a scorer is without an encoder of the sentence before it.
+# Settings that remove the encoder of the sentence from a scorer.
 NO_ENCODER: tuple[tuple[str, Setting], ...] = (
     ("components.latent_encoder.model.scorer.encoder", None),
 )
@@ -129,7 +129,7 @@ FOUR_WORDS_ENTRIES = (
     Entry("rationale_total_budget", "at most four words, SparseMAP of a factor graph"),
 )
 ARGUMENTS = ("corpus/arguments/test.spacy",)
-# Of texts like those of the training, then of others: products, and whole reviews.
+# First texts like the training texts, then other texts: products, and whole reviews.
 POLARITY = (
     "corpus/sentiment/dev.spacy",
     "corpus/elsewhere/products.spacy",
@@ -167,7 +167,9 @@ STOCK_PARSER: tuple[tuple[str, Setting], ...] = (
 
 
 def over_trees(task: str) -> tuple[Entry, ...]:
-    """Of polarity, entities or pairs: what is composed over trees of a parser, and its controls."""
+    """Return entries of a task, polarity, entities or pairs, that compose over trees of a parser,
+    and their controls.
+    """
     given = f"{task}_given_trees"
     estimator = "components.latent_encoder.model.estimator.trees"
     return (
@@ -203,7 +205,7 @@ def entities_of(corpus: str) -> tuple[Entry, ...]:
 
 
 BC5CDR = "corpus/bc5cdr"
-# As long as the recipes of incomplete annotation, and judged by the same texts.
+# Trainings are as long as with the recipes of incomplete annotation, and judged by the same texts.
 AS_INCOMPLETE: tuple[tuple[str, Setting], ...] = (
     (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
     ("training.max_epochs", 0),
@@ -216,7 +218,7 @@ def trained_on(path: str, *settings: tuple[str, Setting]) -> tuple[tuple[str, Se
 
 
 def _missing(name: str) -> tuple[Entry, ...]:
-    """What learns from a file of ``corpus/incomplete`` without evidence."""
+    """Return entries that learn from a file of ``corpus/incomplete`` without evidence."""
     as_it_is = f"corpus/incomplete/{name}.spacy"
     as_if_complete = f"corpus/incomplete/{name}_as_if_complete.spacy"
     return (
@@ -292,7 +294,7 @@ INCOMPLETE_ENTRIES = (
 
 
 def _amounts(complete: int) -> tuple[Entry, ...]:
-    """Return flags beside another number of complete texts, and their controls."""
+    """Return entries for flags with another number of complete texts, and their controls."""
     name = f"corpus/incomplete/flags_{complete}"
     alone = f"{name}_as_if_complete.spacy"
     return (

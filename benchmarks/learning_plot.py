@@ -1,7 +1,7 @@
 """A drawing of what the configs of a group learn: a row for each, a dot for each seed.
 
-Where there are controls, a band goes over the rows of the same task, from the least to the most
-that any of their seeds reached: what lies in it is no gain.
+If there are controls, a band over the rows of the same task spans the scores of all their seeds. A
+score inside of it is no gain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spacy_latent.visualize.text_size import text_width
 
 DRAWINGS = Path(__file__).parents[1] / "docs" / "images"
 SIZE, ROW, MARGIN, PLOT, RADIUS = 13, 22, 12, 420, 4
-# What is at most this far apart has ticks so far apart, all in percent.
+# Distance of the ticks, by the largest range that has it, in percent.
 TICKS = ((8, 1), (20, 2), (50, 5), (101, 10), (math.inf, 100))
 STYLE = f"svg{{{variables(False)}}}@media (prefers-color-scheme:dark){{svg{{{variables(True)}}}}}"
 
@@ -35,8 +35,9 @@ def drawing(
     tasks: Mapping[str, str] | None = None,
 ) -> str:
     """An SVG. rows: shares of each seed by the name of the config, at least one. controls: names of
-    those that are controls. tasks: by name, what tells rows of one task from others, which stand
-    above or below them; without it all are of one."""
+    the configs that are controls. tasks: task of each name; rows of a task stand together, and
+    without it all rows have the same task.
+    """
     shares = {name: [100 * value for value in values] for name, values in rows.items()}
     everything = [share for values in shares.values() for share in values]
     least, most = min(everything), max(everything)
@@ -55,7 +56,7 @@ def drawing(
         own = list(names)
         known = [share for name in own if name in controls for share in shares[name]]
         if known:
-            # As wide as a dot where there is a single one.
+            # If there is a single score, the band is as wide as a dot.
             start, end = x(min(known)) - RADIUS, x(max(known)) + RADIUS
             band = {"x": start, "y": MARGIN + ROW * above}
             band |= {"width": end - start, "height": ROW * len(own)}

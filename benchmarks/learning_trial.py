@@ -3,8 +3,8 @@ of ``benchmarks learning``, which ends with the process that started it. SETTING
 the config, as JSON. DEVICE: cpu or gpu.
 
 Started again with the same folder it goes on from its last checkpoint, to the weights that it would
-have had. Beside the pipelines the folder gets a file for each time it was started, with the
-processor's seconds so far.
+have had. In addition to the pipelines, the folder gets a file for each start, with the processor
+time so far in seconds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``latent_parser`` beside spaCy's ``parser`` and spacy-experimental's biaffine parser: trained for
-the same time of a processor.
+"""Attachment scores of ``latent_parser``, spaCy's ``parser`` and spacy-experimental's biaffine
+parser after the same processor time of training.
 
     python -m benchmarks parsing english --seconds 120 --seeds 0 1
     python -m benchmarks parsing latin --seconds 120 --seeds 0 1
@@ -8,8 +8,8 @@ the same time of a processor.
 Each trains on one thread, with the corpora, batches, optimizer and dropout of its config and
 without evaluations, until it has taken the seconds of a processor; its last weights are judged on
 the development set by spaCy's own scorer, sentences being found as well. Speeds are of ``nlp.pipe``
-over that set, the most of several, in words per second of a processor. The corpora are those of
-project.yml, made by its commands ``parser-ewt-data`` and ``parser-latin-data``. Over a pre-trained
+over that set, the most of several, in words per second of a processor. The commands
+``parser-ewt-data`` and ``parser-latin-data`` of project.yml make the corpora. Over a pre-trained
 encoder learning rates stay where the warm-up has brought them, as nobody knows beforehand how many
 updates there will be.
 
@@ -52,7 +52,7 @@ LATIN = {
 }
 
 
-# So slow a decline of the rate that there is none; a batch that a processor's cache has room for.
+# The rate declines so slowly that it is constant, and a batch fits into a processor's cache.
 OVER_ENCODER: dict[str, Any] = {
     "training.optimizer.learn_rate.total_steps": 1_000_000,
     "nlp.batch_size": 16,
@@ -62,7 +62,7 @@ OVER_ENCODER: dict[str, Any] = {
 @dataclass(frozen=True)
 class Side:
     """config: a file, from the root of the repository. needs: a module without which it cannot
-    be run. gold_sentences: in training, the docs have those of the references."""
+    be run. gold_sentences: in training, the docs have the sentences of the references."""
 
     config: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class Side:
         return config_digest.digest_of(ROOT / self.config, self.settings)
 
 
-# Its parser learns nothing across the ends of sentences that another component sets, and those of
-# one that has just begun would cost it most of its time.
+# Its parser learns nothing across the ends of sentences that another component sets. The ends that
+# an untrained component sets would cost it most of its time.
 PEER: dict[str, Any] = {"needs": "spacy_experimental", "gold_sentences": True}
 SIDES: dict[str, dict[str, Side]] = {
     "english": {
@@ -152,7 +152,7 @@ def train(nlp: Language, side: Side, seconds: float, seed: int) -> int:
 
 
 def words_per_second(nlp: Language, words: list[list[str]]) -> float:
-    """Of a processor, over docs of these words."""
+    """Return words per second of a processor, over docs of these words."""
     docs = [Doc(nlp.vocab, words=own) for own in words]
     begin = time.process_time()
     for _ in nlp.pipe(docs):
@@ -172,7 +172,7 @@ def known(language: str, seconds: float) -> dict[str, dict[int, dict[str, Any]]]
 
 
 def in_percent(values: list[float]) -> str:
-    """The mean, and where there are several two standard deviations and each."""
+    """Format the mean, and if there are several values, two standard deviations and each value."""
     parts = [100 * value for value in values]
     if len(parts) == 1:
         return f"{parts[0]:.1f}"

@@ -1,11 +1,11 @@
-"""Where the time of inference goes: how much of each row is spent in kernels, and what other work
-between two calls costs.
+"""Share of the time of inference that kernels take, and the cost of other work between two calls.
 
     python -m benchmarks profile
 
-The rows are those of ``inference``, ours alone, at their largest n. *Alone* a row is repeated on
-the same scores: what it reads is in the caches, and the processor has learned its branches. *Among
-others* all rows take turns, as a program that also does something else would have it.
+The rows are the rows of ``inference`` without other libraries, at their largest n. *Alone* a row is
+repeated on the same scores: what it reads is in the caches, and the processor has learned its
+branches. *Among others* all rows take turns, as a program that also does something else would have
+it.
 """
 
 from __future__ import annotations

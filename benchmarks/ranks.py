@@ -1,5 +1,5 @@
-"""Two processes of one thread beside one process, at the same global batch; and what it costs to
-add up gradients.
+"""Speed of two processes of one thread and of one process, at the same global batch, and the cost
+of adding up gradients.
 
     python -m benchmarks ranks
     python -m benchmarks ranks --steps 10 --rounds 1
@@ -7,9 +7,9 @@ add up gradients.
 A tok2vec, a latent_encoder with marginals of projective trees over it, a tagger and an ner, on
 sentences of 20 drawn words. Each run is a training by ``spacy_latent.distributed`` in processes of
 its own; one process and two take turns. The first steps and the evaluation are left out. A process
-that waits for another uses no processor, so that words per second of the processor (of the slower
-of the two) say what two free cores would give, whatever else the machine does; those of the clock
-say what this machine gave. The cost model is arithmetic, with figures that it names.
+that waits for another uses no processor. So words per second of the processor, of the slower
+process, are the speed on two free cores, whatever else the machine does. Words per second of the
+clock are the speed on this machine. The cost model is arithmetic, with figures that it names.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def write_config(path: Path, corpus: Path, size: int, steps: int) -> None:
 
 
 def run(config: Path, world: int) -> list[dict[str, float]]:
-    """What each process measured."""
+    """Return the measurements of each process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -29,7 +29,7 @@ def add(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole lines. None where there is no file."""
+    """Return all complete lines; empty if there is no file."""
     if not path.exists():
         return []
     rows = []

@@ -1,9 +1,10 @@
-"""What K latent structures per text cost in training: the embedder runs once for all of them.
+"""Cost of K latent structures per text in training: the embedder runs once for all of them.
 
     python -m benchmarks samples
 
-One update of latent_textcat with a score function of K samples, beside K updates' worth of the
-embedder alone (forward and backward); medians over batches of 64 texts of 15 words, in turn.
+One update of latent_textcat with a score function of K samples is compared with K times the forward
+and backward pass of the embedder alone. The times are medians over batches of 64 texts of 15 words,
+in turn.
 """
 
 from __future__ import annotations

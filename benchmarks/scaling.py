@@ -26,7 +26,7 @@ from spacy_latent.structures.base import Structure
 SIZES = (16, 32, 64, 128, 256, 512)
 BATCH, LONGEST = 4, 0.25
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-# Okabe and Ito's colours, which the colour-blind can tell apart, without the yellow.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "osD^vPX*<>"
 Operation = Callable[[Structure, torch.Tensor, torch.Tensor], None]

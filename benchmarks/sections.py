@@ -20,8 +20,8 @@ def write_section(name: str, title: str, lines: list[str], folder: Path = FOLDER
     Args:
         name: The section, which :data:`benchmarks.pages.PAGES` puts on a page.
         title: Its heading.
-        lines: What follows the heading.
-        folder: Where the pages are. Headlines are written for the pages of this repository alone.
+        lines: The lines after the heading.
+        folder: Folder of the pages. Headlines are written for the pages of this repository alone.
 
     Returns:
         The path of the page.

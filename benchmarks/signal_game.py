@@ -5,9 +5,9 @@
 The emergent communication of Lazaridou et al. 2017 in the size of Correia et al. 2020 (section
 5.2): a sender sees an object and says one of 256 words, a receiver hears the word and sees sixteen
 objects, and both are paid when it points to the right one. Theirs are pictures; here an object has
-eight properties of four values each, so that 256 words cannot tell all 65,536 from each other: a
-sender that used them evenly would be understood 97.1 times in 100. Nothing is annotated: words mean
-what the receiver learns that they mean. No object of the test occurs in training.
+eight properties of four values each, so that 256 words cannot distinguish all 65,536. A sender that
+used them evenly would be understood 97.1 times in 100. Nothing is annotated: words mean what the
+receiver learns that they mean. No object of the test occurs in training.
 
 "calls": of the receiver, for each object, in the last tenth of training. In the test the sender
 says its best word.

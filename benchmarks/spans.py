@@ -1,4 +1,4 @@
-"""``tree_spancat`` beside spaCy's ``spancat``: F1 after the same processor time of training.
+"""``tree_spancat`` compared with spaCy's ``spancat``: F1 after the same processor time of training.
 
     python -m benchmarks spans "noun phrases" corpus/phrases --seconds 30 60 --seeds 0 1 2
     python -m benchmarks spans BC5CDR corpus/bc5cdr_spans --seconds 60 --seeds 0 1
@@ -7,10 +7,11 @@
 The folder holds ``train.spacy`` and ``dev.spacy`` with spans in ``doc.spans["sc"]``. All train on
 the same batches over an embedder of the same kind, and stop when their updates have taken so much
 processor time, one after the other in one process and on one thread. ``spancat`` is judged with its
-own suggester of one to three tokens, and with one of up to ten. All predict what is more probable
-than one half; what the best of a few lower thresholds would give on the same set is told beside it.
+own suggester of one to three tokens, and with one of up to ten. All predict spans that are more
+probable than one half. The table also has the F1 of the best of a few lower thresholds on the same
+set.
 
-With ``--labels`` it tells what labels cost: the sum over trees and its gradient, beside those of
+With ``--labels`` it measures the cost of labels: the sum over trees and its gradient, compared with
 trees without labels.
 """
 
@@ -64,7 +65,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Figures:
-    """Of one system after one processor time, a number for each seed.
+    """Figures of one system after one processor time, a number for each seed.
 
     best: F1 at the best of THRESHOLDS. steps: updates of the weights. crossing: predicted docs in
         which spans cross, a share. words: in prediction, thousands in a second of the processor.
@@ -80,7 +81,7 @@ class Figures:
 
 
 def batches(docs: list[Doc], seed: int) -> Iterator[list[Doc]]:
-    """Of about a thousand words, without end; each round in another order."""
+    """Yield batches of about a thousand words without end, in another order in each round."""
     drawn = random.Random(seed)
     while True:
         order = list(docs)
@@ -99,8 +100,9 @@ def example(nlp: Language, doc: Doc) -> Example:
 
 
 class Run:
-    """One system with one seed. spent: processor time of its updates, but for the first one, which
-    loads what others find loaded."""
+    """One system with one seed. spent: processor time of its updates except the first one, which
+    loads modules.
+    """
 
     def __init__(self, config: dict[str, Any], folder: Path, seed: int) -> None:
         fix_random_seed(seed)
@@ -137,7 +139,7 @@ def judge(run: Run, figures: Figures) -> None:
             one.predicted = doc
         scores = pipe.score(examples)
         found.append(scores["spans_sc_f"])
-    # The last ones are those of the components' own threshold.
+    # The last predictions use the components' own threshold.
     places = [[(span.start, span.end) for span in doc.spans[KEY]] for doc in docs]
     figures.best.append(max(found))
     figures.f.append(scores["spans_sc_f"])
@@ -174,8 +176,9 @@ def with_gradient(total: Callable[[Tensor], Tensor], scores: Tensor) -> Callable
 
 
 def milliseconds(calls: list[Callable[[], Any]], turns: int, repeats: int = 5) -> list[float]:
-    """Of the processor, for one call: medians over turns in which each is called in its turn, a
-    first time without being timed."""
+    """Return the processor time of one call of each: medians over turns, after a call that is not
+    timed.
+    """
     spent: list[list[float]] = [[] for _ in calls]
     for _ in range(turns):
         for call, own in zip(calls, spent):

@@ -1,12 +1,12 @@
-"""Words per second of ``spacy train``, of this checkout and of another one beside it.
+"""Words per second of ``spacy train``, of this checkout and of another one.
 
     python -m benchmarks training
     python -m benchmarks training --before ../spacy-latent-of-last-month
 
 Each run is spaCy's own training loop over a config of this checkout, in a process of its own. The
 checkouts take turns, so that whatever else the machine does hits both. The first steps, which read
-kernels from numba's cache, and the evaluation are left out. Words per second of the processor are
-of all threads together: what other programs on the machine hardly change, and more threads do not.
+kernels from numba's cache, and the evaluation are left out. Words per second of the processor count
+the time of all threads. Other programs on the machine hardly change them, and more threads do not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEMO: Corpus = {
 }
 FOUR_OPERATORS: Corpus = {"max_length": 100}
 
-# What a process of the checkout does: train, and print what the steps took.
+# Code for a process of the checkout, which trains and prints the time of the steps.
 STEPS = """
 import io, json, sys, time
 begin = time.process_time()
@@ -87,7 +87,8 @@ SOON = {
     "components.latent_textcat.model.estimator.switch_at": WARM_UP,
 }
 SWITCHED = {"components.latent_textcat.model.estimator.switch_at": WARM_UP}
-# No flat lists first. Of one each, as a curriculum never ends.
+# No flat lists first: both stages have one expression. Epochs do not end, as a curriculum never
+# ends.
 ALL_DEPTHS = {"corpora.train.flat": 1, "corpora.train.growth": 1, "training.max_epochs": -1}
 ROWS = (
     Row("demo: its last stage", "demo", DEMO, SOON, both=False),
@@ -202,7 +203,7 @@ def main() -> None:
 
 
 def revision(checkout: Path) -> str:
-    """The commit of a checkout, or its folder's name where there is no repository."""
+    """Return the commit of a checkout, or its folder's name if there is no repository."""
     command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or checkout.name

@@ -127,7 +127,7 @@ def register_extension(force: bool = False) -> bool:
             stays.
 
     Returns:
-        Whether the name is ours.
+        True if the name belongs to this package.
     """
     # Not at import: spaCy imports all factories whenever a pipeline is made. A user's own
     # Span.set_extension("confidence") would fail then.

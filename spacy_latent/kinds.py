@@ -57,7 +57,7 @@ class Drawing:
             their caption. The pictures are a list of
             :class:`spacy_latent.visualize.picture.Picture`.
         fits: whether a :class:`spacy_latent.annotations.SpanStructure` may be drawn in this style
-            if no style is asked for.
+            if no style is given.
         seen: a sentence for newcomers that describes the picture; pages begin with it.
     """
 
@@ -129,10 +129,10 @@ class Kind:
             structures, a list of :class:`spacy_latent.analysis.verdicts.Verdict`.
         control_words: by name of a control, the sentence for a report in which nearly all
             structures equal it, with ``{share}`` in it.
-        reference: function from a :class:`spacy_latent.pipeline.references.Beside` to the
+        reference: function from a :class:`spacy_latent.pipeline.references.ComparedLayer` to the
             :class:`spacy_latent.analysis.figures.ReferenceFigures` of a report, or None. The
             default is the agreement with annotations of references under the component's name.
-        drawings: drawings by name of the style. If no style is asked for, the first suitable one is
+        drawings: drawings by name of the style. If no style is given, the first suitable one is
             used.
         text: function from a :class:`spacy_latent.annotations.LatentAnnotation` of one span, the
             span, and the number of an alternative or None, to lines of text.
@@ -274,7 +274,7 @@ def find_kind(name: str) -> Kind:
 
 
 def known_kinds() -> list[Kind]:
-    """Return all kinds with a record, those of this package first."""
+    """Return all kinds with a record, first the kinds of this package."""
     return [find_kind(name) for name in _KINDS]
 
 

@@ -1,7 +1,7 @@
 """Structures and estimators that replace each other during training.
 
 A config names the first one, then the one that follows it from some update on. The model is saved
-with the last one and predicts with it. The earlier ones stand in its ``stages``.
+with the last one and predicts with it. Its ``stages`` hold the earlier ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Staged:
 
     @property
     def shown(self) -> str:
-        """The name with the settings that tell it apart from another object of its class."""
+        """The name with the settings that distinguish it from another object of its class."""
         return self.name
 
     def at(self: Kind, update: int | None) -> Kind:

@@ -1,8 +1,8 @@
 """The tests, and what is made for the documentation.
 
-Catalogue, in which spaCy keeps its functions, goes through the entry points of all packages and
-loads those of a group each time that one is looked up or a Doc is read, which was half of the time
-of many tests. Here they are the same ones, sorted by group once, and each is loaded once.
+spaCy keeps its functions in the package catalogue. At each look-up of a function and each reading
+of a Doc, catalogue loads all entry points of a group, which was half of the time of many tests.
+Here they are the same ones, sorted by group once, and each is loaded once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The trained pipeline that the package carries for ``spacy latent demo``, from that of the demo.
+"""The trained pipeline in the package for ``spacy latent demo``, made from the pipeline of the demo
+project.
 
 make demo && python -m tests.carried_pipeline training/demo/model-best
 """

@@ -76,7 +76,9 @@ def joined(outputs: list[Any]) -> list[Any]:
 
 
 def keep(notebook: Any) -> dict[str, Any]:
-    """What is written of a notebook: its cells and outputs, without times, versions, warnings."""
+    """The parts of a notebook that are written: its cells and outputs, without times, versions,
+    warnings.
+    """
     cells = []
     for number, cell in enumerate(notebook["cells"]):
         kept = {key: cell[key] for key in ("cell_type", "source")}

@@ -47,15 +47,16 @@ LANGUAGES = {
     **dict.fromkeys(("bash", "sh", "shell", "console"), "bash"),
     **dict.fromkeys(("json", "jsonl"), "json"),
     **dict.fromkeys(("yaml", "yml"), "yaml"),
-    # What a command prints.
+    # The output of a command.
     **dict.fromkeys(("text",), "text"),
 }
 
 
 @dataclass(frozen=True)
 class Block:
-    """page: name of the file. line: that of its fence. run: whether the command is to be run, by a
-    comment ``<!-- run -->`` on the line before."""
+    """page: name of the file. line: line of its fence. run: whether the command is to be run, by a
+    comment ``<!-- run -->`` on the line before.
+    """
 
     page: str
     line: int
@@ -259,7 +260,7 @@ def check_spacy(arguments: list[str]) -> None:
     if arguments[:1] == ["project"]:
         check_project(arguments[1:])
         return
-    # As spaCy does before it runs: entry points add their commands.
+    # spaCy does the same before it runs: entry points add their commands.
     registry.cli.get_all()
     left = parse(get_command(app), arguments)
     named = [w for w in arguments if w.endswith(".cfg") and w not in WRITTEN_BY_THE_READER]

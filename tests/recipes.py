@@ -1,4 +1,6 @@
-"""All recipes as files: those of ``configs/``, and variants written to a folder of the tests."""
+"""All recipes as files: the configs in ``configs/``, and variants written to a folder of the
+tests.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,9 @@ def _of_class(kind: type) -> str:
 
 
 def _of_maker(make: Callable[..., Any]) -> str:
-    """Of a function that makes an object, or sets the arguments of another function."""
+    """Return the class of a function that makes an object, or sets the arguments of another
+    function.
+    """
     made: Any = make()
     kind = getattr(made, "func", made if inspect.isfunction(made) else type(made))
     about = _text(make, make) + "\n" + _text(kind, make)
@@ -170,7 +172,7 @@ SECTIONS = {"Args:": "", "Attributes:": "", "Returns:": "RETURNS: ", "Raises:": 
 
 def _without_sections(text: str) -> list[str]:
     """Return the lines of a docstring in Google's convention with the entries of its sections at
-    its own margin. What a function raises is left out, since a reference is of settings."""
+    its own margin. Errors of a function are left out, since the reference is about settings."""
     made: list[str] = []
     section = ""
     for line in text.splitlines():
@@ -196,7 +198,7 @@ def _last_name(match: re.Match[str]) -> str:
 
 
 def _pairs() -> str:
-    """Which estimators work on which structures, by what the classes say of themselves."""
+    """Table of the structures that each estimator supports, by attributes of the classes."""
     structures = {_short(name): kind() for name, kind in registered.structures().items()}
     rows = []
     for name in registered.estimators():

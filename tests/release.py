@@ -26,7 +26,7 @@ def releases(root: Path = ROOT) -> dict[str, str]:
 
 
 def problems(tag: str, root: Path = ROOT) -> list[str]:
-    """What is wrong with a release under this tag, a sentence each."""
+    """Problems of a release under this tag, a sentence each."""
     own, listed = version(root), releases(root)
     found = []
     if tag != f"v{own}":

@@ -1,4 +1,4 @@
-"""What is written on a Doc and read back as ``doc._.latent``."""
+"""Annotations that are written on a Doc and read back as ``doc._.latent``."""
 
 from __future__ import annotations
 

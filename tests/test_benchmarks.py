@@ -122,7 +122,7 @@ def test_a_section_stays_written_where_a_headline_misses_its_row(tmp_path, monke
 
 
 def test_every_structure_has_scores_and_agrees_with_itself():
-    """What the plan for a GPU does, on the CPU."""
+    """This is the plan for a GPU, run on the CPU."""
     for structure in cases.structures():
         for operation in ("map", *sorted({"log_partition", "marginals"} & structure.tractable)):
             results(structure, operation, *cases.scores_for(structure, 7, 2))

@@ -59,7 +59,7 @@ def pipeline(block: str, width: int) -> Language:
 
 
 def embedder_weights(nlp: Language) -> list[np.ndarray]:
-    """Of the Thinc layers and torch modules below the latent layer."""
+    """Weights of the Thinc layers and torch modules below the latent layer."""
     name = "transformer" if "transformer" in nlp.pipe_names else "latent_encoder"
     model: Any = nlp.get_pipe(name).model  # type: ignore[union-attr]
     embedder = model if name == "transformer" else model.get_ref("embedder")

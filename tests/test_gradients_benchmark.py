@@ -1,4 +1,4 @@
-"""What is measured of gradients leaves the training as it was."""
+"""Measurements of gradients, which must not change the training."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def stretch_text(annotation: LatentAnnotation, span: SpanStructure, part: tuple[
 
 
 def gold_stretches(example: Example, spans: Any) -> list[np.ndarray | None]:
-    """Where the reference marks one by a group of spans."""
+    """Stretches that the reference marks by a group of spans."""
     marked = example.reference.spans.get("stretch")
     if not marked:
         return [None for _ in spans]

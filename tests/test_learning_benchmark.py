@@ -27,7 +27,7 @@ GROUP = Group("Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (Entry(
 
 @pytest.fixture
 def digests(monkeypatch):
-    """Of configs that there are not; they may be changed."""
+    """Digests of configs that do not exist; they may be changed."""
     found = SimpleNamespace(a="first")
     monkeypatch.setattr(learning, "digest_of", lambda config: getattr(found, config, "other"))
     monkeypatch.setattr(learning, "task_of", lambda entry: "one")
@@ -78,7 +78,7 @@ def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
 
 
 def test_a_band_is_that_of_the_controls_of_one_task():
-    """What controls of another reach says nothing of a row."""
+    """Scores of the controls of another task do not matter for a row."""
     rows = {"one": [0.5], "control of one": [0.6], "two": [0.9], "control of two": [0.8, 0.85]}
     tasks = {name: name.split()[-1] for name in rows}
     controls = {name for name in rows if "control" in name}
@@ -182,7 +182,7 @@ def test_the_heading_tells_when_and_on_what(tmp_path, digests):
 
 
 def test_a_result_after_half_a_line_is_whole(tmp_path):
-    """Of a process that was killed while it wrote."""
+    """A process that was killed while it wrote leaves half a line."""
     path = tmp_path / "raw" / "a.jsonl"
     raw_results.add(path, {"seed": 0})
     with path.open("a") as file:

@@ -41,7 +41,7 @@ def of_language(language: str, run: bool = False) -> Any:
 
 
 def an_annotated_doc() -> dict[str, Any]:
-    """What the README's lines stand for: the doc of a pipeline with a ``latent_encoder``."""
+    """The doc that the README's lines assume: by a pipeline with a ``latent_encoder``."""
     nlp = spacy.blank("en")
     nlp.add_pipe("latent_encoder")
     nlp.initialize()
@@ -182,14 +182,16 @@ def check_reports(scope: dict[str, Any], printed: list[str]) -> None:
 
 
 class Frame(dict[str, list[Any]]):
-    """What the page asks of a frame of pandas, which need not be installed."""
+    """The methods of a pandas frame that the page uses, since pandas need not be installed."""
 
     def assign(self, **columns: list[Any]) -> Frame:
         return Frame({**self, **columns})
 
 
 class Spark:
-    """What the page asks of Spark, which gives a function the rows in frames of any size."""
+    """The methods of Spark that the page uses. Spark gives a function the rows in frames of any
+    size.
+    """
 
     def createDataFrame(self, rows: list[Any], columns: str) -> Spark:
         names = [column.split()[0] for column in columns.split(", ")]
@@ -231,7 +233,7 @@ def check_parsers(scope: dict[str, Any], printed: list[str]) -> None:
     assert len(whole) == 1
 
 
-# What has to be true after the Python of a page, beyond what the page itself asserts.
+# Conditions that must hold after the Python of a page, beyond the page's own assertions.
 AFTER: dict[str, Callable[[dict[str, Any], list[str]], None]] = {
     "annotating.md": check_annotating,
     "python_api.md": check_python_api,

@@ -1,4 +1,4 @@
-"""What stands beside the package, for those who release, cite and join, agrees with it."""
+"""Files beside the package, for releases, citations and contributors, agree with it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_workflows_are_workflows(workflow: Path) -> None:
         assert {"runs-on", "steps"} <= set(job), name
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step), step
-            # What others may write (titles, branches) never goes into a shell's line.
+            # Text that others may write (titles, branches) never goes into a shell's line.
             assert "${{" not in step.get("run", ""), step
 
 

@@ -1,4 +1,4 @@
-"""What is public says its types: no ``Any`` but where no type could be named."""
+"""Types of the public interface: ``Any`` only if no type could be named."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ LEFT = {
 
 
 def public_modules() -> list[Path]:
-    """Those that the page names, with all in them where they are packages, and those of all
-    structures, estimators and components."""
+    """Modules that the page names, with all modules inside of packages, and the modules of all
+    structures, estimators and components.
+    """
     page = (ROOT / "docs" / "stability.md").read_text(encoding="utf8").split("## Not public")[0]
     places = {ROOT / name.replace(".", "/") for name in re.findall(r"`(spacy_latent[\w.]+)`", page)}
     places |= {ROOT / "spacy_latent" / floor for floor in ("structures", "estimators")}

@@ -1,4 +1,4 @@
-"""What the README shows is true of the package."""
+"""The examples of the README are true of the package."""
 
 import re
 from pathlib import Path

@@ -35,7 +35,7 @@ OVER_A_PARSER = [path for path in RECIPES if "parser" in load_config(path)["path
 
 
 def names_in(block: Any) -> Iterator[str]:
-    """Of registered functions, at any depth."""
+    """Names of registered functions, at any depth."""
     for key, value in block.items():
         if isinstance(value, dict):
             yield from names_in(value)

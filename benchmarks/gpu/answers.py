@@ -41,7 +41,7 @@ STRUCTURES: dict[str, CompiledStructure] = {
 LENGTHS = (12, 0, 1, 33, 7)
 TAGS = 3
 OPERATIONS = ("best", "log_partition", "marginals", "product")
-# Of the largest number.
+# Tolerances as shares of the largest number.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -73,7 +73,7 @@ def given(structure: CompiledStructure) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def answers_of(structure: CompiledStructure) -> dict[str, np.ndarray]:
-    """What the kernels for the CPU find, in float64."""
+    """Return the results of the kernels for the CPU, in float64."""
     from spacy_latent.kernels.autograd import operators
 
     scores, lengths, along = given(structure)
@@ -103,8 +103,9 @@ def launched(
     dtype: torch.dtype,
     device: str,
 ) -> Found | None:
-    """What the kernel of the GPU finds; None where none was launched, or one failed. stored: on the
-    CPU, where :class:`Found` has what the kernels for it find."""
+    """Return the result of the kernel of the GPU; None if no kernel was launched, or one failed.
+    stored: results of the kernels for the CPU, see :class:`Found`.
+    """
     family = family_of(structure.family)
     there = {key: stored[key].to(device, dtype) for key in ("scores", "along", "marginals")}
     scores, lengths = there["scores"], stored["lengths"]

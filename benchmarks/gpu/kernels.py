@@ -1,8 +1,9 @@
-"""Kernels for the GPU beside the path through the CPU and beside the peers on the same GPU.
+"""Speed of kernels for the GPU, of the path through the CPU, and of other libraries on the same
+GPU.
 
-The best member, the marginals and the gradient of the marginals; a call as a user makes it, from
-scores on the GPU to a result there. Peers are torch-struct where it is installed, and for spanning
-trees the inverse of the Laplacian by torch.linalg in float64.
+The operations are the best member, the marginals and the gradient of the marginals. A call is as a
+user makes it, from scores on the GPU to a result there. The other libraries are torch-struct if it
+is installed, and for spanning trees the inverse of the Laplacian by torch.linalg in float64.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from benchmarks.gpu.machine import Machine, Record, fill
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.structures.base import Structure
 
-# Batch and words: those of the targets come first.
+# Batch and words, first the sizes of the targets.
 TARGETS = ((256, 32), (256, 64))
 GRID = tuple((batch, n) for batch in (32, 128, 512) for n in (25, 50, 100))
-# Where a kernel of the GPU may not pay.
+# Sizes for which a kernel of the GPU may be slower.
 FEW = tuple((batch, n) for batch in (1, 8) for n in (10, 25, 50))
 SMALL = ((2, 4),)
 OPERATIONS = ("best", "marginals", "gradient")
@@ -84,8 +85,10 @@ def torch_struct(name: str, scores: Tensor, along: Tensor) -> Runs:
 
 
 def inverse_marginals(scores: Tensor) -> Tensor:
-    """Of spanning trees with any number of roots, by torch.linalg in float64 (Koo et al. 2007,
-    section 3): scores are shifted by each word's largest, and no case of peaked ones is caught."""
+    """Return marginals of spanning trees with any number of roots, by torch.linalg in float64 (Koo
+    et al. 2007, section 3). Scores are shifted by each word's largest. Peaked scores are no special
+    case.
+    """
     shifted = scores.double() - scores.double().amax(1, keepdim=True).detach()
     weights = shifted.exp()
     weights = weights * (1 - torch.eye(weights.shape[1], device=weights.device)).double()
@@ -119,11 +122,11 @@ def through_the_cpu() -> Iterator[None]:
 
 
 def sides(name: str, scores: Tensor, along: Tensor) -> dict[str, Callable[[], Runs]]:
-    """What makes the operations of each, the path through the CPU left out."""
+    """Return functions that make the operations of each side except the path through the CPU."""
     # torch-struct has only trees with any number of roots.
     structure = type(STRUCTURES[name])()
     size = scores.shape[1] - int(structure.parts == "arcs")
-    # Where the callers in a component have them.
+    # Components keep lengths on the CPU.
     lengths = torch.full((len(scores),), size)
     found: dict[str, Callable[[], Runs]] = {
         "kernel": partial(own, structure, scores, lengths, along)

@@ -1,4 +1,4 @@
-"""Where a step runs and where it writes: the GPU, or a pretended one in a dry run."""
+"""Device and output folder of a step: the GPU, or a simulated one in a dry run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.raw_results import add
 
-# What torch says of each wait, where it is asked to.
+# Text of torch's warning on each wait, if these warnings are on.
 WAIT = "called a synchronizing CUDA operation"
 
 

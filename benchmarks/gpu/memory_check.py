@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.machine import Machine, Record
 
-# Of the checker's, where it found something.
+# Exit status of the checker if it found an error.
 FOUND = 9
 
 

@@ -1,5 +1,6 @@
-"""Where one step of training goes: a BiLSTM and a text classifier over trees, beside the same with
-a softmax for each head in place of the trees, and the operations that take longest."""
+"""Time of one training step of a BiLSTM and a text classifier over trees. It is compared with a
+softmax for each head in place of the trees. The operations that take longest are listed.
+"""
 
 from __future__ import annotations
 

@@ -29,8 +29,9 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Step:
-    """name: of its module here. seconds: its limit. must: the plan ends where it fails. extra: not
-    of the nine minutes, done only where it is asked for."""
+    """name: of its module here. seconds: its limit. must: the plan ends if it fails. extra: not a
+    part of the nine minutes, and only run on request.
+    """
 
     name: str
     seconds: int
@@ -46,12 +47,12 @@ STEPS = (
     Step("training", 130, "spacy train on the GPU"),
     Step("checks", 90, "tests/gpu"),
     Step("one_step", 45, "one step of training"),
-    # Last: what is cut off of it are the largest batches.
+    # It comes last, so that an interruption only loses its largest batches.
     Step("kernels", 105, "kernels beside the path through the CPU and the peers"),
     Step("structures", 420, "every structure on the GPU beside the CPU", extra=True),
     Step("demo", 570, "the demo from end to end", extra=True),
 )
-# What the later ones need of machine code for the CPU is made beside the first.
+# The machine code for the CPU that later steps need is compiled while the first steps run.
 COMPILES_BEFORE = "training"
 COMPILE_SECONDS = 150
 
@@ -81,7 +82,9 @@ def run_step(step: Step, folder: Path) -> str:
 
 
 def rehearse(step: Step, machine: Machine) -> str:
-    """As :func:`run_step`, in this process, on a pretended GPU, which no error breaks."""
+    """Run a step as :func:`run_step` does, but in this process and on a simulated GPU, which no
+    error breaks.
+    """
     # Not above: run_step runs that module, which then must not have been imported.
     from benchmarks.gpu.step import run
 
@@ -97,7 +100,9 @@ def rehearse(step: Step, machine: Machine) -> str:
 
 @contextmanager
 def pretended(folder: Path) -> Iterator[Machine]:
-    """Of the tests: a machine with a GPU may have none. Thinc must not have been imported."""
+    """Simulate a GPU with the modules of the tests, which an installation may lack. Thinc must not
+    have been imported.
+    """
     from tests.device.pretended_cupy import pretended_cupy
     from tests.device.pretended_gpu import pretended_gpu
 
@@ -144,7 +149,7 @@ def section(folder: Path, ended: dict[str, str], chosen: Sequence[Step]) -> list
 def compile_beside(folder: Path) -> subprocess.Popen | None:
     """The machine code of all structures for the CPU, on all cores."""
     if not find_spec("hypothesis"):
-        # Of the tests' own; then each step compiles what it needs.
+        # The modules belong to the tests; each step then compiles the kernels that it needs.
         return None
     with (folder / "compile.log").open("w", encoding="utf8") as log:
         return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What every later step stands on: packages, entry points, and a kernel that can be launched."""
+"""Prerequisites of all later steps: packages, entry points, and a kernel that can be launched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 def run(machine: Machine, record: Record) -> None:
     record(gpu=machine.name(), versions=versions())
     needed = ("spacy", "thinc", "cupy", "pytest")
-    # That of a dry run is imported, and was not found anywhere.
+    # The module of a dry run is imported without a file that could be found.
     missing = [name for name in needed if not (name in sys.modules or find_spec(name))]
     record(missing=missing)
     counts = {

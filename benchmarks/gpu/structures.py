@@ -17,7 +17,7 @@ OPERATIONS = ("map", "log_partition", "marginals", "sparsemap")
 
 
 def results(structure: Structure, operation: str, scores: Tensor, lengths: Tensor) -> list[Tensor]:
-    """The result, and the gradient of the scores where there is one."""
+    """Return the result, and the gradient of the scores if there is one."""
     if operation == "map":
         return [structure.map(scores, lengths)]
     given = scores.detach().requires_grad_()

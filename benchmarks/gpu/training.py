@@ -95,7 +95,7 @@ def write_texts(path: Path, size: int) -> None:
 
 
 def save_transformer(folder: Path, small: bool) -> None:
-    """One with random weights: six layers, 384 wide, or one of 16."""
+    """Save a transformer with random weights: six layers of width 384, or one layer of width 16."""
     import transformers
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(500))]

@@ -1,4 +1,4 @@
-"""Agreement of structures with controls, with reference brackets and with those of other models."""
+"""Agreement of structures with controls, reference brackets and structures of other models."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def gold_arcs(example: Example) -> tuple[np.ndarray, list[str]]:
 
 
 def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, JudgedEntities]:
-    """Return the arcs of a ``latent_parser`` that annotation says to be right or wrong, by noun.
+    """Return the arcs of a ``latent_parser`` that annotation judges right or wrong, by noun.
 
     Every word has one arc. An arc is right if the head is; a labelled arc also needs the label. The
     arc of a root has no label to be wrong. Arcs of words without a known head are counted in

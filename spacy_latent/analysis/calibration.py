@@ -118,7 +118,7 @@ def error_by_chance(probabilities: Sequence[float], bins: int = 10) -> tuple[flo
 
 @dataclass
 class JudgedEntities:
-    """Entities of a component that the annotation says to be correct or wrong.
+    """Entities of a component, judged correct or wrong by the annotation.
 
     Attributes:
         probabilities: probability of each entity.
@@ -131,7 +131,7 @@ class JudgedEntities:
             entities. Then an entity is known to be wrong only if it overlaps a gold entity.
         texts: number of the text of each entity. If it is empty, each entity counts as a text of
             its own.
-        noun: what the predictions are called; spans and arcs are judged as entities are.
+        noun: name of the predictions in messages; spans and arcs are judged as entities are.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -147,7 +147,7 @@ class JudgedEntities:
 def judged_entities(
     examples: Iterable[Example], component: str = "crf_ner"
 ) -> JudgedEntities | None:
-    """Return the entities of ``component`` that the annotation says to be correct or wrong.
+    """Return the entities of ``component`` that the annotation judges correct or wrong.
 
     An entity is correct if a gold entity has the same tokens and the same label. Entities that were
     on the doc before are left out, since the component gives them no probability. Entities on
@@ -436,7 +436,7 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
     ``doc._.annotated_labels``, count in neither.
 
     Args:
-        component: name of the ``crf_ner`` in the pipeline, which spaCy does not tell a scorer. A
+        component: name of the ``crf_ner`` in the pipeline; spaCy does not pass it to a scorer. A
             warning is given if no doc has an annotation of it.
         bins: number of equal ranges of probability.
     """

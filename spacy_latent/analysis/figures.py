@@ -71,7 +71,7 @@ class OtherScore:
         value: the score.
         low: lower end of its 95 % interval.
         high: upper end of that interval.
-        drop: loss from replacing the first pipeline's predictions with those of this one.
+        drop: loss from replacing the first pipeline's predictions with the predictions of this one.
     """
 
     value: float

@@ -27,7 +27,7 @@ class PromisedCut(Cut):
     """Threshold whose precision on other text is at least ``promised``.
 
     Attributes:
-        promised: the precision that was asked for.
+        promised: the requested precision.
         confidence: share of the choices of texts in which the precision holds.
         bound: lower bound of the precision at this confidence.
         full_recall: recall without a threshold.
@@ -78,10 +78,11 @@ def needed(precision: float, confidence: float) -> int:
 
 
 def effective_number(correct: np.ndarray, texts: np.ndarray) -> float:
-    """Return the number of independent predictions that tell as much of the precision as these.
+    """Return the number of independent predictions with the same evidence of the precision.
 
-    It is the number of predictions divided by the design effect: the variance of the precision over
-    draws of texts, over that of independent predictions. It is at most the number of predictions.
+    It is the number of predictions divided by the design effect. The design effect is the variance
+    of the precision over draws of texts, divided by its variance if predictions were independent.
+    It is at most the number of predictions.
 
     Args:
         correct: ``(N,)`` bool.
@@ -121,11 +122,11 @@ def tests_of(
     """Test thresholds from the highest down, until one fails.
 
     The sequence begins where twice as many predictions are kept as would support the precision if
-    all were right, at least 20 and one in ten of all. It ends at 0, where all are kept.
+    all were right, at least 20 and one in ten of all. It ends at 0, so that all are kept.
 
     Args:
         found: predictions.
-        precision: precision that is asked for, in (0, 1).
+        precision: requested precision, in (0, 1).
         confidence: confidence of the bounds, in (0, 1).
         few: whether the sequence may begin with fewer, as many as would do if all were right.
     """
@@ -142,7 +143,7 @@ def tests_of(
         first = min(len(said), max(2 * first, FEW, math.ceil(SMALL_SHARE * len(said))))
     if first > len(said):
         return []
-    # Of equal confidences all are kept.
+    # Entities of equal confidence are all kept.
     ends = np.append(np.flatnonzero(np.diff(said)) + 1, len(said))
     wanted = np.linspace(first, len(said), TESTED)
     made: list[ThresholdTest] = []

@@ -267,8 +267,8 @@ def report(
 
     Args:
         nlp: the pipeline.
-        references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. As in
-            ``spacy train``, their texts go through the pipeline's tokenizer, unless they were made
+        references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. Their
+            texts go through the pipeline's tokenizer as in ``spacy train``, unless they were made
             of words without spaces.
         spans_key: key of the rationales.
         words: a list of words to compare with, such as an opinion lexicon.

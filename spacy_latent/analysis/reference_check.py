@@ -27,7 +27,7 @@ class _Kept:
 
     Attributes:
         name: name of the annotation in sentences.
-        there: function that tells whether a doc has the annotation.
+        there: function from a doc to whether it has the annotation.
         labels: function that returns the labels of a doc.
     """
 
@@ -69,7 +69,7 @@ KEPT = {
     "token.is_sent_start": _Kept("starts of sentences", _annotated("SENT_START")),
 }
 # Attributes that a parser sets in addition to its main one, which is the value.
-BESIDE = {"token.is_sent_start": "token.dep"}
+MAIN_ATTRIBUTE = {"token.is_sent_start": "token.dep"}
 
 
 def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict[str, str], bool]:
@@ -102,7 +102,7 @@ def unknown_labels(
 ) -> dict[str, list[str]]:
     """Return labels of the references that no component with such labels knows.
 
-    If a component does not tell its labels, no label of its annotation counts as unknown.
+    If the labels of a component are not known, no label of its annotation counts as unknown.
 
     Args:
         nlp: the pipeline.
@@ -167,8 +167,8 @@ def listed(labels: Sequence[str]) -> str:
 def _kept(nlp: Language, name: str) -> Iterator[_Kept]:
     assigned = nlp.get_pipe_meta(name).assigns
     for attribute in assigned:
-        beside = BESIDE.get(attribute)
-        if attribute in KEPT and (beside is None or beside not in assigned):
+        main = MAIN_ATTRIBUTE.get(attribute)
+        if attribute in KEPT and (main is None or main not in assigned):
             yield KEPT[attribute]
 
 

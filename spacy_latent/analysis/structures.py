@@ -325,7 +325,7 @@ def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
 def position_share(
     sentences: Sequence[Sequence[str]], structures: Sequence[np.ndarray], least: int = 5
 ) -> tuple[float, int]:
-    """Measure to what degree the length of a text alone determines its structure.
+    """Measure the degree to which the length of a text alone determines its structure.
 
     Only texts of four or more tokens are examined, and only lengths with at least ``least``
     different texts.

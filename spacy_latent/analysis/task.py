@@ -243,7 +243,7 @@ def interval(value: Value, counts: np.ndarray, seed: int = 0) -> tuple[float, fl
 def _score(
     value: Value, counts: np.ndarray, score: float, low: float, high: float
 ) -> tuple[float, float, float]:
-    """Return a score and its interval, widened to what unseen texts could add.
+    """Return a score and its interval, widened for texts that the sample may lack.
 
     An interval of width 0, for example if all texts are right, would suggest certainty.
     """

@@ -40,7 +40,7 @@ UNDECIDED = 0.9
 SMALL = 0.01
 # An interval that contains 0 and ends below this shows no sign of a use.
 NO_SIGN = 0.03
-# Least share of the best control's errors that structures correct, to be called far better.
+# Least share of the best control's errors that structures must correct to be called much better.
 FAR = 0.5
 # Agreement of trainings, on a scale from 0 for random structures to 1, below which is a warning.
 NEAR_RANDOM = 0.1
@@ -65,8 +65,8 @@ class Verdict:
 def verdicts(figures: LayerFigures) -> list[Verdict]:
     """Return all verdicts on one layer, warnings first.
 
-    The headline is made from the first verdict. The list is never empty: without warnings, one
-    sentence says what is known.
+    The headline is made from the first verdict. The list is never empty: without warnings, it has
+    one sentence on the known facts.
     """
     found: list[Verdict] = []
     for judge in (
@@ -368,7 +368,7 @@ def _of_training(figures: LayerFigures) -> list[Verdict]:
     controls = figures.trained.controls
     for number, (measure, row) in enumerate(figures.trained.measures.items()):
         made = [
-            _beside(figures, measure, row, name, controls[name])
+            _control_verdict(figures, measure, row, name, controls[name])
             for name, theirs in row.controls.items()
             if math.isfinite(theirs.difference[0])
         ]
@@ -409,7 +409,7 @@ def _of_training(figures: LayerFigures) -> list[Verdict]:
     return found
 
 
-def _beside(
+def _control_verdict(
     figures: LayerFigures,
     measure: str,
     row: TrainedScore,
@@ -474,7 +474,7 @@ def _of_task(figures: LayerFigures) -> list[Verdict]:
             continue
         told = f"its {measure} of {percent(own)} is"
         always = f"always answering “{chance.label}” ({percent(chance.share)})"
-        # With few texts, only a score that is far below counts.
+        # With few texts, only a much lower score counts.
         below = 2 * own - low < chance.share and row.docs >= FEWEST
         if chance.share < 1 and (row.docs >= FEW or below):
             text = f"The pipeline has not learned the task: {told} no better than {always}."

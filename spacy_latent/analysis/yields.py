@@ -101,7 +101,7 @@ def compare_yields(
 class _Forest:
     """Trees of several texts over their N words together.
 
-    Every word has a random number. The number of a set is the sum of those of its words. Two
+    Every word has a random number. The number of a set is the sum of the numbers of its words. Two
     different sets have the same number with a probability of 2⁻⁶⁴ (after Zobrist 1970).
 
     Attributes:

@@ -72,7 +72,7 @@ latent_cli.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate_cli)
 latent_cli.command("incomplete", epilog=INCOMPLETE_EXAMPLES)(incomplete_cli)
 latent_cli.command("compare", epilog=COMPARE_EXAMPLES)(compare)
 latent_cli.command("warm-up", epilog=WARM_UP_EXAMPLES)(warm_up_cli)
-# As in 'spacy train', unknown options of the command are settings of the config.
+# Unknown options of the command are settings of the config, as in 'spacy train'.
 settings = {"allow_extra_args": True, "ignore_unknown_options": True}
 latent_cli.command("control", epilog=CONTROL_EXAMPLES, context_settings=settings)(control_cli)
 latent_cli.command("debug", epilog=DEBUG_EXAMPLES, context_settings=settings)(debug_cli)

@@ -288,7 +288,7 @@ def estimator_block(given: str, structure: Block, chooses: bool = False) -> Bloc
     Args:
         given: Name of the estimator, as users write it.
         structure: Block of its structure.
-        chooses: As in :func:`structure_block`.
+        chooses: See :func:`structure_block`.
     """
     from spacy.util import registry
 

@@ -182,7 +182,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
             raise
         raise LatentError(f"There is nothing to initialize the pipeline with: {why}") from error
     except ConfigValidationError as error:
-        # As text, this error contains the whole input, such as a file of labels.
+        # The text of this error contains the whole input, such as a file of labels.
         first: Any = next(iter(error.errors or ()), {})
         place = ".".join(map(str, (*filter(None, [error.parent]), *first.get("loc", ()))))
         raise LatentError(f"{error.title}: {place}: {first.get('msg')}.") from error

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 EXPRESSION = "[MAX 2 [MIN 9 4 ] 3 ]"
 PIPELINE = "listops_pipeline"
 OPERATORS = ["MIN", "MAX", "MED"]
-# As in 'spacy project run demo': the training data, and lists of about twice the depth.
+# These are the corpora of 'spacy project run demo': the training data, and lists of about twice the
+# depth.
 AS_TRAINED: dict[str, Any] = {"max_depth": 4, "min_length": 8, "max_length": 25}
 DEEPER: dict[str, Any] = {"min_depth": 6, "max_depth": 7, "min_length": 8, "max_length": 80}
 SIZES = {"train": 30000, "dev": 1000}
@@ -119,7 +120,7 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
 
 
 def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: int) -> None:
-    """Print the value of one expression and scores on new ones, and write a page if asked for.
+    """Print the value of one expression and scores on new ones, and write a page on request.
 
     The page begins with the tree of the expression.
     """

@@ -114,7 +114,7 @@ def control_rows(corpus: Path) -> list[Row]:
 
 
 def compare(rows: list[Row], beside: str, corpus: Path) -> None:
-    """Add the interval of the difference in F1 from the row ``beside`` to rows with alignments."""
+    """Add to rows with alignments the interval of the difference in F1 from the row ``beside``."""
     import spacy
 
     from spacy_latent.analysis.alignments import f1_difference

@@ -84,7 +84,8 @@ REPLACEMENTS = {
             "a chain of tags",
             # Confidences are computed from the probabilities.
             settings={"annotate": "probabilities"},
-            # As in configs/ner_transformer_crf.cfg. With the default, entities are learned late.
+            # These are the settings of configs/ner_transformer_crf.cfg. With the default, entities
+            # are learned late.
             over_pretrained={"gain": 48.0},
             note="It learns from incomplete annotation, too: some labels in some texts, flags of "
             "what a text contains, a part of the entities, or sources that disagree. See its "
@@ -209,7 +210,7 @@ def with_rationale(
         config: The filled config.
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. Its
             embedder becomes the embedder of the selector. A bag of words gets an embedder.
-        structure, estimator: As in :func:`with_structure`; None is KOfN and SparseMAP.
+        structure, estimator: See :func:`with_structure`; None is KOfN and SparseMAP.
     """
     changed = config.copy()
     components: dict[str, Block] = changed["components"]

@@ -31,7 +31,7 @@ def training_examples(
     """Return the first examples, or no examples and the reason.
 
     Returns:
-        The examples, the reason, and the level of a finding with this reason.
+        The examples, the reason, and the level of a message with this reason.
     """
     from spacy.util import registry
 

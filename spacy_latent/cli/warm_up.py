@@ -1,4 +1,4 @@
-"""Command ``spacy latent warm-up``: compile what a pipeline needs, before it is deployed."""
+"""Command ``spacy latent warm-up``: compile the kernels of a pipeline before it is deployed."""
 
 from __future__ import annotations
 

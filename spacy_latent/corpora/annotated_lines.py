@@ -191,7 +191,7 @@ def _is_underscore(key: str) -> bool:
 def _is_binary(row: dict[str, Any]) -> bool:
     """Return whether the question was if one category is right.
 
-    Then a rejection says that the text does not have it.
+    Then a rejection means that the text does not have it.
     """
     return isinstance(row.get("label"), str) and not row.get("spans")
 
@@ -292,7 +292,7 @@ def _tags(tags: list[str | None], doc: Doc, place: str) -> list[str]:
 def _spans_of(row: dict[str, Any]) -> list[Any] | None:
     """Return the list of spans under any of its keys, or None.
 
-    An empty list says that there is no entity.
+    An empty list means that there is no entity.
     """
     for key in ("spans", "entities", "ents", "label", "labels"):
         value = row.get(key)

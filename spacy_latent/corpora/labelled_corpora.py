@@ -57,7 +57,7 @@ class _Corpus:
             )
 
     def _mark(self, reference: Doc, misaligned: bool) -> None:
-        """Write to the doc what its tokens outside of entities are."""
+        """Write to the doc whether its tokens outside of entities are annotated."""
         rejected = self.rejected is not None and self.rejected in reference.spans
         if self.unmarked is None or rejected:
             return
@@ -106,9 +106,9 @@ def read_labelled_corpora_v1(
             a directory of them. Its ``labels`` are a list of the names for which it was annotated,
             or null for all (the default). Docs that already have ``doc._.annotated_labels`` keep
             them. Its ``repeat`` is the number of times it is read, 1 by default, so that a small
-            corpus gets more weight. The path may also be what Prodigy, doccano or Label Studio
-            export (.jsonl or .json). Its ``unmarked`` says what a token outside of its entities is,
-            "outside" or "missing"; by default that is left to the file. Its
+            corpus gets more weight. The path may also be a file that Prodigy, doccano or Label
+            Studio exported (.jsonl or .json). Its ``unmarked`` is the annotation of a token outside
+            of its entities, "outside" or "missing"; by default the file decides. Its
             ``incorrect_spans_key`` is the group of ``doc.spans`` for the spans of lines with the
             answer "reject", which are left out without it.
         max_length: largest number of tokens of a doc, 0 for any. Longer docs are left out, since

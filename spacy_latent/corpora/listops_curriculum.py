@@ -66,12 +66,12 @@ def of_all_lengths(expressions: Iterable[Expression], rng: random.Random) -> Ite
     lengths: dict[int, list[Expression]] = {}
     for label, tokens in expressions:
         lengths.setdefault(len(tokens), []).append((label, tokens))
-    each = [_again_and_again(lengths[length], rng) for length in sorted(lengths)]
+    each = [_repeated(lengths[length], rng) for length in sorted(lengths)]
     while each:
         yield from map(next, each)
 
 
-def _again_and_again(expressions: list[Expression], rng: random.Random) -> Iterator[Expression]:
+def _repeated(expressions: list[Expression], rng: random.Random) -> Iterator[Expression]:
     while True:
         rng.shuffle(expressions)
         yield from expressions
@@ -96,10 +96,11 @@ def read_listops_v2(
     Args:
         path, heads, limit, brackets: as in ``spacy-latent.ListOps.v1``.
         flat: number of expressions without a nested list at the beginning. They have each length
-            equally often, so rare lengths are repeated more. If a file has no such expressions,
-            those of the least depth are read.
-        growth: number of expressions after these, during which the greatest depth grows to that of
-            the file. It grows slowly at frequent depths. After that all expressions are read.
+            equally often, so rare lengths are repeated more. If a file has no such expressions, the
+            expressions of the least depth are read.
+        growth: number of expressions after these, during which the greatest depth grows until it is
+            the greatest depth of the file. It grows slowly at frequent depths. After that all
+            expressions are read.
         seed: seed of the order.
     """
     if min(flat, growth, limit) < 0:
@@ -108,7 +109,7 @@ def read_listops_v2(
             "of expressions: 0 for none, and for all as the limit."
         )
 
-    # spaCy asks five times and more for a few examples before the first step.
+    # spaCy reads a few examples five times and more before the first step.
     kept: dict[int, list[Expression]] = {}
 
     def read_whole(file: Path) -> list[Expression]:

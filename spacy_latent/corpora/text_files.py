@@ -22,7 +22,7 @@ ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 def check_encoding(path: Path) -> None:
     """Raise LatentError for a file with a mark of UTF-16, since much of it would pass for UTF-8."""
     if path.is_fifo():
-        # What is read from a pipe is gone.
+        # A pipe can be read only once.
         return
     with path.open("rb") as file:
         if file.read(2) in UTF_16:

@@ -16,7 +16,8 @@ from warnings import warn
 from spacy_latent.errors import LatentError, LatentWarning
 
 # Ray identifies a machine by its network address, and then accepts connections from the network.
-# It uses the loopback address on systems whose firewall would ask, and if this variable is 0.
+# It uses the loopback address if this variable is 0, and on systems whose firewall would ask the
+# user.
 REACHABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 LOOPBACK = ("127.", "::1")
 

@@ -112,7 +112,7 @@ def annotate_with_ray(
             max_tasks_in_flight_per_actor=1 if most == workers else None,
         )
         results = (
-            # As many blocks as shards, so that each shard is a separate task.
+            # There are as many blocks as shards, so that each shard is a separate task.
             data.from_items([_packed(*job) for job in waiting], override_num_blocks=len(waiting))
             .map_batches(
                 _Annotator,

@@ -22,7 +22,7 @@ def watch(parent: int) -> None:
 
 def main() -> None:
     parent = int(sys.argv.pop(1))
-    # On systems where a child cannot detect the end of its parent, the training continues.
+    # The training continues on systems on which a child cannot detect the end of its parent.
     if os.name == "posix":
         threading.Thread(target=watch, args=(parent,), daemon=True).start()
     from spacy.cli import setup_cli

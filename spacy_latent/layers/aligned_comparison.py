@@ -1,6 +1,4 @@
-"""Comparison of each word with the words that it is aligned with (Parikh et al. 2016, section
-3.2).
-"""
+"""Comparison of each word with the words aligned with it (Parikh et al. 2016, section 3.2)."""
 
 from __future__ import annotations
 

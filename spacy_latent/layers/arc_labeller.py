@@ -22,7 +22,7 @@ class ArcLabeller(nn.Module):
     Args:
         width: of the vectors of words.
         hidden_width: of each role's hidden layer.
-        labels: how many.
+        labels: number of labels.
     """
 
     def __init__(self, width: int, hidden_width: int, labels: int) -> None:

@@ -41,12 +41,17 @@ class ArcScorer(EncodedScorer):
 
     @abstractmethod
     def score_arcs(self, nodes: Tensor) -> Tensor:
-        """Return scores ``(B, n+1, n+1)``, [head, modifier], for node vectors
-        ``(B, n+1, width)``.
+        """Return the score of each arc [head, modifier].
+
+        Args:
+            nodes: ``(B, n+1, width)``, the root first.
+
+        Returns:
+            ``(B, n+1, n+1)`` in the dtype of ``nodes``.
         """
 
     def nodes(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return node vectors ``(B, n+1, width)``: the root's, and those of the encoded tokens."""
+        """Return node vectors ``(B, n+1, width)``: the root, then the encoded tokens."""
         vectors = self.encode(vectors, lengths)
         root = self.root.to(vectors.dtype).expand(vectors.shape[0], 1, -1)
         return torch.cat([root, vectors], 1)

@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from spacy_latent.errors import LatentError
 from spacy_latent.layers.generative import Decoder, DecoderBuilder
 
-# Number of scores of words that are kept at once, apart from those of one structure: 64 MB.
+# Number of scores of words that are kept at once, 64 MB. The scores for one structure are always
+# kept.
 MAX_SCORES = 1 << 24
 
 
@@ -23,7 +24,7 @@ class BagOfWords(Decoder):
     v + b), with v the text as the structure shows it.
 
     A word is a row of the table W, by its hash. Words that share a row are one word here, so memory
-    is bounded and there is no vocabulary to store. Probabilities are those of rows. Initially,
+    is bounded and there is no vocabulary to store. Each probability belongs to a row. Initially,
     softmax(b) is the frequency of each row in the training texts, with one more of each.
     """
 

@@ -25,11 +25,10 @@ from spacy_latent.structures.base import Structure
 
 
 class PartScorer(nn.Module):
-    """Module from token vectors ``(B, n, d)`` and lengths ``(B,)`` to scores of parts
-    ``(B, *parts)``.
+    """Module from token vectors ``(B, n, d)`` to scores of parts ``(B, *parts)``.
 
     For trees the parts are arcs: ``(B, n+1, n+1)``, ``[b, head, modifier]``, with node 0 the root.
-    For cells the tokens are those of a first text, followed at once by those of a second, with
+    For cells, the tokens of a first text are directly followed by the tokens of a second, with
     lengths ``(B, 2)``. Values at padding may be anything.
 
     Attributes:

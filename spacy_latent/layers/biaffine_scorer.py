@@ -11,8 +11,9 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
 class BiaffineScorer(ArcScorer):
-    """Scores s[h, m] = U(h)ᵀ W V(m) + U(h)ᵀ b, with one hidden layer for each role (their
-    equation 6).
+    """Scores s[h, m] = U(h)ᵀ W V(m) + U(h)ᵀ b.
+
+    Each role has one hidden layer (their equation 6).
     """
 
     def __init__(
@@ -35,8 +36,14 @@ class BiaffineScorer(ArcScorer):
         return self.score_pairs(heads, modifiers)
 
     def score_pairs(self, heads: Tensor, modifiers: Tensor) -> Tensor:
-        """Return scores ``(B, n+1, n+1)`` for hidden vectors ``(B, n+1, hidden_width)`` of both
-        roles.
+        """Return the score of each arc from the hidden vectors of both roles.
+
+        Args:
+            heads: ``(B, n+1, hidden_width)``.
+            modifiers: ``(B, n+1, hidden_width)``.
+
+        Returns:
+            ``(B, n+1, n+1)``, [head, modifier].
         """
         bias = modifiers.new_ones(*modifiers.shape[:2], 1)
         weighted = torch.cat([modifiers, bias], -1) @ self.weight.to(modifiers.dtype)

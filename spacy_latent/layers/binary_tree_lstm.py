@@ -62,14 +62,10 @@ class BinaryTreeComposer(Composer):
 
     @abstractmethod
     def merge(self, left: State, right: State) -> State:
-        """Return hidden state and memory of a node from those of its halves, each
-        ``(..., size)``.
-        """
+        """Return hidden state and memory of a node, each ``(..., size)``, from its halves."""
 
     def spans_of(self, z: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """Return the trees ``(S, n, n)`` [first, last] of structures over n = ``longest``
-        places.
-        """
+        """Return the trees ``(S, n, n)`` [first, last] over n = ``longest`` places."""
         return z
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
@@ -210,12 +206,15 @@ class BinaryTreeLstm(BinaryTreeComposer):
 
 
 def add_constituents(leaves: Tensor, above: Tensor, contains: Tensor) -> Tensor:
-    """Return states of the leaves ``(B, n, d)``, plus the mean of the states of the spans around
-    each.
+    """Add to the state of each leaf the mean of the states of the spans around it.
 
     Args:
+        leaves: ``(B, n, d)``, states of the leaves.
         above: ``(B, m, d)``, states of spans.
         contains: ``(B, m, n)``, 1 if the span has the token.
+
+    Returns:
+        ``(B, n, d)``.
     """
     return leaves + contains.transpose(1, 2) @ above / contains.sum(1).clamp_min(1).unsqueeze(2)
 
@@ -226,10 +225,16 @@ def _by_level(depth: Tensor, levels: int) -> list[Tensor]:
 
 
 def node_places(spans: Spans, z: Tensor) -> Tensor:
-    """Return the place of each span [first, last] of trees ``(B, n, n)`` among the ``(B, 2n)``
-    nodes.
+    """Return the place of each span [first, last] among the ``(B, 2n)`` nodes.
 
-    Places of single words are on the diagonal; it is 0 elsewhere.
+    Places of single words are on the diagonal. Entries are 0 for spans that are not in the tree.
+
+    Args:
+        spans: the spans of two and more tokens of the trees.
+        z: ``(B, n, n)``, trees.
+
+    Returns:
+        ``(B, n, n)`` int64.
     """
     longest = z.shape[-1]
     token = torch.arange(longest, device=z.device)

@@ -27,9 +27,10 @@ class ChartTreeLstm(BinaryTreeLstm):
     with the same weights for memories, and z = 1 for single tokens. For a hard tree the result is
     the same as BinaryTreeLstm's with the same weights. Cited charts mix the compositions of all
     splits, which costs a cell for each. Here halves are mixed, and each span has one cell. For soft
-    z the weights are those of a split whose halves are independent; marginals do not tell more.
+    z, the weights are those of a split whose halves are independent, since marginals do not
+    determine more.
 
-    The gradient at z reaches all spans, also those of no tree. There are n steps. Time is
+    The gradient at z reaches all spans, also spans that are in no tree. There are n steps. Time is
     O(n³·output_width) for additions and O(n²·output_width²) for products, memory
     O(n²·output_width).
 

@@ -107,8 +107,9 @@ def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
 
 
 class _Concurrently(torch.autograd.Function):
-    """Function in which each part has a graph of its own, from leaves that share memory with the
-    inputs.
+    """Function in which each part has its own graph.
+
+    The leaves of these graphs share memory with the inputs.
     """
 
     @staticmethod

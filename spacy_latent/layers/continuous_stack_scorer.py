@@ -29,7 +29,7 @@ class ContinuousStackScorer(EncodedScorer):
     both. A word is scored as a root by its vector and by the heights, up to 1, before it.
 
     If operators are pushed and closing brackets pop, each word reads the operator of its list. This
-    holds however deep lists are nested, and however deep those of the training data were.
+    holds at every depth of nesting, also if the lists of the training data were less deep.
 
     No loop over words is needed. The remainder of word i reaches from the height of its start to
     the least height of the stack since, d_i at most. So a stack is a counter that cannot fall below
@@ -133,11 +133,15 @@ class ContinuousStackScorer(EncodedScorer):
 
 
 def _read_of_each(popped: Tensor, pushed: Tensor, before: Tensor) -> Tensor:
-    """Return how much of each word lies within 1 of the top before each later one,
-    ``(B, n, n, K)``.
+    """Return how much of each word lies within 1 of the top of the stack before each later word.
 
-    The arguments are heights ``(B, n, K)`` after each word's pop, after its push, and before its
-    pop.
+    Args:
+        popped: ``(B, n, K)``, heights after the pop of each word.
+        pushed: ``(B, n, K)``, heights after its push.
+        before: ``(B, n, K)``, heights before its pop.
+
+    Returns:
+        ``(B, n, n, K)``.
     """
     words = popped.shape[1]
     later = torch.ones(words, words, dtype=torch.bool, device=popped.device).triu(1)[..., None]
@@ -165,7 +169,7 @@ def build_continuous_stack_scorer_v1(
     """Return a builder of :class:`ContinuousStackScorer`, which describes the other arguments.
 
     Args:
-        stacks: how many.
+        stacks: number of stacks.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The amounts that a token pushes and pops then depend on that

@@ -22,8 +22,8 @@ class CounterScorer(CountingScorer):
     and the counters before and after it.
 
     A closing bracket belongs to the opening one after which the counter was never lower, until the
-    closing one took its 1 away. This holds however deep they are nested, and however deep those of
-    the training data were. A BiLSTM matches them to the depth that it was trained on. If the
+    closing one took its 1 away. This holds at every depth of nesting, also if the lists of the
+    training data were less deep. A BiLSTM matches them to the depth that it was trained on. If the
     closing bracket's own step were among the extremes, adjacent brackets would look alike.
 
     Time is O(n²·hidden_width²), memory O(n²).
@@ -72,9 +72,9 @@ class CounterScorer(CountingScorer):
         return nn.functional.pad(torch.cat([roots, arcs + self.output.bias], 1), (1, 0))
 
     def _first_layer(self) -> Tensor:
-        """Return the weights for the output of :func:`counter_pairs`, with the head first and then
-        the modifier first.
+        """Return the weights of the first layer for the output of :func:`counter_pairs`.
 
+        The weights for arcs with the head first come before those for arcs with the modifier first.
         If the modifier is first, both ends change places, and their difference changes its sign.
         """
         groups = [*SEEN * [self.step.out_features], 1, 1]
@@ -107,11 +107,12 @@ def build_counter_scorer_v2(
     step_cost: float = 0.0,
     input_noise: float = 0.0,
 ) -> ScorerBuilder:
-    """Return a builder of :class:`CounterScorer`; for the other arguments see
-    :class:`CountingScorer`.
+    """Return a builder of :class:`CounterScorer`.
+
+    See :class:`CountingScorer` for the arguments that are not listed here.
 
     Args:
-        counters: how many running sums.
+        counters: number of running sums.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The increment of a token then depends on that token alone.
@@ -128,11 +129,12 @@ def build_counter_scorer_v1(
     noise: float = 0.0,
     whole_steps: bool = False,
 ) -> ScorerBuilder:
-    """Return a builder of :class:`CounterScorer`; for the other arguments see
-    :class:`CountingScorer`.
+    """Return a builder of :class:`CounterScorer`.
+
+    See :class:`CountingScorer` for the arguments that are not listed here.
 
     Args:
-        counters: how many running sums.
+        counters: number of running sums.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The increment of a token then depends on that token alone.

@@ -79,7 +79,7 @@ def build_counter_span_scorer_v2(
     For the other arguments see :class:`CountingScorer`.
 
     Args:
-        counters: how many running sums.
+        counters: number of running sums.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The increment of a token then depends on that token alone.
@@ -108,7 +108,7 @@ def build_counter_span_scorer_v1(
     For the other arguments see :class:`CountingScorer`.
 
     Args:
-        counters: how many running sums.
+        counters: number of running sums.
         hidden_width: of the hidden layers.
         encoder: gives the scorer, and only the scorer, the context of each token; None for the
             token vectors themselves. The increment of a token then depends on that token alone.

@@ -102,14 +102,21 @@ class CountingScorer(EncodedScorer):
         return self.step_cost * (size * inside).sum((1, 2))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return the counters after each token, ``(B, n, K)``; values at padding have no
-        meaning.
+        """Return the counters after each token.
+
+        Args:
+            vectors: ``(B, n, d)``.
+            lengths: ``(B,)`` int64.
+
+        Returns:
+            ``(B, n, K)``; values at padding have no meaning.
         """
         return self._exact_steps(self.read(vectors, lengths)).cumsum(1)
 
     def read(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Return encoded vectors, 0 at padding, whose values would otherwise reach the weights'
-        gradients.
+        """Return the encoded vectors, set to 0 at padding.
+
+        Values at padding would otherwise reach the gradients of the weights.
         """
         vectors = self.encode(vectors, lengths)
         token = torch.arange(vectors.shape[1], device=vectors.device)

@@ -117,8 +117,8 @@ def check_forced(best: Tensor, edits: Edits, name: str) -> None:
 
 
 @contextmanager
-def saying_what_is_left(name: str, edits: Edits | None) -> Iterator[None]:
-    """Report the edits, instead of the scores, as the reason why there is no structure."""
+def naming_interventions(name: str, edits: Edits | None) -> Iterator[None]:
+    """Report the interventions, instead of the scores, as the reason why there is no structure."""
     try:
         yield
     except InfeasibleError:

@@ -1,6 +1,6 @@
 """Hard constituency trees composed by a gated recursive cell.
 
-The cell is that of ordered memory (Shen et al. 2019, section 3.3), with a product of the halves as
+The cell comes from ordered memory (Shen et al. 2019, section 3.3), with a product of the halves as
 in recursive tensor networks (Socher et al. 2013).
 """
 

@@ -1,8 +1,8 @@
 """Contracts of a generative model of texts: a prior over structures, and a decoder of words.
 
-A decoder gives the words of a text given its structure, or those of a sentence given its tree. The
-distribution of structures by a scorer and an estimator is then an approximate posterior. Its loss
-is a lower bound on the log-probability of the text.
+A decoder gives the words of a text given its structure, or the words of a sentence given its tree.
+The distribution of structures by a scorer and an estimator is then an approximate posterior. Its
+loss is a lower bound on the log-probability of the text.
 """
 
 from __future__ import annotations
@@ -64,14 +64,16 @@ class ArcDecoder(WordDecoder):
 
     @abstractmethod
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """Return log-probabilities ``(B, n+1, n+1)``, [head, modifier] with the root as node 0, in
-        nats.
+        """Return the log-probability in nats of each arc [head, modifier]; node 0 is the root.
 
         They are 0 at impossible arcs: at padding, in the column of the root and on the diagonal.
 
         Args:
             words: ``(B, n)`` int64, hashes of the attribute, any number at padding.
-            lengths: ``(B,)``.
+            lengths: ``(B,)`` int64.
+
+        Returns:
+            ``(B, n+1, n+1)``.
         """
 
 

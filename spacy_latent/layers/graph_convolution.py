@@ -12,8 +12,9 @@ from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_wid
 
 
 class GraphConvolution(Composer):
-    """Composition v_i ← relu(W v_i + Σ_h z[h, i] H v_h + Σ_m z[i, m] M v_m), with weights for each
-    layer.
+    """Composition v_i ← relu(W v_i + Σ_h z[h, i] H v_h + Σ_m z[i, m] M v_m).
+
+    Each layer has its own weights.
 
     Arcs from the root carry nothing.
     """

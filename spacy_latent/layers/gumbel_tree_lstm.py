@@ -151,8 +151,14 @@ class GumbelTreeLstm(nn.Module):
         return LatentOutput(rows, Draw(z[None], weights), z)
 
     def choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        """Choose one pair of each row that has any, ``(B, pairs)`` 0/1, with the gradient of a
-        softmax.
+        """Choose one pair of each row that has any, with the gradient of a softmax.
+
+        Args:
+            scores: ``(B, pairs)``.
+            allowed: ``(B, pairs)`` bool.
+
+        Returns:
+            ``(B, pairs)``, 0/1, in the dtype of ``scores``.
         """
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         if self.training and self.noise:
@@ -166,8 +172,9 @@ class GumbelTreeLstm(nn.Module):
     def _renew(
         self, pairs: State, scores: Tensor, state: State, chosen: Tensor
     ) -> tuple[State, Tensor]:
-        """Return the pairs of this step: the last step's, with new ones on both sides of the
-        merged pair.
+        """Return the pairs of this step and their scores.
+
+        They are the pairs of the last step, with new ones on both sides of the merged pair.
         """
         size = state[0].shape[1] - 1
         place = torch.arange(size, device=scores.device)

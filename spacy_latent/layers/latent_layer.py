@@ -14,7 +14,7 @@ from spacy_latent.errors import LatentError, is_whole
 from spacy_latent.estimators.base import Draw, Estimator, Given, check_draw
 from spacy_latent.kernels.core.gpu_transfers import places_of
 from spacy_latent.layers.base import Composer, PartScorer
-from spacy_latent.layers.edits import Edits, check_forced, edited, saying_what_is_left
+from spacy_latent.layers.edits import Edits, check_forced, edited, naming_interventions
 from spacy_latent.layers.fitting import check_kind, check_parts
 from spacy_latent.structures.base import Structure
 
@@ -49,8 +49,8 @@ class LatentModule(Protocol):
     it composes, such as :class:`spacy_latent.layers.gumbel_tree_lstm.GumbelTreeLstm`.
 
     Attributes:
-        structure, estimator: those of prediction; present_structure, present_estimator: those of
-            the present stage of training.
+        structure, estimator: used for prediction; present_structure, present_estimator: used in the
+            present stage of training.
         temperature, update: see :class:`LatentLayer`.
         scorer: has the weights that decide.
         composer: has the ``output_width`` of the vectors.
@@ -94,8 +94,8 @@ class LatentLayer(nn.Module):
 
     Args:
         temperature: scores are divided by it. A plain attribute, so that a schedule may set it.
-        scorer_width: how many of the last features of each vector are for the scorer alone, and the
-            others for the composer alone; None if both read all of them.
+        scorer_width: number of features at the end of each vector for the scorer alone; the others
+            are for the composer alone; None if both read all of them.
 
     Attributes:
         update: number of this update of training, from 0, and None at prediction; a plain
@@ -173,14 +173,14 @@ class LatentLayer(nn.Module):
         """Return the structures, and the scores after division by temperature.
 
         Args:
-            given: structures that replace those of some items, as :meth:`given` returns them. Their
-                scores are 1 for their parts and −1 for others.
+            given: structures that some items get instead of drawn ones, as :meth:`given` returns
+                them. Their scores are 1 for their parts and −1 for others.
             edits: interventions on the structures, at prediction and not together with ``given``.
-                The returned scores are those with the edits. They are in float64 if parts are
-                forbidden or forced.
+                The returned scores are the changed ones. They are in float64 if parts are forbidden
+                or forced.
 
         Raises:
-            NothingLeft: no structure satisfies the edits.
+            NothingLeft: no structure satisfies the interventions.
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
@@ -204,8 +204,7 @@ class LatentLayer(nn.Module):
         In training it includes the cost of the scorer.
 
         Args:
-            known: structures ``(B, *parts)`` that replace those of the estimator, which is then not
-                called.
+            known: structures ``(B, *parts)`` to take instead of calling the estimator.
         """
         if known is None:
             with torch.autocast(device_type=scores.device.type, enabled=False):
@@ -221,7 +220,7 @@ class LatentLayer(nn.Module):
         self, structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits
     ) -> tuple[Draw, Tensor]:
         exact = edited(structure, scores, lengths, edits)
-        with saying_what_is_left(structure.name, edits):
+        with naming_interventions(structure.name, edits):
             draw = self.draw(structure, exact, lengths)
             best = draw.mean()
             if structure.has_map:
@@ -256,8 +255,11 @@ class LatentLayer(nn.Module):
         return draw
 
     def sizes(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return lengths of the structures over the parts of ``scores``; by default those of the
-        texts.
+        """Return the lengths of the structures; by default the lengths of the texts.
+
+        Args:
+            scores: ``(B, *parts)``.
+            lengths: ``(B,)`` or ``(B, 2)`` int64, lengths of the texts.
         """
         return lengths
 
@@ -277,10 +279,9 @@ class LatentLayer(nn.Module):
     def score(
         self, vectors: Tensor, lengths: Tensor, temperature: float | None = None
     ) -> tuple[Structure, Tensor]:
-        """Return the structure, with the scorer's bindings, and the scores after division by
-        temperature.
+        """Return the structure and its scores, divided by the temperature.
 
-        The temperature is the layer's own if None.
+        The structure has the scorer's bindings. The temperature is the layer's own if None.
         """
         temperature = self.temperature if temperature is None else temperature
         # Inference stays in float32 under autocast: in half precision exp overflows.
@@ -298,7 +299,7 @@ class LatentLayer(nn.Module):
         """Refuse scores in a shape that the structure cannot read.
 
         Args:
-            per_token: parts are those of a token, the first axis of an item's scores.
+            per_token: whether each part belongs to a token, the first axis of an item's scores.
         """
         structure = self.present_structure
         if not isinstance(scores, Tensor):
@@ -406,8 +407,9 @@ def encode_given(
     """Encode at least one structure in the format of annotations.
 
     Returns:
-        Structures ``(B, *parts)``, 0/1 in single precision or that of the vectors ``(B, n, d)``,
-        zero if an item has no structure; and a mask ``(B,)`` bool of the items that have one.
+        Structures ``(B, *parts)``, 0/1 in float32, or in float64 if the vectors ``(B, n, d)`` are
+        float64, zero if an item has no structure; and a mask ``(B,)`` bool of the items that have
+        one.
     """
     sizes = lengths.tolist()
     made = [

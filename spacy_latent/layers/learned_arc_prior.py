@@ -14,8 +14,9 @@ from spacy_latent.structures.base import Structure
 
 
 class LearnedArcPrior(Prior):
-    """Trained score for each distance of a word from its head, in powers of two, on each side of
-    it.
+    """Trained score for each distance of a word from its head, in powers of two.
+
+    Words to the left and to the right of their head have separate scores.
 
     Arcs from the root have 0. All scores are initially 0, as in UniformPrior.
     """

@@ -27,7 +27,7 @@ FORBIDDEN = 1e4
 class RationaleLayer(LatentLayer):
     """Layer that chooses words and reads only these.
 
-    Vectors hold the selector's features, then those of the reader, then 1 if the word may be
+    Vectors hold the selector's features, then the reader's features, then 1 if the word may be
     chosen, else 0. The scorer gets the first, the composer the second.
 
     Args:
@@ -139,7 +139,7 @@ class RationaleLayer(LatentLayer):
         return replace(draw, z=draw.z.masked_fill(forbidden, 0.0))
 
     def _refuse_forced(self, vectors: Tensor, edits: Edits) -> None:
-        """Refuse edits that force words that are no candidates, since these are never read."""
+        """Refuse to force words that are no candidates, since these are never read."""
         for allowed, forced in zip(vectors[..., -1] != 0, edits.forced):
             for word, *tag in forced:
                 chooses = not tag or tag[-1] == 1

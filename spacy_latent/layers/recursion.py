@@ -19,7 +19,7 @@ class Recursion(torch.autograd.Function):
 
     Args:
         merge: composes states of two halves, ``(m, d)`` each.
-        parameters: those of ``merge``.
+        parameters: parameters of ``merge``.
         weights: ``(M, 1)``, 1 in value, how much of its head's state a merge replaces if subtrees
             of heads are shared; or None.
     """

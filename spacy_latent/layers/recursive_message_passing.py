@@ -34,8 +34,8 @@ class RecursiveMessagePassing(Composer):
     structures of an item that have it.
 
     Args:
-        rounds: how often; None for as often as the item's most probable heads have levels, at most
-            32 (see :func:`depth`).
+        rounds: number of rounds; None for the number of levels of the item's most probable heads,
+            at most 32 (see :func:`depth`).
     """
 
     parts = "arcs"

@@ -24,7 +24,7 @@ class RelativeBiaffineScorer(BiaffineScorer):
     powers of two, between them.
 
     An article's head is the next noun to its right, whatever nouns there are. A product of vectors
-    alone cannot tell these apart, and a bias for distance is the same for articles and verbs.
+    alone cannot distinguish these, and a bias for distance is the same for articles and verbs.
     Relative positions are as in Shaw et al. (2018). Qi et al. (2018) show that a parser gains by
     order and distance, but model them in another way. Arcs from the root have no such terms.
     """

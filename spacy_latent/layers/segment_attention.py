@@ -36,7 +36,7 @@ class SegmentAttention(Composer):
             )
         z = z.to(vectors.dtype)
         size, longest = z.shape[1], min(z.shape[2], z.shape[1])
-        # [i, l, k]: segments from i that contain token i + l, those of more than l tokens.
+        # [i, l, k]: segments from i that contain token i + l, so that they have more than l tokens.
         holding = z.flip(2).cumsum(2).flip(2)
         labels = sum(
             (_later(holding[:, :, extra], extra) for extra in range(longest)),

@@ -19,7 +19,7 @@ class Round:
     """States that a round of messages adds.
 
     Attributes:
-        place: ``(R,)`` int64, the token of each state, as its place among those of all items.
+        place: ``(R,)`` int64, the token of each state, as its place among the tokens of all items.
         target: ``(E,)`` int64, the state of this round that gets each message.
         source: ``(E,)`` int64, the state from which each message comes. States of all earlier
             rounds are counted in turn. Before them are the tokens' initial states if

@@ -27,10 +27,10 @@ class StackScorer(EncodedScorer):
     They are computed by one hidden layer over the states of the two topmost spans of the stack and
     of the next word.
 
-    The states are those of a binary Tree-LSTM of its own, as in Havrylov et al. (2019). So the
-    parser learns from rewards alone and the composer from the loss alone. Sampling takes 2n − 1
-    steps for all parsers of a batch at once. Log-probabilities of given trees, and their gradient,
-    take one step for each level of the trees.
+    The states come from a binary Tree-LSTM of its own, as in Havrylov et al. (2019). So the parser
+    learns from rewards alone and the composer from the loss alone. Sampling takes 2n − 1 steps for
+    all parsers of a batch at once. Log-probabilities of given trees, and their gradient, take one
+    step for each level of the trees.
     """
 
     parts = "spans"

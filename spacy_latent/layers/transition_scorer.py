@@ -1,6 +1,4 @@
-"""Scores of tags and adjacent pairs of them, as in a conditional random field (Lafferty et al.
-2001).
-"""
+"""Scores of tags and adjacent pairs of tags, as in a CRF (Lafferty et al. 2001)."""
 
 from __future__ import annotations
 

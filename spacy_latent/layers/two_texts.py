@@ -9,13 +9,15 @@ from spacy_latent.errors import LatentError
 
 
 def split_texts(vectors: Tensor, lengths: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Return vectors ``(B, n, d)`` of the first texts and ``(B, m, d)`` of the second, 0 at
-    padding.
+    """Return the vectors of the first texts and of the second, 0 at padding.
 
     Args:
         vectors: ``(B, N, d)``.
-        lengths: ``(B, 2)``, the sums at most N. n and m are the longest.
-        name: of the calling layer, for errors.
+        lengths: ``(B, 2)`` int64, with a sum of at most N for each item.
+        name: name of the calling layer, for errors.
+
+    Returns:
+        ``(B, n, d)`` and ``(B, m, d)``, with n and m the lengths of the longest texts.
     """
     if lengths.dim() != 2 or lengths.shape[1] != 2:
         raise LatentError(

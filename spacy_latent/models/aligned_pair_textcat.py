@@ -45,7 +45,7 @@ def build_aligned_pair_textcat_v1(
     It is for ``latent_textcat`` and its multilabel twin. The words of the texts under
     ``doc.spans["a"]`` and ``doc.spans["b"]`` are aligned. Each word is compared with the words
     aligned with it. The results are pooled for each text and concatenated. If one of the texts is
-    empty, there is no alignment, and the scores are those of no words.
+    empty, there is no alignment, and the scores are the same as for no words.
 
     Args:
         tok2vec: embedder, of any width. It reads the doc as one text. An embedder with context lets

@@ -17,7 +17,7 @@ class AllWords:
         return "AllWords()"
 
     def covers(self, other: Candidates) -> bool | None:
-        """Return whether every candidate of ``other`` is one here; None if only docs can tell."""
+        """Return whether every candidate of ``other`` is one here; None if docs decide."""
         return True
 
     def __call__(self, docs: Sequence[Doc]) -> list[np.ndarray]:
@@ -41,7 +41,7 @@ class ContentWords:
         return f"ContentWords({self.settings})"
 
     def covers(self, other: Candidates) -> bool | None:
-        """Return whether every candidate of ``other`` is one here; None if only docs can tell."""
+        """Return whether every candidate of ``other`` is one here; None if docs decide."""
         if isinstance(other, AllWords):
             return False
         if isinstance(other, ContentWords):

@@ -95,7 +95,7 @@ def build_crf_tagger_v2(
 
     Adam changes a weight by at most about the learning rate in each step. So the scores of tags and
     of neighbours need fewer steps if the multiple is larger. The first version learns slowly with a
-    hidden layer, whose vectors are normalized and smaller than those of an embedder.
+    hidden layer, whose vectors are normalized and smaller than an embedder's.
 
     Args:
         tok2vec: embedder, or a listener.

@@ -1,7 +1,7 @@
 """Words of a doc hidden from a trained model, fully or partly, with unchanged weights.
 
-In nodes that read words one by one, the mask of a word says how much of it the model reads. In an
-embedder of single words, the vector is mixed with the mean vector of known words (De Cao et al.
+In nodes that read words one by one, the mask of a word is the share of it that the model reads. In
+an embedder of single words, the vector is mixed with the mean vector of known words (De Cao et al.
 2020 mask such vectors). In a linear bag of words, the mask weights the counts of n-grams. Layers
 that give words context come later and read only the masked input.
 """
@@ -66,8 +66,8 @@ class WordReaders:
         """Let the model read a batch of copies of the same doc, one for each mask.
 
         Args:
-            masks: ``(M, len(doc))`` in [0, 1]. 1 keeps a word. 0 replaces its vector by one that
-                only says that there is a word.
+            masks: ``(M, len(doc))`` in [0, 1]. 1 keeps a word. 0 replaces its vector by the vector
+                of a hidden word.
         """
         forwards: dict[Model, Forward] = {
             node: _upstream(model) for node, model in self._listeners.items()
@@ -172,7 +172,7 @@ def _reads_single_words(node: Model, vocab: Vocab, words: list[str]) -> bool:
     try:
         found = node.predict([Doc(vocab, words=words), other])
     except Exception:
-        # A node may need what such docs do not have: then it does not read single words.
+        # A node that needs annotations that such docs lack does not read single words.
         return False
     rows = _rows(found)
     if rows is None or [len(each) for each in rows] != [len(words), len(twice)]:

@@ -78,11 +78,11 @@ class KeptVectors:
     Vectors beyond the memory limit are not kept.
 
     Args:
-        room: memory limit in bytes.
+        memory_limit: largest size of the kept vectors in bytes.
     """
 
-    def __init__(self, room: float = 256e6) -> None:
-        self.room = room
+    def __init__(self, memory_limit: float = 256e6) -> None:
+        self._free_bytes = memory_limit
         self._kept: dict[tuple[int, int], list[Any]] = {}
 
     def get(self, key: tuple[int, int]) -> list[Any] | None:
@@ -95,8 +95,8 @@ class KeptVectors:
 
     def put(self, key: tuple[int, int], vectors: list[Any]) -> None:
         size = sum(rows.nbytes for rows in vectors)
-        if size <= self.room:
-            self.room -= size
+        if size <= self._free_bytes:
+            self._free_bytes -= size
             self._kept[key] = vectors
 
 
@@ -125,7 +125,8 @@ def embedding_once(
 def _remembering(
     function: Callable[..., Any], known: list[Doc], kept: KeptVectors, key: tuple[int, int]
 ) -> Callable[..., Any]:
-    # By doc: a component asks for some of the docs at a time, and for none without tokens.
+    # Vectors are kept by doc: a component reads some of the docs at a time, and none without
+    # tokens.
     known = [doc for doc in known if len(doc)]
     made = dict(zip(map(id, known), kept.get(key) or ()))
     ours = set(map(id, known))

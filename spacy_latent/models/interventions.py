@@ -1,4 +1,4 @@
-"""Conversion of an intervention on a model to the edits of its latent layer."""
+"""Conversion of an intervention on a model to interventions on groups of its spans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[Edits] | None:
-    """Return the edits of each group of spans, None without an intervention on the node.
+    """Return the intervention on each group of spans, None without an intervention on the node.
 
     Raises:
         LatentError: if the layer has no scores that can be edited, or a part of an edit is in no
@@ -56,7 +56,7 @@ def edits_of(
     structure: Structure,
     kind: str,
 ) -> list[Edits]:
-    """Return the edits of each group of spans with structures of this set.
+    """Return the intervention on each group of spans with structures of this set.
 
     Args:
         found: the intervention.

@@ -109,7 +109,8 @@ class SpanModule(nn.Module):
             groups: groups of spans.
             given: structures that are given for spans.
             supervision: gold structures, for training.
-            edits: edits of the structures of each group, for prediction; None for no edits.
+            edits: interventions on the structures of each group, for prediction; None for no
+                interventions.
         """
         # Supervision leaves out items without a structure, so it must know them.
         later = self.training and supervision is None
@@ -138,7 +139,7 @@ class SpanModule(nn.Module):
             elif supervision is None:
                 output = self.latent(vectors, lengths, known_here)
             else:
-                # Components refuse supervision of what decides while it composes.
+                # Components refuse supervision of a module that decides while it composes.
                 assert isinstance(self.latent, LatentLayer)
                 draw, scores, losses, known = supervise(
                     supervision, self.latent, group.members, vectors, lengths, known_here
@@ -176,7 +177,7 @@ def total_penalty(
 
     It is ``entropy_weight`` times the entropy of the structures in nats per token, the scorer's
     cost per token, and the penalties of the estimator for each structure. If several processes
-    share a batch, tokens are those of the whole batch.
+    share a batch, the tokens of the whole batch count.
     """
     terms = [output.draw.penalty.sum() for output in outputs if output.draw.penalty is not None]
     tokens = max(sum(int(fetch(each).sum()) for each in placed.lengths), 1) / share_of_batch()
@@ -426,7 +427,7 @@ def prepare(model: Model, is_train: bool) -> None:
 
 
 def bring_dropout(model: Model, module: nn.Module) -> None:
-    """Set the rate of every dropout of the module to that of the model."""
+    """Set the rate of every dropout of the module to the rate of the model."""
     rate = model.attrs["dropout_rate" if "dropout_rate" in model.attrs else "fixed_dropout_rate"]
     for child in module.modules():
         if isinstance(child, nn.Dropout):
@@ -438,7 +439,7 @@ def given_structures(
 ) -> Given | None:
     """Return the structures that ``given`` of a latent layer has for these docs.
 
-    They are those of the present stage of training, or of prediction.
+    They belong to the present stage of training, or to prediction.
 
     Args:
         model: node with the layer, of either kind.

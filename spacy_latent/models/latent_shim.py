@@ -1,4 +1,4 @@
-"""Shim between Thinc and torch, with what Thinc's own shim lacks.
+"""Shim between Thinc and torch, with features that Thinc's own shim lacks.
 
 Compared to ``thinc.shims.PyTorchShim`` it has a learning rate for each parameter, and averaged
 weights that reach the module. Autocast is used only in training and only on a GPU. Outside of
@@ -197,7 +197,7 @@ class LatentShim(PyTorchShim):
         return (rows, penalty, details), backprop
 
     def accumulate(self, objective: Callable[[Any], Tensor], like: Tensor) -> None:
-        """Add the gradient of ``objective`` of the module, without dropout, to that of its weights.
+        """Add the gradient of ``objective``, without dropout, to the gradients of the weights.
 
         Args:
             objective: function of the module.
@@ -221,7 +221,7 @@ class LatentShim(PyTorchShim):
                 scale = self._learn_rate(name)
                 # Only Thinc's optimizers take lr_scale; nlp.rehearse passes a plain function.
                 options = {"lr_scale": scale} if isinstance(optimizer, Optimizer) else {}
-                # Thinc's optimizers ask for the length of a gradient, and a scalar has none.
+                # Thinc's optimizers read the length of a gradient, and a scalar has none.
                 weights: Any = torch2xp(torch.atleast_1d(parameter.data))
                 gradient: Any = torch2xp(torch.atleast_1d(parameter.grad))
                 made, _ = optimizer((self.id, name), weights, gradient, **options)
@@ -229,8 +229,8 @@ class LatentShim(PyTorchShim):
                 # parameter's own, except on devices for which Thinc makes a copy.
                 if _address(made) != parameter.data_ptr():
                     moved = xp2torch(made, device=parameter.device)
-                    # As parameter.data it would keep the array alive, which keeps the earlier data
-                    # alive, and so on back to the first step.
+                    # If it became parameter.data, it would keep the array alive, which keeps the
+                    # earlier data alive, and so on back to the first step.
                     parameter.data.copy_(moved.view_as(parameter))
             # None, not zero: without a gradient there must be no step, not one by momentum alone.
             parameter.grad = None

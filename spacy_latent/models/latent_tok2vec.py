@@ -63,8 +63,8 @@ def build_latent_tok2vec_v1(
         composer: None for GraphConvolution.
         span_getter: function that returns the spans of tokens that share a structure; None for
             SentenceSpans.
-        residual: whether the embedder's vectors are added to those of the latent layer, which then
-            have a learned gain; None for "if width is None".
+        residual: whether the embedder's vectors are added to the vectors of the latent layer, which
+            then have a learned gain; None for "if width is None".
         scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
         entropy_weight: weight of the entropy of p(z) ∝ exp(z·s), in nats per token, in the
             objective, which is minimised. A positive weight sharpens the structures, a negative one
@@ -118,7 +118,7 @@ def over_embedder(
 
 
 def complete_copy(copied: Model, listener: Model, encoder: Any) -> Model:
-    """Restore what ``Model.copy`` drops: the names of parts, and listeners.
+    """Restore the names of parts and the listeners, which ``Model.copy`` drops.
 
     ``nlp.replace_listeners`` calls this on a copy of an encoder's model, which replaces a listener
     to the encoder.

@@ -34,10 +34,10 @@ def learn_mask(
 ) -> np.ndarray:
     """Return P(z ≠ 0) of each word, ``(count,)``, of hard concrete masks z (Louizos et al. 2018).
 
-    The masks keep few words in expectation, subject to E[decrease of the score] ≤ margin. This is
-    DiffMask's objective (De Cao et al. 2020, section 3.1), whose constraint a Lagrange multiplier
-    enforces. The masks are learned for one text. No model is trained to output them for all texts.
-    The result is the mean over the last half of the steps, as the multiplier oscillates.
+    The masks keep few words in expectation, under the constraint E[decrease of the score] ≤ margin.
+    This is DiffMask's objective (De Cao et al. 2020, section 3.1), whose constraint a Lagrange
+    multiplier enforces. The masks are learned for one text. No model is trained to output them for
+    all texts. The result is the mean over the last half of the steps, as the multiplier oscillates.
 
     The algorithm needs only scores of the model, no gradient. Each step draws one mask and tries
     words in it. It computes the decrease of the score when the word goes from 1 to 0, with the

@@ -138,7 +138,7 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
 def keeps_batch(node: Model) -> bool:
     """Return whether a node is a listener that keeps its batch as spaCy's do.
 
-    Such listeners are those of spaCy, of spacy-transformers and of this package.
+    spaCy, spacy-transformers and this package have such listeners.
     """
     return hasattr(node, "_backprop")
 
@@ -211,7 +211,7 @@ def forward(model: LatentListener, docs: Sequence[Doc], is_train: bool) -> Any:
             LatentWarning,
             stacklevel=2,
         )
-    # As spaCy's listener does: components are initialized before any vectors exist.
+    # spaCy's listener does the same: components are initialized before any vectors exist.
     width = model.get_dim("nO")
     outputs = [
         model.ops.alloc2f(len(doc), width) if found is None else model.ops.asarray2f(found)

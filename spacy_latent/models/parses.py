@@ -13,7 +13,7 @@ from torch import Tensor
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.core.gpu_transfers import send_together
-from spacy_latent.layers.edits import Edits, edited, saying_what_is_left
+from spacy_latent.layers.edits import Edits, edited, naming_interventions
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.added_labels import IMPOSSIBLE
 from spacy_latent.models.interventions import edits_of
@@ -21,8 +21,8 @@ from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space
 from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.dependency import DependencyTree
 
-# Order of labels in the names of a SpanStructure: that of roots, the learned ones, and that of
-# white space.
+# Order of labels in the names of a SpanStructure: the label of roots, the learned labels, and the
+# label of white space.
 ROOT = 0
 
 
@@ -31,8 +31,7 @@ class Request:
     """Requested annotation of docs, see the component ``latent_parser``.
 
     Attributes:
-        names: name of the label of roots, the labels that the module scores, and that of white
-            space.
+        names: the label of roots, the labels that the module scores, and the label of white space.
         level: level of annotation.
         threshold: least probability of annotated parts.
         alternatives: number of further trees.
@@ -173,7 +172,7 @@ class GroupParse:
         if edits is not None:
             scores = self.scores / asked
             self.scores = edited(module.structure, scores, self.lengths, edits)
-        with saying_what_is_left(module.structure.name, edits):
+        with naming_interventions(module.structure.name, edits):
             best = module.structure.best_heads(self.scores, self.lengths)
         self.heads = _numpy(best)[:, 1:]
         self.inside = np.arange(self.heads.shape[1]) < group.lengths.numpy()[:, None]

@@ -35,7 +35,7 @@ def substitute_structures(
 
     "random" gives each span a structure that does not depend on its words: the best one under
     independent Gaussian scores. For items and tags, whose number depends on the scores, it moves
-    those of the best structure to random places. "best" gives the single best structure, for
+    the parts of the best structure to random places. "best" gives the single best structure, for
     estimators that compose with a mixture.
 
     Layers of trees also accept given trees: a GivenTrees, or a function from docs to one array for
@@ -105,7 +105,7 @@ def given_by(
     docs: Sequence[Doc],
     spans: Sequence[Sequence[tuple[int, ...]]],
 ) -> Given:
-    """Convert trees of docs to those of spans, as ``structure.decode`` returns them.
+    """Convert trees of docs to trees of spans, as ``structure.decode`` returns them.
 
     A span with an unknown tree has None.
     """

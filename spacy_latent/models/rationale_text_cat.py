@@ -415,7 +415,7 @@ def embed_both(model: Model, docs: list[Doc], is_train: bool) -> tuple[list[Floa
     return rows, backprop
 
 
-# ---------------------------------------------------------------- what was chosen
+# ---------------------------------------------------------------- chosen words
 
 
 def chosen_weights(model: Model, batch: LatentBatch) -> list[np.ndarray]:

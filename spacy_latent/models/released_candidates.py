@@ -33,7 +33,7 @@ class ReleasedCandidates(Staged):
         return self.candidates(docs)
 
     def covers(self, other: "ReleasedCandidates") -> bool | None:
-        """Return whether these contain every word of ``other``; None if only docs tell.
+        """Return whether these contain every word of ``other``; None if docs decide.
 
         Stages are ignored.
         """
@@ -88,14 +88,14 @@ def build_released_candidates_v1(
     Args:
         restricted: words that may be chosen in the first updates of the weights.
         free: words that may be chosen from then on, and at prediction; None for all. They must
-            contain all earlier ones. If only docs tell, this is checked in each batch until the
-            release.
+            contain all earlier ones. If that depends on the docs, this is checked in each batch
+            until the release.
         release_at: number of updates under the restriction, at least 1.
     """
     first, then = _with_stages(restricted), _with_stages(free or AllWords())
     made = follow(first, then, release_at)
     for smaller, larger in pairwise(in_order(made)):
-        # If only docs tell, training checks it.
+        # If that depends on the docs, training checks it.
         if larger.covers(smaller) is False:
             raise LatentError(
                 f"A release of candidates from {smaller.name} to {larger.name}: the second do not "

@@ -33,7 +33,7 @@ def build_separate_tok2vec_v1(
         scorer: embedder of any width.
 
     Returns:
-        Model whose rows are those of both, concatenated: ``(n, width of composer + width of
+        Model whose rows are the rows of both, concatenated: ``(n, width of composer + width of
         scorer)``.
     """
     for half in (composer, scorer):

@@ -29,7 +29,7 @@ class Group:
     Attributes:
         members: for each of the B spans its doc and its place among the doc's spans.
         rows: ``(B, n)`` int64, rows of the batch; the number of rows at padding. A pair has the
-            rows of the first span, directly followed by those of the second.
+            rows of the first span, directly followed by the rows of the second.
         lengths: ``(B,)`` int64, or ``(B, 2)`` for pairs.
     """
 

@@ -3,7 +3,7 @@
 Each span of a tree has one class, and class 0 is "no label". The annotation gives the spans that
 have a label. A tree agrees if it has exactly these labelled spans with their labels. Spans without
 a label are summed out, as in the partially observed TreeCRF of Fu et al. (2021). Classes are summed
-in each span before the chart. The chart is then that of trees without labels; see
+in each span before the chart. The chart is then a chart of trees without labels; see
 :mod:`spacy_latent.kernels.spans.labelled_spans`.
 """
 
@@ -41,7 +41,7 @@ class Gold:
 
     Attributes:
         cells: ``(3, O)`` int64, piece, first and last token of each observed span.
-        numbers: ``(O,)`` int64, its cell among those of the group.
+        numbers: ``(O,)`` int64, its cell among all cells of the group.
         classes: ``(C, O)`` bool, the classes that it may have.
     """
 

@@ -28,14 +28,14 @@ def read_structures(
     """Return the structures of the spans, for each doc of the batch.
 
     Alternatives are the structures that the estimator itself weights, if it has several. Otherwise
-    they are the support of SparseMAP, or else the best structures with their probabilities. A
-    structure for which only a point of a relaxation is found has none.
+    they are the support of SparseMAP, or else the best structures with their probabilities. If only
+    a point of a relaxation is found, there are no alternatives.
 
     Args:
         batch: output of the layer.
         layer: the layer.
-        level: "map" for the best structure; "probabilities" also for those of the parts, and for
-            the counters of a scorer that has them.
+        level: "map" for the best structure; "probabilities" also for the probabilities of the
+            parts, and for the counters of a scorer that has them.
         threshold: least probability of parts.
         alternatives: largest number of further structures per span, with their weights.
     """

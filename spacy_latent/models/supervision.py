@@ -193,7 +193,8 @@ def gold_structures(
 
     It is ``reference._.latent[component]`` for the same tokens, or the annotation that the kind of
     the structure finds in a reference. For dependency trees this is the heads. A head is −1 if it
-    is missing, if it is outside of the span, or if the tokens differ from those of the prediction.
+    is missing, if it is outside of the span, or if the tokens differ from the tokens of the
+    prediction.
     """
     kind = find_kind(structure.kind)
     gold = []

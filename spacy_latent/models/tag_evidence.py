@@ -54,7 +54,7 @@ class TagEvidence:
 
     Attributes:
         potentials: ``(n, K)`` float64, log-probability of the annotation at each token given each
-            tag, at most 0. −inf forbids the tag. A row of zeros says nothing.
+            tag, at most 0. −inf forbids the tag. A row of zeros is no evidence.
         counts: statements about different labels, whose weights multiply.
         rejected: runs of tags that are wrong; each adds −log(1 − P(run)) to the loss.
     """

@@ -2,7 +2,8 @@
 
 With complete annotation there is one gold sequence. These are then the Fenchel-Young losses
 (Blondel et al. 2020) of four regularizers. A token without annotation may have every tag. The
-second value is then that of the best allowed sequence, or a sum over them (Tsuboi et al. 2008).
+second value is then the value of the best allowed sequence, or a sum over all allowed sequences
+(Tsuboi et al. 2008).
 """
 
 from __future__ import annotations
@@ -330,7 +331,7 @@ def probabilities(kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor
 def _tags_of(solution: SparseSolution, pairs: Tensor) -> np.ndarray:
     """Return the sequences of a mixture, ``(S, B, N)``, −1 at padding.
 
-    They are read from one transition at each position. As 0/1 arrays they would be S times as large
+    They are read from one transition at each position. Their 0/1 arrays would be S times as large
     as the scores of pairs, ``(B, N, K, K)``.
     """
     numbers, count = solution.part_numbers, pairs.shape[-1]

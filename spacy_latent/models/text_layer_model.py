@@ -41,7 +41,7 @@ class TextVectors:
     """Output of the layer for D texts.
 
     Attributes:
-        vectors: ``(K·D, width)``, those of the first structure of all texts before the second's.
+        vectors: ``(K·D, width)``, with the first structure of all texts before the second.
         weights: ``(K, D)``.
         log_probs: ``(K, D)``, 0 if the estimator has none.
         extras: ``(E, D)``, see :class:`spacy_latent.estimators.base.Draw`; E is 0 if it has none.

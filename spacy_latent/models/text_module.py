@@ -99,7 +99,7 @@ class TextModule(nn.Module):
             rows: ``(N, d)``.
             groups: groups of spans.
             docs: the rows of each doc.
-            texts: the rows of each text, those of a doc together.
+            texts: the rows of each text; the texts of a doc are adjacent.
             given: structures that are given for spans.
             edits: see SpanModule.
             words: ``(N,)`` int64 on the CPU, hashes of the words of all rows, for a bound on their
@@ -302,7 +302,7 @@ def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
     """Return the first span of each doc, and the doc of each span, on the CPU.
 
     Returns:
-        ``(D,)``, numbers of spans among those of all groups, or their total number for a doc
+        ``(D,)``, numbers of spans among the spans of all groups, or their total number for a doc
         without spans; and ``(B,)`` for each group.
     """
     doc = [torch.tensor([d for d, _ in group.members], dtype=torch.int64) for group in groups]
@@ -329,7 +329,7 @@ def _sum_over_spans(
 ) -> Tensor:
     """Sum parts ``(up to count, B)`` of each group over spans, to ``(count, D)``.
 
-    The dtype is that of ``like``. A part may be None.
+    The dtype is the dtype of ``like``. A part may be None.
     """
     total = like.new_zeros(count, docs)
     for doc, part in zip(docs_of, parts):

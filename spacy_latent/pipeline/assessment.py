@@ -43,10 +43,10 @@ from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import Kind, find_kind
 from spacy_latent.pipeline.controls import (
-    beside_the_trees,
     differences,
     kind_of_trees,
     of_training,
+    unintended_differences,
 )
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
@@ -56,7 +56,7 @@ from spacy_latent.pipeline.inspection import (
     refuse_lost,
 )
 from spacy_latent.pipeline.learnt_calibration import entity_components, parse_components
-from spacy_latent.pipeline.references import Beside, Spans
+from spacy_latent.pipeline.references import ComparedLayer, Spans
 
 if TYPE_CHECKING:
     from spacy_latent.structures.base import Structure
@@ -354,7 +354,7 @@ class _Run:
             known[name] = TrainedControl(
                 trees=trees,
                 what=what,
-                unlike=sorted({str(c) for each in found for c in beside_the_trees(each)}),
+                unlike=sorted({str(c) for each in found for c in unintended_differences(each)}),
                 unfair=sorted({str(c) for each in found for c in of_training(each)}),
             )
             predicted[name] = [self.predict_other(name, one, [])[1] for one in pipelines]
@@ -446,7 +446,7 @@ class _Run:
         random = substituted.spans.get(key)
         if kind.trees and (compared or any(self.references[d] is not None for d in spans)):
             random = self._random_trees(layer.structure, words, spans)
-        beside = Beside(
+        compared_layer = ComparedLayer(
             key,
             self.examples,
             spans,
@@ -457,7 +457,7 @@ class _Run:
             self.ignore,
             self.seed,
         )
-        figures.reference = kind.reference(beside)
+        figures.reference = kind.reference(compared_layer)
         if compared:
             figures.others = _between(key, spans, compared, random)
         return figures

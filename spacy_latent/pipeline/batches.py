@@ -11,8 +11,9 @@ from spacy.training.batchers import minibatch_by_padded_size
 from spacy.util import minibatch
 
 # Number of words of a batch on a CPU, padding included. The second is for components with a
-# transformer of their own, whose vectors are wider. Of 512, 1,024, 2,048, 4,096 and all words,
-# these were the fastest or nearly so with HashEmbedCNN and with a small pre-trained encoder.
+# transformer of their own, whose vectors are wider. Batches of 512, 1,024, 2,048, 4,096 and all
+# words were compared. These were the fastest or nearly so with HashEmbedCNN and with a small
+# pre-trained encoder.
 WORDS = 2048
 TRANSFORMED_WORDS = 512
 
@@ -43,7 +44,7 @@ class BatchedComponent(TrainablePipe):
     def _words_at_once(self) -> int | None:
         """Return the number of words of a batch that fits the processor's cache, padding included.
 
-        Return None on a GPU, where many small batches would be slow.
+        Return None on a GPU, because many small batches would be slow there.
         """
         if self.model.ops.device_type != "cpu":
             return None

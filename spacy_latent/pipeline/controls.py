@@ -150,7 +150,7 @@ def _set(config: Config, place: tuple[str, ...], before: Any, after: Any) -> Cha
     return Change(".".join(place), before, after)
 
 
-# ---------------------------------------------------------------- what two pipelines differ in
+# ---------------------------------------------------------------- differences of two pipelines
 
 
 def differences(ours: Language, theirs: Language) -> list[Change]:
@@ -173,7 +173,7 @@ def _same(name: str, ours: Any, theirs: Any) -> bool:
     return ours == theirs
 
 
-def beside_the_trees(found: Sequence[Change]) -> list[Change]:
+def unintended_differences(found: Sequence[Change]) -> list[Change]:
     """Select the differences that :func:`control_config` did not make."""
     made = (".entropy_weight", ".supervision", ".teacher_forcing")
     return [c for c in found if ".estimator." not in c.name and not c.name.endswith(made)]
@@ -209,9 +209,9 @@ def kind_of_trees(nlp: Language) -> str | None:
 
 __all__ = [
     "Change",
-    "beside_the_trees",
     "control_config",
     "differences",
     "kind_of_trees",
     "of_training",
+    "unintended_differences",
 ]

@@ -136,7 +136,8 @@ class CrfEntityRecognizer(TrainedComponent):
             :class:`~spacy_latent.pipeline.entity_evidence.EvidenceSettings`.
     """
 
-    # Kind of its own structures, not those of latent layers; see inspection.LatentComponent.
+    # Kind of its own structures, not of the structures of latent layers; see
+    # inspection.LatentComponent.
     own_structures = "entities"
 
     def __init__(
@@ -167,7 +168,7 @@ class CrfEntityRecognizer(TrainedComponent):
         # Transitions of the last prediction, and their chain.
         self._bound: tuple[np.ndarray, TagSequence] | None = None
         self._told: set[str] = set()
-        # Counts of what the sources wrote in a batch, set by get_loss.
+        # Counts of the sources' annotation in a batch, set by get_loss.
         self._counted: TagSources | None = None
         self.cfg: dict[str, Any] = {
             "labels": [],
@@ -293,7 +294,7 @@ class CrfEntityRecognizer(TrainedComponent):
         Returns:
             One structure for each doc, or None for an empty doc.
         """
-        from spacy_latent.layers.edits import saying_what_is_left
+        from spacy_latent.layers.edits import naming_interventions
         from spacy_latent.models import tag_losses
 
         docs = list(docs)
@@ -309,7 +310,7 @@ class CrfEntityRecognizer(TrainedComponent):
         sums = level == "probabilities" or self.cfg["min_confidence"]
         for group in self.scored(docs, calibration):
             likely = None
-            with saying_what_is_left(group.chain.name, group.edits):
+            with naming_interventions(group.chain.name, group.edits):
                 if sums:
                     likely = tag_losses.probabilities(
                         kind, group.chain, group.scores, group.lengths
@@ -601,7 +602,7 @@ class CrfEntityRecognizer(TrainedComponent):
         from spacy_latent.models.tag_evidence import TagEvidence
 
         known = self._gold_tags(example)
-        self._tell_of_what_is_not_predicted(example, known)
+        self._warn_of_unpredictable_entities(example, known)
         allowed = known.numpy()
 
         def refuse(why: str) -> None:
@@ -661,7 +662,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 allowed[i, 0] = True
         return allowed
 
-    def _tell_of_what_is_not_predicted(self, example: Example, allowed: Any) -> None:
+    def _warn_of_unpredictable_entities(self, example: Example, allowed: Any) -> None:
         """Warn of gold entities that :meth:`_open_tags` rules out.
 
         Args:

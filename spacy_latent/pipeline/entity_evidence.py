@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVEN = 0.5
 # Value of token.ent_iob without annotation.
 MISSING = 0
-# Advice if nothing says which tokens are outside of entities.
+# Advice if no setting determines which tokens are outside of entities.
 ADVICE = (
     "evidence.negative_share (0.15 takes a random 15 % of the tokens without annotation as outside "
     "at each step), or annotate some texts completely"
@@ -59,8 +59,8 @@ class EvidenceSettings:
     """Settings of the block ``evidence`` of a ``crf_ner``.
 
     Attributes:
-        flags: labels of entities, by the categories in ``doc.cats`` that say whether a text has
-            such an entity. A value above a half says that there is at least one, a value below that
+        flags: labels of entities, by the categories in ``doc.cats`` that mean that a text has such
+            an entity. A value above a half means that there is at least one, a value below that
             there is none. A value other than 0 or 1 is taken as the probability.
         flag_error: probability that a flag, in ``doc.cats`` or ``doc._.entity_flags``, is wrong.
             With 0, a flag that contradicts the annotated entities is an error.
@@ -68,8 +68,8 @@ class EvidenceSettings:
             as outside. The tokens are drawn anew at each step (Li et al. 2021).
         sources: names of groups in ``doc.spans``. Each group holds the entities according to one
             source: a person, a list of names, patterns, or another model. The reliability of each
-            source is learned. A source says nothing about a doc without its group. An empty group
-            says that the source saw no entity.
+            source is learned. A source gives no evidence on a doc without its group. An empty group
+            means that the source saw no entity.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class EvidenceSettings:
 
     @property
     def tells_outside(self) -> bool:
-        """True if some setting says how many tokens are outside of entities.
+        """True if some setting determines how many tokens are outside of entities.
 
         Annotated tokens do not count for this.
         """

@@ -234,7 +234,7 @@ def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:
     return Faithfulness(float(whole - without.mean()), float(whole - only.mean()))
 
 
-# ---------------------------------------------------------------- what is explained
+# ---------------------------------------------------------------- explained predictions
 
 
 def _choose(nlp: Language, component: str | None) -> tuple[str, Any]:

@@ -244,7 +244,7 @@ class LatentParser(TrainedComponent):
 
     @property
     def all_labels(self) -> tuple[str, ...]:
-        """Labels of all arcs: those of roots, the learned ones, and that of white space."""
+        """Labels of all arcs: roots, the learned labels, and white space."""
         return (*self.labels, OTHER)
 
     def set_annotations(self, docs: Iterable[Doc], predictions: Sequence["Parse | None"]) -> None:

@@ -165,7 +165,7 @@ def _of_encoder(
     listening = list(pipe.listening_components)
     supervised = bool(pipe.cfg.get("supervision"))
     names = nlp.pipe_names
-    # spaCy tells a component only of those after it.
+    # spaCy shows a component only the components after it.
     early = any(
         component in _upstream(other) for _, other in nlp.pipeline[: names.index(component)]
     )

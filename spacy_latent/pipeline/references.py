@@ -38,7 +38,7 @@ Whole = TypeVar("Whole")
 
 
 @dataclass
-class Beside:
+class ComparedLayer:
     """Structures of a layer, and references and controls to compare them with.
 
     A kind supports the comparison with ``reference`` of :class:`spacy_latent.kinds.Kind`, a
@@ -128,17 +128,17 @@ class Beside:
         )
 
 
-def _beside_heads(beside: Beside) -> ReferenceFigures | None:
-    known = [d for d in beside.spans if beside.trees[d] is not None]
+def _compare_heads(layer: ComparedLayer) -> ReferenceFigures | None:
+    known = [d for d in layer.spans if layer.trees[d] is not None]
     if not known:
         return None
-    key, rows = beside.key, beside.rows(known, _whole_heads)
-    references = [tree for d in known if (tree := beside.trees[d]) is not None]
-    counted = without_words(references, beside.ignore)
+    key, rows = layer.key, layer.rows(known, _whole_heads)
+    references = [tree for d in known if (tree := layer.trees[d]) is not None]
+    counted = without_words(references, layer.ignore)
     gold = [tree.heads for tree in references]
     trees = {
         name: [
-            tree.moved(_doc_heads(heads[d], len(beside.examples[d].predicted)))
+            tree.moved(_doc_heads(heads[d], len(layer.examples[d].predicted)))
             for d, tree in zip(known, references)
         ]
         for name, heads in rows.items()
@@ -146,7 +146,7 @@ def _beside_heads(beside: Beside) -> ReferenceFigures | None:
     labels = [tree.labels for tree in references]
     found = {name: attachments(each, gold, counted, labels) for name, each in trees.items()}
     counts = {name: tree_counts(each, gold, counted) for name, each in trees.items()}
-    table = shares(counts, TREE_MEASURES, beside.seed)
+    table = shares(counts, TREE_MEASURES, layer.seed)
     relations: list[Relation] = []
     for relation, (count, right, arcs, either) in found[key].relations.items():
         others = {
@@ -174,44 +174,44 @@ def _beside_heads(beside: Beside) -> ReferenceFigures | None:
             name: {DIRECTED.get(measure, measure): row[measure] for measure in row}
             for name, row in table.items()
         },
-        ahead=beside.ahead({name: one.directed for name, one in found.items()}),
+        ahead=layer.ahead({name: one.directed for name, one in found.items()}),
         relations=relations,
     )
 
 
-def _beside_brackets(beside: Beside) -> ReferenceFigures | None:
+def _compare_brackets(layer: ComparedLayer) -> ReferenceFigures | None:
     gold = {}
-    for d in beside.spans:
-        heads = beside.heads[d]
-        if beside.trees[d] is not None and heads is not None and (heads >= 0).all():
+    for d in layer.spans:
+        heads = layer.heads[d]
+        if layer.trees[d] is not None and heads is not None and (heads >= 0).all():
             gold[d] = agreements.reference_brackets(heads)
     if not gold:
         return None
     counts = {
         name: np.array([(len(gold[d] & brackets[d]), len(gold[d])) for d in gold], dtype="float64")
-        for name, brackets in beside.rows(list(gold), _whole_brackets).items()
+        for name, brackets in layer.rows(list(gold), _whole_brackets).items()
     }
-    return beside.figures("brackets", "heads", list(gold), counts)
+    return layer.figures("brackets", "heads", list(gold), counts)
 
 
-def _beside_links(beside: Beside) -> ReferenceFigures | None:
-    known = [d for d in beside.spans if SURE in beside.examples[d].reference._.latent]
+def _compare_links(layer: ComparedLayer) -> ReferenceFigures | None:
+    known = [d for d in layer.spans if SURE in layer.examples[d].reference._.latent]
     if not known:
         return None
-    gold = {d: set(links_of(beside.examples[d].reference, SURE) or ()) for d in known}
+    gold = {d: set(links_of(layer.examples[d].reference, SURE) or ()) for d in known}
     counts = {
         name: np.array([(len(gold[d] & own[d]), len(own[d]), len(gold[d])) for d in known], float)
-        for name, own in beside.rows(known, _whole_links).items()
+        for name, own in layer.rows(known, _whole_links).items()
     }
-    return beside.figures("links", "alignments", known, counts, task.f_score)
+    return layer.figures("links", "alignments", known, counts, task.f_score)
 
 
-def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
+def _compare_annotations(layer: ComparedLayer) -> ReferenceFigures | None:
     """Compare with references that have structures of the component over the same tokens."""
     gold: dict[int, list[SpanStructure]] = {}
-    for d, spans in beside.spans.items():
-        annotation = beside.examples[d].reference._.latent.get(beside.key)
-        alike = annotation is not None and same_tokens(beside.examples[d])
+    for d, spans in layer.spans.items():
+        annotation = layer.examples[d].reference._.latent.get(layer.key)
+        alike = annotation is not None and same_tokens(layer.examples[d])
         theirs = annotation.spans if annotation is not None and alike else []
         if theirs and [_place(span) for span in theirs] == [_place(span) for span in spans]:
             gold[d] = theirs
@@ -224,17 +224,17 @@ def _beside_annotations(beside: Beside) -> ReferenceFigures | None:
     if not gold:
         return None
     counts = {
-        name: np.array([_counts_beside(gold[d], own[d]) for d in gold], dtype="float64")
-        for name, own in beside.rows(list(gold), whole).items()
+        name: np.array([_common_counts(gold[d], own[d]) for d in gold], dtype="float64")
+        for name, own in layer.rows(list(gold), whole).items()
     }
-    return beside.figures("parts", "annotations", list(gold), counts, task.f_score)
+    return layer.figures("parts", "annotations", list(gold), counts, task.f_score)
 
 
 def _place(span: SpanStructure) -> tuple[int, int, str]:
     return span.start, span.end, span.kind
 
 
-def _counts_beside(
+def _common_counts(
     gold: Sequence[SpanStructure], own: Sequence[np.ndarray]
 ) -> tuple[float, float, float]:
     """Return the common parts, and half the sum of the parts of both sides, twice.
@@ -284,10 +284,10 @@ def _doc_heads(parts: list[tuple[int, np.ndarray]], size: int) -> np.ndarray:
     return heads
 
 
-complete_kind(PARTS, reference=_beside_annotations)
-complete_kind("heads", reference=_beside_heads)
-complete_kind("spans", reference=_beside_brackets)
-complete_kind("cells", reference=_beside_links)
+complete_kind(PARTS, reference=_compare_annotations)
+complete_kind("heads", reference=_compare_heads)
+complete_kind("spans", reference=_compare_brackets)
+complete_kind("cells", reference=_compare_links)
 
 
-__all__ = ["Beside", "Spans"]
+__all__ = ["ComparedLayer", "Spans"]

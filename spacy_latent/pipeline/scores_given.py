@@ -96,13 +96,13 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
 def about_scores(
     nlp: Language, examples: Sequence[Example] = (), told: Iterable[str] = ()
 ) -> list[Finding]:
-    """Return findings about weights of scores that no component gives for these examples.
+    """Return messages about weights of scores that no component gives for these examples.
 
-    Missing weights are a finding too. Without examples, or before the pipeline is initialized,
+    Missing weights are reported, too. Without examples, or before the pipeline is initialized,
     scores are not checked.
 
     Args:
-        told: names of scores that another finding is about.
+        told: names of scores that another message is about.
     """
     weights, given = weighed_scores(nlp), _evaluated(nlp, examples)
     found = [finding for name, pipe in nlp.pipeline for finding in _of_settings(name, pipe)]
@@ -111,7 +111,7 @@ def about_scores(
     if not weights:
         return [_no_weights(nlp)]
     lost = [name for name in weights if name not in given and name not in set(told)]
-    lost = [name for name in lost if not _does_no_harm(nlp, name, weights)]
+    lost = [name for name in lost if not _is_replaced(nlp, name, weights)]
     if not lost:
         return found
     numbers = sorted(
@@ -225,7 +225,7 @@ def _names_given(nlp: Language) -> _Given | None:
         return None
 
 
-def _does_no_harm(nlp: Language, name: str, weights: dict[str, float]) -> bool:
+def _is_replaced(nlp: Language, name: str, weights: dict[str, float]) -> bool:
     """Return whether all components with this default score give another score that counts."""
     owners = [
         pipe

@@ -48,7 +48,7 @@ class TrainedComponent(StoredComponent):
         """Add a label to the labels of the component.
 
         Args:
-            of: plural noun for the labelled things, for messages.
+            of: plural noun for the labelled spans or texts, for messages.
 
         Returns:
             Whether the label was new. If so, the model has to be resized.
@@ -100,7 +100,7 @@ class TrainedComponent(StoredComponent):
         In training itself, only a loss of 0 would show it.
 
         Args:
-            of: thing that is missing in the data.
+            of: name of the annotation that is missing in the data.
             consequence: result of this for the component.
             needed: annotation that the texts need.
             given: whether an empty list of labels was given.

@@ -389,7 +389,7 @@ class TreeSpanCategorizer(TrainedComponent):
         kept = most_compatible(places)
         if not all(kept):
             lost = [place for place, own in zip(places, kept) if not own]
-            self._tell_of_crossing([example.predicted[start:end] for start, end in lost])
+            self._warn_of_crossing([example.predicted[start:end] for start, end in lost])
         return [
             (*place, self._classes_of(by_place[place], asked))
             for place, own in zip(places, kept)
@@ -425,7 +425,7 @@ class TreeSpanCategorizer(TrainedComponent):
         most = max(size for size, _ in within)
         return tuple(place for size, place in within if size == most)
 
-    def _tell_of_crossing(self, lost: Sequence[Span]) -> None:
+    def _warn_of_crossing(self, lost: Sequence[Span]) -> None:
         named = ", ".join(f"{span.text[:60]!r} of {span.doc.text[:60]!r}" for span in lost[:3])
         more = ", ..." if len(lost) > 3 else ""
         self.tell_once(
@@ -494,7 +494,7 @@ class TreeSpanCategorizer(TrainedComponent):
             kept = zip(by_place, most_compatible(list(by_place)))
             lost += [example.reference[start:end] for (start, end), own in kept if not own]
         if lost:
-            self._tell_of_crossing(lost)
+            self._warn_of_crossing(lost)
         singles = sorted({label for names in found for label in names})
         return [[label] for label in singles] + [list(names) for names in sorted(found)]
 

@@ -29,12 +29,13 @@ from spacy_latent.structures.results import SparseSolution
 def solve_with_oracle(
     structure: Oracle, scores: Tensor, lengths: Tensor, max_iter: int, tolerance: float
 ) -> SparseSolution:
-    """Return the argmax of μ·s − ½‖μ‖² over the convex hull of the structures, with its sparse
-    weights.
+    """Return the argmax of μ·s − ½‖μ‖² over the convex hull of the structures.
 
-    Each iteration asks for the best structure under the gradient s − μ, once for all unfinished
-    items. It then moves to the optimum over the structures found so far, and drops those whose
-    weight falls to zero. The objective strictly increases, so the search ends with the exact
+    The solution holds the mean μ and its sparse weights.
+
+    Each iteration finds the best structure under the gradient s − μ, with one call for all
+    unfinished items. It then moves to the optimum over the structures found so far, and drops those
+    whose weight falls to zero. The objective strictly increases, so the search ends with the exact
     solution. An item that has used up its ``max_iter`` calls keeps the optimum over its support,
     and ``gap`` bounds its error.
 
@@ -185,8 +186,8 @@ class Supports:
     def change_of_weights(self, item: int, change: np.ndarray) -> np.ndarray:
         """Return the derivative of an item's weights along changes of the scores of its support.
 
-        Both are ``(K, *)``, one row for each structure of the support. This does for many changes
-        at once what kernels.sparsemap.active_set.gradient_of_weights does for one.
+        Both are ``(K, *)``, one row for each structure of the support. This computes many changes
+        at once, as kernels.sparsemap.active_set.gradient_of_weights computes one.
         """
         size, start = int(self.counts[item]), self.offsets[item]
         inverse = self.inverses[start : start + size * size].reshape(size, size)
@@ -225,9 +226,7 @@ class Supports:
 def _asking(
     structure: Oracle, lengths: Tensor, shape: tuple[int, ...], device: torch.device
 ) -> Ask:
-    """Return a function that finds the best structures of some items of a batch, see
-    :class:`Faces`.
-    """
+    """Return a function that finds the best structures of some items, see :class:`Faces`."""
 
     def ask(which: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         batch = len(lengths)
@@ -378,10 +377,13 @@ class _Support:
         self.add(parts, 0.0)
 
     def add(self, parts: np.ndarray, tolerance: float) -> bool:
-        """Add an atom; return False if it cannot improve the solution by more than
-        ``tolerance``.
+        """Add an atom; return False if it cannot improve the solution enough.
+
+        Args:
+            parts: parts of the atom.
+            tolerance: smallest improvement that counts.
         """
-        self._make_room(len(parts))
+        self._enlarge(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts
         count = kernel.let_in(
@@ -417,7 +419,7 @@ class _Support:
             np.empty(len(self.weights)),
         )
 
-    def _make_room(self, parts: int) -> None:
+    def _enlarge(self, parts: int) -> None:
         rows, width = self.atoms.shape
         if parts > width:
             self.atoms = np.pad(self.atoms, ((0, 0), (0, parts - width)), constant_values=-1)

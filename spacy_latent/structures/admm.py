@@ -18,8 +18,8 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.encoded_graph import EncodedGraph
 from spacy_latent.structures.faces import Faces
 
-# Calls of a structure's oracle in an iteration. While copies differ much it is not worth much to
-# know them exactly, and supports are kept for the next iteration.
+# Calls of a structure's oracle in an iteration. While copies differ much, exact ones are of little
+# use, and supports are kept for the next iteration.
 ROUNDS = 10
 # Smallest bound on these calls before the first iteration, and in an attempt to finish. The bound
 # may be as large as the number of iterations: a structure that is missing from a support is missing
@@ -235,10 +235,11 @@ class Problem:
             self.weights = np.pad(self.weights, ((0, 0), (0, room)))
 
     def normal(self, directions: np.ndarray) -> np.ndarray:
-        """Return the part of ``directions``, per edge, that is normal to the face of each factor's
-        copy.
+        """Return the component of ``directions`` that is normal to the face of each factor's copy.
 
-        The face is the one of the factor's hull on which the copy lies.
+        The directions have one number per edge.
+
+        It is the face of the factor's hull on which the copy lies.
         """
         along = np.empty(len(directions))
         border = self.border
@@ -341,10 +342,10 @@ class Problem:
                     duals /= growth[self.edge_item]
                     normals /= growth[self.edge_item]
         mean = np.clip(mean, 0.0, 1.0)
-        self.residual = np.maximum(self.residual, self._left_by_cuts(mean, tolerance))
+        self.residual = np.maximum(self.residual, self._clipping_error(mean, tolerance))
         return mean
 
-    def _left_by_cuts(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
+    def _clipping_error(self, mean: np.ndarray, tolerance: float) -> np.ndarray:
         """Return a bound on the error of the solution of each item because of clipped scores.
 
         If the part is 0, or 1 with a high score, no point of [0, 1] gains by the clipped amount.

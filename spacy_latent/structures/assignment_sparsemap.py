@@ -24,8 +24,9 @@ def solve_one_to_one(
     tolerance: float,
     unaligned: bool,
 ) -> SparseSolution:
-    """Solve as :func:`spacy_latent.structures.active_set.solve_with_oracle`, for cells
-    ``(B, N, M)``.
+    """Solve SparseMAP for one-to-one alignments, with cells ``(B, N, M)``.
+
+    The result is that of :func:`spacy_latent.structures.active_set.solve_with_oracle`.
     """
 
     def costs(sizes: np.ndarray) -> np.ndarray:

@@ -112,9 +112,7 @@ class Structure(Staged, ABC):
         return self.parts if self.annotation == "parts" and self.parts else self.annotation
 
     def lacks(self, operations: frozenset[str]) -> list[str]:
-        """Return the names in ``operations`` that are not tractable, sorted; "map" may be one of
-        them.
-        """
+        """Return the sorted names in ``operations`` that are not tractable; "map" may be one."""
         return sorted(operations - self.tractable - ({"map"} if self.has_map else set()))
 
     def __repr__(self) -> str:
@@ -175,8 +173,9 @@ class Structure(Staged, ABC):
         raise NotTractable(self.name, "log_partition", ADVICE_MAP_ONLY)
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return the marginals; by default the derivative of :meth:`_log_partition`, keeping the
-        graph.
+        """Return the marginals; by default the derivative of :meth:`_log_partition`.
+
+        The graph is kept.
         """
         if not scores.numel():
             return scores
@@ -240,7 +239,7 @@ class Structure(Staged, ABC):
         """Return the highest-scoring structure of each item.
 
         Scores are summed in float64. If a sum contains a score of 1e30, structures that differ by 1
-        cannot be told apart, and the result is one of them.
+        cannot be distinguished, and the result is one of them.
 
         Returns:
             ``(B, *parts)``, 0/1, in the dtype and on the device of ``scores``, without a gradient.
@@ -367,11 +366,12 @@ class Structure(Staged, ABC):
         structure, level = self._with_given(torch.where(given.isneginf(), given, 0.0), own)
         return (more & (structure._expected_uses(level, sizes) > 0)).flatten(1).any(1)
 
-    # ---------------------------------------------------------------- scores that are far
+    # ---------------------------------------------------------------- scores of very different size
 
     def _given(self, scores: Tensor) -> Tensor:
-        """Return all values that scores of structures are sums of, ``(B, ...)``, the scores
-        first.
+        """Return the values ``(B, ...)`` whose sums are the scores of structures.
+
+        The scores come first.
         """
         return scores
 
@@ -384,8 +384,9 @@ class Structure(Staged, ABC):
         return self._levelled(given, lengths)
 
     def _with_given(self: Self, given: Tensor, scores: Tensor) -> tuple[Self, Tensor]:
-        """Return the structure, and scores in the shape of these, for which :meth:`_given` is
-        ``given``.
+        """Return the structure and scores for which :meth:`_given` is ``given``.
+
+        The scores have the shape of ``scores``.
         """
         return self, given
 
@@ -402,8 +403,9 @@ class Structure(Staged, ABC):
         return z
 
     def _near(self, scores: Tensor, lengths: Tensor) -> NearScores[Structure] | None:
-        """Return scores of the same distribution whose sums are precise, or None if these already
-        are.
+        """Return scores of the same distribution with precise sums, or None.
+
+        None means that the sums of the given scores are precise already.
 
         Raises:
             InvalidScores: there are no such scores, and the likely structures cannot be determined.
@@ -451,10 +453,17 @@ class Structure(Staged, ABC):
         return self.log_partition(zeros.to(scores.dtype), lengths)
 
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return log p(z), ``(K, B)`` for ``z`` of ``(K, B, *parts)`` and ``(B,)`` for
-        ``(B, *parts)``.
+        """Return the log-probability of structures.
 
         Membership of ``z`` in the set is not checked: see :meth:`contains`.
+
+        Args:
+            z: ``(K, B, *parts)`` or ``(B, *parts)``, 0/1.
+            scores: ``(B, *parts)``.
+            lengths: ``(B,)`` int64, or one column for each axis of the item.
+
+        Returns:
+            ``(K, B)`` or ``(B,)``, as ``z`` has it.
         """
         exact = _in_float64(scores)
         prepared, sizes = self._read(exact, lengths)
@@ -471,7 +480,7 @@ class Structure(Staged, ABC):
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return log p(z) up to a constant of the item, z·s.
 
-        For shapes, and for what is not checked, see :meth:`log_prob`.
+        For shapes and missing checks, see :meth:`log_prob`.
         """
         self._check_structures(z, scores)
         total = self._total(z, scores, lengths)
@@ -503,8 +512,9 @@ class Structure(Staged, ABC):
         return drawn.to(scores.dtype)
 
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
-        """Return one exact sample of each item as the ``map`` of noisy scores, and a conditional
-        redraw.
+        """Return one exact sample of each item, as the ``map`` of noisy scores.
+
+        The result also has a conditional redraw.
 
         The noisy scores and those drawn again given the sample are differentiable in ``scores``.
         """
@@ -568,7 +578,7 @@ class Structure(Staged, ABC):
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """Return the k best structures by score, exact, from the MAP oracle (Lawler 1972).
 
-        Structures that float64 cannot tell apart come in any order, as for :meth:`map`.
+        Structures that float64 cannot distinguish come in any order, as for :meth:`map`.
         """
         self.check_tensors(scores, lengths)
         own, given, sizes = self.at_hand(scores.detach(), lengths)
@@ -601,12 +611,11 @@ class Structure(Staged, ABC):
 
     @not_traced
     def contains(self, z: Tensor, lengths: Tensor) -> Tensor:
-        """Return a mask of the ``z`` ``(B, *parts)`` that are structures of this set, ``(B,)``
-        bool.
+        """Return a mask ``(B,)`` bool of the ``z`` ``(B, *parts)`` in this set.
 
         A structure is 0/1, and 0 at entries that are no part, padding included.
 
-        The default asks the MAP oracle: a structure is the best one if its own parts score 1 and
+        The default calls the MAP oracle: a structure is the best one if its own parts score 1 and
         all others −1. A subclass overrides it if its scores belong to decisions, or if it has no
         exact ``map``. It may also do so if it has a cheaper test.
         """
@@ -645,8 +654,9 @@ class Structure(Staged, ABC):
     # ---------------------------------------------------------------- shared steps
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Refuse a wrong dtype, shape or length; convert half precision to float32, lengths to
-        int64.
+        """Return scores and lengths after a check of dtypes and shapes.
+
+        Half precision becomes float32, and lengths become int64.
 
         Values are not checked. A subclass adds its own requirements on shapes and lengths.
         """
@@ -727,7 +737,7 @@ class Structure(Staged, ABC):
         return self._mask(scores, self.part_mask(scores, lengths.to(scores.device))), lengths
 
     def _mask(self, scores: Tensor, parts: Tensor) -> Tensor:
-        """Return the scores where ``parts`` is true, else −inf; refuse NaN and +inf."""
+        """Return the scores in the mask ``parts``, −inf elsewhere; refuse NaN and +inf."""
         masked = torch.where(parts, scores, -torch.inf)
         bad = torch.isnan(masked) | torch.isposinf(masked)
         return refuse(masked, bad, NOT_FINITE, self.name)
@@ -757,8 +767,8 @@ class Structure(Staged, ABC):
         """Refuse lengths that are below 0, or above the size of their axis.
 
         Args:
-            room: one number for lengths ``(B,)``, or one for each axis for ``(B, axes)``. One
-                length of an item then stands for all axes.
+            room: sizes of the axes: one for lengths ``(B,)``, or one for each axis for ``(B,
+                axes)``. One length of an item then stands for all axes.
 
         Returns:
             The lengths to use afterwards. When torch traces the code, only operations on these are
@@ -824,9 +834,7 @@ def less_highest(scores: Tensor, parts: Tensor, axes: tuple[int, ...]) -> Tensor
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return a value with its tensors on the CPU, such as what a scorer has bound to a
-    structure.
-    """
+    """Return a value with its tensors on the CPU, for values that scorers bind."""
     if isinstance(value, Tensor):
         return bring(value)
     if isinstance(value, tuple) and type(value) is tuple:

@@ -20,8 +20,9 @@ AXES = {"items": 1, "arcs": 2}
 
 
 class Bits(Structure):
-    """Subsets of the parts; each part is on with probability sigmoid(s), independently of the
-    others.
+    """Subsets of the parts.
+
+    Each part is on with probability sigmoid(s), independently of the others.
 
     MAP takes the parts with scores above 0 (a tie at 0 stays off). A forbidden part is off.
 
@@ -183,7 +184,7 @@ def _logistic(like: Tensor) -> Tensor:
 def _softplus(scores: Tensor) -> Tensor:
     """Return log(1 + e^s).
 
-    torch's own softplus is s itself above 20, although the derivative is not yet 1 there. The
+    torch's own softplus is s itself above 20, although the derivative there is still below 1. The
     second derivative of ``logaddexp`` is NaN at large scores.
     """
     return -torch.nn.functional.logsigmoid(-scores)

@@ -1,13 +1,13 @@
-"""Nearest point to scores among the averages of trees that keep to a budget on average.
+"""Nearest point to scores among the averages of trees that satisfy a budget on average.
 
-It is found by prices of modifiers. The modifiers of a word with an exhausted budget become dearer,
-until the trees of the support use no more of them.
+It is found by prices of modifiers. The price of the modifiers of a word with an exhausted budget
+rises until the trees of the support use no more of them.
 
 SparseMAP of the trees at given prices is exact and takes some milliseconds. The best prices
 minimize the value of the trees at these prices. It is a convex, piecewise quadratic function with a
-continuous gradient, and its second derivatives are those of SparseMAP. The method is Newton's, as
-in :mod:`spacy_latent.kernels.sparsemap.tree_prices`. There, every constraint has a price and none
-is left to trees.
+continuous gradient, and SparseMAP gives its second derivatives. The method is Newton's, as in
+:mod:`spacy_latent.kernels.sparsemap.tree_prices`. There, every constraint has a price and none is
+left to trees.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _find_prices(
     A residual within the tolerance is accepted if further steps do not improve it.
     """
     finite = np.where(np.isfinite(scores[:, 1:]), scores[:, 1:], 0.0)
-    # Lower bound on the value at any prices, if some average of trees keeps to the budgets.
+    # Lower bound on the value at any prices, if some average of trees satisfies the budgets.
     least = (np.minimum(finite.min(0), 0.0) - 0.5).sum()
     answer = yield _less(scores, prices)
     value, fraction = answer.worth + budget * prices.sum(), 1.0
@@ -210,8 +210,8 @@ def _search(scores: np.ndarray, budget: float, most_steps: int, tolerance: float
     """Search for the prices of one item.
 
     Args:
-        scores: ``(n+1, n+1)``; −inf where there is no arc. Large ones are clipped if no tree takes
-            them, and else divided, see kernels.sparsemap.tree_prices.
+        scores: ``(n+1, n+1)``; −inf for entries that are no arc. Large ones are clipped if no tree
+            takes them, and else divided, see kernels.sparsemap.tree_prices.
     """
     quarters = np.full(scores.shape, -np.inf)
     quarters[:, 1:] = 0.25 * scores[:, 1:] - 0.25 * scores[:, 1:].max(0)
@@ -369,7 +369,7 @@ class _AverageOfTrees(torch.autograd.Function):
         ctx.supports, ctx.max_modifiers = supports, max_modifiers
         mean, gap = torch.from_numpy(supports.means), torch.from_numpy(supports.gaps)
         ctx.mark_non_differentiable(gap)
-        # A copy: what the caller writes to it does not change the gradient.
+        # A copy, so that the gradient stays the same if the caller writes to it.
         return mean.view(scores.shape).to(scores.dtype, copy=True), gap
 
     @staticmethod
@@ -384,8 +384,8 @@ def _pull_back(
     """Return the gradient of scores for a gradient of means, both ``(B, N+1, N+1)``.
 
     It is the gradient without budgets, less the component that changes the number of modifiers of
-    words with an exhausted budget. Prices alone need not tell which words these are: words that tie
-    may exhaust their budgets together at a price of 0.
+    words with an exhausted budget. Prices alone need not determine these words: words that tie may
+    exhaust their budgets together at a price of 0.
 
     Args:
         priced: ``(B, N+1)`` bool, words with a price. Their budgets are exhausted up to rounding.
@@ -443,8 +443,8 @@ def nearest_average_of_trees(
     It is some tenfold slower.
 
     Args:
-        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf where there is no arc, as at padding.
-            Every item has a tree.
+        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf for entries that are no arc, as at
+            padding. Every item has a tree.
         max_iter: bound on the steps of Newton's method for an item.
 
     Returns:
@@ -463,8 +463,8 @@ def average_of_trees(
 ) -> tuple[Tensor, Tensor]:
     """Return the mean of SparseMAP over all trees, and its gap.
 
-    The mean is ``(B, N+1, N+1)`` and the gap ``(B,)``, float64. The gradient is the one with
-    budgets if the mean keeps to them.
+    The mean is ``(B, N+1, N+1)`` and the gap ``(B,)``, float64. If the mean satisfies the budgets,
+    the gradient is the gradient with budgets.
     """
     mean, gap = _AverageOfTrees.apply(scores, lengths, tree, max_modifiers, max_iter, tolerance)
     return mean, gap

@@ -40,7 +40,7 @@ MOST_NUMBERS = 10_000_000
 # Bound on calls of the tree's oracle for the best tree of one item.
 MOST_CALLS = 5_000
 # Bound on calls in one attempt to find any tree at all.
-DIVE_CALLS_PER_WORD = 4
+DEPTH_FIRST_CALLS_PER_WORD = 4
 # Steps of the subgradient method for the bound at one node of the search.
 BOUND_STEPS = 30
 # ADMM takes more and cheaper steps than an active set does. If scores are small, the projection on
@@ -57,8 +57,8 @@ class BudgetTree(DependencyTree):
     The root may have any number. For the other arguments and shapes see :class:`DependencyTree`.
 
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020) with trees and budgets as factors of
-    one graph. Its mean lies in the hull of all trees, and keeps to the budgets on average. It is
-    not always an average of trees that keep to them, so it has no atoms.
+    one graph. Its mean lies in the hull of all trees, and satisfies the budgets on average. It is
+    not always an average of trees that each satisfy them, so it has no atoms.
 
     To find the best tree with a budget is NP-hard for crossing arcs (with a budget of one, it is a
     Hamiltonian path). ``map``, meant for annotation, is then a branch and bound. It is exact unless
@@ -108,15 +108,16 @@ class BudgetTree(DependencyTree):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the solution of LP-SparseMAP, a
-        :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
+        """Return the solution of LP-SparseMAP.
+
+        It is a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
         If arcs may cross, prices of the constraints are searched for, see
         :func:`~spacy_latent.kernels.sparsemap.tree_prices.nearest_average`.
 
         For projective trees, all trees are tried first without the budgets, which takes 0
         iterations. The best point of this larger set is also the best within the budgets if it
-        keeps to them. If it does not, modifiers get prices, and trees are found anew for each, see
+        satisfies them. If it does not, modifiers get prices, and trees are found anew for each, see
         :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`.
 
         Items that neither method solves are left to ADMM with trees and budgets, which clips scores
@@ -124,9 +125,9 @@ class BudgetTree(DependencyTree):
         1e8 than another one of its modifier. They do so until no difference is larger.
 
         Args:
-            max_iter: a tenth of the bound on the iterations for prices, on those of ADMM, and on
-                the calls of the oracle over all trees. If ADMM reaches it, ``residual`` says how
-                good the point is.
+            max_iter: a tenth of the bound on the iterations for prices, on the iterations of ADMM,
+                and on the calls of the oracle over all trees. If ADMM reaches it, ``residual``
+                measures the error of the point.
             tolerance: bound on the residual.
         """
         check_options(self, max_iter, tolerance)
@@ -338,7 +339,7 @@ class BudgetTree(DependencyTree):
             if branch is None or bound <= best_score + _slack(best_score):
                 continue
             if best is None:
-                best = self._dive(tree, own, prices, n)
+                best = self._search_depth_first(tree, own, prices, n)
                 if best is not None:
                     best_score = own[best, columns].sum()
             for child in self._children(own, branch, n):
@@ -346,14 +347,15 @@ class BudgetTree(DependencyTree):
                 heapq.heappush(waiting, (-bound, pushed, child, prices))
         return best
 
-    def _dive(
+    def _search_depth_first(
         self, tree: DependencyTree, scores: np.ndarray, prices: np.ndarray, n: int
     ) -> np.ndarray | None:
-        """Return the heads of some good tree within the budgets, depth first, or None after a
-        few calls.
+        """Return the heads of a good tree within the budgets, found depth first.
+
+        The result is None if a few calls have found no such tree.
         """
         waiting = [scores]
-        for _ in range(DIVE_CALLS_PER_WORD * n):
+        for _ in range(DEPTH_FIRST_CALLS_PER_WORD * n):
             if not waiting:
                 break
             own = waiting.pop()
@@ -372,8 +374,9 @@ class BudgetTree(DependencyTree):
         return None
 
     def _children(self, scores: np.ndarray, heads: np.ndarray, n: int) -> list[np.ndarray]:
-        """Return the scores of two halves of the trees: with an arc of the fullest word, and
-        without it.
+        """Return the scores of two halves of the trees.
+
+        One half has an arc of the word with the most modifiers, the other half does not.
         """
         fullest = int(self._excess(heads, n).argmax()) + 1
         fixed = np.isfinite(scores[:, 1:]).sum(0) == 1

@@ -30,15 +30,14 @@ class CompiledStructure(Structure):
     tractable = frozenset({"log_partition", "marginals", "sample", "entropy", "log_prob"})
 
     def _options(self, scores: Tensor) -> list[int]:
-        """Return numbers that tell the family which of its structures is meant."""
+        """Return numbers that select one structure of the family."""
         return []
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return 0/1 parts ``(R, *parts)`` in the dtype of ``scores`` from the output of the
-        kernels.
+        """Return 0/1 parts ``(R, *parts)`` in the dtype of ``scores``.
 
-        The output is for R items of these lengths. The default is for kernels that write the parts
-        themselves.
+        The output of the kernels is for R items of these lengths. The default is for kernels that
+        write the parts themselves.
         """
         return found.to(scores.dtype)
 
@@ -60,8 +59,9 @@ class CompiledStructure(Structure):
     def smoothed_by_kernels(
         self, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
     ) -> Tensor:
-        """Return the smoothed value ``(B,)``, see
-        :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """Return the smoothed value of each item, ``(B,)``.
+
+        See :func:`spacy_latent.structures.smoothed.smoothed_value`.
 
         Scores and lengths are as :meth:`check` returns them.
         """

@@ -52,8 +52,9 @@ class ConstituencyTree(CompiledStructure):
         return (word[:, None] <= word)[None] & inside[:, None]
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Subtract offsets: every tree has all words, the whole sentence and n − 2 spans
-        between.
+        """Subtract offsets of the scores of words, sentences and other spans.
+
+        Every tree has all words, the whole sentence, and n − 2 other spans.
         """
         size = scores.shape[1]
         if not size:
@@ -96,8 +97,14 @@ class ConstituencyTree(CompiledStructure):
         return torch.where((word[:, None] == word) & inside[:, None], 1.0, spans)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """Return the spans of the tree, ``(2n − 1, 2)`` int32, first and last word, sorted by
-        these.
+        """Return the spans of a tree by first and last word, sorted.
+
+        Args:
+            z: ``(N, N)``, 0/1.
+            length: number of words n.
+
+        Returns:
+            ``(2n − 1, 2)`` int32.
         """
         return np.argwhere(np.triu(z[:length, :length]) > 0.5).astype("int32")
 

@@ -33,7 +33,7 @@ class LineBudget(Constraint):
     partners of each word: of the first text along axis 0, of the second along axis 1.
 
     Args:
-        limit: how many, at least 0.
+        limit: largest number of parts, at least 0.
         axis: axis whose indices have a line each.
         but_first: whether the first line has no limit, for example the root's.
     """
@@ -61,7 +61,7 @@ class TotalBudget(Constraint):
     """Limit on the number of all parts: at most ``limit``.
 
     Args:
-        limit: how many, at least 0.
+        limit: largest number of parts, at least 0.
     """
 
     def __init__(self, limit: int) -> None:

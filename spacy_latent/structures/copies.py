@@ -19,8 +19,8 @@ def of_copies(
 
     Args:
         scores: ``(K·B, *parts)``, K copies of the batch, one after another.
-        lengths: of the copies.
-        batch: B.
+        lengths: ``(K·B,)`` or one column for each axis of the item, lengths of the copies.
+        batch: number of items B of the batch.
 
     Raises:
         InvalidScores, InfeasibleError: as ``solve`` raises them. They name items of the batch, from
@@ -31,8 +31,8 @@ def of_copies(
         return solve(scores, lengths)
     except (InvalidScores, InfeasibleError) as error:
         refused = error
-    # Asked again for one copy at a time, whose items have the numbers of the batch. It costs
-    # nothing where nothing is wrong, and knows the items of any error.
+    # Solve again for one copy at a time, whose items have the numbers of the batch. This costs
+    # nothing if there is no error, and it finds the items of any error.
     for copy in zip(scores.detach().split(batch), lengths.split(batch)):
         solve(*copy)
     raise refused

@@ -26,8 +26,8 @@ class DependencyTree(CompiledStructure):
 
     Args:
         single_root: exactly one token is attached to the root; else at least one.
-        direction: where the head of a token may stand: "any", "earlier" or "later" in the text. It
-            does not apply to arcs from the root.
+        direction: allowed places of the head of a token: "any", "earlier" or "later" in the text.
+            It does not apply to arcs from the root.
         max_arc_length: bound on |head − modifier|; None for no bound. It does not apply to arcs
             from the root.
 

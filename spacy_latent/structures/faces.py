@@ -60,8 +60,7 @@ class Faces:
         self.ask = ask
 
     def pull_back(self, upstream: np.ndarray) -> np.ndarray:
-        """Return the product of each item's Jacobian, which is symmetric, with ``upstream``; both
-        flat.
+        """Return the product of each item's symmetric Jacobian with ``upstream``, both flat.
 
         The Jacobian projects on the directions of all structures that tie with the support. At a
         kink, the solution is at the edge of these. The result is then the Jacobian at its inner
@@ -94,7 +93,7 @@ class Faces:
             if not any(kernel.is_useful(which, each, *known) for each in found):
                 break
             for candidates in found:
-                self._make_room(which, candidates.shape[1])
+                self._enlarge(which, candidates.shape[1])
                 items = (self.starts, self.residuals, levels, ties, sizes, reaches)
                 state = (self.atoms, self.counts, self.inverses, self.row_sums)
                 kernel.take(which, candidates, *items, *state, pulled, left, steps)
@@ -107,7 +106,7 @@ class Faces:
             survey(np.flatnonzero(self.counts > given))
         return pulled
 
-    def _make_room(self, which: np.ndarray, width: int) -> None:
+    def _enlarge(self, which: np.ndarray, width: int) -> None:
         """Enlarge the arrays for one more structure of these items, with this number of parts."""
         size, room, known = self.atoms.shape
         wider = max(width - known, 0)

@@ -44,11 +44,11 @@ class FactorGraph(Structure):
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020), over the intersection of the hulls of
     all of these. Its mean need not be an average of members, so it has no atoms. To find the best
     member is NP-hard in general. ``map``, meant for annotation, takes the first member of the set
-    among the 1,024 best of the first structure. This is exact; if no member is among them, an error
-    says so. Estimators that need ``map`` are refused. Sums are not tractable.
+    among the 1,024 best of the first structure. This is exact. If no member is among them, an error
+    is raised. Estimators that need ``map`` are refused. Sums are not tractable.
 
     Args:
-        structures: each with a ``map``. Annotations are those of the first.
+        structures: each with a ``map``. Annotations come from the first structure.
         constraints: see :mod:`spacy_latent.structures.constraints`.
     """
 
@@ -175,8 +175,9 @@ class FactorGraph(Structure):
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
-        """Return the solution of LP-SparseMAP, a
-        :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
+        """Return the solution of LP-SparseMAP.
+
+        It is a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
         Args:
             max_iter: a tenth of the bound on the iterations of ADMM.
@@ -254,10 +255,9 @@ class FactorGraph(Structure):
     def _best_of_first(
         self, scores: Tensor, lengths: Tensor, left: Tensor, k: int, impossible: list[int]
     ) -> tuple[TopK | None, Tensor]:
-        """Return the k best of the first structure for the items ``left`` that have any, and these
-        items.
+        """Return the k best of the first structure, for all items of ``left`` that have any.
 
-        The other items are added to ``impossible``.
+        The result also names these items. The other items are added to ``impossible``.
         """
         while len(left):
             try:

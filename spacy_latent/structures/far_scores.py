@@ -4,7 +4,7 @@ Masks are often −1e30 in place of −inf. Sometimes every structure of an item
 parts, for example if a mask leaves too few words, or no arc from the root. All scores of structures
 are then near −1e30, and their differences are lost. Masked parts then decide first, and all others
 after them. This holds at any mask value that is low enough. :func:`brought_near` returns scores
-with such a value, and :func:`near_scores` those of a structure.
+with such a value, and :func:`near_scores` the near scores of a structure.
 """
 
 from __future__ import annotations
@@ -97,20 +97,18 @@ class NearScores(Generic[S]):
     lost: Tensor
 
     def known(self, difference: Tensor) -> Tensor:
-        """Return a difference of sums ``(..., B)`` of :attr:`given`, with mere rounding set to
-        0.
-        """
+        """Return a difference of sums ``(..., B)`` of :attr:`given`, without rounding errors."""
         return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
-        """Return the amount ``(B,)`` that log-partitions lack; it is the same for all likely
-        structures.
+        """Return the amount ``(B,)`` to add to the log-partitions of the near scores.
+
+        It is the same for all likely structures.
         """
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
-        """Return the amount by which sums are lower than sums of near scores, relative to likely
-        ones.
+        """Return how much lower the sums are than sums of near scores, relative to likely ones.
 
         Args:
             uses: ``(..., B, ...)``, uses of :attr:`given` by structures, or their mean.
@@ -147,7 +145,7 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
     own, near = structure._with_given(found.scores, scores)
     lost = torch.zeros_like(found.unsure, dtype=found.scores.dtype)
     if bool(found.unsure.any()):
-        lost = _lost(own, near, lengths, found.unsure, most)
+        lost = _rounding_bound(own, near, lengths, found.unsure, most)
     return NearScores(own, near, found.scores, found.removed, found.beyond, lost)
 
 
@@ -231,11 +229,14 @@ def _are_sure(probabilities: Tensor) -> Tensor:
     return near_whole.flatten(1).all(1)
 
 
-def _lost(structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int) -> Tensor:
-    """Return a bound ``(B,)`` on the rounding of differences of sums, 0 if all digits that count
-    are kept.
+def _rounding_bound(
+    structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
+) -> Tensor:
+    """Return a bound ``(B,)`` on the rounding errors of differences of sums.
 
-    Items whose structures may not be told apart because of it are refused.
+    It is 0 if all relevant digits are kept.
+
+    Items whose structures may not be distinguishable because of it are refused.
     """
     with torch.no_grad():
         given = structure._given(scores)

@@ -91,8 +91,9 @@ def structured_loss(
     margin: float = 0.0,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """Return the loss of each item, ``(B,)``, differentiable in ``scores``: "crf" twice, others
-    once.
+    """Return the loss of each item, ``(B,)``, differentiable in ``scores``.
+
+    It is differentiable twice for "crf", and once for the other losses.
 
     It is never negative, up to rounding. It is computed in float64, as a small difference of large
     numbers.
@@ -134,9 +135,7 @@ def structured_loss(
 
 
 def _maximum(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
-    """Return the score of the best structure of each item, ``(B,)``; its gradient is that
-    structure.
-    """
+    """Return the score ``(B,)`` of the best structure; its gradient is that structure."""
     best = structure.map(scores.detach(), lengths)
     return exact_potential(structure, best, scores, lengths)
 

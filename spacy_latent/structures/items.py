@@ -48,7 +48,7 @@ def decompose(mean: Tensor) -> SparseSolution:
     line. For an offset u in [0, 1), the chosen items are those whose interval holds one of u, u +
     1, u + 2, ... The choice changes only when u passes the end of an interval, and the weights are
     the distances between these points. The weights are differentiable, for the subsets that have a
-    weight. Their average moves with the mean as far as it can without other subsets.
+    weight. Their average follows the mean as closely as it can without other subsets.
     """
     batch = len(mean)
     with torch.no_grad():

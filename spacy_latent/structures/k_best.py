@@ -94,7 +94,7 @@ def _bonuses(scores: np.ndarray) -> np.ndarray:
     that hold them, whatever the bonus. A bonus above the sum of all scores fails only if there is
     no such structure. But if a score is -1e30, the mask of many models, such a bonus absorbs the
     differences between the other scores. So a smaller bonus is tried first. It exceeds the sum of
-    all scores except those of much larger size.
+    all scores except much larger ones.
     """
     sizes = np.sort(np.abs(scores[np.isfinite(scores)]))
     with np.errstate(over="ignore"):

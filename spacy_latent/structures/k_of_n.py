@@ -30,7 +30,7 @@ class KOfN(ItemSet, CompiledStructure):
     the capped simplex, O(n log n), with subsets from systematic sampling as its support.
 
     Args:
-        k: how many.
+        k: number of chosen items.
         exactly: exactly k; else any number up to k, of which MAP takes those with scores above 0.
     """
 
@@ -135,8 +135,9 @@ class KOfN(ItemSet, CompiledStructure):
         log_probs = torch.where(taken, gains, 0.0).sum(1)
 
         def log_clocks() -> Tensor:
-            """Draw clocks given the order: items left over wait for all choices, others for
-            their own.
+            """Draw clocks given the order.
+
+            Items left over wait for all choices, and the other items for their own.
             """
             times = log_exponential(log_rates.detach()) - log_rates
             elapsed, running = torch.zeros_like(finite), torch.zeros_like(allowed)
@@ -174,8 +175,9 @@ class KOfN(ItemSet, CompiledStructure):
         return less_highest(scores, parts, (0,))
 
     def _bring_near(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores of the same distribution, and the amount ``(B,)`` that their log-partition
-        lacks.
+        """Return scores of the same distribution, and the amount to add to their log-partition.
+
+        The amounts are ``(B,)``.
 
         The scores are in float64, and differ from the k-th by at most FAR.
 

@@ -62,8 +62,9 @@ class LinearChain(CompiledStructure):
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Run the recursion over positions for
-        :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """Run the recursion over positions with a smoothed maximum.
+
+        See :func:`spacy_latent.structures.smoothed.smoothed_value`.
         """
         if not scores.shape[1]:
             return scores.new_zeros(scores.shape[0])
@@ -93,8 +94,9 @@ class LinearChain(CompiledStructure):
 
     @not_traced
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """Return the k best sequences by score, exact: Viterbi's algorithm that keeps k for each
-        tag.
+        """Return the k best sequences by score, exactly.
+
+        Viterbi's algorithm keeps k sequences for each tag.
         """
         tags, totals = self.top_k_tags(scores, lengths, k)
         prepared, _ = self._read(scores, lengths)

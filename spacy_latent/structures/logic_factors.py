@@ -22,7 +22,7 @@ AT_MOST, EXACTLY, OR_OUT = 0, 1, 2
 
 @dataclass(frozen=True)
 class Encoded:
-    """Factor as the kernel reads it: ``flips`` says which of ``parts`` are negated."""
+    """Factor as the kernel reads it: ``flips`` is a mask of the ``parts`` that are negated."""
 
     kind: int
     limit: float
@@ -60,9 +60,7 @@ class Encoded:
     def _best_or(
         self, gains: np.ndarray, must: np.ndarray, may: np.ndarray, flips: np.ndarray
     ) -> np.ndarray | None:
-        """Return the better of two choices: nothing at all, or the output with at least one
-        input.
-        """
+        """Return the better of two choices: no variable, or the output with some input."""
         values = gains > 0
         values[-1] = True
         if not values[:-1].any() and len(gains) > 1:

@@ -132,7 +132,7 @@ def solve_graphs(
             are clipped to ±1e8.
         max_iter: bound on the iterations of ADMM. From 200 on it also bounds the calls of a
             structure's oracle before the first iteration. An item that reaches it keeps the last
-            point, and ``residual`` says how good it is.
+            point, and ``residual`` measures its error.
         tolerance: bound on the residual.
         name: name of the problem, for errors.
 

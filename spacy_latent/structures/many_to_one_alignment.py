@@ -62,8 +62,9 @@ class ManyToOneAlignment(RowChoices, Alignment):
         return self._parts(self._anchored(redrawn, sizes), prepared)
 
     def _anchored(self, noisy: Tensor, sizes: Tensor) -> Tensor:
-        """Shift noisy scores of rows so that an unaligned word scores 0, as it does without
-        noise.
+        """Shift noisy scores of rows so that an unaligned word scores 0.
+
+        That is its score without noise.
         """
         if not self.unaligned:
             return noisy

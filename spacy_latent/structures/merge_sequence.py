@@ -22,8 +22,9 @@ ADVICE = (
 
 
 class MergeSequence(Structure):
-    """Sequences of n − 1 merges that make one span of n words, as in Havrylov et al. (2019, section
-    2.1).
+    """Sequences of n − 1 merges that make one span of n words.
+
+    See Havrylov et al. (2019, section 2.1).
 
     At step t there are n − t adjacent spans, and one adjacent pair becomes a span.
 
@@ -71,10 +72,15 @@ class MergeSequence(Structure):
         return StepScores(scores, copies)
 
     def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return scores of all merges at the steps to sequences ``(R, N − 1, N − 1)``, of the same
-        shape.
+        """Return the scores of all merges at each step that leads to given sequences.
 
-        R is a multiple of the number of items.
+        Args:
+            z: ``(R, N − 1, N − 1)``, sequences; R is a multiple of the number of items B.
+            scores: ``(B, N − 1, N − 1)``.
+            lengths: ``(B,)`` int64.
+
+        Returns:
+            ``(R, N − 1, N − 1)``.
         """
         return scores.repeat(len(z) // max(1, len(scores)), 1, 1)
 
@@ -105,8 +111,9 @@ class MergeSequence(Structure):
         return TopK(z.to(scores.dtype), total.to(scores.dtype))
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
-        """Return the spans of the tree, as ConstituencyTree gives them; the order of merges is
-        lost.
+        """Return the spans of the tree, as ConstituencyTree does.
+
+        The order of merges is lost.
         """
         n = int(length)
         row = [(token, token) for token in range(n)]
@@ -234,7 +241,7 @@ class MergePolicy(ABC):
 
     @abstractmethod
     def follow(self, step: int, place: Tensor) -> None:
-        """Record the merges, places ``(R,)``, including those of finished parsers."""
+        """Record the merges, places ``(R,)``, including the places of finished parsers."""
 
     @abstractmethod
     def repeat(self, count: int) -> None:

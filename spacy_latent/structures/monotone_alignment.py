@@ -82,7 +82,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
         """Return the k best alignments by score, exact.
 
-        The recursion of the best one keeps k at each cell. The general search would ask for a best
+        The recursion of the best one keeps k at each cell. The general search would compute a best
         alignment with each cell in turn.
         """
         from spacy_latent.structures.k_best_alignments import MATCHING, WARPING, k_best_alignments

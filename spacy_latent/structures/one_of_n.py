@@ -74,7 +74,7 @@ class OneOfN(ItemSet):
             return z
         some = lengths.to(scores.device) > 0
         if not has_numbers(scores):
-            # Sample for all items together, as if each had a part. Those without parts come last,
+            # Sample for all items together, as if each had a part. Items without parts come last,
             # so that the others get the same random numbers as below.
             order = some.int().argsort(descending=True, stable=True)
             first = torch.arange(scores.shape[1], device=scores.device) == 0
@@ -91,7 +91,7 @@ class OneOfN(ItemSet):
     def _sample_trace(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Traces:
-        """Return the one choice, with the probability that it has in :meth:`sample`."""
+        """Return the choice, with its probability in :meth:`sample`."""
         with torch.no_grad():
             z = self._sample(scores.detach(), lengths, num_samples, generator)
         return Traces(z, self._log_prob(z, scores, lengths))
@@ -102,8 +102,9 @@ class OneOfN(ItemSet):
         return self._total(z.double(), exact, lengths) - self._log_partition(exact, lengths)
 
     def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
-        """Return the k best choices, in O(N log N) an item for any k; see
-        :meth:`Structure.top_k`.
+        """Return the k best choices; see :meth:`Structure.top_k`.
+
+        It takes O(N log N) per item for any k.
         """
         check_whole(f"{self.name}.top_k", error=InvalidScores, k=k)
         prepared, sizes = self._read(scores.detach(), lengths)
@@ -257,10 +258,9 @@ class OneOfN(ItemSet):
         return self._sparsemax_of(scores, lengths, TOTAL_VARIATION, penalty)
 
     def oscarmax(self, scores: Tensor, lengths: Tensor, penalty: float) -> Tensor:
-        """Return sparsemax after the proximal step of penalty · Σ_{i<j} max(p[i], p[j]),
-        ``(B, N)``.
+        """Return sparsemax ``(B, N)`` after a proximal step, differentiable in the scores.
 
-        It is differentiable.
+        The penalty of the step is penalty · Σ_{i<j} max(p[i], p[j]).
         """
         from spacy_latent.kernels.choices.attention import ORDERED
 

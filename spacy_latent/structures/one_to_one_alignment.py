@@ -75,7 +75,7 @@ class OneToOneAlignment(Alignment):
         """Return the entropic relaxation, ``(B, N, M)``; differentiable.
 
         It is the argmax of Σ P·s − temperature · Σ P (log P − 1) over matrices P whose rows and
-        columns have the same sums as those of an alignment. The sums are 1 for a word that must be
+        columns have the same sums as in an alignment. The sums are 1 for a word that must be
         aligned, else at most 1. The result is not E[z] under any distribution of interest. With a
         falling temperature it tends to the best alignment, ever more slowly.
 
@@ -86,7 +86,7 @@ class OneToOneAlignment(Alignment):
             temperature: larger is smoother.
             max_iter: bound on the number of steps, each one of the rows and one of the columns. A
                 larger scores / temperature needs more of them. If they do not suffice, sums of
-                columns are right and those of rows not yet.
+                columns are right and sums of rows are not.
             tolerance: the steps of an item end when no logarithm of its sums is wrong by more.
         """
         if not temperature > 0 or max_iter < 1 or not tolerance > 0:

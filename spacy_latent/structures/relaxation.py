@@ -1,6 +1,4 @@
-"""Projection on a relaxed polytope, whose only constraint is one choice per group of exclusive
-parts.
-"""
+"""Projection on a relaxed polytope with one choice in each group of exclusive parts."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from spacy_latent.structures.base import Structure
 
 
 def project_relaxed(structure: Structure, points: Tensor, lengths: Tensor) -> Tensor:
-    """Return the nearest point, ``(B, *parts)``, with parts that are non-negative and sum to 1 per
-    group.
+    """Return the nearest point ``(B, *parts)`` of the relaxed polytope.
+
+    Its parts are non-negative and sum to 1 in each group.
 
     Groups are along ``structure.exclusive_axes``. For trees this means one head for each modifier,
     with cycles allowed. −inf forbids a part. The simplex projection is by Held et al. 1974, by

@@ -91,8 +91,8 @@ class SparseSolution:
         weights: ``(K, B)``, non-negative, summing to 1 over K, heaviest first, zero-padded;
             differentiable. K is the largest support in the batch. If structures tie, other weights
             have the same mean. The gradient is then for the weights of this support, as if the mean
-            moved only as far as these can follow. It is 0 for a loss that is the same for all
-            structures.
+            moved only within the affine hull of this support. It is 0 for a loss that is the same
+            for all structures.
         gap: ``(B,)``, float64, the duality gap reached: μ is within √(2·gap) of the solution.
     """
 

@@ -19,13 +19,13 @@ class Runs(ItemSet, CompiledStructure):
 
     Scores are ``(B, N)``, lengths ``(B,)``. If there are fewer than k items, k is their number.
 
-    Such rationales are those of Guerreiro and Martins (2021, SPECTRA), who find them by
-    LP-SparseMAP of a factor graph. Here a state holds the number of items chosen, the number of
-    their runs, and whether the last item was chosen. So the best members, sums and samples are
-    exact, in O(n · k · runs). SparseMAP is exact, too, by the active-set method.
+    Guerreiro and Martins (2021, SPECTRA) find such rationales by LP-SparseMAP of a factor graph.
+    Here a state holds the number of items chosen, the number of their runs, and whether the last
+    item was chosen. So the best members, sums and samples are exact, in O(n · k · runs). SparseMAP
+    is exact, too, by the active-set method.
 
     Args:
-        k: how many.
+        k: number of chosen items.
         runs: largest number of runs. 1 for a single stretch of words.
         exactly: exactly k; else any number up to k.
     """

@@ -103,7 +103,7 @@ class SemiMarkov(TagSequence):
         times = (chosen.sum(3)[..., None] * covered).sum((1, 2))
         return (times == (position < lengths[:, None])).all(1)
 
-    def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def _border_tags(self, z: Tensor) -> tuple[Tensor, Tensor]:
         begins, ends = z.sum(-2), torch.zeros_like(z[..., 0, :])
         for extra in range(min(z.shape[-2], z.shape[-3])):
             ends[..., extra:, :] += z[..., : z.shape[-3] - extra, extra, :]

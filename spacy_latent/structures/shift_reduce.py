@@ -56,10 +56,12 @@ class ShiftReduce(ConstituencyTree):
         return SpanScores(scores, copies)
 
     def decided(self, z: Tensor, scores: Tensor, lengths: Tensor) -> tuple[Decisions, Tensor]:
-        """Return the decisions that lead to trees ``(R, n, n)``, and the log-odds of reducing at
-        each.
+        """Return the decisions that lead to trees, and the log-odds of reducing at each.
 
-        R is a multiple of the number of items B, and lengths are ``(B,)``.
+        Args:
+            z: ``(R, n, n)``, trees; R is a multiple of the number of items B.
+            scores: ``(B, n, n)``.
+            lengths: ``(B,)`` int64.
         """
         decisions = Decisions(z, lengths.repeat(len(z) // max(1, len(lengths))))
         item = decisions.row % max(1, len(lengths))
@@ -170,8 +172,9 @@ class Decisions:
         self.reduces = torch.arange(len(self.row), device=z.device) < len(row)
 
     def log_prob(self, logits: Tensor, rows: int) -> Tensor:
-        """Return log p of each tree, ``(rows,)``, from the log-odds of reducing at each
-        decision.
+        """Return the log-probability of each tree, ``(rows,)``.
+
+        The arguments are the log-odds of reducing at each decision, and the number of trees.
         """
         terms = logsigmoid(torch.where(self.reduces, logits, -logits))
         return terms.new_zeros(rows).index_add(0, self.row, terms)
@@ -226,9 +229,7 @@ class Policy(ABC):
 
     @abstractmethod
     def logits(self, stacks: Stacks) -> Tensor:
-        """Return the log-odds of reducing, ``(R,)``, with any value for parsers without a
-        choice.
-        """
+        """Return the log-odds of reducing, ``(R,)``; any value for parsers without a choice."""
 
     @abstractmethod
     def follow(self, stacks: Stacks, shifts: Tensor, reduces: Tensor) -> None:
@@ -244,8 +245,11 @@ class Policy(ABC):
 
 
 class SpanScores(Policy):
-    """Policy by scores that are known beforehand, ``(B, n, n)``, for ``copies`` batches of B
-    rows.
+    """Policy by scores that are known beforehand.
+
+    Args:
+        scores: ``(B, n, n)``.
+        copies: number of batches of B rows.
     """
 
     def __init__(self, scores: Tensor, copies: int = 1) -> None:

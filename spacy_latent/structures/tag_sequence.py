@@ -105,8 +105,9 @@ class TagSequence(CompiledStructure):
     def smoothed_maximum(
         self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Run the recursion over positions for
-        :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """Run the recursion over positions with a smoothed maximum.
+
+        See :func:`spacy_latent.structures.smoothed.smoothed_value`.
         """
         return LinearChain().smoothed_maximum(self.chain_scores(scores, lengths), lengths, maximum)
 
@@ -117,10 +118,17 @@ class TagSequence(CompiledStructure):
         return LinearChain().smoothed_by_kernels(pairs, lengths, regularizer, gamma)
 
     def chain_scores(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Return scores ``(B, N, K, K)`` with which :class:`LinearChain` has the same sequences and
-        scores.
+        """Return scores for :class:`LinearChain` that give the same distribution.
 
-        They are differentiable in emissions and in the bound scores.
+        The sequences and their scores are the same. They are differentiable in emissions and in the
+        bound scores.
+
+        Args:
+            scores: ``(B, N, K)``, emissions.
+            lengths: ``(B,)`` int64.
+
+        Returns:
+            ``(B, N, K, K)``.
         """
         count = scores.shape[-1]
         if not scores.shape[1] or self.bound is None:
@@ -191,13 +199,14 @@ class TagSequence(CompiledStructure):
         if self.part_axes != 2:
             raise NotTractable(self.name, "best_and_follow", "marginals")
         scores = scores.detach()
-        array, sizes = operators.read(self._given(scores), lengths)
-        if scores.is_cuda or hold_far(array):
-            best = self._best(scores, lengths)
-            found = self.follow(best, scores, lengths)
-            return best.cpu().numpy(), found[0].cpu().numpy(), found[1].cpu().numpy()
-        path = self._best_path(array, sizes)
-        return path, *self._follow(array, sizes, path)
+        if not scores.is_cuda:
+            array, sizes = operators.read(self._given(scores), lengths)
+            if not hold_far(array):
+                path = self._best_path(array, sizes)
+                return path, *self._follow(array, sizes, path)
+        best = self._best(scores, lengths)
+        marginals, steps = self.follow(best, scores, lengths)
+        return best.cpu().numpy(), marginals.cpu().numpy(), steps.cpu().numpy()
 
     def _best_path(self, array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         from spacy_latent.kernels.autograd import operators
@@ -229,8 +238,7 @@ class TagSequence(CompiledStructure):
 
     @not_traced
     def batch_sums(self, emissions: Tensor, lengths: Tensor) -> BatchSums:
-        """Return log-partitions ``(B,)`` and, in one more call, the gradient of a weighted sum of
-        them.
+        """Return log-partitions ``(B,)`` and a call for the gradient of their weighted sum.
 
         This is for a loss that needs no second derivative. It is many times as fast as
         :meth:`log_partition` if there are many tags, or if most transitions are −inf.
@@ -341,7 +349,7 @@ class TagSequence(CompiledStructure):
         z[np.arange(length), np.asarray(gold, dtype="int64")] = 1.0
         return z
 
-    # ---------------------------------------------------------------- emissions and what is bound
+    # ---------------------------------------------------------------- emissions and bound scores
 
     def _k_best_kernel(self) -> Callable[..., None]:
         from spacy_latent.kernels.chains import tag_sequence
@@ -372,8 +380,9 @@ class TagSequence(CompiledStructure):
         return torch.cat([own, own.new_ones(len(own), count + 2, count)], 1)
 
     def _given_levelled(self, given: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Subtract offsets: there are one first tag, one last, and a fixed number of
-        transitions.
+        """Subtract offsets of the bound scores.
+
+        Every sequence has one first tag, one last tag, and a fixed number of transitions.
         """
         count = scores.shape[-1]
         own = given[:, : -count - 2].reshape(scores.shape)
@@ -401,7 +410,7 @@ class TagSequence(CompiledStructure):
 
     def _uses(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         z = torch.where(self.part_mask(scores, lengths), z, 0.0)
-        begins, ends = self._tags_at_cuts(z)
+        begins, ends = self._border_tags(z)
         position = torch.arange(ends.shape[-2], device=z.device)[:, None]
         last = (position == lengths.to(z.device)[:, None, None] - 1).to(z)
         # No slices: torch.export would need to know that these hold two positions.
@@ -411,13 +420,16 @@ class TagSequence(CompiledStructure):
         return torch.cat([z.flatten(1 - scores.dim(), -2), pairs, first, final], -2)
 
     def _covers_positions(self, chosen: Tensor, lengths: Tensor) -> Tensor:
-        """Return a mask ``(B,)`` of the ``(B, *parts)`` bool with each position of the item just
-        once.
+        """Return a mask ``(B,)`` of the items that choose one part at each position.
+
+        Args:
+            chosen: ``(B, *parts)`` bool.
+            lengths: ``(B,)`` int64.
         """
         position = torch.arange(chosen.shape[1], device=chosen.device)
         return (chosen.sum(2) == (position < lengths[:, None])).all(1)
 
-    def _tags_at_cuts(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def _border_tags(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tags that begin and that end at each position, ``(..., N, K)`` each."""
         return z, z
 
@@ -454,7 +466,7 @@ def _allowed(scores: Tensor) -> Tensor:
 
 
 def scheme_tags(labels: Sequence[str], scheme: Scheme) -> list[str]:
-    """Return the tags of a scheme for labels of spans: "O", then those of each label in turn."""
+    """Return the tags of a scheme for labels of spans: "O", then the tags of each label in turn."""
     return list(_tags_of(tuple(labels), scheme))
 
 

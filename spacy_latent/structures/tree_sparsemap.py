@@ -39,9 +39,7 @@ def supports_of_trees(
 
 
 def _oracle(structure: DependencyTree, scores: Tensor) -> tuple[Any, ...]:
-    """Return the oracle of the compiled loop, the number of parts of a tree, and a cost
-    function.
-    """
+    """Return the oracle of the compiled loop, the number of parts of a tree, and a cost."""
 
     def costs(sizes: np.ndarray) -> np.ndarray:
         n = sizes.astype(np.float64)

@@ -1,5 +1,4 @@
-"""Contracts of structures and estimators, as functions that authors of extensions call on their
-own.
+"""Contracts of structures and estimators, as functions that authors of extensions call.
 
 Each operation is compared with a list of all structures. Nothing here needs a test runner.
 """

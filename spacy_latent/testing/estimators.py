@@ -152,7 +152,7 @@ def estimator_checks(
     tie.
 
     Args:
-        problems: Problems for the checks; those of :func:`problems` if None.
+        problems: Problems for the checks; the result of :func:`problems` if None.
         gradient: "unbiased" compares the mean gradient over ``num_draws`` with the gradient of the
             expected loss, summed over all structures, by five standard errors. "exact" compares the
             gradient with finite differences of the result of forward, with the noise held fixed.
@@ -235,9 +235,7 @@ class _Contract:
         return draw
 
     def total(self, estimator: Estimator, case: _Case, draw: Draw) -> Tensor:
-        """Return the objective of each item, ``(B,)``, for a loss that is not linear in the
-        structures.
-        """
+        """Return the objective ``(B,)`` for a loss that is not linear in the structures."""
         losses = self.strength * case.loss(draw.z)
         log_probs = draw.log_probs
         if log_probs is None:
@@ -568,9 +566,7 @@ class _Contract:
                     self.report.identical("weights", where, found.weights, expected.weights)
 
     def check_items_are_alone(self) -> None:
-        """Check that items do not affect each other at prediction, and that an empty batch
-        works.
-        """
+        """Check that items are independent at prediction, and that an empty batch works."""
         for case in self.taken():
             scores, structure = case.scores(), case.structure
             together = self.draw(case, scores, False).mean()
@@ -651,9 +647,7 @@ class _Contract:
             )
 
     def check_copies(self) -> None:
-        """Check that ``for_width`` returns one with fresh state of its own, and the same
-        settings.
-        """
+        """Check that ``for_width`` returns one with the same settings and its own fresh state."""
         given = self.estimator
         with self.report.works("for_width"):
             made, other = given.for_width(WIDTH), given.for_width(WIDTH + 1)

@@ -156,7 +156,7 @@ class Report:
             yield caught
         except error as raised:
             caught["error"] = raised
-            # As a whole word, because "2" also occurs in "float32".
+            # Only whole words count, because "2" also occurs in "float32".
             if says and not re.search(rf"(?<![\w.]){re.escape(says)}(?![\w.])", str(raised)):
                 self.fail(
                     operation,
@@ -215,8 +215,7 @@ class Report:
         at: Tensor,
         directions: Tensor,
     ) -> None:
-        """Assert that the gradient of ``function`` agrees with differences along each of the
-        directions.
+        """Assert that the gradient of ``function`` agrees with finite differences.
 
         Only items are checked whose differences on both sides agree. If they do not agree, there is
         a kink, and several gradients are valid.

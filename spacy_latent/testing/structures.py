@@ -221,9 +221,7 @@ class _Contract:
         return operation in self.structure.tractable
 
     def call(self, operation: str, *arguments: Any, given: str = "") -> Any:
-        """Return the result of an operation, or None if the structure is allowed to lack it and
-        does.
-        """
+        """Return the result of an operation, or None if it is absent and may be."""
         try:
             with self.report.works(operation, given):
                 return getattr(self.structure, operation)(*arguments)
@@ -242,7 +240,7 @@ class _Contract:
             return torch.tensordot(log_p.exp(), z, 1)
         return -(log_p.exp() * log_p).sum()
 
-    # ---------------------------------------------------------------- what the class says
+    # ---------------------------------------------------------------- attributes of the class
 
     def check_declarations(self) -> None:
         structure, listing, report = self.structure, self.listing, self.report
@@ -356,7 +354,8 @@ class _Contract:
 
     def several_best(self, given: str, scores: Tensor) -> None:
         listing = self.listing
-        # As many as the scores of decisions need for all, or few where the best are exact.
+        # If scores belong to decisions, k is large enough for all structures. If the best
+        # structures are exact, k is small.
         most = max(len(z) for z in listing.members)
         counts = (1, 3, min(most + 2, 40)) if self.structure.linear else (most + 2,)
         for k in counts:
@@ -700,7 +699,7 @@ class _Contract:
         listed: Tensor,
         other: Tensor,
     ) -> None:
-        """Compare the gradients of the sum of ``values`` for ``leaf`` with those of the list."""
+        """Compare gradients of the sum of ``values`` for ``leaf`` with the list's."""
         with self.report.works(f"the gradient of {operation}", given):
             found = gradient(values.sum(), leaf)
         expected = gradient(listed.sum(), other)
@@ -845,9 +844,7 @@ class _Contract:
                     )
 
     def smoothed(self, scores: Tensor, regularizer: Regularizer, gamma: float) -> list[Tensor]:
-        """Return the smoothed values as users get them, by kernels if there are any, and by the
-        recursion.
-        """
+        """Return the smoothed values by kernels, if there are any, and by the recursion."""
         able: Any = self.structure
         masked, lengths = able.masked(scores, self.lengths)
         return [
@@ -911,8 +908,9 @@ class _Contract:
             )
 
     def check_traces(self) -> None:
-        """Check that traces lead to members and repeat themselves, and that ∇log p(trace) has
-        the mean 0.
+        """Check that traces lead to members and repeat themselves.
+
+        Check also that ∇log p(trace) has the mean 0.
         """
         count = 2000
         for given, scores in (
@@ -1128,9 +1126,7 @@ class _Contract:
             )
 
     def optimal(self, given: str, solution: SparseSolution, scores: Tensor) -> None:
-        """Assert that no structure is better than the mean along the gradient at the mean, s −
-        μ.
-        """
+        """Assert that no structure is better than the mean along the gradient s − μ there."""
         for b in range(len(self.listing)):
             z, _ = self.listing.feasible(scores, b)
             used = z.bool().any(0)
@@ -1218,7 +1214,7 @@ class _Contract:
                     self.random(140, 2, *scores.shape) * parts,
                 )
 
-    # ---------------------------------------------------------------- what changes nothing
+    # ---------------------------------------------------------------- changes without an effect
 
     def deterministic(self, given: str = "") -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         """Return the operations without chance that the structure has.
@@ -1286,8 +1282,9 @@ class _Contract:
             )
 
     def check_layout(self) -> None:
-        """Check that strides and the integer type of lengths have no effect, and arguments do
-        not change.
+        """Check that strides and the integer type of lengths have no effect.
+
+        Check also that arguments do not change.
         """
         scores = self.scores(offset=51, fill=0.0)
         turned = scores.flip(0).transpose(0, -1).contiguous().transpose(0, -1).flip(0)
@@ -1404,8 +1401,9 @@ class _Contract:
                 function(blank, self.lengths - 1 - int(self.lengths.max()))
 
     def check_feasibility(self) -> None:
-        """Check whether any structure is left if many parts are forbidden, for many masks of one
-        item.
+        """Check that an item with forbidden parts is feasible exactly if a structure is left.
+
+        This is done for many masks of one item.
         """
         listing, operations = self.listing, self.deterministic()
         b = max(range(len(listing)), key=lambda item: len(listing.members[item]))

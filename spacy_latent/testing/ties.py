@@ -11,8 +11,8 @@ from torch import Tensor
 def tied_scores(batch: int, shape: Sequence[int], seed: int) -> Iterator[tuple[str, Tensor]]:
     """Yield scores ``(batch, *shape)`` float64 with ties, each with its name.
 
-    The first scores are all equal. The second are those of a scorer that sees nothing except words,
-    if a third of the words are equal and the rest are equal to another one.
+    The first scores are all equal. A scorer that sees only words would give the second scores. A
+    third of the words are equal, and the rest are equal to another word.
     """
     yield "equal scores", torch.full((batch, *shape), 0.7, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
@@ -20,7 +20,7 @@ def tied_scores(batch: int, shape: Sequence[int], seed: int) -> Iterator[tuple[s
     multiplied = torch.ones_like(added)
     for axis, size in enumerate(shape):
         place = torch.arange(size)
-        # The first place is that of the root, if the parts have one.
+        # The first place is the root's, if the parts have a root.
         words = torch.where(place > 0, 1 + (place % 3 == 0).long(), 0)
         own = torch.randn(2, 3, generator=generator, dtype=torch.float64)[:, words]
         own = own.view(2, size, *[1] * (len(shape) - 1 - axis))

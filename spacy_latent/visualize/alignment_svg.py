@@ -31,7 +31,7 @@ class DrawnCell:
         target: Position in the second text.
         probability: Probability of the pair.
         chosen: True if the pair is part of the best structure.
-        set_apart, shared: As in :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
+        set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
 
     source: int

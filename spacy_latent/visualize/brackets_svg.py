@@ -37,7 +37,7 @@ class DrawnBracket:
         probability: Probability of the span.
         label: Text of the label.
         category: Number of the colour.
-        faint, set_apart, shared: As in :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
+        faint, set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
 
     start: int

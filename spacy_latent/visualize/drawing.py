@@ -210,7 +210,7 @@ def make_figures(
 
 
 def drawn_pieces(spans: Sequence[SpanStructure]) -> int:
-    """Return how many of the structures of a doc are drawn.
+    """Return the number of structures of a doc that are drawn.
 
     All structures are drawn, with one exception. A pair of texts may be aligned in pieces. At least
     one piece is then drawn, and no more pieces than have :data:`WORDS_OF_A_PAIR` words together.
@@ -232,7 +232,7 @@ def is_drawn(doc: Doc, component: str | None) -> bool:
 
     Args:
         doc: The doc.
-        component: As for :func:`render`.
+        component: See :func:`render`.
     """
     names = [component] if component else list(doc._.latent)
     return any(doc._.latent[name].spans for name in names if name in doc._.latent)

@@ -41,7 +41,7 @@ class Limits:
 
     Attributes:
         characters, tokens: Greatest size of a text, or of both texts of a pair together.
-        edits: Greatest number of parts that are forbidden or forced at once.
+        edits: Greatest number of parts that interventions forbid or force at once.
         seconds: Time until a request is abandoned, including the time that it waits for others.
     """
 
@@ -133,7 +133,7 @@ class SeenStructure:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Key of the structure, the same for the same words under other edits."""
+        """Key of the structure, the same for the same words under other interventions."""
         return self.key, self.span.start
 
     def subject(self, alternatives: int = 0) -> Subject:
@@ -313,8 +313,8 @@ class Explorer:
         Raises:
             TooMuch: If the request exceeds the limits.
             Busy: If the pipeline is busy with another request.
-            LatentError: If no structure can have the edits.
-            NothingLeft: If the edits leave no structure.
+            LatentError: If no structure can satisfy the interventions.
+            NothingLeft: If the interventions leave no structure.
         """
         self._check(texts, asked or {})
         if not self._turn.acquire(timeout=self.limits.seconds):

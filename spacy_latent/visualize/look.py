@@ -103,7 +103,7 @@ class Look:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object] | None) -> Look:
-        """Return the look for a dict of options.
+        """Return the settings of a drawing for a dict of options.
 
         Raises:
             LatentError: If an option is unknown or has an invalid value.
@@ -123,7 +123,7 @@ class Look:
         return look
 
     def of(self, settings: Mapping[str, str]) -> Look:
-        """Return the look with a doc's language and direction of writing."""
+        """Return the settings with a doc's language and direction of writing."""
         return replace(
             self, direction=settings.get("direction", "ltr"), lang=settings.get("lang", "en")
         )

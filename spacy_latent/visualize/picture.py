@@ -63,7 +63,7 @@ class Figure:
     seen: str = ""
 
     def drop(self, picture: Picture) -> float:
-        """Return how much to lower a picture, to align its words with the other pictures."""
+        """Return the distance to lower a picture, so that its words align with other pictures."""
         return max(other.baseline for other in self.pictures) - picture.baseline
 
 
@@ -82,16 +82,16 @@ def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
     across, down = picture.size
     if len(ends) <= LONG:
         return picture
-    cuts, last = [0.0], 0.0
+    breaks, last = [0.0], 0.0
     for end in ends:
-        if end - cuts[-1] > look.fold and last > cuts[-1]:
-            cuts.append(last)
+        if end - breaks[-1] > look.fold and last > breaks[-1]:
+            breaks.append(last)
         last = end
-    cuts.append(across)
-    widest = max(b - a for a, b in pairwise(cuts))
+    breaks.append(across)
+    widest = max(b - a for a, b in pairwise(breaks))
     name = f"sl-{sha1(picture.content.encode()).hexdigest()[:12]}-row"
     rows = []
-    for i, (start, end) in enumerate(pairwise(cuts)):
+    for i, (start, end) in enumerate(pairwise(breaks)):
         left = across - end if look.rtl else start
         window = {
             "x": widest - (end - start) if look.rtl else 0.0,

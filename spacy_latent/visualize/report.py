@@ -96,7 +96,7 @@ def render_report(
     return f"<!DOCTYPE html>\n{page}\n"
 
 
-# ---------------------------------------------------------------- what was found
+# ---------------------------------------------------------------- results
 
 
 def _head(assessment: Assessment, model: str, corpus: str) -> Markup:

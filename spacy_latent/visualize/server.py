@@ -29,7 +29,8 @@ from spacy_latent.visualize.explorer import Busy, Explorer, TooMuch
 from spacy_latent.visualize.page import packaged, rules
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-# Greatest size of a request in bytes: the longest text with all characters escaped, and edits.
+# Greatest size of a request in bytes: the longest text with all characters escaped, and
+# interventions.
 LARGEST = 1 << 17
 # Seconds until a whole request must have arrived.
 ARRIVAL = 10.0
@@ -190,7 +191,7 @@ def _without_port(host: str) -> str:
     return host.lower()
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- requests
 
 
 async def _body(request: Request) -> Any:
@@ -288,7 +289,7 @@ def _is_number(value: Any, kind: Any) -> bool:
     return abs(value) < 1 << 31 if isinstance(value, int) else math.isfinite(value)
 
 
-# ---------------------------------------------------------------- what went wrong
+# ---------------------------------------------------------------- errors
 
 
 def _said(status: int, title: str, advice: str) -> Response:

@@ -449,11 +449,11 @@ def _not_drawn(subject: Subject, style: str | None) -> LatentError:
     instead = f"drawn with {', '.join(fitting)}" if fitting else "not drawn"
     return LatentError(
         f"{told}{span.structure} of {subject.component!r} has the kind {kind.name!r}, "
-        f"which is {instead}. {_way_out(kind, style, bool(fitting))}"
+        f"which is {instead}. {_advice(kind, style, bool(fitting))}"
     )
 
 
-def _way_out(kind: Kind, style: str | None, drawn: bool) -> str:
+def _advice(kind: Kind, style: str | None, drawn: bool) -> str:
     """Return advice for a kind that is not drawn in a style, or in any style."""
     leave = "Leave style out, or name a component"
     if kind.name in BUILT_IN and kind.name != PARTS:

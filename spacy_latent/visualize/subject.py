@@ -64,7 +64,7 @@ class Subject:
 
     @property
     def counters(self) -> np.ndarray | None:
-        """Counters to draw, or None if the options ask for no counters.
+        """Counters to draw, or None if the options leave them out.
 
         Raises:
             LatentError: If no counters are stored.

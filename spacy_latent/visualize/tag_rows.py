@@ -63,7 +63,7 @@ class TagRow:
 
 
 def draw_tags(words: Sequence[str], rows: Sequence[TagRow], look: Look, title: str) -> Picture:
-    """Draw words with rows of tags below them, as HTML tables, or as SVG if the look asks for it.
+    """Draw words with rows of tags below them, as HTML tables, or as SVG if the options request it.
 
     A sequence that is wider than the option ``fold`` continues below.
     """

@@ -162,7 +162,7 @@ def _differences(annotation: LatentAnnotation, span: SpanStructure, alternative:
 def entity_text(doc: Doc, entity: Entity, probability: bool = True) -> str:
     """Return an entity as text.
 
-    The text has the words, the label, and the probability if it is known and asked for. It also has
+    The text has the words, the label, and the probability if it is known and requested. It also has
     the position if these words occur more than once in the doc.
     """
     words = [token.text for token in doc]

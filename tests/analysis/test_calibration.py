@@ -128,7 +128,7 @@ def test_what_chance_makes_of_right_probabilities() -> None:
     generator = np.random.default_rng(1)
     said = generator.random(400)
     mean, high = error_by_chance(said.tolist())
-    # Of outcomes that are drawn from these very probabilities.
+    # Errors of outcomes that are drawn from these very probabilities.
     errors = [
         expected_calibration_error(said.tolist(), (generator.random(400) < said).tolist())
         for _ in range(200)

@@ -17,7 +17,9 @@ RESAMPLINGS = 200
 
 
 def drawn(generator: np.random.Generator, docs: int, shared: float) -> JudgedEntities:
-    """Entities of docs; those of a doc are right or wrong together the more, the larger shared."""
+    """Entities of docs. The larger ``shared`` is, the more often all entities of a doc are right or
+    wrong together.
+    """
     texts = np.repeat(np.arange(docs), generator.poisson(4, docs))
     odds = generator.normal(1.8, 1.8, len(texts))
     own = generator.normal(0, shared, docs)[texts] if shared else 0.0

@@ -1,4 +1,4 @@
-"""What references have of that which a pipeline predicts."""
+"""Checks of references for the annotation that a pipeline predicts."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from spacy_latent.analysis.regression import score_regression
 
 
 def examples(*rows):
-    """Of (reference, prediction)."""
+    """Examples from pairs (reference, prediction)."""
     vocab = spacy.blank("en").vocab
     made = []
     for reference, prediction in rows:

@@ -1,4 +1,4 @@
-"""What is said before any figure is read."""
+"""Remarks at the head of a report, before its figures."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from spacy_latent.analysis.tags import score_tags
 
 
 def example(gold: str, found: str) -> Example:
-    """Of tags of one letter; a dot for none."""
+    """An example with tags of one letter; a dot is no tag."""
     docs = [
         Doc(Vocab(), words=[str(i) for i in range(len(tags))], tags=[t.strip(".") for t in tags])
         for tags in (found, gold)

@@ -112,7 +112,7 @@ def test_pairs_make_a_drop_narrower() -> None:
     assert 0 < found.low < found.drop < found.high
     assert found.high - found.low < 0.05 < 4 * 1.96 * (0.7 * 0.3 / 400) ** 0.5
     same = paired_drop(accuracy, np.stack([before, ones], 1), np.stack([before, ones], 1))
-    # Of 400 texts none shows what up to 3 of them may have.
+    # None of 400 texts shows a property that up to 3 of them may have.
     assert (same.drop, same.low, same.high) == (0, -3 / 400, 3 / 400)
     assert (same.docs, same.differ) == (400, 0)
 
@@ -140,7 +140,7 @@ def test_one_direction_that_no_text_shows_is_not_ruled_out() -> None:
     found = paired_drop(accuracy, before, after)
     assert found.drop == pytest.approx(-2 / 15) and found.high == pytest.approx(-2 / 15 + 3 / 15)
     assert found.low < -0.2 and found.differ == 2
-    # Where one is better, the resamples tell.
+    # If one is better, the resamples show it.
     before[14, 0], after[14, 0] = 1.0, 0.0
     found = paired_drop(accuracy, before, after)
     assert found.drop == pytest.approx(-1 / 15) and found.differ == 3
@@ -148,7 +148,7 @@ def test_one_direction_that_no_text_shows_is_not_ruled_out() -> None:
 
 
 def test_where_texts_are_unlike_resamples_tell() -> None:
-    """Of 60 texts of 20 tokens 40 are better and none is worse."""
+    """40 of 60 texts of 20 tokens are better and none is worse."""
     rng = np.random.default_rng(0)
     size = np.full(60, 20.0)
     after = np.stack([rng.integers(10, 18, 60), size], 1).astype(float)

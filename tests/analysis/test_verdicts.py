@@ -91,7 +91,7 @@ def trained(
 
 
 def reference(own: float, width: float = 0.02, docs: int = 500, **rows: float) -> dict[str, Any]:
-    """Agreement with the reference, and that of controls."""
+    """Agreement of the structures and of controls with the reference."""
     everything = {"encoder": own, **rows}
     return {
         "reference": ReferenceFigures(
@@ -186,7 +186,7 @@ def test_where_both_are_right_everywhere_nothing_can_be_told(docs: int) -> None:
 
 
 def test_no_width_is_not_read_as_certainty() -> None:
-    """What resamples gave for 15 texts with the same answers."""
+    """Intervals of resamples for 15 texts with the same answers."""
     made = beside(0.8, 0.8, 0.0, 0.0, 15, differ=0)
     said = told(made, "trained-undecided")
     assert "both are the same in 15 texts, which are too few" in said
@@ -262,7 +262,7 @@ def test_whether_the_task_is_learned_cannot_be_told_from_few_texts_or_one_label(
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=500, **low)))
     said = told(figures(**drop(0.4, 0.3, 0.5, docs=15, **low)), "chance-undecided")
     assert "in 15 texts, not surely better than always answering “yes” (60 %)" in said
-    # What is far below is not learned, in few texts either.
+    # A structure that is far below its control is not learned, with few texts either.
     bad = {"before": 0.1, "before_low": 0.0, "chance": chance}
     assert "chance" in codes(figures(**drop(0.4, 0.3, 0.5, docs=15, **bad)))
     one = {"before": 1.0, "before_low": 0.994, "chance": Chance("yes", 1.0)}
@@ -408,7 +408,7 @@ def test_trees_that_are_right() -> None:
     # Of few texts the middle decides, and nothing is claimed.
     made = figures(**reference(0.75, width=0.1, docs=20, nearest=0.7, random=0.1))
     assert "controls-undecided" in codes(made) and not trivial(verdicts(made))
-    # What does not help is no better for being right.
+    # A structure that does not help is not better because it is right.
     right = reference(0.95, nearest=0.7, random=0.1)
     made = figures(**right, **trained(("random", 0.0, -0.01, 0.01)))
     assert headline_of(made) == "No better than a control: the trees do not help"
@@ -504,7 +504,7 @@ def test_what_was_not_tested_is_not_claimed() -> None:
     assert found[1].code == "dependence-undecided" and "cannot be told" in found[1].text
     found = verdicts(figures(**drop(0.006, 0.001, 0.011)))
     assert [verdict.code for verdict in found] == ["untested", "hardly-co-adapted"]
-    # Where there is no command for it, none is named.
+    # If there is no command for it, no command is named.
     (only,) = verdicts(figures("items", random={}, controls={}))
     assert "was not tested" in only.text and "spacy latent control" not in only.text
 

@@ -96,8 +96,8 @@ def test_several_roots() -> None:
     assert counts(compare_yields([gold], [gold])) == ([[0, 0, 0]], [[0, 0]])
     nested = [0, 0, 1, 3, 3, 4]
     assert counts(compare_yields([nested], [nested])) == ([[2, 2, 2]], [[2, 2]])
-    # Where [MIN is a root of its own no arc joins its list to the rest; its set is there, and that
-    # of [MAX is no list.
+    # If [MIN is a root of its own, no arc joins its list to the rest. The set of [MIN exists, and
+    # the set of [MAX is no list.
     assert compare([0, 0, 2, 2, 2, 2, 0, 0]) == ([1, 2, 1], [0, 1])
 
 

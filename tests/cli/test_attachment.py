@@ -42,7 +42,7 @@ def shares(row):
 
 
 def refused(*arguments: object) -> str:
-    """What is said, in one line."""
+    """The message, in one line."""
     result = run(*arguments)
     assert result.exit_code == 1
     return " ".join(result.stderr.split())
@@ -77,8 +77,8 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     assert shares(figures["next token"]) == pytest.approx([3 / 5, 3 / 6])
     low, high = figures["next token"]["all tokens, 95 %"]
     assert low <= 3 / 6 <= high
-    # The three arcs but that of the full stop join neighbours; every set of the reference is that
-    # of a root.
+    # All three arcs except the arc of the full stop join neighbours; every set of the reference
+    # belongs to a root.
     assert figures["next token"]["undirected"] == pytest.approx(3 / 3)
     assert figures["next token"]["yields"] == 0.0 and figures["next token"]["one arc"] is None
     nlp = spacy.load(model)
@@ -166,7 +166,7 @@ def test_a_latent_parser_and_its_parse_have_rows_that_tell_them_apart(
     assert rows == {"training: token.head", "training: parser"}
     said = " ".join(result.output.split())
     assert "token.head is the parse" in said and "its trees in doc._.latent" in said
-    # Where there is one of the two, nothing needs to be told apart.
+    # If only one of the two is there, its name is not needed.
     nlp = spacy.load(files / "both" / "model-best", exclude=["parser"])
     nlp.to_disk(tmp_path / "alone")
     assert "is the parse" not in run(files / "dev.spacy", tmp_path / "alone").output

@@ -54,7 +54,7 @@ def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     nlp = spacy.load(output)
     pipe: Any = nlp.get_pipe("crf_ner")
     assert pipe.calibration.temperature > 1
-    # Of all entities half are right.
+    # Half of all entities are right.
     assert "so min_confidence is 0" in " ".join(shown.split()) and pipe.cfg["min_confidence"] == 0
     assert nlp.config["components"]["crf_ner"]["min_confidence"] == pipe.cfg["min_confidence"]
     # It is a setting of the config again: editing that counts.

@@ -118,7 +118,7 @@ def test_standard_input_is_in_utf_8_and_ends_its_lines_as_it_may(run: Run, saved
 
 
 def test_streams_that_are_no_files_of_text_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of a notebook, or none at all."""
+    """Streams like a notebook's, or no streams."""
     for stream in (io.StringIO(), None):
         for name in ("stdin", "stdout", "stderr"):
             monkeypatch.setattr(sys, name, stream)

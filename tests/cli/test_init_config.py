@@ -420,7 +420,7 @@ def test_a_scorer_over_a_transformer_learns_faster(shared: bool, estimator: str)
     owner = "latent_encoder" if shared else "textcat"
     block = latent_block(components(config)[owner]["model"])
     assert block is not None and block["scorer_learn_rate"] == 5.0
-    # What the user sets stays.
+    # A setting of the user stays.
     block["scorer_learn_rate"] = 2.0
     config = filled(with_structure(config, [], None, "straight-through"))
     block = latent_block(components(config)[owner]["model"])
@@ -625,7 +625,7 @@ def test_noise_is_of_the_size_of_the_structure(structure: str, k: int, estimator
     layer(config)["structure"]["k"] = 7
     config = filled(with_structure(config, [], None, "implicit-mle"))
     assert layer(config)["estimator"]["k"] == 7
-    # Of other estimators k is a number of structures, and trees have none.
+    # For other estimators k is a number of structures, and trees have none.
     assert "k" not in estimator_block("top-k-sparsemax", layer(config)["structure"])
     assert "k" not in estimator_block(estimator, {"@misc": "spacy-latent.SpanningTree.v1"})
 
@@ -718,7 +718,7 @@ def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
     config.to_disk(base)
     result = run(app, arguments)
     assert result.exit_code == 0 and "sentences" not in result.output
-    # The words of a choice are those of a whole text, whatever its sentences.
+    # A choice is among the words of a whole text, whatever its sentences.
     made(["textcat"]).to_disk(base)
     result = run(app, [*arguments[:-1], "--rationale"])
     assert result.exit_code == 0 and "sets sentences" not in result.output

@@ -23,7 +23,7 @@ from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
 
 @pytest.fixture(autouse=True)
 def listens_to_interrupts() -> Iterator[None]:
-    """What a shell starts in the background ignores them, and so would the tests."""
+    """Processes that a shell starts in the background ignore interrupts, and so would the tests."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -41,7 +41,7 @@ def test_a_command_ends_with_the_code_of_an_interrupt(tmp_path: Path) -> None:
     small().to_disk(tmp_path / "model")
     page = tmp_path / "page.html"
     page.write_text("of before")
-    # What it would take many minutes to answer.
+    # The texts would take many minutes.
     texts = tmp_path / "texts.txt"
     texts.write_text("I like London a lot, and Paris as well\n" * 200_000)
     command = [sys.executable, "-m", "spacy_latent", "show", str(tmp_path / "model"), "-"]

@@ -76,7 +76,7 @@ def test_report_takes_several_pipelines_and_corpora(trained):
         *(model, folder, trained / "dev.tsv"), "--beside", f"best={other}", "--metrics", metrics
     )
     figures = srsly.read_json(metrics)
-    # Of the folder all but what is for training.
+    # All files of the folder except the training data.
     assert list(figures["corpora"]) == ["test", "deep", "dev"]
     assert list(figures["models"]) == ["out", "best"]
     assert figures["corpora"]["deep"]["depths"] == [3]

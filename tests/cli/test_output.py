@@ -25,7 +25,7 @@ def test_a_place_that_cannot_be_written_to_ends_the_command(
         check_output(tmp_path / name)
     shown = " ".join(capsys.readouterr().err.split())
     assert re.search(said, shown)
-    # What was not seen before is no traceback either.
+    # An error that was not foreseen gives no traceback either.
     with pytest.raises(SystemExit):
         write_page(tmp_path / name, "page")
     assert "cannot be written" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
         doc = make_pair_doc(nlp, first, second)
         doc.cats = {name: float(name == label) for name in ("same", "other")}
         if label == "same":
-            # What the model itself says, so that it is always right.
+            # The reference is the model's own alignment, so that it is always right.
             cells = found._.latent[NAME].spans
             annotations.write(doc, "sure", cells)
         gold.add(doc)

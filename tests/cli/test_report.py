@@ -111,7 +111,7 @@ def test_texts_without_tokens_and_unknown_labels_are_told(saved: Path, tmp_path:
         assert found["docs"] == 31 and found["left_out"] == 2
         assert found["task"]["unknown_labels"] == {"categories": ["mixed"]}
     assert "2 texts without tokens" in said(run("stats", saved / "model", tmp_path / "dev.jsonl"))
-    # Where all is as it should be, nothing is said.
+    # If nothing is wrong, nothing is reported.
     shown = said(run("report", saved / "model", saved / "dev.spacy", page, "--no-random"))
     assert "left out" not in shown and "does not know" not in shown
     assert "First of all" not in page.read_text(encoding="utf8")
@@ -315,7 +315,7 @@ def test_debug(saved: Path) -> None:
 
 
 def test_debug_of_entities_with_an_embedder_of_their_own(tmp_path: Path) -> None:
-    """Where nothing is latent, mistakes are told and gradients checked all the same."""
+    """If nothing is latent, mistakes are reported and gradients checked all the same."""
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec")
     nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})

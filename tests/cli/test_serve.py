@@ -1,4 +1,4 @@
-"""The command ``spacy latent serve``, but for the page itself."""
+"""The command ``spacy latent serve`` without the page itself."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_pipelines_that_do_not_fit_are_refused(
             with pytest.raises(SystemExit):
                 serve.application_of(model, text, beside)
             printed = capsys.readouterr()
-            # Where lines end is of no matter.
+            # Ends of lines do not count.
             assert told in " ".join(printed.err.split())
             assert printed.out.startswith("Loading ")
 
@@ -127,7 +127,7 @@ def test_a_name_that_could_not_match_is_refused(
 
 
 def test_in_another_tree_the_expression_has_another_value() -> None:
-    """What the page of docs says of the pipeline that comes with the package."""
+    """A statement of the documentation on the pipeline in the package."""
     from spacy_latent.interventions import Intervention
     from spacy_latent.visualize.explorer import Explorer
 

@@ -126,7 +126,7 @@ def test_every_entry_point_loads():
 
 @pytest.mark.parametrize("module", ["spacy_latent", "spacy_latent.pipeline.latent_encoder"])
 def test_trap_17_and_imports_stay_light(module):
-    """What spaCy imports with every command loads no numba and, but for thinc, no torch."""
+    """The imports of every spaCy command load no numba, and torch only through thinc."""
     code = (
         "import sys, thinc.api, spacy\n"
         "before = set(sys.modules)\n"

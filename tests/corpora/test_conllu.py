@@ -1,4 +1,4 @@
-"""What CoNLL-U and CoNLL-2003 have where nothing is known is no annotation."""
+"""The marks of CoNLL-U and CoNLL-2003 for unknown values are no annotation."""
 
 from __future__ import annotations
 

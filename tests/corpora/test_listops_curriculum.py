@@ -65,7 +65,7 @@ def test_flat_lists_come_first_and_again(path, known):
     count = 8 * len(flat)
     found = curriculum(path, count + SIZE, flat=count)
     assert set(found[:count]) == flat and not set(found[count:]) <= flat
-    # Of each length equally many, and of one length each as often.
+    # All lengths are equally frequent, and all expressions of a length, too.
     lengths = Counter(len(text.split()) for text in found[:count])
     assert max(lengths.values()) - min(lengths.values()) <= 1 < len(lengths)
     assert len({len(text.split()) for text in found[: len(lengths)]}) == len(lengths)

@@ -114,7 +114,9 @@ def test_iob_reader_takes_other_columns_comments_and_kinds_that_are_left_out():
 
 
 def documents(count: int, others: bool) -> str:
-    """Of one sentence each, as Universal NER has them: as drafted, or with other kinds made O."""
+    """Documents of one sentence each, as in Universal NER: as drafted, or with other kinds made
+    O.
+    """
     tags = ["B-O", "B-OTH", "I-OTH"] if others else ["O"] * 3
     tags += ["B-PER", "I-PER", "O"]
     return "".join(

@@ -1,5 +1,6 @@
-"""Kernels for a pretended GPU that write what the CPU finds: what they ask and wait for is that of
-real ones, and nothing is compiled."""
+"""Kernels for a simulated GPU that write results of the CPU. They wait as real ones do, and nothing
+is compiled.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where there is a real GPU, ``tests/gpu`` is for it: its kernels would get pretended tensors."""
+"""On a machine with a real GPU, run ``tests/gpu``: kernels would get simulated tensors here."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ interpreter.ReduceOps.generic_reduce = _reduce_by_halves
 
 
 class Race(AssertionError):
-    """What a GPU would do wrong, or not always do right."""
+    """An access that a GPU would do wrong, or not always do right."""
 
 
 class Watch:
@@ -97,7 +97,7 @@ class Watch:
         self.clear()
 
     def clear(self) -> None:
-        # Where each place was read since the barrier: in that load alone, or None.
+        # The load that has read each place since the barrier; None if there are several.
         self.read: dict[int, list[int] | None] = {}
         self.written: set[int] = set()
 

@@ -19,7 +19,7 @@ from tests.device.pretended_gpu import CUDA, Log, pretended_gpu
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BEGIN = "<!-- where operations run: python -m tests.device.places -->"
 END = "<!-- end of the table -->"
-# Of a structure with kernels for a GPU, those that they do.
+# Operations of a structure that its kernels for a GPU do.
 BY_KERNELS = {"the best", "sums"}
 OPERATIONS = ("the best", "sums", "SparseMAP", "samples", "k best")
 TITLES = {

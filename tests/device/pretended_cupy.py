@@ -27,7 +27,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from tests.device.pretended_gpu import CudaTensor, DeviceError, note
 
-# What takes plain arrays: it sends them up, or reads them on the CPU.
+# Functions that accept plain arrays: they send them up, or read them on the CPU.
 _SENDS_UP = {"array", "asarray", "ascontiguousarray"}
 _READS_ON_THE_CPU = {"split", "array_split"}
 
@@ -174,7 +174,7 @@ def _index(value: Any) -> Any:
 
 def _wrap(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
-        # What has no axes stays on the GPU too.
+        # An array without axes stays on the GPU, too.
         return Array.over(np.asarray(value))
     if isinstance(value, (list, tuple)):
         return type(value)(_wrap(part) for part in value)
@@ -209,7 +209,7 @@ def _as_array(data: Any, dtype: Any = None, **kwargs: Any) -> Array:
 
 
 class _OfNumPy(ModuleType):
-    """A module whose functions are those of one of NumPy's, for arrays of the GPU."""
+    """A module with the functions of one of NumPy's modules, for arrays of the GPU."""
 
     def __init__(self, name: str, source: Any) -> None:
         super().__init__(name)
@@ -250,7 +250,7 @@ class Stream:
 
 
 class _Nothing:
-    """What takes any call, as the pools of memory do."""
+    """An object that accepts any call, as the pools of memory do."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -1,9 +1,10 @@
 """A GPU that is not there, for torch.
 
-Its tensors hold their numbers on the CPU and say that they are on ``cuda:0``. What a real one
-refuses raises :class:`DeviceError`: tensors of two devices in one operation, a generator of the CPU
-for numbers of the GPU, NumPy. What a real one does without a word, and slowly, is logged with the
-line of the package that asked for it: transfers, and waits for the GPU's queue to run empty.
+Its tensors hold their numbers on the CPU and say that they are on ``cuda:0``. An operation that a
+real GPU refuses raises :class:`DeviceError`: tensors of two devices in one operation, a generator
+of the CPU for numbers of the GPU, NumPy. What a real one does without a word, and slowly, is logged
+with the line of the package that asked for it: transfers, and waits for the GPU's queue to run
+empty.
 
 Under torch the tensors are of the device "meta", for which it has neither kernels nor threads of
 its own; nothing else may use that device meanwhile. Random numbers come from torch's generator for
@@ -34,7 +35,7 @@ from spacy_latent.kernels.autograd import operators
 from spacy_latent.kernels.core import gpu_transfers
 
 CUDA = torch.device("cuda", 0)
-# What C++ sees of the tensors.
+# The device that C++ sees.
 _UNDER_TORCH = torch.device("meta")
 _PACKAGE = str(Path(spacy_latent.__file__).parent)
 
@@ -76,7 +77,7 @@ _RESHAPE_IN_PLACE = {"squeeze_", "t_", "transpose_", "unsqueeze_"}
 
 
 class DeviceError(RuntimeError):
-    """What a real GPU would refuse."""
+    """An operation that a real GPU would refuse."""
 
 
 class Event(NamedTuple):
@@ -93,7 +94,7 @@ class Event(NamedTuple):
 
 
 class Log(list[Event]):
-    """What was asked, in order."""
+    """The operations, in order."""
 
     def own(self) -> Log:
         """What this package asks by itself."""
@@ -113,7 +114,7 @@ class Log(list[Event]):
 
 
 class _Running:
-    """What the pretended GPU knows while it is there."""
+    """State of the simulated GPU."""
 
     def __init__(self) -> None:
         self.log = Log()
@@ -302,7 +303,7 @@ class _Known(NamedTuple):
     parts: bool
 
 
-# Where an operator of the package has its body, whatever the device.
+# The key under which an operator of the package has its body, on every device.
 _BODY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
@@ -438,7 +439,7 @@ def _with_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[A
 
 
 def _sent_up(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """What torch makes on the CPU, out of sight, and sends up."""
+    """Tensors that torch makes on the CPU internally, and sends up."""
 
     def made(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
         if device is None and isinstance(args[0], CudaTensor):

@@ -124,7 +124,7 @@ def test_everything_is_what_the_cpu_gives(
 def test_a_token_that_only_the_root_can_have(
     single_root: bool, request: pytest.FixtureRequest
 ) -> None:
-    """Which is not the one that is eliminated last."""
+    """It is not the token that is eliminated last."""
     structure = SpanningTree(single_root=single_root)
     scores = torch.linspace(-1.0, 1.0, 25, dtype=torch.float64).reshape(1, 5, 5)
     scores[0, 1:, 3] = -torch.inf
@@ -241,7 +241,7 @@ def _solve(module: ModuleType, structure: Any, scores: Tensor, operation: int) -
 
 
 def _small_batches(name: str) -> Iterator[tuple[Any, Tensor, int]]:
-    """Of every way through a kernel."""
+    """Batches for every way through a kernel."""
     generator = torch.Generator().manual_seed(0)
     if name == "linear_chain":
         scores = torch.rand(1, 3, 6, 6, generator=generator)

@@ -32,14 +32,14 @@ def step(layer: LatentLayer, vectors: Tensor, lengths: Tensor) -> dict[str, Tens
     return {
         "loss": loss.detach(),
         "gradient of the input": vectors.grad,
-        # What stands in padding is nobody's business.
+        # Values at padding do not count.
         "prediction": torch.where(inside, predicted, 0.0),
         **{f"gradient of {name}": p.grad for name, p in layer.named_parameters()},
     }
 
 
 def differences(layer: LatentLayer, lengths: Tensor) -> list[str]:
-    """What the GPU gives otherwise than the CPU, or elsewhere than on the GPU."""
+    """Results of the GPU that differ from the CPU's, or that are not on the GPU."""
     vectors = torch.randn(3, 7, matrix.WIDTH)
     twin = copy.deepcopy(layer)
     expected = step(twin, vectors.clone().requires_grad_(), lengths)

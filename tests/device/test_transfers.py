@@ -1,5 +1,6 @@
-"""What a GPU copies and waits for in a step of training. Each number here is one that somebody
-waits for at every step."""
+"""Copies and waits of a GPU in a step of training. Each number here is one that somebody waits for
+at every step.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def text_vectors(structure: Structure, estimator: Estimator, composer: ComposerB
 
 
 def counted(made: Any) -> tuple[int, int, int]:
-    """Of the second step: the first one is when kernels are compared with the CPU's."""
+    """Counts of the second step, since the first one compares kernels with the CPU's."""
     module, step = made
     with pretended_gpu() as log:
         module.to(CUDA).train()
@@ -175,8 +176,9 @@ BUDGETS: dict[str, tuple[Callable[[], Any], tuple[int, int, int], tuple[int, int
     ),
     "projective trees by the score function": (
         lambda: text_vectors(ProjectiveTree(), ScoreFunction(2, SelfCritical()), convolution),
-        # Up: places, samples, the best, the log-partition in double precision, its gradient. Down:
-        # scores in single and in double precision, those of the best, which have no gradient.
+        # Up: places, samples, the best, the log-partition in double precision, its gradient.
+        # Downwards: scores in single and in double precision, and scores of the best structures,
+        # which have no gradient.
         (5, 3, 0),
         # Up: places and samples. Down: scores for these, and twice statuses.
         (2, 3, 0),
@@ -469,7 +471,7 @@ def test_the_optimizer_writes_to_the_weights_themselves(monkeypatch: pytest.Monk
 
 
 def test_what_the_optimizer_wrote_to_a_copy_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Thinc gives it one on an Apple GPU."""
+    """Thinc gives the optimizer such a copy on an Apple GPU."""
     monkeypatch.setattr(latent_shim, "torch2xp", lambda tensor: tensor.detach().numpy().copy())
     shim = small_shim()
     before = shim.module.weight.detach().clone()
@@ -486,7 +488,7 @@ def test_what_came_down_is_not_remembered_where_compiled_code_may_write(
         monkeypatch.setattr(gpu_transfers, "writes_are_counted", lambda: False)
         scores = torch.arange(3.0, device=CUDA)
         assert gpu_transfers.fetch(scores).tolist() == [0.0, 1.0, 2.0]
-        # As a kernel does of which torch knows nothing.
+        # A kernel that torch does not know writes like this.
         scores.held.fill_(7.0)
         assert gpu_transfers.fetch(scores).tolist() == [7.0, 7.0, 7.0]
         assert log.count("down") == 2

@@ -23,7 +23,7 @@ SHORT = {
     "training.max_steps": STEPS,
     "training.max_epochs": 0,
     "training.eval_frequency": STEPS,
-    # Else Adam makes whole steps of gradients that are 0 but for rounding.
+    # Otherwise Adam makes full steps for gradients that are 0 except for rounding.
     "training.optimizer.eps": 1e-3,
 }
 # By the name of the config: what makes it small, and texts.
@@ -65,8 +65,8 @@ RECIPES: dict[str, tuple[dict[str, Any], list[str]]] = {
 PATHS = ("paths.train", "paths.dev", "paths.encoder")
 
 ENCODER, CLASSIFIER = "components.latent_encoder.model", "components.latent_textcat.model"
-# What people train, by name: the config, its changes, and the step that is counted, before which
-# kernels are tried and stages begin.
+# Trainings by name: the config, its changes, and the counted step. Before this step, kernels are
+# compared and stages begin.
 MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
     "spanning trees, marginals, attention to heads": (
         "sentiment_marginals",
@@ -124,7 +124,7 @@ def main(directory: Path, *only: str) -> None:
 
 
 def count_step(log: Log, name: str, changes: dict[str, Any], step: int) -> dict[str, Any]:
-    """What the package moves, and where it waits, in a step of training before the weights move."""
+    """Transfers and waits of the package in a step of training, before the weights move."""
     from spacy.tokens import Doc
     from spacy.training import Example
     from spacy.util import load_config, load_model_from_config
@@ -175,7 +175,7 @@ def on_the_cpu(nlp: Any) -> list[str]:
 
 
 def gpu_arrays(value: Any) -> list[Any]:
-    """What of a doc, or of its data, lies on the GPU. spaCy leaves a tensor there."""
+    """Arrays of a doc, or of its data, that are on the GPU. spaCy leaves a tensor there."""
     if isinstance(value, dict):
         return [found for part in value.values() for found in gpu_arrays(part)]
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
 """``python -m tests.distributed.processes JOBS``: trainings on real processes.
 
-What the trainings need is imported once, and each rank is a fork of this process. JOBS is a JSON
-file: a list of groups of processes, one after another, each with a list of runs, one after another
-in the same processes. What each rank has in the end stands in a file beside it.
+The modules of the trainings are imported once, and each rank is a fork of this process. JOBS is a
+JSON file: a list of groups of processes, one after another, each with a list of runs, one after
+another in the same processes. The result of each rank is in a file beside the pipeline.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _train(run: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def _train_with_spacy(run: dict[str, Any]) -> None:
-    """What ``spacy train`` does."""
+    """Train as ``spacy train`` does."""
     nlp = init_nlp(load_config(run["config"], interpolate=False))
     shown = io.StringIO()
     Path(run["output"]).mkdir()
@@ -147,10 +147,10 @@ def _cause(fault: dict[str, Any], rank: int) -> Callable[[], None] | None:
     if kind == "file too large":
         return _small_files()
     if kind == "saving model":
-        # Before it come that of step 0 and a checkpoint.
+        # The model of step 0 and a checkpoint are saved before it.
         return _replaced(Language, "to_disk", _at_call(3, Language.to_disk, _kill))
     if kind == "between renames":
-        # Of model-last at step 3, when the model of step 0 is out of the way.
+        # The rename of model-last at step 3, after the model of step 0 was moved away.
         return _replaced(directories.os, "replace", _at_call(5, os.replace, _kill))
     if kind == "evaluating":
         return _replaced(Language, "evaluate", _at_second_call(Language.evaluate, _kill))

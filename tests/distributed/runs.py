@@ -54,7 +54,7 @@ STAGED = {
 
 
 class Runs:
-    """What came out of each run, by its name and number of ranks, for each rank."""
+    """The results of each run, by its name and number of ranks, for each rank."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,7 +135,7 @@ class Runs:
                     self.found.setdefault((run["name"], group["world"]), []).append(result)
 
     def of(self, name: str, world: int) -> list[dict[str, Any]]:
-        """What each rank has, which has to be without error."""
+        """The results of each rank, which must be without error."""
         found = self.found[name, world]
         assert [result["error"] for result in found] == [None] * world
         return found

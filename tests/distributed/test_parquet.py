@@ -153,7 +153,7 @@ def test_docs_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_the_columns_are_plain() -> None:
-    """What somebody meets who knows neither spaCy nor this package."""
+    """Readers know neither spaCy nor this package."""
     first, second, nothing_found, *_ = to_table([Row("a", "", doc) for doc in docs()]).to_pylist()
     text = first["text"]
     assert [text[t["start"] : t["end"]] for t in first["tokens"]] == ["Mary", "sees", "John", "."]

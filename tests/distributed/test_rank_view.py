@@ -1,4 +1,4 @@
-"""What one rank does, without any other."""
+"""The work of one rank, without other ranks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_rank_without_gold_for_the_last_listener_learns_from_the_others() -> N
 
 
 def test_a_weight_per_token_is_one_of_the_tokens_of_all_ranks() -> None:
-    """The gradients of two halves, each with its share, add up to that of the batch."""
+    """The gradients of two halves, each with its share, add up to the gradient of the batch."""
     settings = textcat(entropy_weight=2.0)
     nlp, examples = make_pipeline(settings)
     size = len(examples) // 2
@@ -265,7 +265,7 @@ def test_a_training_is_not_mixed_with_another(tmp_path: Path, data: Path) -> Non
     with pytest.raises(LatentError, match="batches are not those"):
         other = {**longer, "corpora.train.path": str(tmp_path / "other.spacy")}
         run(config, output=output, resume=True, overrides=other)
-    # What refuses a training that ends early changes none that does not.
+    # The callback that refuses trainings that end early does not change other trainings.
     refusing = Config().from_disk(config)
     assert refusing["nlp"].get("after_pipeline_creation") is None
     refusing["nlp"]["after_pipeline_creation"] = CALLBACK

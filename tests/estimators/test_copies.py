@@ -59,7 +59,7 @@ def test_items_have_the_numbers_of_the_batch(
 @pytest.mark.parametrize("name", ["ImplicitMLE", "AdaptiveImplicitMLE", "Spigot"])
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
 def test_so_they_have_where_a_gradient_is_no_number(name: str, structure: Structure) -> None:
-    """Of estimators that solve again for it."""
+    """Estimators that solve again for the gradient."""
     torch.manual_seed(0)
     scores = torch.randn(4, *[5] * structure.part_axes).requires_grad_()
     lengths = torch.full((4,), 5 if isinstance(structure, KOfN) else 4)

@@ -158,7 +158,9 @@ def test_sum_of_gamma_noise_adds_up_to_gumbel() -> None:
 
 @pytest.mark.parametrize("backward", ["identity", "marginals"])
 def test_perturb_and_map_uses_the_same_noise_twice(backward: str) -> None:
-    """As scores of 0 and noise of a tiny scale: the marginals are those of the noisy scores."""
+    """The case is like scores of 0 and noise of a tiny scale: the marginals follow from the noisy
+    scores.
+    """
     structure, scores = SpanningTree(), make_scores(4)
     torch.manual_seed(9)
     draw = PerturbAndMap(scale=3.0, backward=backward)(structure, scores, LENGTHS, True)  # type: ignore[arg-type]

@@ -60,7 +60,7 @@ def exact_gradient(structure: Structure) -> torch.Tensor:
 
 
 def gradients(estimator: Estimator, structure: Structure, items: int, shift: float = 0.0):
-    """Of each of ``items`` copies of the problem, ``(items, *parts)``."""
+    """Gradients of each of ``items`` copies of the problem, ``(items, *parts)``."""
     objective, copies = objective_of(estimator, structure, items, shift)
     return torch.autograd.grad(objective, copies, allow_unused=True)[0]
 

@@ -107,7 +107,7 @@ def test_what_is_redrawn_has_the_sample_as_its_best_structure(
 
 
 def gradients(estimator: Estimator, structure: Structure, length: int, count: int) -> Tensor:
-    """Of a loss that is not linear, at one item many times side by side."""
+    """Gradients of a loss that is not linear, for many copies of one item."""
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(1, 4, generator=generator, dtype=torch.float64)
     many = scores.repeat(count, 1).requires_grad_()
@@ -135,7 +135,7 @@ class ByItsOwnNoise(FactorisedEstimator):
 def test_gumbel_rao_has_the_mean_of_straight_through_gumbel_and_less_variance(
     structure: Structure,
 ) -> None:
-    """Of 20,000 draws each, by five standard errors of the difference."""
+    """Both have 20,000 draws; the test allows five standard errors of the difference."""
     count = 20_000
     straight = gradients(ByItsOwnNoise(1), structure, 4, count)
     averaged = gradients(GumbelRao(0.5, 16), structure, 4, count)

@@ -179,7 +179,7 @@ TEXTS = ["a good film of it all", "a bad film", "so"]
 
 
 def pipeline(kind: str, trees: str | dict[str, Any] | None) -> tuple[Language, str]:
-    """Without ``trees`` they are learned; a block is that of the estimator."""
+    """Without ``trees`` they are learned; a block selects the estimator."""
     nlp = spacy.blank("en")
     model: dict[str, Any] = {"tok2vec": TOK2VEC}
     if isinstance(trees, dict):
@@ -203,7 +203,9 @@ def pipeline(kind: str, trees: str | dict[str, Any] | None) -> tuple[Language, s
 
 
 def used(nlp: Language, name: str, docs: list[Doc]) -> list[np.ndarray]:
-    """What would be annotated, which is what the composer got where that is one tree."""
+    """The structures that would be annotated. The composer got the same ones if each is one
+    tree.
+    """
     (node,) = latent_models(nlp.get_pipe(name).model)  # type: ignore[attr-defined]
     layer, batch = latent_module(node).latent, read_batch(node, docs)
     assert [len(known) for known in read_uncertainty(batch, layer)] == [1] * len(docs)
@@ -319,7 +321,7 @@ def sequence(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
 
 
 def composed_with(layer: Any, update: Callable[[], Any]) -> list[np.ndarray]:
-    """The structures of an update, those of the longest text first."""
+    """The structures of an update, the longest text first."""
     read, kept = layer.read, []
     layer.read = lambda *given: kept.append((given[1], read(*given))) or kept[-1][1]
     try:

@@ -119,7 +119,7 @@ def test_means_hold_in_the_tails(kind: type[StochasticMask]) -> None:
         def survival(x: float, score: torch.Tensor = score) -> float:
             return float(estimator.above(score, (x + 0.1) / 1.2))
 
-        # Where scores are low, almost all of it lies next to 0.
+        # If scores are low, almost all of the mass is next to 0.
         expected = sum(
             quad(survival, *bounds, epsabs=0, epsrel=1e-11, limit=200)[0]
             for bounds in ((0, 0.01), (0.01, 0.1), (0.1, 1))

@@ -113,7 +113,7 @@ def test_adaptive_steps_follow_norms(difference: str) -> None:
 
 
 def test_the_adaptive_step_leaves_scores_of_zero() -> None:
-    """As those of a fresh scorer are; a step of β·‖s‖ would stay there."""
+    """A fresh scorer has such scores; a step of β·‖s‖ would stay there."""
     _, upstream = given(3)
     zeros = torch.zeros_like(upstream).requires_grad_()
     _, gradient = run(AdaptiveImplicitMLE(initial=5.0, noise="gumbel"), zeros, upstream)

@@ -123,7 +123,7 @@ def test_its_gradient_is_that_of_the_loss_expected_over_traces(
 
 
 def test_its_gradient_is_unbiased_for_trees_of_four_tokens() -> None:
-    """Where cycles may hold cycles."""
+    """With four tokens, cycles may contain cycles."""
     n, structure = 4, SpanningTree()
     leaf, weights = random_scores(n, 23).requires_grad_(), random_scores(n, 24)
     expected = sum(
@@ -203,8 +203,9 @@ def slopes_of_the_network(
     "structure", [SpanningTree(), SpanningTree(single_root=True), KOfN(2)], ids=repr
 )
 def test_a_trained_network_lowers_the_variance(structure: Structure) -> None:
-    """To less than a tenth of that of the score of the trace; on these problems that is about what
-    the mean loss, subtracted, leaves, and no less."""
+    """The variance falls to less than a tenth of the variance with the score of the trace. On these
+    problems this is about the variance after the mean loss is subtracted, and no less.
+    """
     torch.manual_seed(0)
     plain = gradients(TraceScoreFunction(), structure, 4000)
     scores, length, table = problem(structure)

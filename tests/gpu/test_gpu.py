@@ -1,4 +1,4 @@
-"""What needs a GPU. ``python -m benchmarks gpu`` runs these where there is one."""
+"""Tests that need a GPU. ``python -m benchmarks gpu`` runs these where there is one."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_equal_scores_give_the_best_of_the_cpu(structure: Structure) -> None:
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_the_same_comes_of_the_same(structure: Structure) -> None:
-    """Where a thread read too early, it would not each time."""
+    """If a thread read too early, results would differ now and then."""
     scores, lengths = scores_for(structure, 60, 64, "cuda")
     first = everything(structure, scores, lengths)
     for _ in range(10):

@@ -85,7 +85,7 @@ CALL = """
 from small.caller import total
 print(total(3, 0.0), sum(total.stats.cache_hits.values()))
 """
-# As a file system that cannot be written there; root may write whatever a mode says.
+# Code that simulates a read-only file system, since root may write whatever a mode says.
 READ_ONLY = """
 import os, sys
 def refuse(event, arguments):
@@ -112,7 +112,7 @@ class Small:
         self.add(1.0)
 
     def add(self, number: float) -> None:
-        """What the helper does."""
+        """The body of the helper."""
         (self.folder / "helper.py").write_text(HELPER.format(number))
 
     def start(self, program: str = CALL, **environment: str) -> subprocess.Popen[str]:
@@ -128,7 +128,7 @@ class Small:
         )
 
     def run(self, program: str = CALL, **environment: str) -> tuple[str, str]:
-        """What it prints: its results and hits, and its warnings."""
+        """The output of the program: its results and hits, and its warnings."""
         process = self.start(program, **environment)
         output, errors = process.communicate()
         assert process.returncode == 0, errors

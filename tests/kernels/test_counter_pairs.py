@@ -101,7 +101,7 @@ def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
     """Counters in saturation come back to the same number to the last digit."""
     given = make([4], 1, 1, 0.0)
     given[0][0, :4, 0] = torch.tensor([0.5, 0.0, 0.0, 1.0])
-    # Only the least value less that of the first place is looked at.
+    # Only the least value minus the value of the first place counts.
     given[2].zero_()
     given[2][1] = -1.0
     given[3] = torch.eye(UNITS, dtype=torch.float64)

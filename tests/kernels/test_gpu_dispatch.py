@@ -81,7 +81,7 @@ def test_what_is_in_the_way_of_kernels_is_said(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "triton", None)
         assert "Triton" in said() and "cannot be imported" in said()
-    # As where a small kernel finds no compiler.
+    # Simulate that a small kernel finds no compiler.
     monkeypatch.setitem(sys.modules, "triton", pytest)
     monkeypatch.setitem(sys.modules, "spacy_latent.kernels.gpu.probe", None)
     assert "a small kernel could not be compiled and run" in said()

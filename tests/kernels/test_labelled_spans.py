@@ -143,7 +143,7 @@ def test_what_is_no_number_is_told_of(n: int, batch: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_results_do_not_depend_on_threads(dtype: torch.dtype) -> None:
-    """Of calls that are large enough to be shared."""
+    """The calls are large enough to be shared among threads."""
     cells = span_cells(50)
     scores, lengths = draw(21, cells, [50] * 64, dtype=dtype)
     spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)

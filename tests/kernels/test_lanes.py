@@ -198,7 +198,7 @@ def test_few_or_long_items_are_done_alone() -> None:
 def test_the_operators_know_what_groups_keep() -> None:
     scores = torch.randn(3, 5, 5, dtype=torch.float64, requires_grad=True)
     arguments = (scores, torch.tensor([4, 3, 4]), ProjectiveTree.family, [0, -1, 0])
-    # What is kept has room that nothing writes: not compared.
+    # The saved arrays have entries that nothing writes, so they are not compared.
     library.opcheck(operators._marginals.overload, (*arguments, True), test_utils="test_faketensor")
 
 

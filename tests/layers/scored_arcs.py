@@ -19,8 +19,9 @@ def real(scores: Tensor, lengths: Tensor = LENGTHS) -> list[Tensor]:
 
 
 def check_padding(scorer: nn.Module) -> None:
-    """What stands at padding, NaN too, changes neither scores nor gradients, and an item alone has
-    the same scores. scorer: of vectors of six, in float64."""
+    """Check that padding, NaN included, changes neither scores nor gradients, and that an item
+    alone has the same scores. scorer: of vectors of six, in float64.
+    """
     vectors = torch.randn(3, 5, 6, dtype=torch.float64)
     with_nan = vectors.clone()
     for item, n in zip(with_nan, LENGTHS.tolist()):

@@ -16,13 +16,13 @@ from spacy_latent.layers.edits import (
     Edits,
     check_forced,
     edited,
-    saying_what_is_left,
+    naming_interventions,
 )
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.testing.listing import Listing
 from tests.structures.contracts import Listed, every_structure
 
-# Of the smaller ones of every kind, so that each of their parts can be taken in turn.
+# Small structures of every kind, so that each of their parts can be taken in turn.
 LISTED = [
     one
     for one in every_structure()
@@ -91,7 +91,7 @@ def test_each_part_forbidden_and_forced_as_among_all_structures(one: Listed) -> 
                 possible += 1
             continue
         try:
-            with saying_what_is_left(structure.name, edits):
+            with naming_interventions(structure.name, edits):
                 best = structure.map(changed, made.lengths)
             check_forced(best, edits, structure.name)
         except NothingLeft:
@@ -131,11 +131,11 @@ def test_two_heads_for_one_word_are_a_message_and_no_nan() -> None:
     assert not changed.isnan().any()
     with (
         pytest.raises(NothingLeft, match="exclude each other"),
-        saying_what_is_left("SpanningTree", edits),
+        naming_interventions("SpanningTree", edits),
     ):
         SparseMAP()(SpanningTree(), changed, torch.tensor([3]), False)
 
 
 def test_without_edits_the_scores_are_to_blame() -> None:
-    with pytest.raises(InfeasibleError), saying_what_is_left("SpanningTree", None):
+    with pytest.raises(InfeasibleError), naming_interventions("SpanningTree", None):
         SpanningTree().map(torch.full((1, 3, 3), -torch.inf), torch.tensor([2]))

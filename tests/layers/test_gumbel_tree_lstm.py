@@ -37,7 +37,8 @@ def cell(lstm, left, right):
 
 
 def definition(layer, vectors, noise):
-    """Choi et al. 2018, section 3, for one sentence. noise[step]: that of its pairs.
+    """Choi et al. 2018, section 3, for one sentence. noise[step]: the noise of the pairs of the
+    step.
 
     RETURNS: vectors of the tokens, and the spans in the order in which they were made.
     """

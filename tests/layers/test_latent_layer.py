@@ -1,4 +1,4 @@
-"""What is refused when a config is loaded, and what is named instead."""
+"""Combinations that loading a config refuses, and the alternatives that the error names."""
 
 from __future__ import annotations
 

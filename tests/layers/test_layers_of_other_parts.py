@@ -258,7 +258,7 @@ def test_the_chart_of_a_hard_tree_is_its_tree_lstm(output):
 
 
 def test_the_chart_of_soft_trees_by_the_recursion():
-    """Of three tokens and marginals ⅓ and ⅔ of the inner spans."""
+    """The trees have three tokens, with marginals ⅓ and ⅔ of the inner spans."""
     chart = make("ChartTreeLstm", output_width=4).double()
     vectors, lengths = torch.randn(1, 3, 6, dtype=torch.float64), torch.tensor([3])
     z = (tree((0, 1), (0, 2), size=3) / 3 + 2 * tree((1, 2), (0, 2), size=3) / 3)[None].double()

@@ -1,4 +1,4 @@
-"""What is composed once is what each composition alone gives, and so are its gradients."""
+"""Shared compositions, whose values and gradients must equal those of separate ones."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_soft_charts_and_spans_with_a_gradient_are_not_shared() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 4, None])
 def test_cycles_are_composed_as_written(rounds: int | None) -> None:
-    """Of the rounds that the part under the root has, where none are given."""
+    """If no number of rounds is given, the part under the root determines it."""
     torch.manual_seed(0)
     composer = RecursiveMessagePassing(WIDTH, 5, rounds).double()
     vectors = torch.randn(ITEMS, SIZE, WIDTH, dtype=torch.float64, requires_grad=True)

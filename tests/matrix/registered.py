@@ -1,4 +1,4 @@
-"""What the package registers, found through its entry points: a new line there adds a row."""
+"""All registered functions, found through the entry points: a new line there adds a row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def estimators() -> dict[str, type[Estimator]]:
 
 @cache
 def stages() -> dict[str, Callable[..., Any]]:
-    """What puts structures, or estimators, one after another."""
+    """Functions that put structures, or estimators, one after another."""
     return _registered(
         lambda loaded: (
             not inspect.isclass(loaded) and _returns(loaded) in ("Structure", "Estimator")
@@ -63,17 +63,18 @@ def graphs() -> dict[str, Callable[..., Any]]:
 
 @cache
 def constraints() -> dict[str, type[Constraint]]:
-    """What such structures may be asked beside."""
+    """Constraints that such structures may have."""
     return _registered(lambda loaded: inspect.isclass(loaded) and issubclass(loaded, Constraint))
 
 
 @cache
 def candidates() -> dict[str, Callable[..., Any]]:
-    """Which words may be part of a rationale."""
+    """Functions that select the words that may be part of a rationale."""
     return _registered(lambda loaded: _returns(loaded) == Candidates)
 
 
-# Where the defaults are not for scores as flat, or texts as long, as those of these tests.
+# Settings for estimators whose defaults do not suit scores as flat, or texts as long, as in these
+# tests.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.AdaptiveImplicitMLE.v1": {"initial": 10.0},
     "spacy-latent.BlackBox.v1": {"interpolation": 100.0},
@@ -113,7 +114,7 @@ def composers() -> dict[str, Callable[..., Any]]:
 
 @cache
 def decoders() -> dict[str, Callable[..., Any]]:
-    """Of words from what a structure shows of a text, or from their heads."""
+    """Decoders of words from the vector of a text, or from their heads."""
     kinds = "DecoderBuilder", "ArcDecoderBuilder"
     return _registered(lambda loaded: _returns(loaded) in kinds)
 

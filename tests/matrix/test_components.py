@@ -46,7 +46,7 @@ REDUCE = {
 }
 # Longer than the k that KOfN has by default.
 TEXTS = ["a good film of it all", "it is a very bad bad one", "so and so on for ever"]
-# Where every structure is enumerated, of which there are more for tags than for trees.
+# Texts for settings that enumerate all structures; there are more tag sequences than trees.
 SHORT = ["a good film", "a bad film", "so so so"]
 SHORTEST = ["good film", "bad film", "so so"]
 

@@ -16,12 +16,12 @@ from tests.matrix import registered
 WIDTH = 6
 # Longer than the k that KOfN has by default.
 LENGTHS = torch.tensor([7, 3, 1])
-# Of two texts each.
+# Lengths of two texts each.
 PAIRS = torch.tensor([[4, 3], [1, 2], [1, 1]])
 
 STRUCTURES, ESTIMATORS = registered.structures(), registered.estimators()
 COMPOSERS, SCORERS = registered.composers(), registered.scorers()
-# What the class of a structure, composer or scorer says its parts are.
+# The kind of parts of each structure, composer and scorer, by its class.
 PARTS = {name: structure().parts for name, structure in STRUCTURES.items()}
 PARTS |= {name: build()(WIDTH).parts for name, build in [*COMPOSERS.items(), *SCORERS.items()]}
 # Composers of other parts are refused whatever the estimator is.
@@ -45,7 +45,7 @@ def lengths_for(structure: str, estimator: str) -> torch.Tensor:
 
 
 def tokens_inside(lengths: torch.Tensor) -> torch.Tensor:
-    """Which of the 7 tokens of each item are none of padding."""
+    """Mask of the 7 tokens of each item that are not padding."""
     return (
         torch.arange(7, device=lengths.device)[None]
         < lengths.view(len(lengths), -1).sum(1)[:, None]
@@ -65,8 +65,9 @@ def build(structure: str, estimator: str, composer: str, scorer: str) -> LatentL
 
 
 def total_loss(layer: LatentLayer, vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """As a component would ask: of the mean vectors, or of each structure where the estimator
-    needs that."""
+    """The loss of a component: of the mean vectors, or of each structure if the estimator needs
+    that.
+    """
     generator = torch.Generator().manual_seed(1)
     readout = torch.randn(layer.composer.output_width, generator=generator).to(vectors.device)
     inside = tokens_inside(lengths)
@@ -120,7 +121,7 @@ def scorer_for(structure: str) -> str:
 
 
 def refused(structure: str, estimator: str, composer: str) -> tuple[str, str] | None:
-    """Which two do not fit each other; None where all do."""
+    """The two parts that do not fit each other; None if all do."""
     scorer = scorer_for(structure)
     chosen, gradient = STRUCTURES[structure](), registered.make_estimator(estimator)
     walks = COMPOSERS[composer]()(WIDTH)

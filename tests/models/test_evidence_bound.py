@@ -95,7 +95,7 @@ def make(structure: Structure, estimator: Estimator, scores: Tensor) -> Noting:
 
 
 def vectors_of(words: Tensor) -> Tensor:
-    """Of the reader, one for each word."""
+    """Vectors of the reader, one for each word."""
     table = torch.linspace(-1.5, 2.0, WORDS * WIDTH, dtype=torch.float64).view(WORDS, WIDTH)
     return table[words]
 
@@ -205,7 +205,9 @@ def gradients(module: Noting, total: Tensor) -> list[Tensor]:
 
 
 def loss_through(module: Noting, share: float = 0.3, kl_weight: float = 1.0) -> Tensor:
-    """What the component minimises for a text whose task has a loss of 2·place of the structure."""
+    """The objective of the component for a text whose task has a loss of 2·place of the
+    structure.
+    """
     terms, estimator = run(module, TEXT), module.latent.present_estimator
     draw, _ = module.latent.read(torch.ones(1, LENGTH, WIDTH + 2).double(), torch.tensor([LENGTH]))
     losses = 2 * (draw.z[:, 0] * torch.arange(LENGTH)).sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""What the composer reads and what the scorer reads have nothing in common."""
+"""Separate embedders: the inputs of the composer and of the scorer are independent."""
 
 from __future__ import annotations
 

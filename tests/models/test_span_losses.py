@@ -211,7 +211,7 @@ def test_spans_that_are_wider_than_the_bound_are_not_likely() -> None:
     )
     places = torch.stack([spans.first, spans.last]).T.tolist()
     assert places == torch.stack([cells.first, cells.last]).T.tolist()
-    # Four trees have one pair, and weigh two; that of both ends weighs four.
+    # Four trees have one pair, and weigh two; the tree with both ends weighs four.
     expected = [1 / 2, 3 / 12, 1 / 2, 2 / 12, 1 / 2, 3 / 12, 1 / 2]
     assert spans.of_labels[0].tolist() == pytest.approx(expected)
 

@@ -38,7 +38,7 @@ def totals_of(transitions: Tensor, emissions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_weight(every: Tensor, evidence: TagEvidence) -> Tensor:
-    """Of each sequence, by what the evidence says of it."""
+    """The logarithm of the weight that the evidence gives each sequence."""
     potentials = torch.from_numpy(evidence.potentials)
     total = potentials[torch.arange(every.shape[1]), every].sum(1)
     for one in evidence.counts:
@@ -212,7 +212,7 @@ def test_counts_that_nothing_agrees_with_are_told_from_tags_that_nothing_agrees_
 
 
 def test_many_labels_are_as_few() -> None:
-    """Beside a sum over tags of which those of the other labels are forbidden."""
+    """The reference is a sum over tags that forbids the tags of the other labels."""
     tags = scheme_tags([f"L{i}" for i in range(12)], "biluo")
     generator = torch.Generator().manual_seed(0)
     transitions = torch.randn(len(tags) + 2, len(tags), generator=generator, dtype=torch.float64)

@@ -140,7 +140,9 @@ def test_annotation_that_no_sequence_agrees_with_does_not_count() -> None:
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_probabilities_of_runs(kind: str) -> None:
-    """Against the distribution that each stands for: all sequences, or those of the mixture."""
+    """The reference is the distribution over all sequences, or over the sequences of the
+    mixture.
+    """
     n, lengths = 4, torch.tensor([4])
     emissions, transitions = random_scores(n, 5)
     chain = bound_chain(transitions, TAGS)

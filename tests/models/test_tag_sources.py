@@ -1,4 +1,4 @@
-"""What is learned of sources of annotation, against enumeration."""
+"""Learned reliability of sources of annotation, compared with enumeration."""
 
 from __future__ import annotations
 

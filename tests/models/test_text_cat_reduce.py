@@ -78,7 +78,9 @@ def test_an_empty_text_changes_nothing_for_the_others(
 
 
 def test_the_gradient_of_an_empty_text_reaches_the_head_alone() -> None:
-    """The update by a batch with one is that by the others, but for the bias of the output."""
+    """An update by a batch with an empty text equals the update by the other texts, except for the
+    bias of the output.
+    """
     texts = ["", *TEXTS, ""]
     pooled = (True, True, True, False)
     nlp = made("spacy-latent", pooled)

@@ -1,4 +1,4 @@
-"""What words tell of trees against enumeration of trees and of sentences, in float64."""
+"""Evidence of words on trees, compared with enumeration of trees and of sentences in float64."""
 
 from __future__ import annotations
 

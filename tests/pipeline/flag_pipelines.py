@@ -19,7 +19,7 @@ MODEL: dict[str, Any] = {"tok2vec": EMBED, "residual": False}
 
 
 def texts(count: int, seed: int) -> list[tuple[list[str], str]]:
-    """Words and label: that of the one word, or the other one if the flag is "not"."""
+    """Words and label: the label of the one word, or the other label if the flag is "not"."""
     rng, made = random.Random(seed), []
     for i in range(count):
         word, flag = i % 2, i // 2 % 2

@@ -1,4 +1,4 @@
-"""What is found out about pipelines of which it is known whether they use their structures."""
+"""Reports on pipelines that are known to use, or not to use, their structures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_a_choice_that_the_task_hangs_on(chosen: Language) -> None:
 def test_a_tree_that_is_ignored_and_one_that_is_not(tree: Language) -> None:
     found = assess(tree, keyword_examples(tree, 120))
     assert "co-adapted" in codes(found)
-    # Of soft trees the pipeline's own score is that of the task, not that of single best trees.
+    # With soft trees, the pipeline's own score is the score of the task, not the score with single
+    # best trees.
     row, own = found.figures.components["latent_encoder"].random["accuracy"], found.figures.task
     assert row.own == (own.measures["accuracy"].value, own.measures["accuracy"].low)
     gain = module(tree).gain

@@ -1,4 +1,4 @@
-"""Which docs a component predicts together, and what becomes of one that fails."""
+"""Batches of docs that a component predicts together, and docs that fail."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def annotated(vocab: Any, words: str, place: int) -> Doc:
 
 
 def probability(path: Path) -> float:
-    """Of the first word to be an entity."""
+    """The probability that the first word is an entity."""
     doc = spacy.load(path)("Berta likes Paris")
     (sequence,) = doc._.latent["crf_ner"].spans
     assert sequence.labels is not None and sequence.probabilities is not None

@@ -12,11 +12,11 @@ from thinc.api import Config
 
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.controls import (
-    beside_the_trees,
     control_config,
     differences,
     kind_of_trees,
     of_training,
+    unintended_differences,
 )
 from tests.pipeline.small_pipelines import INLINE, TOK2VEC, initialized, latent_pipeline, stock
 from tests.recipes import recipe
@@ -140,11 +140,11 @@ def test_in_what_pipelines_differ() -> None:
     ours.config["training"]["seed"], ours.config["training"]["max_epochs"] = 7, 3
     found = differences(ours, control)
     assert {change.name for change in of_training(found)} == {"training.max_epochs"}
-    assert beside_the_trees(found) == of_training(found)
+    assert unintended_differences(found) == of_training(found)
     assert any(change.name == f"{ENCODER}.@misc" for change in found)
     assert kind_of_trees(control) == "flat trees" and kind_of_trees(ours) is None
     sharper = with_estimator(marginals, temperature=0.5)
-    (change,) = beside_the_trees(differences(sharper, control))
+    (change,) = unintended_differences(differences(sharper, control))
     assert str(change) == "components.latent_encoder.model.temperature: 0.5 → 1.0"
 
 

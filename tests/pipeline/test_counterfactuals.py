@@ -1,4 +1,4 @@
-"""What pipelines predict under an intervention, against lists of all structures."""
+"""Predictions of pipelines under an intervention, compared with lists of all structures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAME = "latent_textcat"
 
 
 def classifier(steps: int = 6, **model: Any) -> Language:
-    """Of few steps: what is composed matters, and no structure is sure."""
+    """A classifier after a few steps: its structures matter, and none is certain."""
     nlp = spacy.blank("xx")
     settings = {
         "@architectures": "spacy-latent.LatentTextClassifier.v1",

@@ -40,7 +40,7 @@ TEXTS = {
 }
 FIRST, SECOND, THIRD = TEXTS
 PLAIN = [FIRST, SECOND, THIRD]
-# Each is the same batch, but for what teaches nothing.
+# Each is the same batch, except for docs that teach nothing.
 AMONG_OTHERS = [["", "", *PLAIN], [FIRST, "", SECOND, THIRD, ""]]
 ODD = [["", ""], [" "], ["", "london", " ", "", FIRST, "\n\n", ""]]
 
@@ -67,7 +67,7 @@ def owner(architecture: str, **model: Any) -> dict[str, Any]:
     return {"@architectures": f"spacy-latent.{architecture}", "exclusive_classes": True, **model}
 
 
-# By name: the factory, and its config but for the embedder.
+# The factory and its config without the embedder, by name.
 COMPONENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "crf_ner": ("crf_ner", {"annotate": "probabilities", "model": {"hidden_width": 8}}),
     "quadratic": ("crf_ner", {"loss": "quadratic", "model": {"hidden_width": None}}),

@@ -1,4 +1,4 @@
-"""What crf_ner reads of texts that are not annotated completely."""
+"""Evidence that crf_ner reads from texts that are not annotated completely."""
 
 from __future__ import annotations
 

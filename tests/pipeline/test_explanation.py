@@ -1,4 +1,4 @@
-"""Which words do for what a trained pipeline says, where what it hangs on is known."""
+"""Words that suffice for a prediction, for trained pipelines whose decisive words are known."""
 
 from __future__ import annotations
 

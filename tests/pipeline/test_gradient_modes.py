@@ -139,7 +139,7 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
 
 
 def test_what_inference_mode_predicted_can_be_trained() -> None:
-    """What is made at a first prediction and kept, such as tables, is for training as well."""
+    """Tensors that a first prediction makes and keeps, such as tables, also serve training."""
     for name in ("tree_spancat", "crf_ner", "latent_textcat"):
         nlp, batch = made(name)
         nlp.initialize(lambda batch=batch: batch)

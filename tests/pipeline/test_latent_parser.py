@@ -287,7 +287,7 @@ def test_sentences_from_scores() -> None:
 
 
 def test_a_long_doc(nlp: Language) -> None:
-    # A copy: what is sourced is the component itself, and its settings that of all other tests.
+    # A copy, since sourcing takes the component itself, which all other tests share.
     made = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     parser: Any = made.get_pipe("latent_parser")
     parser.cfg.update(annotate="map", alternatives=0)

@@ -240,7 +240,8 @@ def test_clipping_stops_an_inner_step(clip: float, moves: bool) -> None:
     found, _, keep = run_and_keep(model, [example.predicted for example in made], is_train=True)
     kept, before = keep(), found.made.log_probs
     torch.testing.assert_close(before[:-1], again(model, kept)[:-1], atol=1e-4, rtol=1e-4)
-    # As if the probability of what is good had risen already, and that of what is bad fallen.
+    # The probability of the good structures seems to have risen already, and the probability of the
+    # bad ones to have fallen.
     advantage = torch.randn_like(before)
     further_step(model, kept, advantage, before + 0.1 * advantage.sign(), clip)
     scorer = model.layers[1].shims[0].module.latent.scorer

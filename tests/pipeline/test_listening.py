@@ -1,4 +1,6 @@
-"""What keeps a listener from its vectors is named, with what mends it, before training fails."""
+"""Mistakes that keep a listener from its vectors are reported with a remedy before training
+fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of pipelines on ListOps of which it is known what they do."""
+"""Reports on pipelines on ListOps whose behaviour is known."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def test_depths_are_apart(corpus: Path) -> None:
     controls = part["by_depth"]["all"]["controls"]
     own_row = part["by_depth"]["all"]["models"]["it"]
     assert controls["flat"] == {m: s for m, s in own_row.items() if m != "accuracy"}
-    # No list but the outermost, and no set but that of everything: there is nothing to be right.
+    # The outermost list is the only one, and the set of all words the only set: no set can be
+    # right.
     assert np.isnan(part["by_depth"]["1"]["controls"]["flat"]["yields"]).all()
     json.dumps(plain(figures), allow_nan=False)
 

@@ -1,5 +1,6 @@
-"""What ``spacy latent debug`` notes of settings that did worse than others: of which configs it
-does, and that its figures are those of the results."""
+"""Notes of ``spacy latent debug`` on settings that did worse than others: the configs that get
+them, and their figures, which must agree with the results.
+"""
 
 from __future__ import annotations
 

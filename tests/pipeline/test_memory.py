@@ -1,6 +1,6 @@
 """Texts and steps leave nothing behind, so that neither many of them nor long ones fill the memory.
 
-What torch allocates is not traced, and its tensors are counted instead.
+Allocations of torch are not traced, and its tensors are counted instead.
 """
 
 from __future__ import annotations

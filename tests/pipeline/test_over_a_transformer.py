@@ -62,7 +62,7 @@ def examples(nlp: Language) -> list[Example]:
 
 
 def said(doc: Doc) -> dict[str, Any]:
-    """What each component writes on a doc."""
+    """The annotations that each component writes on a doc."""
     return {
         "crf_ner": [(span.start, span.end) for span in doc.ents],
         "tree_spancat": sorted((span.start, span.end) for span in doc.spans.get("sc", ())),
@@ -71,7 +71,7 @@ def said(doc: Doc) -> dict[str, Any]:
 
 
 def weights(nlp: Language) -> list[np.ndarray]:
-    """Of the transformer."""
+    """Weights of the transformer."""
     pipe: Any = nlp.get_pipe("transformer")
     return [
         value.detach().numpy().copy()

@@ -37,7 +37,7 @@ if __name__ == "__main__":
 
 
 def found(doc: Doc) -> list[Any]:
-    """What the components have written, and where it came from."""
+    """The annotations of the components, and the process that made them."""
     return [
         [[span.start, span.end, span.label_] for span in doc.ents],
         [[token.head.i, token.dep_] for token in doc],

@@ -102,7 +102,7 @@ def test_without_a_reward_it_is_the_score_function() -> None:
 
 
 class EarlyItems(Reward):
-    """As docs/estimators.md has one."""
+    """The reward of docs/estimators.md."""
 
     parts = "items"
 

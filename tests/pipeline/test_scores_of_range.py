@@ -34,7 +34,7 @@ def pipeline(**settings: Any) -> Language:
 
 
 def initialized(nlp: Language) -> list[str]:
-    """What it warned of."""
+    """Warnings of the initialization."""
     cats = {"cats": {"stars": 1.0}}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

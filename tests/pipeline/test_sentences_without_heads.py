@@ -51,7 +51,7 @@ def model_of(nlp: Language) -> Any:
 
 
 def weights(nlp: Language) -> dict[str, np.ndarray]:
-    """Of the component's torch module, and of its embedder."""
+    """Weights of the component's torch module, and of its embedder."""
     found = {
         name: value.numpy().copy() for name, value in module_of(model_of(nlp)).state_dict().items()
     }

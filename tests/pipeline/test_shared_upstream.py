@@ -402,7 +402,7 @@ def test_a_component_of_another_kind_is_named_in_a_warning() -> None:
 
 
 def test_so_is_one_whose_listeners_are_of_another_kind() -> None:
-    """As those of curated transformers, which keep the name in their attributes."""
+    """Listeners like the ones of curated transformers, which keep the name in their attributes."""
     nlp = shared_pipeline("tok2vec", order=[("latent_encoder", "latent_encoder", "shared")])
     initialized(nlp)
     encoder: Any = nlp.get_pipe("latent_encoder")

@@ -1,4 +1,4 @@
-"""Latent components beside those of a trained pipeline: what was trained before stays as it was.
+"""Latent components added to a trained pipeline, whose own components stay unchanged.
 
 With the configs of docs/pipelines.md and docs/crf_ner.md, on a small pipeline that is trained here,
 and on a real one where there is one: ``en_core_web_sm`` if it is installed, or what

@@ -1,4 +1,6 @@
-"""What stands in the config after training counts; what was learnt comes back."""
+"""Saved components: settings come from the config after training, and learnt values are
+restored.
+"""
 
 from __future__ import annotations
 

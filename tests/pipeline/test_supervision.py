@@ -254,7 +254,7 @@ def test_the_loss_has_to_fit_the_set_of_each_stage() -> None:
 
 @pytest.mark.parametrize("loss", ["crf", "sparsemap", "perceptron", "perturbed"])
 def test_heads_that_are_known_in_part(loss: str) -> None:
-    """The loss is that of all trees that agree with what is known, by listing them."""
+    """The loss is the loss of all trees that agree with the known heads, by listing them."""
     torch.manual_seed(0)
     structure = SpanningTree(single_root=True)
     builder = build_biaffine_scorer_v1(hidden_width=4)

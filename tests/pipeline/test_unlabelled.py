@@ -62,7 +62,7 @@ def unlabelled(nlp: Language) -> list[Example]:
 
 
 def weights(nlp: Language) -> dict[str, np.ndarray]:
-    """Of the component's torch module, and of its linear layer."""
+    """Weights of the component's torch module, and of its linear layer."""
     model: Any = nlp.get_pipe("latent_textcat").model  # type: ignore[attr-defined]
     state = model.layers[1].shims[0].module.state_dict()
     found = {name: value.numpy().copy() for name, value in state.items()}

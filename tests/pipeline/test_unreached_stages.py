@@ -86,7 +86,7 @@ def test_frozen_components_and_those_that_train_on_are_not_refused() -> None:
 
 
 def told(nlp: Language, options: dict[str, Any]) -> list[str]:
-    """What is said when the pipeline is loaded again."""
+    """Messages when the pipeline is loaded again."""
     saved = nlp.to_bytes()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", LatentWarning)
@@ -159,7 +159,7 @@ def test_components_of_this_package_refuse_without_a_callback(
 
 
 def config_of(nlp: Language, **sections: dict[str, Any]) -> Config:
-    """As it would be written, with the callback at its loading."""
+    """The config as it would be written, with the callback at its loading."""
     config = nlp.config.copy()
     config["nlp"]["after_pipeline_creation"] = CALLBACK
     for name, settings in sections.items():

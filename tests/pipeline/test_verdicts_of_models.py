@@ -139,7 +139,9 @@ def test_trap_29_what_random_trees_cost_at_prediction_is_no_use_of_the_trees(
 
 
 def test_trap_30_attachment_may_be_nothing_but_the_constraint() -> None:
-    """With one tree to choose from, all of its heads are right, and so are those of random ones."""
+    """With one tree to choose from, all of its heads are right, and all heads of random trees,
+    too.
+    """
     only = {
         "@misc": "spacy-latent.SpanningTree.v1",
         "single_root": True,

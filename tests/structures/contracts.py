@@ -99,7 +99,7 @@ def head_choices(direction: str, longest: int | None) -> Callable[[int], list[np
 
 
 def log_p_of_transitions(z: Tensor, scores: Tensor, n: int) -> Tensor:
-    """Of shift-reduce parsers, by running them."""
+    """The log-probability of transitions of shift-reduce parsers, by running them."""
     totals = []
     for tree in z:
         total, stack, shifted = scores.new_zeros(()), [], 0
@@ -253,7 +253,9 @@ def segments(longest: int, num_labels: int) -> Callable[[int], list[np.ndarray]]
 def bound_score(
     transitions: Tensor, start: Tensor, end: Tensor
 ) -> Callable[[Tensor, Tensor, Any], Tensor]:
-    """Of tags or segments, with what neighbours, the first and the last score."""
+    """The score of tags or segments, including the scores of neighbours, of the first and of the
+    last.
+    """
 
     def score(z: Tensor, scores: Tensor, n: int) -> Tensor:
         totals = []
@@ -304,7 +306,7 @@ def every_structure() -> Iterator[Listed]:
         for budget in (1, 2):
             structure = BudgetTree(budget, projective)
             yield Listed(structure, budget_trees(projective, budget), dict(small))
-    # What two structures have in common, and a constraint.
+    # Common members of two structures, and a constraint.
     tree = {"tree": ProjectiveTree(), "near": SpanningTree(max_arc_length=2)}
     budget = {"modifiers": LineBudget(1, axis=0, but_first=True)}
     yield Listed(FactorGraph(tree, budget), near_budget_trees, dict(small))

@@ -1,4 +1,4 @@
-"""Binary constituency trees, but for the contract, which test_contract.py compares with lists."""
+"""Binary constituency trees beyond the contract, which test_contract.py compares with lists."""
 
 from __future__ import annotations
 

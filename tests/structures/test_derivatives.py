@@ -31,7 +31,7 @@ def trees(dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def case(structure: Structure, operation: str) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
-    """What is differentiated, of a batch's scores; where, and along which direction."""
+    """The differentiated function of a batch's scores, the point, and the direction."""
     single, lengths = scores_for(structure, 4, 2)
     given, generator = single.double(), torch.Generator().manual_seed(1)
     along, other = torch.randn(2, *given.shape, generator=generator, dtype=torch.float64)

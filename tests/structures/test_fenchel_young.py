@@ -175,7 +175,8 @@ def test_values_by_listing_all_trees(single_root: bool) -> None:
 
 def test_the_perturbed_loss_with_gumbel_noise_is_the_likelihood_of_one_choice() -> None:
     """E[max(s + ε)] is log Σ exp(s) and Euler's constant, which gold's noise has on average, too;
-    the gradient is that of the softmax. Of 20,000 draws, by five standard errors."""
+    the gradient is the softmax's. Of 20,000 draws, by five standard errors.
+    """
     scores = torch.tensor([[0.3, -1.0, 0.8, 0.0]], dtype=torch.float64, requires_grad=True)
     lengths, gold = torch.tensor([4]), torch.tensor([[0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Independent heads, but for the contract, which test_contract.py compares with lists."""
+"""Independent heads beyond the contract, which test_contract.py compares with lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of items, but for the contract, which test_contract.py compares with lists."""
+"""Sets of items beyond the contract, which test_contract.py compares with lists."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_refuses_k_below_one_and_infeasible_items() -> None:
 
 
 def test_errors_name_items_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those of one of several calls of the oracle."""
+    """An item has its number in the batch, not in one of several calls of the oracle."""
     monkeypatch.setattr(k_best, "CALL_PARTS", 32)
     scores = torch.zeros(5, 4, 4)
     scores[[1, 4]] = -torch.inf

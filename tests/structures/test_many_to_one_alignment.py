@@ -1,4 +1,6 @@
-"""Each word to one word, but for the contract, which test_contract.py compares with lists."""
+"""Alignments of each word to one word beyond the contract, which test_contract.py compares with
+lists.
+"""
 
 from __future__ import annotations
 

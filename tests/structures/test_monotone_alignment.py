@@ -1,4 +1,4 @@
-"""Monotone alignments, but for the contract, which test_contract.py compares with lists."""
+"""Monotone alignments beyond the contract, which test_contract.py compares with lists."""
 
 from __future__ import annotations
 

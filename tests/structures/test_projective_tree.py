@@ -64,8 +64,8 @@ def reference(
     return shift + total, out[: n + 1, : n + 1], products[: n + 1, : n + 1]
 
 
-# Of these some fit float64 with weights over the sums of their columns, some over those of the best
-# tree, and some not at all.
+# Some of these fit float64 with weights over the sums of their columns, some with weights over the
+# score of the best tree, and some do not fit.
 @pytest.mark.parametrize(
     "n, scale",
     [
@@ -134,7 +134,7 @@ def test_operators_are_registered_right() -> None:
         [0, -1, 0],
     )
     library.opcheck(operators._log_partition.overload, arguments)
-    # What is kept has room that nothing writes: not compared.
+    # The saved arrays have entries that nothing writes, so they are not compared.
     library.opcheck(operators._marginals.overload, (*arguments, False))
 
 

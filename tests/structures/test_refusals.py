@@ -1,4 +1,6 @@
-"""What does not fit is refused with a sentence, and what a structure of one's own leaves out."""
+"""Input that does not fit is refused with a sentence, and so is a structure that leaves methods
+out.
+"""
 
 from __future__ import annotations
 

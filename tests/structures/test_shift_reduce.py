@@ -188,7 +188,7 @@ def test_straight_through_over_the_best_is_its_definition(structure):
     values = torch.randn(3, size, size, dtype=torch.float64)
     draw = BestStraightThrough(k=4)(structure, scores, lengths, True)
     assert draw.padding is not None and draw.weights[0].eq(1).all()
-    # The loss of each structure is some number; that of the draw is their weighted sum.
+    # The loss of each structure is some number; the loss of the draw is their weighted sum.
     losses = torch.tanh((draw.z * values).sum((-2, -1)))
     (found,) = torch.autograd.grad((draw.weights * losses).sum(), scores)
     best = structure.top_k(scores.detach(), lengths, 4)

@@ -132,7 +132,7 @@ def test_fenchel_young_losses(
 def recursion(
     structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
 ) -> Tensor:
-    """As it is written, by operations of torch."""
+    """The recursion as it is defined, by operations of torch."""
     masked, lengths = structure.masked(scores, lengths)
     return structure.smoothed_maximum(masked, lengths, maximum(regularizer, gamma))  # type: ignore[attr-defined,arg-type]
 
@@ -160,7 +160,7 @@ def test_kernels_do_what_the_recursion_says(regularizer: str, scale: float, forb
     chain = scale * torch.randn(5, 9, 6, 6, dtype=torch.float64)
     cells = scale * torch.randn(5, 9, 7, dtype=torch.float64)
     if forbids:
-        # Two in three, but for what leaves one way through.
+        # Two in three are forbidden, except parts that leave one path open.
         chain = torch.where(torch.rand_like(chain) < 0.66, -torch.inf, chain)
         chain[..., 0, 0] = -scale
         cells = torch.where(torch.rand_like(cells) < 0.3, -torch.inf, cells)
@@ -242,8 +242,9 @@ class Numbers(TorchDispatchMode):
 
 @pytest.mark.parametrize("structure", [LinearChain(), TagSequence(), MonotoneAlignment()], ids=str)
 def test_work_grows_with_the_number_of_parts(structure: Structure) -> None:
-    """Also that of the gradient: that of an index into all scores, at each step, would be as large
-    as they are."""
+    """The work of the gradient grows in the same way. The gradient of an index into all scores, at
+    each step, would be as large as the scores.
+    """
     counts, parts = [], []
     for n in (10, 20, 40):
         shape = {1: (n, n), 2: (n, 3), 3: (n, 3, 3)}

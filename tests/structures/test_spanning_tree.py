@@ -222,7 +222,7 @@ def test_operators_follow_the_rules_of_torch() -> None:
         [0, -1, 0],
     )
     library.opcheck(operators._log_partition.overload, arguments)
-    # What is kept has room that nothing writes: not compared.
+    # The saved arrays have entries that nothing writes, so they are not compared.
     library.opcheck(operators._marginals.overload, (*arguments, False))
     library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))
 
@@ -338,7 +338,7 @@ def test_pairs_that_prefer_each_other_need_no_logarithms(
     given, lengths = torch.from_numpy(scores)[None].requires_grad_(), torch.tensor([n])
     marginals = structure.marginals(given, lengths)
     (found,) = torch.autograd.grad(marginals, given, torch.from_numpy(along)[None])
-    # What is 0 is, in 250 digits, not quite.
+    # Entries of 0 differ slightly from 0 in 250 digits.
     found_marginals = marginals.detach()[0].numpy()
     np.testing.assert_allclose(found_marginals, expected, rtol=1e-12, atol=1e-140)
     np.testing.assert_allclose(found[0].numpy(), expected_product, rtol=0.0, atol=1e-12)
@@ -435,7 +435,7 @@ def test_nothing_is_worked_out_twice_where_trained_scorers_are(
         0, 32, items, scores, lengths, 0, -1, single_root, nothing, 1, *outputs
     )
     assert (status == FEASIBLE).all()
-    # What is kept serves the gradient.
+    # The saved arrays serve the gradient.
     assert (kept[:, 0] == matrix_tree.ESCAPES).mean() > 0.9
 
 

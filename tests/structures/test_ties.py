@@ -56,8 +56,9 @@ class NoNeighbours(Constraint):
 
 @dataclass
 class Constrained:
-    """structure: whose averages are those of ``of`` that have at most ``limit`` parts in each line
-    ``(*shape)`` of ``lines``."""
+    """structure: set whose averages are the averages of ``of`` with at most ``limit`` parts in each
+    line ``(*shape)`` of ``lines``.
+    """
 
     structure: Structure
     of: Structure

@@ -90,7 +90,7 @@ def reaches_all(clocks: list[list[float]], start: int) -> bool:
 
 
 def log_prob(scores: Tensor, choices: Choices, single_root: bool) -> float:
-    """Of the choices, each from a softmax of all arcs into its node."""
+    """The log-probability of the choices, each from a softmax of all arcs into its node."""
     n, total = len(scores) - 1, 0.0
     for node, (head, token) in choices.items():
         arcs = [(h, m) for m in node for h in range(int(single_root), n + 1) if h not in node]

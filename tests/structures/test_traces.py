@@ -256,7 +256,7 @@ def test_subsets_come_in_order_as_listed() -> None:
         p = sum(float(total.exp()) for own, total in listed if own == subset)
         share = sum(own == subset for own in members) / count
         assert abs(share - p) <= 5 * (p * (1 - p) / count) ** 0.5
-    # Of an expectation that hangs on pairs.
+    # Weights of an expectation that depends on pairs.
     weights = torch.arange(float(n * n), dtype=torch.float64).view(n, n).sin()
     losses = [float(weights[sorted(s)[0], sorted(s)[1]]) for s, _ in listed]
     expected = sum(loss * total.exp() for loss, (_, total) in zip(losses, listed))

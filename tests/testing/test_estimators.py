@@ -24,7 +24,9 @@ PROBLEMS = [
 
 
 class Own(Estimator):
-    """As an author would write one: the best structure, and the gradient of the scores as it is."""
+    """An estimator as an author would write it: the best structure, and the gradient passed on to
+    the scores.
+    """
 
     hard = True
 
@@ -178,7 +180,7 @@ class Doubled(Marginals):
 
 
 class OfTheSupport(SparseMAP):
-    """Where structures tie, its gradient is that of the weights that there are."""
+    """If structures tie, its gradient belongs to the weights of the present support."""
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool

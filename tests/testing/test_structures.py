@@ -171,7 +171,7 @@ class Doubled(Runs):
 
 
 class OfTheSupport(LinearChain):
-    """The gradient of SparseMAP is that of the weights that there are."""
+    """The gradient of SparseMAP belongs to the weights of the present support."""
 
     def sparsemap(
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6

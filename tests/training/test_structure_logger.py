@@ -155,7 +155,7 @@ def test_loggers_of_services_log_the_statistics(
     calls = service.log.call_args_list + service.log_metrics.call_args_list
     logged: set[str] = set().union(*(call.args[0] for call in calls))
     assert {"latent/latent_encoder/depth", "latent/latent_encoder/changed"} <= logged
-    # What MLflow takes in the name of a metric.
+    # MLflow accepts these characters in the name of a metric.
     assert all(re.fullmatch(r"[\w\-. :/]+", name) for name in logged)
 
 

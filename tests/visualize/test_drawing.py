@@ -285,7 +285,7 @@ def test_entities_and_pairs_in_the_terminal():
 
 @pytest.mark.parametrize("style", [None, "dep"])
 def test_a_page_of_docs_without_structures_is_refused(style):
-    """Such as those of a pipeline whose structure is inside of another component."""
+    """A pipeline whose structure is inside of another component has such docs."""
     doc = Doc(spacy.blank("en").vocab, words=["a", "b"])
     for draw in (
         lambda: render(doc, style=style, page=True, jupyter=False),

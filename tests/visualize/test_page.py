@@ -63,7 +63,7 @@ def test_a_page_says_what_is_seen_and_explains_its_lines():
 
 @pytest.mark.parametrize("light, dark", HOSTS)
 def test_drawings_take_the_scheme_of_the_notebook_around_them(light, dark):
-    """Which need not be that of the system."""
+    """It may differ from the system's."""
     rules = render(TREE, jupyter=False)
     for host, ink in ((light, palette.COLORS["ink"][0]), (dark, palette.COLORS["ink"][1])):
         (rule,) = re.findall(re.escape(f"{host} .spacy-latent") + r"[^{]*\{([^}]*)\}", rules)

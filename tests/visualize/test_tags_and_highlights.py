@@ -43,7 +43,7 @@ def test_tags_below_their_words_with_alternatives():
         [["0.25"], ["1"], ["2"], ["2"]],
         [["else"], [], ["2", "0.40"], []],
     ]
-    # What differs from the first sequence is dashed.
+    # Tags that differ from the first sequence are dashed.
     assert html.count("sl-tag sl-tag-other") == 2
     plain = render(doc, jupyter=False, options={"probabilities": False})
     assert rows(plain)[1] == [[], ["1"], ["0"], ["2"]]

@@ -258,7 +258,7 @@ def test_no_line_runs_through_a_label_where_there_is_room(below):
     root = parsed(picture.content)
     labels = [node for node in root.iter(f"{SVG}text") if "label" in node.get("class", "")]
     assert len(labels) == len(arcs)
-    # What is drawn last lies on top.
+    # The last element is on top.
     order = list(root.iter())
     last = max(order.index(node) for node in root.iter(f"{SVG}path"))
     assert all(order.index(label) > last for label in labels)
@@ -334,7 +334,8 @@ def test_one_word_and_ten_thousand(words):
     svg = render(doc, jupyter=False)
     assert render(numbered, jupyter=False).count(">0.50<") == len(words) - 1
     assert svg.count("displacy-word") == len(words)
-    # Of this process alone, however busy the machine is. It takes two where it is linear.
+    # The time of this process alone counts, however busy the machine is. It takes two where it is
+    # linear.
     assert time.process_time() - started < 20
 
 
