@@ -31,7 +31,7 @@ test: $(COMPILED)
 # these: the machine code that we write ourselves, and training until trees are found.
 SUPERVISION := tests/pipeline/test_supervision.py
 GENERIC := tests/kernels/test_exponential.py tests/kernels/test_vector.py \
-	tests/kernels/test_wide.py $(SUPERVISION)::test_beside_listeners_that_come_late_or_never \
+	tests/kernels/test_scaled_floats.py $(SUPERVISION)::test_beside_listeners_that_come_late_or_never \
 	$(SUPERVISION)::test_trees_are_learned_from_some_of_their_heads
 test-generic: $(DEVELOP)
 	NUMBA_CPU_NAME=generic ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 \
@@ -76,7 +76,7 @@ $(DEVELOP): $(INSTALLED)
 	$(INSTALL) --progress-bar on -e '.[dev,docs]'
 	touch $@
 
-$(COMPILED): $(DEVELOP) $(wildcard spacy_latent/kernels/*.py)
+$(COMPILED): $(DEVELOP) $(wildcard spacy_latent/kernels/*/*.py)
 	$(RUN) -m tests.compile_kernels
 	touch $@
 

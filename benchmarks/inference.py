@@ -44,7 +44,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.sections import write_section
-from spacy_latent.kernels.simplex import sparsemax
+from spacy_latent.kernels.choices.simplex import sparsemax
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain

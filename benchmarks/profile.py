@@ -22,13 +22,13 @@ import torch
 
 from benchmarks.inference import BATCH, ROWS, THREADS, Setting
 from benchmarks.sections import write_section
-from spacy_latent.kernels import pool
+from spacy_latent.kernels.core import pool
 
 ROUNDS = 21
 
 
 class Spread:
-    """In the place of kernels.pool.spread, everywhere: adds up the seconds spent there."""
+    """In the place of kernels.core.pool.spread, everywhere: adds up the seconds spent there."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spacy_latent.kernels.compilation import PREFIX, digest
+from spacy_latent.kernels.core.compilation import PREFIX, digest
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,10 +72,10 @@ def test_the_wheel_runs_without_the_source(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
     # If there is machine code beside the package, it comes from the same sources.
-    name = f"{PREFIX}{digest(ROOT / 'spacy_latent' / 'kernels')}"
-    made = ROOT / "spacy_latent" / "kernels" / "__pycache__" / name
-    if made.is_dir():
-        shutil.copytree(made, packages / "spacy_latent" / "kernels" / "__pycache__" / name)
+    for family in {path.parent for path in (ROOT / "spacy_latent" / "kernels").glob("*/*.py")}:
+        made = family / "__pycache__" / f"{PREFIX}{digest(family)}"
+        if made.is_dir():
+            shutil.copytree(made, packages / made.relative_to(ROOT))
     for command in (
         [str(home / "bin" / "python"), "-c", CHECK],
         [str(home / "bin" / "python"), "-m", "spacy", "latent", "--help"],

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from benchmarks.gpu.machine import Machine, Record
 from spacy_latent.errors import LatentWarning
+from spacy_latent.kernels.autograd.operators import family_of
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, MARGINALS
+from spacy_latent.kernels.core.status import FEASIBLE
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.kernels.gpu.dispatch import Found
-from spacy_latent.kernels.operations import HESSIAN_PRODUCT, MARGINALS
-from spacy_latent.kernels.operators import family_of
-from spacy_latent.kernels.status import FEASIBLE
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain
@@ -74,7 +74,7 @@ def given(structure: CompiledStructure) -> tuple[Tensor, Tensor, Tensor]:
 
 def answers_of(structure: CompiledStructure) -> dict[str, np.ndarray]:
     """Return the results of the kernels for the CPU, in float64."""
-    from spacy_latent.kernels import operators
+    from spacy_latent.kernels.autograd import operators
 
     scores, lengths, along = given(structure)
     best = operators.best(scores, lengths, structure.family, structure._options(scores))

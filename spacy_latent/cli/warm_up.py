@@ -24,7 +24,7 @@ Examples:
 # Single texts and batches, and sentences of different lengths, have different kernels.
 LENGTHS = (1, 4, 9, 16, 30, 60)
 BATCH = 64
-# The beginning of the warning of spacy_latent.kernels.compilation.
+# The beginning of the warning of spacy_latent.kernels.core.compilation.
 NOT_STORED = "Kernels are compiled in each process"
 
 

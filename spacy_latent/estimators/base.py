@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.rewards import Reward
-from spacy_latent.kernels.transfers import derived
+from spacy_latent.kernels.core.gpu_transfers import derived
 from spacy_latent.stages import Staged
 from spacy_latent.structures.base import Structure
 

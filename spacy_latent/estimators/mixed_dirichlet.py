@@ -11,7 +11,7 @@ from spacy_latent.estimators.attention import Attention
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
-from spacy_latent.kernels.transfers import send_together
+from spacy_latent.kernels.core.gpu_transfers import send_together
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.one_of_n import OneOfN
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError, check_whole
-from spacy_latent.kernels.transfers import derived, send
+from spacy_latent.kernels.core.gpu_transfers import derived, send
 
 Noise = Literal["gumbel", "sum_of_gamma", "gaussian"]
 NOISES = ("gumbel", "sum_of_gamma", "gaussian")

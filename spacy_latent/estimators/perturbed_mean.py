@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import check_noise, repeat_with_noise
-from spacy_latent.kernels.tracing import refuse_transforms
+from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import of_copies
 

@@ -15,7 +15,7 @@ from spacy_latent.estimators.factorised import (
     is_factorised,
     over_choices,
 )
-from spacy_latent.kernels.tracing import refuse_transforms
+from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError, check_flags
 from spacy_latent.estimators.base import Criterion, Draw, Estimator, check_criterion
-from spacy_latent.kernels.transfers import derived
+from spacy_latent.kernels.core.gpu_transfers import derived
 from spacy_latent.structures.base import Structure
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 

@@ -10,7 +10,7 @@ from torch.autograd.function import FunctionCtx
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
-from spacy_latent.kernels.derivatives import is_transformed
+from spacy_latent.kernels.autograd.derivatives import is_transformed
 from spacy_latent.structures.base import Structure
 
 Backward = Literal["identity", "marginals"]

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.perturbed_best import PerturbedBest
-from spacy_latent.kernels.tracing import refuse_transforms
+from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
 
 # A score lower than the highest of its item by this much stands for −inf. Models mask by −1e6,

@@ -56,7 +56,7 @@ class TopKSparsemax(Estimator):
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
     ) -> Draw:
-        from spacy_latent.kernels.simplex import sparsemax
+        from spacy_latent.kernels.choices.simplex import sparsemax
 
         if not is_train and self.prediction == "map":
             z = structure.map(scores, lengths)

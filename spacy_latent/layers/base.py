@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from spacy_latent.errors import check_whole
-from spacy_latent.kernels.derivatives import is_transformed
-from spacy_latent.kernels.pool import ranges
+from spacy_latent.kernels.autograd.derivatives import is_transformed
+from spacy_latent.kernels.core.pool import ranges
 from spacy_latent.layers.concurrently import concurrently
 from spacy_latent.layers.shared_structures import share_equals
 from spacy_latent.structures.base import Structure

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from spacy_latent.errors import check_whole
-from spacy_latent.kernels.transfers import fetch
+from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 

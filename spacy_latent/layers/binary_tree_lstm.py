@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.tracing import refuse_transforms
+from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width, drops
 from spacy_latent.layers.recursion import Recursion
 from spacy_latent.layers.shared_structures import Merges, distinct_pairs

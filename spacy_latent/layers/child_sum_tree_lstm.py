@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.kernels.transfers import fetch_together, send_together
+from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_together
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.recursive_message_passing import most_probable_heads
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.derivatives import last_derivative
-from spacy_latent.kernels.pool import SERIAL_NANOSECONDS, one_torch_thread, spread
+from spacy_latent.kernels.autograd.derivatives import last_derivative
+from spacy_latent.kernels.core.pool import SERIAL_NANOSECONDS, one_torch_thread, spread
 
 Call = Callable[..., Tensor]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError, check_whole
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 

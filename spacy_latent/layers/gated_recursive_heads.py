@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from spacy_latent.errors import check_whole
-from spacy_latent.kernels.tracing import refuse_transforms
+from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.gated_recursive_tree import GatedRecursiveTree
 from spacy_latent.layers.recursion import Recursion

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError, is_whole
 from spacy_latent.estimators.base import Draw, Estimator, Given, check_draw
-from spacy_latent.kernels.transfers import places_of
+from spacy_latent.kernels.core.gpu_transfers import places_of
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.edits import Edits, check_forced, edited, naming_interventions
 from spacy_latent.layers.fitting import check_kind, check_parts

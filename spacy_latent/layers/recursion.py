@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.derivatives import last_derivative
+from spacy_latent.kernels.autograd.derivatives import last_derivative
 from spacy_latent.layers.shared_structures import Merges
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from spacy_latent.errors import check_whole
-from spacy_latent.kernels.transfers import fetch_together, send_together
+from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_together
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
 from spacy_latent.layers.shared_structures import SharedSubtrees, share_subtrees
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.transfers import fetch, send_together
+from spacy_latent.kernels.core.gpu_transfers import fetch, send_together
 
 
 @dataclass
@@ -52,7 +52,7 @@ class SharedSubtrees:
 def share_subtrees(
     z: Tensor, lengths: Tensor, items: int, item: Tensor | None, most: int, all_of_them: bool
 ) -> SharedSubtrees | None:
-    """Return the different subtrees, see kernels.subtrees, or None if they cannot be shared.
+    """Return the different subtrees of trees, or None if they cannot be shared.
 
     They cannot be shared for soft structures, for those whose arcs get a gradient, and for those
     with several heads of a token. They are never shared on a GPU: a product with all arcs takes
@@ -65,7 +65,7 @@ def share_subtrees(
     """
     if not _readable(z) or not lengths.any():
         return None
-    from spacy_latent.kernels import subtrees
+    from spacy_latent.kernels.arborescences import subtrees
 
     arrays = _array(z), _array(lengths), _item(items, item)
     states = subtrees.share_subtrees(*arrays, items, most, all_of_them)
@@ -103,7 +103,7 @@ class Merges:
 
 @dataclass
 class SharedMerges(Merges):
-    """Shared merges of heads and modifiers, see kernels.head_merges.Merges.
+    """Shared merges of heads and modifiers, see kernels.arborescences.head_merges.Merges.
 
     Tensors are on the device of the structures.
 
@@ -117,7 +117,7 @@ class SharedMerges(Merges):
 
 
 def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) -> SharedMerges:
-    """Return the merges of hard trees, see kernels.head_merges.
+    """Return the merges of hard trees, see kernels.arborescences.head_merges.
 
     Merges are shared if arcs get no gradient of their own.
 
@@ -129,7 +129,7 @@ def share_merges(z: Tensor, lengths: Tensor, items: int, item: Tensor | None) ->
     Raises:
         LatentError: a structure is no hard tree.
     """
-    from spacy_latent.kernels import head_merges
+    from spacy_latent.kernels.arborescences import head_merges
 
     arrays = _array(fetch(z)), _array(fetch(lengths))
     merges = head_merges.merge_heads(
@@ -173,7 +173,7 @@ def share_equals(z: Tensor, items: int, item: Tensor) -> tuple[Tensor, Tensor] |
     """
     if not _readable(z) or len(z) <= items:
         return None
-    from spacy_latent.kernels import subtrees
+    from spacy_latent.kernels.arborescences import subtrees
 
     first, kind = subtrees.share_equals(_array(z.flatten(1)), _array(item), items)
     if len(first) == len(z):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.tracing import refuse_transforms
+from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.layers.encoded_scorer import distance_buckets
 
 

@@ -27,7 +27,7 @@ from spacy_latent.models.tag_evidence import EntityCount, Run, TagEvidence
 from spacy_latent.structures.tag_sequence import TagSequence
 
 if TYPE_CHECKING:
-    from spacy_latent.kernels.tag_batches import BatchSums
+    from spacy_latent.kernels.chains.tag_batches import BatchSums
 
 
 @dataclass

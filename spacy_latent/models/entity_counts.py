@@ -23,7 +23,7 @@ from spacy_latent.models.tag_evidence import EntityCount
 from spacy_latent.structures.tag_sequence import TagSequence
 
 if TYPE_CHECKING:
-    from spacy_latent.kernels.tag_batches import BatchSums
+    from spacy_latent.kernels.chains.tag_batches import BatchSums
 
 # Largest number of combinations of counts in one chain: four labels with at least one entity each.
 # More labels are summed in several groups.

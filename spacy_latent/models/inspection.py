@@ -12,7 +12,7 @@ from thinc.api import Model
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.layers.latent_layer import LatentModule, LatentOutput
 from spacy_latent.models.latent_layer_model import LatentBatch, SpanModule, given_structures
 from spacy_latent.models.latent_shim import LatentShim

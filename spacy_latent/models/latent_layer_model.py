@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator, Given
+from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.gpu.dispatch import looked_at_later
-from spacy_latent.kernels.transfers import fetch
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.fitting import build_part, check_parts

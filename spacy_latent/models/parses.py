@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.interventions import Intervention
-from spacy_latent.kernels.transfers import send_together
+from spacy_latent.kernels.core.gpu_transfers import send_together
 from spacy_latent.layers.edits import Edits, edited, naming_interventions
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.added_labels import IMPOSSIBLE

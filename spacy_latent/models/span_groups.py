@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.estimators.base import Given
-from spacy_latent.kernels.transfers import send_together
+from spacy_latent.kernels.core.gpu_transfers import send_together
 
 # For each doc its spans as (start, end), or its pairs of spans as (start, end, other_start,
 # other_end): token offsets.

@@ -4,7 +4,7 @@ Each span of a tree has one class, and class 0 is "no label". The annotation giv
 have a label. A tree agrees if it has exactly these labelled spans with their labels. Spans without
 a label are summed out, as in the partially observed TreeCRF of Fu et al. (2021). Classes are summed
 in each span before the chart. The chart is then a chart of trees without labels; see
-:mod:`spacy_latent.kernels.labelled_spans`.
+:mod:`spacy_latent.kernels.spans.labelled_spans`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from spacy_latent.errors import LatentError, NothingLeft
 from spacy_latent.interventions import Intervention
-from spacy_latent.kernels.labelled_spans import LabelledSpans
-from spacy_latent.kernels.transfers import send, send_together
+from spacy_latent.kernels.core.gpu_transfers import send, send_together
+from spacy_latent.kernels.spans.labelled_spans import LabelledSpans
 from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.span_confidence import UNCHANGED, SpanConfidence
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spacy_latent.annotations import LEVELS, SpanStructure
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.kinds import find_kind
 from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.latent_layer import LatentModule, LatentOutput

@@ -18,7 +18,7 @@ from thinc.api import torch2xp, xp2torch
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.transfers import fetch_together, send_together
+from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_together
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.span_groups import group_spans, no_loss

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator, Given
-from spacy_latent.kernels.transfers import fetch, places_of
+from spacy_latent.kernels.core.gpu_transfers import fetch, places_of
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput

@@ -18,7 +18,7 @@ from spacy.tokens import Doc
 from torch import Tensor
 from torch.nn import functional
 
-from spacy_latent.kernels.transfers import fetch, send, send_together
+from spacy_latent.kernels.core.gpu_transfers import fetch, send, send_together
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.evidence_bound import words_of
 from spacy_latent.models.gold_trees import GoldTrees

@@ -15,8 +15,8 @@ from thinc.types import Floats2d, Floats3d
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.kernels.pool import one_torch_thread
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.core.gpu_transfers import send
+from spacy_latent.kernels.core.pool import one_torch_thread
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained

@@ -24,7 +24,7 @@ from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN, SpanJudge
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.pipeline.calibration_examples import (
     Examples,
     choose_component,

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, is_whole, not_finite_message
-from spacy_latent.kernels import active_set as kernel
-from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative, refuse_tangents
-from spacy_latent.kernels.operators import check, in_precision_of, like, read, read_float64
-from spacy_latent.kernels.pool import spread
-from spacy_latent.kernels.transfers import fetch_together, remember, send, send_together
+from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative, refuse_tangents
+from spacy_latent.kernels.autograd.operators import check, in_precision_of, like, read, read_float64
+from spacy_latent.kernels.core.gpu_transfers import fetch_together, remember, send, send_together
+from spacy_latent.kernels.core.pool import spread
+from spacy_latent.kernels.sparsemap import active_set as kernel
 from spacy_latent.structures.faces import Ask, Faces, padded
 from spacy_latent.structures.oracle import Oracle
 from spacy_latent.structures.results import SparseSolution
@@ -69,7 +69,7 @@ def solve_with_kernel(
 
     Args:
         scores: ``(B, N, M)``.
-        oracle: see kernels.active_set.
+        oracle: see kernels.sparsemap.active_set.
         most_parts: largest number of parts of one structure.
         costs: estimated nanoseconds of items, from their lengths, for sharing the batch.
     """
@@ -147,7 +147,7 @@ SHARE_OF_CALLS = 0.05
 
 @dataclass
 class Supports:
-    """Supports of all items, as kernels.active_set.solve writes them.
+    """Supports of all items, as kernels.sparsemap.active_set.solve writes them.
 
     Its arrays may be larger than needed.
 
@@ -187,7 +187,7 @@ class Supports:
         """Return the derivative of an item's weights along changes of the scores of its support.
 
         Both are ``(K, *)``, one row for each structure of the support. This computes many changes
-        at once, as kernels.active_set.gradient_of_weights computes one.
+        at once, as kernels.sparsemap.active_set.gradient_of_weights computes one.
         """
         size, start = int(self.counts[item]), self.offsets[item]
         inverse = self.inverses[start : start + size * size].reshape(size, size)

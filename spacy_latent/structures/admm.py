@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from spacy_latent.errors import InfeasibleError
-from spacy_latent.kernels import factor_active_set, logic
-from spacy_latent.kernels.active_set import row_room
+from spacy_latent.kernels.sparsemap import factor_active_set, logic_factors
+from spacy_latent.kernels.sparsemap.active_set import row_room
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.encoded_graph import EncodedGraph
 from spacy_latent.structures.faces import Faces
@@ -155,7 +155,7 @@ class Problem:
         above 0.
         """
         border = self.border
-        logic.project_logic(
+        logic_factors.project_logic(
             live[self.logic_item],
             self.kinds,
             self.limits,
@@ -243,7 +243,7 @@ class Problem:
         """
         along = np.empty(len(directions))
         border = self.border
-        logic.logic_jacobian(
+        logic_factors.logic_jacobian(
             self.logic_starts, self.marks, self.tied, directions[border:], along[border:]
         )
         if len(self.supports):

@@ -1,7 +1,8 @@
 """Choices of Chu-Liu-Edmonds for a batch if each arc has an exponential clock.
 
 The clocks are then drawn again given these choices (Struminsky et al. 2021).
-``kernels/arborescence_traces.py`` draws the same choices faster, but does not report them.
+``kernels/arborescences/arborescence_traces.py`` draws the same choices faster, but does not report
+them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from spacy_latent.kernels.assignment_active_set import AssignmentOracle
+from spacy_latent.kernels.sparsemap.assignment_active_set import AssignmentOracle
 from spacy_latent.structures.active_set import solve_with_kernel
 from spacy_latent.structures.base import SparseSolution, Structure
 

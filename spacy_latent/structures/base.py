@@ -24,8 +24,8 @@ from spacy_latent.errors import (
     NotTractable,
     check_whole,
 )
-from spacy_latent.kernels.derivatives import refuse_tangents
-from spacy_latent.kernels.tracing import (
+from spacy_latent.kernels.autograd.derivatives import refuse_tangents
+from spacy_latent.kernels.autograd.tracing import (
     NOT_FINITE,
     has_numbers,
     not_traced,
@@ -33,7 +33,7 @@ from spacy_latent.kernels.tracing import (
     refuse_jit_trace,
     within_room,
 )
-from spacy_latent.kernels.transfers import bring, fetch, send_together
+from spacy_latent.kernels.core.gpu_transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.derivatives import recordable, recording

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
-from spacy_latent.kernels.tracing import not_traced, source
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.autograd.tracing import not_traced, source
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
 from spacy_latent.structures.items import decompose

@@ -6,8 +6,8 @@ rises until the trees of the support use no more of them.
 SparseMAP of the trees at given prices is exact and takes some milliseconds. The best prices
 minimize the value of the trees at these prices. It is a convex, piecewise quadratic function with a
 continuous gradient, and SparseMAP gives its second derivatives. The method is Newton's, as in
-:mod:`spacy_latent.kernels.tree_prices`. There, every constraint has a price and none is left to
-trees.
+:mod:`spacy_latent.kernels.sparsemap.tree_prices`. There, every constraint has a price and none is
+left to trees.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative
-from spacy_latent.kernels.least_quadratic import DEPENDENT, find_least
-from spacy_latent.kernels.tree_prices import (
+from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative
+from spacy_latent.kernels.sparsemap.least_quadratic import DEPENDENT, find_least
+from spacy_latent.kernels.sparsemap.tree_prices import (
     AT_THE_START,
     DAMPING,
     DECREASE,
@@ -124,7 +124,7 @@ def _find_prices(
     precision: float,
     tolerance: float,
 ) -> Search:
-    """Search for prices as kernels.tree_prices does, starting from the given ones.
+    """Search for prices as kernels.sparsemap.tree_prices does, starting from the given ones.
 
     A residual within the tolerance is accepted if further steps do not improve it.
     """
@@ -185,7 +185,7 @@ def _by_fractions(
 ) -> Search:
     """Search for the prices of a fraction of the scores first, then of larger ones.
 
-    See kernels.tree_prices, which does the same.
+    See kernels.sparsemap.tree_prices, which does the same.
     """
     prices = np.zeros(len(scores) - 1)
     fraction, steps = SMALL / max(range_of_scores, SMALL), 0
@@ -211,7 +211,7 @@ def _search(scores: np.ndarray, budget: float, most_steps: int, tolerance: float
 
     Args:
         scores: ``(n+1, n+1)``; −inf for entries that are no arc. Large ones are clipped if no tree
-            takes them, and else divided, see kernels.tree_prices.
+            takes them, and else divided, see kernels.sparsemap.tree_prices.
     """
     quarters = np.full(scores.shape, -np.inf)
     quarters[:, 1:] = 0.25 * scores[:, 1:] - 0.25 * scores[:, 1:].max(0)
@@ -438,7 +438,7 @@ def nearest_average_of_trees(
     max_iter: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Solve as :func:`spacy_latent.kernels.tree_prices.nearest_average`, for trees of any kind.
+    """Solve as kernels.sparsemap.tree_prices.nearest_average, for trees of any kind.
 
     It is some tenfold slower.
 

@@ -17,8 +17,8 @@ from spacy_latent.errors import (
     NotTractable,
     check_flags,
 )
-from spacy_latent.kernels.tracing import not_traced
-from spacy_latent.kernels.transfers import fetch, send
+from spacy_latent.kernels.autograd.tracing import not_traced
+from spacy_latent.kernels.core.gpu_transfers import fetch, send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.budget_prices import average_of_trees, nearest_average_of_trees
@@ -113,7 +113,7 @@ class BudgetTree(DependencyTree):
         It is a :class:`~spacy_latent.structures.lp_sparsemap.GraphSolution`.
 
         If arcs may cross, prices of the constraints are searched for, see
-        :func:`~spacy_latent.kernels.tree_prices.nearest_average`.
+        :func:`~spacy_latent.kernels.sparsemap.tree_prices.nearest_average`.
 
         For projective trees, all trees are tried first without the budgets, which takes 0
         iterations. The best point of this larger set is also the best within the budgets if it
@@ -164,7 +164,7 @@ class BudgetTree(DependencyTree):
     def _by_prices(
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        from spacy_latent.kernels.tree_prices import nearest_average
+        from spacy_latent.kernels.sparsemap.tree_prices import nearest_average
 
         options = (self.max_modifiers, self.single_root, steps, tolerance)
         return self._solved(*nearest_average(scores, lengths, *options))
@@ -276,7 +276,7 @@ class BudgetTree(DependencyTree):
         highest = np.where(np.isfinite(highest), highest, 0.0)
         open_scores, level = open_scores - highest, highest.sum()
         if self.projective:
-            from spacy_latent.kernels.budget_eisner import best_budget_tree, table_size
+            from spacy_latent.kernels.spans.budget_eisner import best_budget_tree, table_size
 
             budget = min(self.max_modifiers, n)
             if table_size(n, budget) <= MOST_NUMBERS:

@@ -19,7 +19,7 @@ class CompiledStructure(Structure):
 
     Attributes:
         family: place of the kernels, "module:NAME" of a
-            :class:`spacy_latent.kernels.operators.Family`.
+            :class:`spacy_latent.kernels.autograd.operators.Family`.
         smoothed_family: place of the kernels of the recursion with the quadratically smoothed
             maximum, for structures that have one, see :mod:`spacy_latent.structures.smoothed`.
     """
@@ -46,12 +46,12 @@ class CompiledStructure(Structure):
 
     def _best(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the best structure of each item as the kernels write it."""
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         return operators.best(self._given(scores), lengths, self.family, self._options(scores))
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         options = self._options(scores)
         return operators.log_partition(self._given(scores), lengths, self.family, options)
@@ -65,7 +65,7 @@ class CompiledStructure(Structure):
 
         Scores and lengths are as :meth:`check` returns them.
         """
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         family = self.family if regularizer == "entropic" else self.smoothed_family
         assert family is not None
@@ -73,14 +73,14 @@ class CompiledStructure(Structure):
         return gamma * operators.log_partition(given, lengths, family, self._options(scores))
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         options = self._options(scores)
         drawn = operators.sample(

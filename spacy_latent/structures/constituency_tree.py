@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.kernels.tracing import not_traced
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.base import less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 
-FAMILY = "spacy_latent.kernels.constituency:FAMILY"
+FAMILY = "spacy_latent.kernels.spans.constituency:FAMILY"
 
 
 class ConstituencyTree(CompiledStructure):
@@ -70,7 +70,7 @@ class ConstituencyTree(CompiledStructure):
     @not_traced
     def log_partition_and_marginals(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return both, ``(B,)`` and ``(B, N, N)``, in the time of marginals; without gradients."""
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         prepared, lengths = self._read(scores.detach(), lengths)
         near = self._near(prepared, lengths)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
-from spacy_latent.kernels.tracing import is_traced
+from spacy_latent.kernels.autograd.tracing import is_traced
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 
@@ -105,7 +105,7 @@ class DependencyTree(CompiledStructure):
         if found.is_cuda or is_traced(found):
             head = torch.arange(scores.shape[1], device=found.device)
             return (found[:, None, :] == head[:, None]).to(scores.dtype)
-        from spacy_latent.kernels.arborescence import mark_arcs
+        from spacy_latent.kernels.arborescences.arborescence import mark_arcs
 
         # Not by torch: its threads would keep the core busy that the next kernel needs.
         z = torch.zeros(0, dtype=scores.dtype, device="cpu").numpy()
@@ -129,7 +129,7 @@ def _length(bound: int | None) -> float:
 
 
 def _allowed_arcs(side: int, lengths: Tensor, direction: int, longest: int) -> Tensor:
-    """Return a mask ``(B, N+1, N+1)`` of the arcs that status.is_arc allows, without padding."""
+    """Return a mask ``(B, N+1, N+1)`` of the arcs allowed by arc_scores.is_arc, without padding."""
     node = torch.arange(side, device=lengths.device)
     head, modifier = node[:, None], node[None, :]
     allowed = (head != modifier) & (modifier > 0)

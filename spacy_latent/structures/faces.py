@@ -1,7 +1,7 @@
 """Jacobian of SparseMAP if structures tie.
 
 It is taken on the whole face in which a solution lies. The support may span only a part of this
-face, see :mod:`spacy_latent.kernels.faces`.
+face, see :mod:`spacy_latent.kernels.sparsemap.faces`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from spacy_latent.kernels import faces as kernel
-from spacy_latent.kernels.active_set import row_room
-from spacy_latent.kernels.pool import spread
+from spacy_latent.kernels.core.pool import spread
+from spacy_latent.kernels.sparsemap import faces as kernel
+from spacy_latent.kernels.sparsemap.active_set import row_room
 
 # Function that returns the best structures of some items, given by their numbers, under two
 # gradients of each, ``(2, flat)``. The result is ``(2, items, W)`` int32, parts counted from the
@@ -29,7 +29,7 @@ class Faces:
     The supports grow by structures that tie with them when a gradient needs these.
 
     Attributes:
-        starts, residuals, atoms, counts, offsets: as in :mod:`spacy_latent.kernels.faces`.
+        starts, residuals, atoms, counts, offsets: as in kernels.sparsemap.faces.
         inverses: packed, count² numbers of each item; or ``(F, K, K)`` with K as for the atoms,
             whole vectors, and row_sums ``(F, K)``, their products with 1.
         most: bound on the structures that are added to a support for one gradient, or twice as

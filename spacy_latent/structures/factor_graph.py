@@ -16,8 +16,8 @@ from spacy_latent.errors import (
     NotTractable,
     number_of,
 )
-from spacy_latent.kernels.tracing import not_traced
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.autograd.tracing import not_traced
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure, check_given
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.encoded_graph import StructureFactor

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, too_large_message
-from spacy_latent.kernels.tracing import is_transformed
-from spacy_latent.kernels.transfers import fetch
+from spacy_latent.kernels.autograd.tracing import is_transformed
+from spacy_latent.kernels.core.gpu_transfers import fetch
 
 # A total of this size for each part leaves at most seven digits after the point.
 LARGE = 1e9
@@ -153,7 +153,8 @@ def looks_far(scores: Tensor) -> bool:
     """Return whether there may be finite scores beyond FAR.
 
     The result is False, although it is unknown, while torch only traces the code, and inside of the
-    transforms of torch.func. Operators then refuse scores that lose digits, see kernels.operators.
+    transforms of torch.func. Operators then refuse scores that lose digits, see
+    kernels.autograd.operators.
     """
     if torch.compiler.is_compiling() or is_transformed() or not scores.numel():
         return False
@@ -167,7 +168,7 @@ def looks_far(scores: Tensor) -> bool:
 
 def hold_far(scores: np.ndarray) -> bool:
     """Return whether there are finite scores beyond FAR."""
-    from spacy_latent.kernels.far import holds_beyond
+    from spacy_latent.kernels.simd.extreme_scores import holds_beyond
 
     return bool(holds_beyond(scores.reshape(-1), scores.dtype.type(FAR)))
 

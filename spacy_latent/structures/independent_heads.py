@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.tracing import INFEASIBLE, not_traced, refuse
+from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_traced, refuse
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree, Direction
@@ -50,7 +50,7 @@ class IndependentHeads(RowChoices, DependencyTree):
         The graphs are those that the columns of the mean assign to a common uniform number
         (systematic sampling, Madow 1949).
         """
-        from spacy_latent.kernels.simplex import sparsemax
+        from spacy_latent.kernels.choices.simplex import sparsemax
 
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.base import SparseSolution, Structure
 
 # Largest error of a sum of shares that should be whole. Means are given in float64 for this reason:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 # States of matching. In "rows", rows of the first text may still be skipped, as in
-# :mod:`spacy_latent.kernels.monotone_alignment`. So no alignment is found twice. Paths have this
-# state alone.
+# :mod:`spacy_latent.kernels.alignments.monotone_alignment`. So no alignment is found twice. Paths
+# have this state alone.
 ROWS, COLUMNS = 0, 1
 # For each state, the moves that lead to a point of the grid: the state before, the numbers of rows
 # and columns that are passed, and whether the move takes the cell between.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags, check_whole
-from spacy_latent.kernels.tracing import has_numbers, not_traced, source
+from spacy_latent.kernels.autograd.tracing import has_numbers, not_traced, source
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import SparseSolution, Structure, less_highest
 from spacy_latent.structures.clocks import free_draw, log_exponential, with_rest
@@ -16,7 +16,7 @@ from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet, decompose
 from spacy_latent.structures.results import ReparameterizedTrace, Traces
 
-FAMILY = "spacy_latent.kernels.subsets:FAMILY"
+FAMILY = "spacy_latent.kernels.choices.subsets:FAMILY"
 # If scores differ by this, the lower item has the probability 0 in float64.
 FAR = 800.0
 
@@ -218,7 +218,7 @@ class KOfN(ItemSet, CompiledStructure):
         self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
     ) -> SparseSolution:
         """Return the exact solution; the last two arguments have no effect."""
-        from spacy_latent.kernels.simplex import capped_simplex
+        from spacy_latent.kernels.choices.simplex import capped_simplex
 
         check_options(self, max_iter, tolerance)
         own, given, sizes = self.at_hand(scores, lengths)

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.kernels.tracing import is_traced, not_traced
+from spacy_latent.kernels.autograd.tracing import is_traced, not_traced
 from spacy_latent.structures.base import TopK
 from spacy_latent.structures.compiled import CompiledStructure
 
-FAMILY = "spacy_latent.kernels.linear_chain:FAMILY"
-SMOOTHED = "spacy_latent.kernels.smoothed:CHAINS"
+FAMILY = "spacy_latent.kernels.chains.linear_chain:FAMILY"
+SMOOTHED = "spacy_latent.kernels.smoothed.smoothed:CHAINS"
 
 
 class LinearChain(CompiledStructure):
@@ -77,7 +77,7 @@ class LinearChain(CompiledStructure):
         return torch.where(lengths > 0, maximum(reach), 0.0)
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.linear_chain import best_transitions
+        from spacy_latent.kernels.chains.linear_chain import best_transitions
 
         if is_traced(scores):
             return super()._map(scores, lengths)
@@ -111,7 +111,7 @@ class LinearChain(CompiledStructure):
             Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
             float64, −inf for missing sequences.
         """
-        from spacy_latent.kernels import linear_chain as kernels
+        from spacy_latent.kernels.chains import linear_chain as kernels
 
         prepared, lengths = self._read(scores, lengths)
         return kernels.k_best(prepared, lengths, k, kernels.FAMILY, kernels.k_best_chains)

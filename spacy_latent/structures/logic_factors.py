@@ -15,7 +15,8 @@ import numpy as np
 
 from spacy_latent.errors import LatentError, check_whole
 
-# The numbers of spacy_latent.kernels.logic, which is not imported with this module: it compiles.
+# The numbers of spacy_latent.kernels.sparsemap.logic_factors, which is not imported with this
+# module: it compiles.
 AT_MOST, EXACTLY, OR_OUT = 0, 1, 2
 
 

@@ -22,7 +22,7 @@ from spacy_latent.errors import (
     is_whole,
     not_finite_message,
 )
-from spacy_latent.kernels.derivatives import OF_SPARSEMAP, last_derivative
+from spacy_latent.kernels.autograd.derivatives import OF_SPARSEMAP, last_derivative
 from spacy_latent.structures.admm import LARGEST_SCORE, Infeasible, Problem
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.encoded_graph import EncodedGraph

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_flags
-from spacy_latent.kernels.tracing import INFEASIBLE, not_traced, refuse
+from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_traced, refuse
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Reparameterized, SparseSolution, Structure
@@ -79,7 +79,7 @@ class ManyToOneAlignment(RowChoices, Alignment):
         The alignments are those that the rows of the mean assign to a common uniform number
         (systematic sampling, Madow 1949).
         """
-        from spacy_latent.kernels.simplex import capped_simplex, sparsemax
+        from spacy_latent.kernels.choices.simplex import capped_simplex, sparsemax
 
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)

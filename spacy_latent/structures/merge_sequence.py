@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
-from spacy_latent.kernels.tracing import INFEASIBLE, not_traced, refuse, source
+from spacy_latent.kernels.autograd.tracing import INFEASIBLE, not_traced, refuse, source
 from spacy_latent.structures.base import SparseSolution, Structure, TopK, chosen_parts
 
 ADVICE = (

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_whole
-from spacy_latent.kernels.tracing import not_traced
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.results import TopK
 
-FAMILY = "spacy_latent.kernels.monotone_alignment:FAMILY"
-SMOOTHED = "spacy_latent.kernels.smoothed:PATHS"
+FAMILY = "spacy_latent.kernels.alignments.monotone_alignment:FAMILY"
+SMOOTHED = "spacy_latent.kernels.smoothed.smoothed:PATHS"
 MOVES = {"dtw": 0, "needleman_wunsch": 1}
 
 

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, check_whole
-from spacy_latent.kernels.tracing import INFEASIBLE, has_numbers, not_traced, refuse, source
-from spacy_latent.kernels.transfers import send
+from spacy_latent.kernels.autograd.tracing import (
+    INFEASIBLE,
+    has_numbers,
+    not_traced,
+    refuse,
+    source,
+)
+from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.active_set import check_options
 from spacy_latent.structures.base import Reparameterized, SparseSolution, less_highest
 from spacy_latent.structures.items import ItemSet
@@ -159,7 +165,7 @@ class OneOfN(ItemSet):
 
         The weights are the mean.
         """
-        from spacy_latent.kernels.simplex import sparsemax
+        from spacy_latent.kernels.choices.simplex import sparsemax
 
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
@@ -193,7 +199,7 @@ class OneOfN(ItemSet):
         Args:
             alpha: a number, or a tensor with one element, or with one for each item, ``(B,)``.
         """
-        from spacy_latent.kernels.attention import entmax
+        from spacy_latent.kernels.choices.attention import entmax
 
         prepared, lengths = self._read(scores, lengths)
         alphas = self._alphas(alpha, prepared)
@@ -247,7 +253,7 @@ class OneOfN(ItemSet):
         It is differentiable. Forbidden items are skipped, so the items on both sides of them are
         neighbours.
         """
-        from spacy_latent.kernels.attention import TOTAL_VARIATION
+        from spacy_latent.kernels.choices.attention import TOTAL_VARIATION
 
         return self._sparsemax_of(scores, lengths, TOTAL_VARIATION, penalty)
 
@@ -256,13 +262,13 @@ class OneOfN(ItemSet):
 
         The penalty of the step is penalty · Σ_{i<j} max(p[i], p[j]).
         """
-        from spacy_latent.kernels.attention import ORDERED
+        from spacy_latent.kernels.choices.attention import ORDERED
 
         return self._sparsemax_of(scores, lengths, ORDERED, penalty)
 
     def _sparsemax_of(self, scores: Tensor, lengths: Tensor, kind: int, penalty: float) -> Tensor:
-        from spacy_latent.kernels.attention import proximal
-        from spacy_latent.kernels.simplex import sparsemax
+        from spacy_latent.kernels.choices.attention import proximal
+        from spacy_latent.kernels.choices.simplex import sparsemax
 
         smooth, lengths = self._read(scores, lengths)
         # The proximal step merges equal scores, which a penalty of 0 does not keep together.

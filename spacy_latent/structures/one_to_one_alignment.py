@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_flags
-from spacy_latent.kernels.tracing import not_traced
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.alignment import Alignment
 from spacy_latent.structures.assignment_sparsemap import solve_one_to_one
 from spacy_latent.structures.base import SparseSolution, Structure
@@ -45,7 +45,7 @@ class OneToOneAlignment(Alignment):
         return self.unaligned or not other.unaligned
 
     def _map(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels.assignment import best_alignments
+        from spacy_latent.kernels.alignments.assignment import best_alignments
 
         return best_alignments(scores, lengths, self.unaligned, self.name)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from spacy_latent.kernels.tracing import not_traced
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
 from spacy_latent.structures.tree_sparsemap import solve_dependency_trees
@@ -21,7 +21,7 @@ class ProjectiveTree(DependencyTree):
     """
 
     crosses = False
-    family: ClassVar[str] = "spacy_latent.kernels.inside_outside:FAMILY"
+    family: ClassVar[str] = "spacy_latent.kernels.spans.inside_outside:FAMILY"
 
     @not_traced
     def sparsemap(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.transfers import send_together
+from spacy_latent.kernels.core.gpu_transfers import send_together
 
 
 @dataclass

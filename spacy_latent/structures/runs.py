@@ -11,7 +11,7 @@ from spacy_latent.structures.base import Structure, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.items import ItemSet
 
-FAMILY = "spacy_latent.kernels.runs:FAMILY"
+FAMILY = "spacy_latent.kernels.choices.runs:FAMILY"
 
 
 class Runs(ItemSet, CompiledStructure):

@@ -12,7 +12,7 @@ from torch import Tensor
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.tag_sequence import TagSequence
 
-FAMILY = "spacy_latent.kernels.semi_markov:FAMILY"
+FAMILY = "spacy_latent.kernels.chains.semi_markov:FAMILY"
 
 
 class SemiMarkov(TagSequence):
@@ -90,7 +90,7 @@ class SemiMarkov(TagSequence):
         return [scores.shape[2]]
 
     def _k_best_kernel(self) -> Callable[..., None]:
-        from spacy_latent.kernels import semi_markov
+        from spacy_latent.kernels.chains import semi_markov
 
         return semi_markov.k_best_segments
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from spacy_latent.errors import InvalidScores, NotTractable, check_whole
-from spacy_latent.kernels.tracing import not_traced, source
+from spacy_latent.kernels.autograd.tracing import not_traced, source
 from spacy_latent.structures.base import SparseSolution, TopK
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 

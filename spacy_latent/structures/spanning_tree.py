@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels.tracing import not_traced
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.arborescence_clocks import reparameterize_trees
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree
@@ -28,7 +28,7 @@ class SpanningTree(DependencyTree):
     error of about 1e-8 in float32 and 1e-12 in float64, times the given gradients.
     """
 
-    family: ClassVar[str] = "spacy_latent.kernels.matrix_tree:FAMILY"
+    family: ClassVar[str] = "spacy_latent.kernels.arborescences.matrix_tree:FAMILY"
     tractable = DependencyTree.tractable | {"sample_trace", "reparameterize_trace"}
 
     @not_traced
@@ -47,7 +47,7 @@ class SpanningTree(DependencyTree):
         It chooses a head for each token, and for each cycle an arc that enters it, each from the
         softmax of all candidates. A single root is chosen first.
         """
-        from spacy_latent.kernels.arborescence_traces import traces
+        from spacy_latent.kernels.arborescences.arborescence_traces import traces
 
         options = self._options(scores)
         heads, log_probs, slopes = traces(

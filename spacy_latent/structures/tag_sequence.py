@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
-from spacy_latent.kernels.status import UNSOLVED
-from spacy_latent.kernels.tracing import not_traced
+from spacy_latent.kernels.autograd.tracing import not_traced
+from spacy_latent.kernels.core.status import UNSOLVED
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.linear_chain import LinearChain, check_tags
 
 if TYPE_CHECKING:
-    from spacy_latent.kernels.tag_batches import BatchSums
+    from spacy_latent.kernels.chains.tag_batches import BatchSums
 
-FAMILY = "spacy_latent.kernels.tag_sequence:FAMILY"
+FAMILY = "spacy_latent.kernels.chains.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
 Self = TypeVar("Self", bound="TagSequence")
 
@@ -153,7 +153,7 @@ class TagSequence(CompiledStructure):
             Marginals ``(B, N, K)``, and steps ``(B, N)``: the probability of each tag given the one
             before, and for the first tag its own. Both are float64, without gradient, 0 at padding.
         """
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
@@ -182,7 +182,7 @@ class TagSequence(CompiledStructure):
             scores: ``(B, N, K)``, float32 or float64.
             lengths: ``(B,)`` int64, from 0 to N.
         """
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         scores = scores.detach()
         if scores.is_cuda or self.part_axes != 2:
@@ -193,7 +193,7 @@ class TagSequence(CompiledStructure):
         self, scores: Tensor, lengths: Tensor
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return :meth:`best_path`, and :meth:`follow` along it, as arrays."""
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
         from spacy_latent.structures.far_scores import hold_far
 
         if self.part_axes != 2:
@@ -209,7 +209,8 @@ class TagSequence(CompiledStructure):
         return best.cpu().numpy(), marginals.cpu().numpy(), steps.cpu().numpy()
 
     def _best_path(self, array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        from spacy_latent.kernels import operators, tag_sequence
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.kernels.chains import tag_sequence
 
         family = tag_sequence.FAMILY
         count = array.shape[-1]
@@ -222,7 +223,8 @@ class TagSequence(CompiledStructure):
     def _follow(
         self, array: np.ndarray, sizes: np.ndarray, tags: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        from spacy_latent.kernels import operators, tag_sequence
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.kernels.chains import tag_sequence
 
         marginals = np.empty((*tags.shape, array.shape[-1]))
         steps, status = np.empty(tags.shape), np.zeros(len(tags), dtype=np.int8)
@@ -246,10 +248,10 @@ class TagSequence(CompiledStructure):
             lengths: ``(B,)``, adding up to T.
 
         Returns:
-            See :class:`~spacy_latent.kernels.tag_batches.BatchSums`. An item without a feasible
-            sequence has the log-partition −inf, and no gradient.
+            See :class:`~spacy_latent.kernels.chains.tag_batches.BatchSums`. An item without a
+            feasible sequence has the log-partition −inf, and no gradient.
         """
-        from spacy_latent.kernels.tag_batches import BatchSums
+        from spacy_latent.kernels.chains.tag_batches import BatchSums
 
         count = emissions.shape[-1] if emissions.dim() == 2 else 0
         sizes = lengths.detach().cpu().numpy()
@@ -303,8 +305,8 @@ class TagSequence(CompiledStructure):
             Tags ``(K, B, N)`` int32, −1 at padding and for missing sequences; and scores ``(K, B)``
             float64, −inf for missing sequences.
         """
-        from spacy_latent.kernels import operators
-        from spacy_latent.kernels.linear_chain import k_best
+        from spacy_latent.kernels.autograd import operators
+        from spacy_latent.kernels.chains.linear_chain import k_best
 
         prepared, lengths = self._read(scores.detach(), lengths)
         family, kernel = operators.family_of(self.family), self._k_best_kernel()
@@ -350,7 +352,7 @@ class TagSequence(CompiledStructure):
     # ---------------------------------------------------------------- emissions and bound scores
 
     def _k_best_kernel(self) -> Callable[..., None]:
-        from spacy_latent.kernels import tag_sequence
+        from spacy_latent.kernels.chains import tag_sequence
 
         return tag_sequence.k_best_sequences
 
@@ -396,7 +398,7 @@ class TagSequence(CompiledStructure):
         return super()._looks_far(scores) or any(map(super()._looks_far, self.bound or ()))
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        from spacy_latent.kernels import operators
+        from spacy_latent.kernels.autograd import operators
 
         return operators.marginals(self._given(scores), lengths, self.family, self._options(scores))
 
@@ -447,7 +449,7 @@ def _spread(
     *written: np.ndarray,
 ) -> None:
     """Call a kernel for all items; a single one needs no estimate of its cost."""
-    from spacy_latent.kernels.pool import spread
+    from spacy_latent.kernels.core.pool import spread
 
     if len(sizes) == 1:
         kernel(0, 1, array, sizes, *written)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from spacy_latent.kernels.tree_active_set import TreeOracle
+from spacy_latent.kernels.sparsemap.tree_active_set import TreeOracle
 from spacy_latent.structures.active_set import Supports, find_supports, solve_with_kernel
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.dependency import DependencyTree

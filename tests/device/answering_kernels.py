@@ -13,12 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.kernels import operators
+from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.kernels.gpu.dispatch import Call, GpuKernels
-from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT
 
-FAMILIES = ("matrix_tree", "inside_outside", "constituency", "linear_chain")
+FAMILIES = (
+    "arborescences.matrix_tree",
+    "spans.inside_outside",
+    "spans.constituency",
+    "chains.linear_chain",
+)
 
 
 def _held(value: Any) -> Any:

@@ -31,7 +31,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spacy_latent
-from spacy_latent.kernels import operators, transfers
+from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.core import gpu_transfers
 
 CUDA = torch.device("cuda", 0)
 # The device that C++ sees.
@@ -513,7 +514,7 @@ def pretended_gpu() -> Iterator[Log]:
         # On a real GPU the type is Tensor itself.
         (operators, "is_traced", lambda scores: torch.compiler.is_compiling()),
         # Another test may have compiled something.
-        (transfers, "writes_are_counted", lambda: True),
+        (gpu_transfers, "writes_are_counted", lambda: True),
     ]
     try:
         with ExitStack() as stack:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.kernels.autograd.operators import family_of
+from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT, MARGINALS
 from spacy_latent.kernels.gpu import dispatch
-from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, MARGINALS
-from spacy_latent.kernels.operators import family_of
 from spacy_latent.structures import base
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.linear_chain import LinearChain

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from spacy_latent.kernels.labelled_spans import log_partition
-from spacy_latent.kernels.transfers import fetch
+from spacy_latent.kernels.core.gpu_transfers import fetch
+from spacy_latent.kernels.spans.labelled_spans import log_partition
 from spacy_latent.layers.span_features import span_cells
 from spacy_latent.models.span_losses import Gold, LikelySpans, losses_and_gradient
 from tests.device.pretended_gpu import CUDA, pretended_gpu

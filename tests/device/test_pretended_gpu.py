@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from spacy_latent.kernels import operators, transfers
+from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.core import gpu_transfers
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from tests.device.pretended_gpu import CUDA, CudaTensor, DeviceError, Log, pretended_gpu
 
@@ -112,11 +113,11 @@ def test_transfers_and_waits_are_logged_once(log: Log, what: str) -> None:
 
 def test_a_transfer_is_logged_with_its_line_and_size(log: Log) -> None:
     scores = torch.ones(2, 3, device=CUDA, dtype=torch.float64)
-    transfers.fetch(scores)
-    lines, first = inspect.getsourcelines(transfers.fetch)
+    gpu_transfers.fetch(scores)
+    lines, first = inspect.getsourcelines(gpu_transfers.fetch)
     line = first + next(i for i, text in enumerate(lines) if ".cpu()" in text)
     (event,) = log
-    assert event.place == f"kernels/transfers.py:{line}" and event.size == 2 * 3 * 8
+    assert event.place == f"kernels/core/gpu_transfers.py:{line}" and event.size == 2 * 3 * 8
     assert log.size("down") == 48 and log.count("down") == 1 and not log.count("up")
     assert event.place in log.lines("down") and not log.lines("up")
     scores.cpu()

@@ -22,9 +22,8 @@ from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.noise import NOISES, draw_noise
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sparsemap import SparseMAP
-from spacy_latent.kernels import transfers
-from spacy_latent.kernels.gpu import dispatch
-from spacy_latent.kernels.transfers import (
+from spacy_latent.kernels.core import gpu_transfers
+from spacy_latent.kernels.core.gpu_transfers import (
     bring,
     derived,
     fetch,
@@ -34,6 +33,7 @@ from spacy_latent.kernels.transfers import (
     send,
     send_together,
 )
+from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.layers.base import Composer, ComposerBuilder
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
@@ -486,10 +486,10 @@ def test_what_came_down_is_not_remembered_where_compiled_code_may_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pretended_gpu() as log:
-        monkeypatch.setattr(transfers, "writes_are_counted", lambda: False)
+        monkeypatch.setattr(gpu_transfers, "writes_are_counted", lambda: False)
         scores = torch.arange(3.0, device=CUDA)
-        assert transfers.fetch(scores).tolist() == [0.0, 1.0, 2.0]
+        assert gpu_transfers.fetch(scores).tolist() == [0.0, 1.0, 2.0]
         # A kernel that torch does not know writes like this.
         scores.held.fill_(7.0)
-        assert transfers.fetch(scores).tolist() == [7.0, 7.0, 7.0]
+        assert gpu_transfers.fetch(scores).tolist() == [7.0, 7.0, 7.0]
         assert log.count("down") == 2

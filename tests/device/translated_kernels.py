@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, MARGINALS
+from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT, MARGINALS
 
 SHAPES = {
     "projective_tree": (8, 51, 51),

@@ -16,7 +16,7 @@ from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores
 from spacy_latent.estimators.entmax import Entmax
 from spacy_latent.estimators.fusedmax import Fusedmax
 from spacy_latent.estimators.oscarmax import Oscarmax
-from spacy_latent.kernels.attention import ORDERED, TOTAL_VARIATION, proximal
+from spacy_latent.kernels.choices.attention import ORDERED, TOTAL_VARIATION, proximal
 from spacy_latent.structures.fenchel_young import structured_loss
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.spanning_tree import SpanningTree

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import spacy_latent
-from spacy_latent.kernels import compilation
-from spacy_latent.kernels.compilation import KEPT, PREFIX, kernel
+from spacy_latent.kernels.core import compilation
+from spacy_latent.kernels.core.compilation import KEPT, NOT_READ, PREFIX, kernel
 
 KERNELS = Path(spacy_latent.__file__).parent / "kernels"
 
@@ -22,12 +24,14 @@ KERNELS = Path(spacy_latent.__file__).parent / "kernels"
 def test_every_kernel_goes_through_the_decorator() -> None:
     """Else its machine code outlives changes of its helpers, and it is compiled with the flags for
     floats of whichever caller came first."""
-    sources = {path.name: path.read_text(encoding="utf8") for path in KERNELS.glob("*.py")}
+    sources = {path: path.read_text(encoding="utf8") for path in KERNELS.glob("*/*.py")}
     decorated = sum(len(re.findall(r"^@kernel\b", text, re.M)) for text in sources.values())
     assert decorated > 250
-    named = {name for name, text in sources.items() if re.search(r"\bnjit\(|@njit|@jit\(", text)}
+    named = {
+        path.name for path, text in sources.items() if re.search(r"\bnjit\(|@njit|@jit\(", text)
+    }
     assert named == {"compilation.py"}
-    package = [path for path in KERNELS.parent.rglob("*.py") if path.parent != KERNELS]
+    package = [path for path in KERNELS.parent.rglob("*.py") if KERNELS not in path.parents]
     assert [path for path in package if re.search(r"\bnjit\b", path.read_text("utf8"))] == []
 
 
@@ -61,7 +65,7 @@ def test_a_function_inside_of_another_is_refused() -> None:
 # ------------------------------------------------------------------------------------ what is kept
 
 CALLER = """
-from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.core.compilation import kernel
 from small.helper import step
 
 @kernel
@@ -71,7 +75,7 @@ def total(count, value):
     return value
 """
 HELPER = """
-from spacy_latent.kernels.compilation import kernel
+from spacy_latent.kernels.core.compilation import kernel
 
 @kernel
 def step(value):
@@ -154,20 +158,100 @@ def test_a_change_of_a_helper_in_another_file_arrives(small: Small) -> None:
     assert small.run() == ("3.0 1", "")
 
 
-def test_the_digest_is_of_the_folder_and_of_this_floor(
+def test_the_digest_is_of_the_folder_and_of_all_kernels(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    floor = small.folder.parent / "floor"
-    floor.mkdir()
-    monkeypatch.setattr(compilation, "FLOOR", floor)
+    kernels = small.folder.parent / "kernels"
+    (kernels / "simd").mkdir(parents=True)
+    monkeypatch.setattr(compilation, "KERNELS", kernels)
     seen = set()
-    for file in (small.folder / "helper.py", small.folder / "new.py", floor / "exponential.py"):
+    for file in (small.folder / "helper.py", small.folder / "new.py", kernels / "simd" / "rows.py"):
         for code in ("a = 1", "a = 2"):
             file.write_text(code)
             seen.add(compilation._digest(small.folder))
     file.rename(file.with_name("renamed.py"))
     assert len(seen | {compilation._digest(small.folder)}) == 7
     assert compilation._digest(small.folder / "no sources") is None
+
+
+def imports_of(path: Path) -> set[tuple[str, str]]:
+    """Folders of kernels that a file imports from, and the names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            parts = f"{node.module}.".split(".")
+            found |= {(parts[2], alias.asname or alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {(n.name.split(".")[2], "") for n in node.names if n.name.startswith(PACKAGE)}
+    return found
+
+
+PACKAGE = "spacy_latent.kernels"
+FAMILIES = sorted(path.parent.name for path in KERNELS.glob("*/__init__.py"))
+
+
+def imported(family: str) -> set[str]:
+    folders = {folder for path in (KERNELS / family).glob("*.py") for folder, _ in imports_of(path)}
+    return folders - {family}
+
+
+def read_by(family: str) -> set[str]:
+    """Families that machine code of this one is made from."""
+    direct = imported(family) - NOT_READ
+    return {family}.union(*map(read_by, direct))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_page_of_a_folder_names_its_files(family: str) -> None:
+    page = (KERNELS / family / "README.md").read_text(encoding="utf8")
+    files = {path.name for path in (KERNELS / family).glob("*.py")} - {"__init__.py"}
+    assert files == set(re.findall(r"`(\w+\.py)`", page)) & files
+
+
+def test_folders_of_kernels_import_in_no_circle() -> None:
+    assert imported("core") == set()
+    order = tuple(
+        TopologicalSorter({family: imported(family) for family in FAMILIES}).static_order()
+    )
+    assert set(order) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("edited", FAMILIES)
+def test_an_edit_changes_the_digest_of_the_families_that_import_it(
+    edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "kernels"
+    shutil.copytree(KERNELS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(compilation, "KERNELS", copy)
+    before = {family: compilation._digest(copy / family) for family in FAMILIES}
+    file = sorted((copy / edited).glob("*.py"))[-1]
+    file.write_text(file.read_text(encoding="utf8") + "\n# edited\n", encoding="utf8")
+    changed = {
+        family for family in FAMILIES if compilation._digest(copy / family) != before[family]
+    }
+    assert changed == {family for family in FAMILIES if edited in read_by(family)}
+
+
+def test_families_of_structures_are_compiled_apart() -> None:
+    assert "chains" not in read_by("spans") | read_by("arborescences") | read_by("choices")
+    assert "spans" not in read_by("chains") | read_by("arborescences") | read_by("alignments")
+    assert "spans" in read_by("sparsemap") and "chains" in read_by("smoothed")
+
+
+def test_no_kernel_reads_a_value_that_the_digest_leaves_out() -> None:
+    for path in KERNELS.glob("*/*.py"):
+        if path.parent.name in NOT_READ:
+            continue
+        outside = {name for folder, name in imports_of(path) if folder in NOT_READ}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.FunctionDef) and any(
+                re.match(r"(kernel|implements)\b", ast.unparse(one)) for one in node.decorator_list
+            ):
+                names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+                assert not names & outside, f"{path.name}: {node.name} reads {names & outside}"
+    for family in NOT_READ:
+        text = "".join(path.read_text(encoding="utf8") for path in (KERNELS / family).glob("*.py"))
+        assert "core.compilation" not in text
 
 
 def test_without_a_place_that_can_be_written_it_works_and_warns(small: Small) -> None:
@@ -265,7 +349,7 @@ def test_without_compilation_functions_are_themselves(small: Small) -> None:
 
 CHOOSING = """
 from typing import NamedTuple
-from spacy_latent.kernels.compilation import implements, kernel
+from spacy_latent.kernels.core.compilation import implements, kernel
 
 class Sum(NamedTuple):
     step: float

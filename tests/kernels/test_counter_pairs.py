@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, library
 
-from spacy_latent.kernels import counter_pairs as kernels
-from spacy_latent.kernels.counter_pairs import counter_pairs, pairs_by_tensors
+from spacy_latent.kernels.scores import counter_pairs as kernels
+from spacy_latent.kernels.scores.counter_pairs import counter_pairs, pairs_by_tensors
 
 UNITS = 5
 
@@ -119,9 +119,9 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ranges give what one does, and on one thread the same as on three to the last digit."""
     given = make([30, 3, 17, 25], 4, 2, torch.nan)
     alone = scores_and_gradients(counter_pairs, given)
-    monkeypatch.setattr("spacy_latent.kernels.pool.SERIAL_NANOSECONDS", 0)
-    monkeypatch.setattr("spacy_latent.kernels.pool.RANGE_NANOSECONDS", 1)
-    monkeypatch.setattr("spacy_latent.kernels.pool.MOST_RANGES", 3)
+    monkeypatch.setattr("spacy_latent.kernels.core.pool.SERIAL_NANOSECONDS", 0)
+    monkeypatch.setattr("spacy_latent.kernels.core.pool.RANGE_NANOSECONDS", 1)
+    monkeypatch.setattr("spacy_latent.kernels.core.pool.MOST_RANGES", 3)
     threads, spread = torch.get_num_threads(), []
     try:
         for number in (1, 3):
@@ -136,7 +136,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_do_not_change_the_last_digits_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last numbers of a block may be rounded otherwise than those before them."""
-    monkeypatch.setattr("spacy_latent.kernels.pool.SERIAL_NANOSECONDS", 0)
+    monkeypatch.setattr("spacy_latent.kernels.core.pool.SERIAL_NANOSECONDS", 0)
     threads, generator = torch.get_num_threads(), torch.Generator().manual_seed(0)
     for _ in range(20):
         lengths = torch.randint(8, 26, (150,), generator=generator).tolist()

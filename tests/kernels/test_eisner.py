@@ -3,17 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spacy_latent.kernels.eisner import (
+from spacy_latent.kernels.simd.vector import LANES
+from spacy_latent.kernels.spans.eisner import (
     best_projective_tree,
     float_workspace_size,
     integer_workspace_size,
 )
-from spacy_latent.kernels.eisner_lanes import (
+from spacy_latent.kernels.spans.eisner_lanes import (
     best_trees_beside,
     charts_of_trees,
     set_scores,
 )
-from spacy_latent.kernels.vector import LANES
 from tests.enumeration import dependency_trees, is_projective, is_tree
 
 

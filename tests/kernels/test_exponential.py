@@ -9,9 +9,9 @@ import pytest
 from numba import njit, types
 from numba.extending import intrinsic
 
-from spacy_latent.kernels.exponential import exponential, exponential_of
-from spacy_latent.kernels.logarithms import logarithm_of
-from spacy_latent.kernels.vector import line_of
+from spacy_latent.kernels.simd.exponential import exponential, exponential_of
+from spacy_latent.kernels.simd.logarithms import logarithm_of
+from spacy_latent.kernels.simd.vector import line_of
 
 
 @njit

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from spacy_latent.errors import LatentWarning
+from spacy_latent.kernels.core.status import TOO_LARGE
 from spacy_latent.kernels.gpu import dispatch
-from spacy_latent.kernels.status import TOO_LARGE
 from spacy_latent.structures.linear_chain import LinearChain
 from tests.device.answering_kernels import answer
 from tests.device.batches import batch, everything

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.kernels import labelled_spans as kernels
-from spacy_latent.kernels.labelled_spans import LabelledSpans, log_partition
-from spacy_latent.kernels.pool import SERIAL_NANOSECONDS
+from spacy_latent.kernels.core.pool import SERIAL_NANOSECONDS
+from spacy_latent.kernels.spans import labelled_spans as kernels
+from spacy_latent.kernels.spans.labelled_spans import LabelledSpans, log_partition
 from spacy_latent.layers.span_features import SpanCells, span_cells
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from tests.enumeration import constituency_trees

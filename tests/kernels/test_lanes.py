@@ -12,15 +12,17 @@ from numba import njit
 from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.kernels import constituency, inside_outside, operators, pool
-from spacy_latent.kernels.lanes import (
+from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.core import pool
+from spacy_latent.kernels.simd.lanes import (
     LONGEST,
     aligned,
     group_size,
     interleave_row,
     separate_row,
 )
-from spacy_latent.kernels.vector import LANES
+from spacy_latent.kernels.simd.vector import LANES
+from spacy_latent.kernels.spans import constituency, inside_outside
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.projective_tree import ProjectiveTree
@@ -147,7 +149,7 @@ def test_a_common_batch_needs_one_kernel(
     """The other kernels are then not compiled. They would take many times as long for the scores of
     a trained scorer.
     """
-    family = replace(module.FAMILY, total=_refuse, wide=_refuse)
+    family = replace(module.FAMILY, total=_refuse, fallback=_refuse)
     monkeypatch.setattr(operators, "family_of", lambda place: family)
     structure = ProjectiveTree() if module is inside_outside else ConstituencyTree()
     lengths = torch.tensor([50, 48, 0, 50, 47, 50, 1, 50])

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from spacy_latent.kernels.least_quadratic import WORTHLESS, find_least
+from spacy_latent.kernels.sparsemap.least_quadratic import WORTHLESS, find_least
 
 RIDGE = 1e-10
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spacy_latent.kernels import pool
+from spacy_latent.kernels.core import pool
 
 COSTS = st.lists(st.floats(0.0, 1e9), max_size=30).map(np.array)
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spacy_latent.kernels.compilation import kernel
-from spacy_latent.kernels.row_numbers import (
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.simd.row_numbers import (
     Maxima,
     Sums,
     Tangents,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacy_latent.kernels.simplex import sparsemax
+from spacy_latent.kernels.choices.simplex import sparsemax
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

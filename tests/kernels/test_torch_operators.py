@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, library
 
-from spacy_latent.kernels.torch_operators import torch_operator
+from spacy_latent.kernels.autograd.torch_operators import torch_operator
 
 
 @torch_operator("test_scaled")

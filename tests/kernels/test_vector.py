@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from spacy_latent.kernels.exponential import exponential, exponentials
-from spacy_latent.kernels.vector import (
+from spacy_latent.kernels.simd.exponential import exponential, exponentials
+from spacy_latent.kernels.simd.vector import (
     LANES,
     add_product,
     best_of_rows,

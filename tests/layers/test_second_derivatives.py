@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import NotDifferentiable
-from spacy_latent.kernels.derivatives import last_derivative
+from spacy_latent.kernels.autograd.derivatives import last_derivative
 from spacy_latent.layers.concurrently import concurrently
 from spacy_latent.layers.gated_recursive_heads import build_gated_recursive_heads_v1
 from spacy_latent.structures.projective_tree import ProjectiveTree

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels import pool
+from spacy_latent.kernels.core import pool
 from spacy_latent.layers.base import Composer
 from spacy_latent.layers.binary_tree_lstm import (
     BinaryTreeComposer,

@@ -10,7 +10,7 @@ import torch
 from spacy.language import Language
 from thinc.api import fix_random_seed
 
-from spacy_latent.kernels import pool
+from spacy_latent.kernels.core import pool
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline
 
 COUNTERS = {"@misc": "spacy-latent.CounterScorer.v1", "counters": 2, "hidden_width": 4}

@@ -7,7 +7,7 @@ import math
 
 from numba import njit
 
-from spacy_latent.kernels.inside_outside import BETWEEN, LEFT, RIGHT, TO_LEFT, TO_RIGHT
+from spacy_latent.kernels.spans.inside_outside import BETWEEN, LEFT, RIGHT, TO_LEFT, TO_RIGHT
 
 
 @njit(nogil=True, fastmath=False)

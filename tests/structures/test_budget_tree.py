@@ -22,7 +22,7 @@ from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
-from spacy_latent.kernels import tree_prices
+from spacy_latent.kernels.sparsemap import tree_prices
 from spacy_latent.structures import budget_tree
 from spacy_latent.structures.budget_prices import nearest_average_of_trees
 from spacy_latent.structures.budget_tree import BudgetTree

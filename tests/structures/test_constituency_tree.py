@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, library
 
-from spacy_latent.kernels import operators
+from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.constituency_tree import FAMILY, ConstituencyTree
 from tests.structures.logarithms import constituency_outside
 
@@ -55,7 +55,7 @@ def test_long_sentences_agree_with_logarithms(n: int, scale: float) -> None:
 
 
 def _by_logarithms(scores: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from spacy_latent.kernels import constituency
+    from spacy_latent.kernels.spans import constituency
 
     n = len(scores)
     s, ds = scores.numpy(), np.triu(along.numpy(), 1)

@@ -7,7 +7,7 @@ import torch
 from torch import library
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.kernels import operators
+from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.monotone_alignment import FAMILY, MonotoneAlignment
 
 

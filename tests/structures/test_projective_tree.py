@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, library
 
-from spacy_latent.kernels import inside_outside, operators
+from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.spans import inside_outside
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from tests.structures.logarithms import projective_outside
 
@@ -129,7 +130,7 @@ def test_operators_are_registered_right() -> None:
     arguments = (
         scores,
         torch.tensor([3, 2]),
-        "spacy_latent.kernels.inside_outside:FAMILY",
+        "spacy_latent.kernels.spans.inside_outside:FAMILY",
         [0, -1, 0],
     )
     library.opcheck(operators._log_partition.overload, arguments)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
-from spacy_latent.kernels import matrix_tree, operators
-from spacy_latent.kernels.status import FEASIBLE, UNSOLVED
+from spacy_latent.kernels.arborescences import matrix_tree
+from spacy_latent.kernels.autograd import operators
+from spacy_latent.kernels.core.status import FEASIBLE, UNSOLVED
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.enumeration import arcs, dependency_trees
 
@@ -217,7 +218,7 @@ def test_operators_follow_the_rules_of_torch() -> None:
     arguments = (
         scores,
         torch.tensor([3, 2]),
-        "spacy_latent.kernels.matrix_tree:FAMILY",
+        "spacy_latent.kernels.arborescences.matrix_tree:FAMILY",
         [0, -1, 0],
     )
     library.opcheck(operators._log_partition.overload, arguments)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, library
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
-from spacy_latent.kernels import operators
+from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
 from tests.enumeration import tag_sequences
@@ -345,7 +345,12 @@ def test_codes_go_both_ways() -> None:
 
 def test_operators_follow_the_rules_of_torch() -> None:
     scores = torch.randn(2, 3 + 2 + 2, 2, dtype=torch.float64, requires_grad=True)
-    arguments = (scores, torch.tensor([3, 2]), "spacy_latent.kernels.tag_sequence:FAMILY", [])
+    arguments = (
+        scores,
+        torch.tensor([3, 2]),
+        "spacy_latent.kernels.chains.tag_sequence:FAMILY",
+        [],
+    )
     library.opcheck(operators._log_partition.overload, arguments)
     library.opcheck(operators._marginals.overload, (*arguments, True))
     library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.cases import TAGS, scores_for
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotDifferentiable, NotTraceable
-from spacy_latent.kernels import constituency, inside_outside
+from spacy_latent.kernels.spans import constituency, inside_outside
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.budget_tree import BudgetTree
 from spacy_latent.structures.constituency_tree import ConstituencyTree

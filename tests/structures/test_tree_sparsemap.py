@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spacy_latent.errors import InfeasibleError
-from spacy_latent.kernels import pool
+from spacy_latent.kernels.core import pool
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree

@@ -1,7 +1,7 @@
 """The best spanning tree on a GPU: the algorithm of Chu and Liu (1965) and Edmonds (1967).
 
 Paths are grown and cycles contracted as in Gabow et al. (1986). The steps, and the choice at ties,
-are the same as in kernels.arborescence.
+are the same as in kernels.arborescences.arborescence.
 
 The threads of a program hold the state in registers, as vectors over the nodes. Nodes are the
 tokens and, after them, the contracted cycles. One entry of a vector is read as a masked sum over

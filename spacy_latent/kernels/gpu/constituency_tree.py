@@ -8,6 +8,7 @@ trees of a span. OUTER is the gradient of log Z by SPAN, times the weight.
 import triton
 import triton.language as tl
 
+from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT
 from spacy_latent.kernels.gpu.programs import (
     FEASIBLE,
     INFEASIBLE,
@@ -37,7 +38,6 @@ from spacy_latent.kernels.gpu.semirings import (
     times,
     weight,
 )  # fmt: skip
-from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT
 
 WEIGHT, SPAN, OUTER = (tl.constexpr(chart) for chart in range(3))
 CHARTS = 3

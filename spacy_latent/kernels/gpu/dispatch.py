@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
-from spacy_latent.kernels.status import FEASIBLE, LARGE, TOO_LARGE
-from spacy_latent.kernels.transfers import fetch
+from spacy_latent.kernels.core.gpu_transfers import fetch
+from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
+from spacy_latent.kernels.core.status import FEASIBLE, LARGE, TOO_LARGE
 
 # Batches of fewer items are solved on the CPU. A program takes as long for one item as for a
 # hundred. Steps that are captured in a CUDA graph cannot use the CPU and need the value 1.

@@ -10,6 +10,7 @@ the row from which it is computed. Sums over long texts then lose no digits.
 import triton
 import triton.language as tl
 
+from spacy_latent.kernels.core.operations import BEST
 from spacy_latent.kernels.gpu.programs import (
     EMPTY_TOTAL,
     FEASIBLE,
@@ -34,7 +35,6 @@ from spacy_latent.kernels.gpu.semirings import (
     times,
     weight,
 )  # fmt: skip
-from spacy_latent.kernels.operations import BEST
 
 
 @triton.jit

@@ -9,7 +9,7 @@ Args:
     log_partition, result, status: written. They are passed filled with 0, −1 for a best structure,
         and FEASIBLE. A kernel of LOG only solves the items that SUM has left UNSOLVED.
     first: the item of the first program.
-    operation: a number from kernels.operations.
+    operation: a number from kernels.core.operations.
     direction, longest, single_root: options of dependency trees; 0 for other structures.
     KIND, DERIVED: the semiring (see semirings), and whether numbers have tangents.
 
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from spacy_latent.kernels import operations
-from spacy_latent.kernels import status as statuses
+from spacy_latent.kernels.core import operations
+from spacy_latent.kernels.core import status as statuses
 from spacy_latent.kernels.gpu.semirings import LOG, MAX, SUM
 
 FEASIBLE, INFEASIBLE = tl.constexpr(statuses.FEASIBLE), tl.constexpr(statuses.INFEASIBLE)
@@ -77,7 +77,7 @@ def tile(ways: int, spans: int) -> dict[str, int]:
 
 @triton.jit
 def read_arcs(scores, head, modifier, side, n, direction, longest):
-    """Return the scores of arcs, and a mask of the allowed arcs as in status.is_arc."""
+    """Return the scores of arcs, and a mask of the allowed arcs as in arc_scores.is_arc."""
     keep = (head != modifier) & (modifier > 0) & (head <= n) & (modifier <= n)
     longest = tl.where(longest < 0, n, longest)
     keep &= (head == 0) | (direction * (modifier - head) <= 0)

@@ -12,6 +12,7 @@ OUTER_RIGHT, OUTER_LEFT: gradients by RIGHT and LEFT.
 import triton
 import triton.language as tl
 
+from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.gpu.programs import (
     FEASIBLE,
     LOST,
@@ -45,7 +46,6 @@ from spacy_latent.kernels.gpu.semirings import (
     weight,
     zero,
 )  # fmt: skip
-from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
 
 ARC_RIGHT, ARC_LEFT, TO_RIGHT, TO_LEFT, RIGHT, LEFT = (tl.constexpr(chart) for chart in range(6))
 OUTER, OUTER_RIGHT, OUTER_LEFT = (tl.constexpr(chart) for chart in range(6, 9))

@@ -20,6 +20,7 @@ the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
 import triton
 import triton.language as tl
 
+from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT
 from spacy_latent.kernels.gpu import best_arborescence
 from spacy_latent.kernels.gpu.programs import (
     EMPTY_TOTAL,
@@ -54,7 +55,6 @@ from spacy_latent.kernels.gpu.semirings import (
     weight,
     zero,
 )  # fmt: skip
-from spacy_latent.kernels.operations import BEST, HESSIAN_PRODUCT
 
 ARCS, OUTER, SHARES = (tl.constexpr(matrix) for matrix in range(3))
 MATRICES = tl.constexpr(3)

@@ -1,0 +1,1 @@
+"""One-to-one and monotone alignments of two sequences."""

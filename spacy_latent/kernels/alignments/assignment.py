@@ -1,0 +1,328 @@
+"""Best assignments by shortest augmenting paths, one item at a time.
+
+The algorithm is from Jonker and Volgenant (1987), and Crouse (2016) for rectangular problems. It
+takes O(n²m) time for n rows and m ≥ n columns.
+
+Costs are minimised. Each column has a price p[j], and each matched row is in the column with its
+lowest cost less price. Prices are at most 0, and 0 for free columns. A row that may stay unmatched
+has its own column of cost 0, which is not stored. A row never leaves that column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import InfeasibleError, InvalidScores, not_finite_message
+from spacy_latent.kernels.autograd.torch_operators import torch_operator
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.pool import spread
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+FREE = -1
+ALONE = -2
+# Rows may take turns at lowering a price by tiny amounts. This bounds the bids per row, on average.
+# For the remaining rows, paths are searched.
+BIDS = 2
+
+
+@kernel
+def _smallest(values, count):
+    """Return the minimum of the first ``count`` values.
+
+    It keeps four minima at a time, since one comparison would wait for the previous one.
+    """
+    a, b, c, d = np.inf, np.inf, np.inf, np.inf
+    whole = count // 4 * 4
+    for j in range(0, whole, 4):
+        a = values[j] if values[j] < a else a
+        b = values[j + 1] if values[j + 1] < b else b
+        c = values[j + 2] if values[j + 2] < c else c
+        d = values[j + 3] if values[j + 3] < d else d
+    for j in range(whole, count):
+        a = values[j] if values[j] < a else a
+    return min(min(a, b), min(c, d))
+
+
+@kernel
+def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
+    """Put a free row in its cheapest column, by augmenting row reduction.
+
+    The price changes so that the column becomes as expensive as the second cheapest.
+
+    Returns:
+        The row that held the column, or −1.
+    """
+    row_costs = costs[row]
+    for j in range(columns):
+        reduced[j] = row_costs[j] - prices[j]
+    first = _smallest(reduced, columns)
+    best = 0
+    while reduced[best] != first:
+        best += 1
+    reduced[best] = np.inf
+    second = _smallest(reduced, columns)
+    if unaligned and first >= 0.0:
+        matched[row] = ALONE
+        return -1
+    if unaligned and second > 0.0:
+        second = 0.0
+    if second == np.inf:
+        # There is no second choice, so the row is left to the search for paths.
+        return -1
+    loser = partner[best]
+    if loser >= 0:
+        if first == second:
+            # The price stays the same, so the other row would win the column back.
+            return -1
+        matched[loser] = FREE
+    prices[best] -= second - first
+    matched[row] = best
+    partner[best] = row
+    return loser
+
+
+@kernel
+def _augment(
+    costs, columns, unaligned, start, matched, partner, prices, distance, visited, reach, previous
+):
+    """Match one more row, by the shortest augmenting path from it (Dijkstra 1959).
+
+    Args:
+        distance, visited, reach, previous: workspaces, one entry per column. ``visited`` is 0, or
+            inf for a column whose distance is final. This excludes the column from every
+            comparison.
+
+    Returns:
+        Whether there is a path.
+    """
+    for j in range(columns):
+        distance[j] = np.inf
+        visited[j] = 0.0
+        previous[j] = start
+    row, base = start, 0.0
+    alone, last = np.inf, start
+    sink = -1
+    while True:
+        row_costs = costs[row]
+        if unaligned and -base < alone:
+            alone = -base
+            last = row
+        for j in range(columns):
+            through = row_costs[j] - prices[j] - base + visited[j]
+            better = through < distance[j]
+            distance[j] = through if better else distance[j]
+            previous[j] = row if better else previous[j]
+            reach[j] = distance[j] + visited[j]
+        length = _smallest(reach, columns)
+        if alone <= length:
+            if alone == np.inf:
+                return False
+            length = alone
+            break
+        column = 0
+        while reach[column] != length:
+            column += 1
+        if partner[column] == FREE:
+            sink = column
+            break
+        visited[column] = np.inf
+        row = partner[column]
+        base = costs[row, column] - prices[column] - length
+    for j in range(columns):
+        if visited[j] > 0.0:
+            prices[j] += distance[j] - length
+    if sink < 0:
+        sink = matched[last]
+        matched[last] = ALONE
+        if last == start:
+            return True
+    while True:
+        row = previous[sink]
+        partner[sink] = row
+        following = matched[row]
+        matched[row] = sink
+        if row == start:
+            return True
+        sink = following
+
+
+@kernel
+def assign(
+    costs,
+    rows,
+    columns,
+    unaligned,
+    warm,
+    matched,
+    partner,
+    prices,
+    distance,
+    visited,
+    reach,
+    previous,
+):
+    """Find the cheapest assignment of each row to a different column.
+
+    Args:
+        costs: ``(rows, columns)`` float64, +inf if forbidden; no more rows than columns, except
+            with ``unaligned``.
+        unaligned: whether a row may stay without a column, at cost 0.
+        warm: whether to start from ``prices`` and ``matched`` of an earlier call with other costs.
+            Only if there are as many rows as columns and without ``unaligned``, since prices are
+            then unrestricted.
+        matched: ``(rows,)`` int32; written: the column of each row, ALONE if it has none.
+        partner, prices: ``(columns,)`` int32 and float64; written.
+        distance, visited, reach, previous: see :func:`_augment`.
+
+    Returns:
+        Whether there is an assignment.
+    """
+    for j in range(columns):
+        partner[j] = FREE
+    if warm:
+        for i in range(rows):
+            best, cheapest = -1, np.inf
+            row_costs = costs[i]
+            for j in range(columns):
+                cost = row_costs[j] - prices[j]
+                cheapest = cost if cost < cheapest else cheapest
+            best = matched[i]
+            if cheapest < np.inf and row_costs[best] - prices[best] == cheapest:
+                partner[best] = i
+            else:
+                matched[i] = FREE
+    else:
+        for i in range(rows):
+            matched[i] = FREE
+        for j in range(columns):
+            prices[j] = 0.0
+    bids = 0
+    for i in range(rows):
+        row = i if matched[i] == FREE else -1
+        while row >= 0 and bids < BIDS * rows:
+            bids += 1
+            row = _bid(costs, columns, unaligned, row, matched, partner, prices, distance)
+    for i in range(rows):
+        if matched[i] == FREE and not _augment(
+            costs,
+            columns,
+            unaligned,
+            i,
+            matched,
+            partner,
+            prices,
+            distance,
+            visited,
+            reach,
+            previous,
+        ):
+            return False
+    return True
+
+
+@kernel
+def read_costs(scores, rows, columns, result):
+    """Write −scores to ``result`` as float64, transposed if there are more rows than columns.
+
+    Returns:
+        FEASIBLE or NOT_FINITE.
+    """
+    for i in range(rows):
+        for j in range(columns):
+            value = scores[i, j]
+            # Also false for NaN.
+            if not value < np.inf:
+                return NOT_FINITE
+            if rows <= columns:
+                result[i, j] = -value
+            else:
+                result[j, i] = -value
+    return FEASIBLE
+
+
+@kernel
+def best_assignments(start, stop, scores, lengths, unaligned, best, status):
+    """Write the best one-to-one alignments of items ``start`` to ``stop``.
+
+    Args:
+        scores: ``(B, N, M)``, float32 or float64.
+        lengths: ``(B, 2)`` int64.
+        best: like ``scores``; written: 1 in the cells of the alignment. It must be passed as zeros.
+        status: ``(B,)`` int8; written if an item is not feasible or not finite.
+    """
+    longest = 1
+    for b in range(start, stop):
+        longest = max(longest, lengths[b, 0], lengths[b, 1])
+    room = np.empty(longest * longest)
+    matched = np.empty(longest, dtype=np.int32)
+    partner = np.empty(longest, dtype=np.int32)
+    previous = np.empty(longest, dtype=np.int32)
+    prices, distance = np.empty(longest), np.empty(longest)
+    visited, reach = np.empty(longest), np.empty(longest)
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        short, long = min(rows, columns), max(rows, columns)
+        costs = room[: short * long].reshape((short, long))
+        read = read_costs(scores[b], rows, columns, costs)
+        if read != FEASIBLE:
+            status[b] = read
+            continue
+        if not assign(
+            costs,
+            short,
+            long,
+            unaligned,
+            False,
+            matched,
+            partner,
+            prices,
+            distance,
+            visited,
+            reach,
+            previous,
+        ):
+            status[b] = INFEASIBLE
+            continue
+        for i in range(short):
+            if matched[i] >= 0:
+                if rows <= columns:
+                    best[b, i, matched[i]] = 1.0
+                else:
+                    best[b, matched[i], i] = 1.0
+
+
+def assignment_costs(sizes: np.ndarray) -> np.ndarray:
+    """Return the estimated nanoseconds of items of ``sizes`` (B, 2).
+
+    They are used to share a batch among threads.
+    """
+    return 500.0 + 7.0 * sizes.min(1) * sizes.max(1)
+
+
+@torch_operator("best_alignments")
+def best_alignments(scores: Tensor, lengths: Tensor, unaligned: bool, name: str) -> Tensor:
+    """Return the best one-to-one alignments, 0/1, like ``scores``.
+
+    Tensors on a GPU are solved on the CPU and sent back.
+    """
+    from spacy_latent.kernels.core import gpu_transfers
+
+    matrix = gpu_transfers.fetch(scores).contiguous().numpy()
+    sizes = gpu_transfers.fetch(lengths).contiguous().numpy()
+    best = np.zeros_like(matrix)
+    status = np.zeros(len(matrix), dtype=np.int8)
+    spread(best_assignments, assignment_costs(sizes), (matrix, sizes, unaligned, best, status))
+    if (status == NOT_FINITE).any():
+        raise InvalidScores(not_finite_message(name, np.flatnonzero(status == NOT_FINITE).tolist()))
+    if status.any():
+        raise InfeasibleError(name, np.flatnonzero(status == INFEASIBLE).tolist())
+    return gpu_transfers.send(torch.from_numpy(best), scores.device)
+
+
+@best_alignments.register_fake
+def _(scores: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)

@@ -1,0 +1,420 @@
+"""Sums over monotone alignments on logarithms, O(n·m) for an item.
+
+Alignments are paths of dynamic time warping (Sakoe and Chiba 1978), or sets of matches (Needleman
+and Wunsch 1970). The unmatched words between two matches can be passed in several orders. To count
+each set once, rows are passed first, then columns. There are two states, and only the state "rows"
+may still pass rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.draws import uniform_of_splitmix
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+
+WARPING, MATCHING = 0, 1
+
+
+@kernel
+def in_window(i, j, rows, columns, window):
+    """Return whether cell (i, j) is within ``window`` steps of the diagonal; true if window < 0."""
+    if window < 0:
+        return True
+    longest = max(rows - 1, columns - 1, 1)
+    return abs(i * (columns - 1) - j * (rows - 1)) <= window * longest
+
+
+@kernel
+def read_cells(scores, rows, columns, window, s):
+    """Copy the cells of an item to ``s``, with −inf outside the window.
+
+    Returns:
+        Its status.
+    """
+    wrong = 0
+    for i in range(rows):
+        for j in range(columns):
+            if in_window(i, j, rows, columns, window):
+                value = float(scores[i, j])
+                wrong += 0 if value < np.inf else 1
+                s[i, j] = value
+            else:
+                s[i, j] = -np.inf
+    return FEASIBLE if wrong == 0 else NOT_FINITE
+
+
+@kernel
+def read_changes(along, s, rows, columns, ds):
+    """Copy the changes of the cells of an item to ``ds``: 0 if the cell ``s`` is forbidden."""
+    for i in range(rows):
+        for j in range(columns):
+            ds[i, j] = along[i, j] if s[i, j] > -np.inf else 0.0
+
+
+@kernel
+def _sum(a, b, c):
+    """Return log(e^a + e^b + e^c), and the share of each in it; all 0 if all are −inf."""
+    top = max(a, max(b, c))
+    if top == -np.inf:
+        return -np.inf, 0.0, 0.0, 0.0
+    a, b, c = math.exp(a - top), math.exp(b - top), math.exp(c - top)
+    total = a + b + c
+    return top + math.log(total), a / total, b / total, c / total
+
+
+@kernel
+def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
+    """Run the forward pass, and return log Z.
+
+    Args:
+        sums: (2, rows + 1, columns + 1), written: logs of sums over the ways to a point of the
+            grid, in either state. For warping, only the first state is used, with the sums over
+            paths up to and including cell (i − 1, j − 1).
+        dsums: their tangents, for a Hessian product only.
+        shares: (5, rows + 1, columns + 1), written. The first three are shares in the first state:
+            past a row, past a column or by a match from the first state, and diagonally or by a
+            match from the second. The last two are the shares of the two states in the second
+            state.
+    """
+    sums[:, : rows + 1, : columns + 1] = -np.inf
+    slopes = operation == HESSIAN_PRODUCT
+    if slopes:
+        dsums[:, : rows + 1, : columns + 1] = 0.0
+    first, dfirst = sums[0], dsums[0]
+    if moves == WARPING:
+        for i in range(1, rows + 1):
+            for j in range(1, columns + 1):
+                if i == 1 and j == 1:
+                    value, up, left, both = 0.0, 0.0, 0.0, 0.0
+                else:
+                    value, up, left, both = _sum(
+                        first[i - 1, j], first[i, j - 1], first[i - 1, j - 1]
+                    )
+                value += s[i - 1, j - 1]
+                first[i, j] = value
+                shares[0, i, j], shares[1, i, j], shares[2, i, j] = up, left, both
+                if slopes and value > -np.inf:
+                    change = up * dfirst[i - 1, j] + left * dfirst[i, j - 1]
+                    dfirst[i, j] = change + both * dfirst[i - 1, j - 1] + ds[i - 1, j - 1]
+        return first[rows, columns]
+    second, dsecond = sums[1], dsums[1]
+    first[0, 0] = 0.0
+    for i in range(rows + 1):
+        for j in range(columns + 1):
+            if i > 0:
+                matched, other = -np.inf, -np.inf
+                if j > 0 and s[i - 1, j - 1] > -np.inf:
+                    matched = first[i - 1, j - 1] + s[i - 1, j - 1]
+                    other = second[i - 1, j - 1] + s[i - 1, j - 1]
+                value, passed, a, b = _sum(first[i - 1, j], matched, other)
+                first[i, j] = value
+                shares[0, i, j], shares[1, i, j], shares[2, i, j] = passed, a, b
+                if slopes:
+                    change = passed * dfirst[i - 1, j]
+                    if a + b > 0.0:
+                        change += a * dfirst[i - 1, j - 1] + b * dsecond[i - 1, j - 1]
+                        change += (a + b) * ds[i - 1, j - 1]
+                    dfirst[i, j] = change
+            if j > 0:
+                value, passed, b, _ = _sum(first[i, j - 1], second[i, j - 1], -np.inf)
+                second[i, j] = value
+                shares[3, i, j], shares[4, i, j] = passed, b
+                if slopes:
+                    dsecond[i, j] = passed * dfirst[i, j - 1] + b * dsecond[i, j - 1]
+    return _sum(first[rows, columns], second[rows, columns], -np.inf)[0]
+
+
+@kernel
+def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow, result):
+    """Write the marginals, or their tangents.
+
+    From the last point back, each point divides its probability among its predecessors. So
+    probabilities sum to 1 for scores of any magnitude. Products of forward and backward sums would
+    not.
+
+    Args:
+        flow, dflow: workspaces like sums, the probability of each point and state.
+    """
+    slopes = operation == HESSIAN_PRODUCT
+    flow[:, : rows + 1, : columns + 1] = 0.0
+    first, dfirst = sums[0], dsums[0]
+    of_first, d_of_first = flow[0], dflow[0]
+    if slopes:
+        dflow[:, : rows + 1, : columns + 1] = 0.0
+    if moves == WARPING:
+        of_first[rows, columns] = 1.0
+        for i in range(rows, 0, -1):
+            for j in range(columns, 0, -1):
+                own = of_first[i, j]
+                if slopes:
+                    result[i - 1, j - 1] = d_of_first[i, j]
+                else:
+                    result[i - 1, j - 1] = own
+                if own == 0.0 or (i == 1 and j == 1):
+                    continue
+                up, left, both = shares[0, i, j], shares[1, i, j], shares[2, i, j]
+                of_first[i - 1, j] += own * up
+                of_first[i, j - 1] += own * left
+                of_first[i - 1, j - 1] += own * both
+                if slopes:
+                    # Tangents of the shares: the change of a predecessor, less the mean of all
+                    # three.
+                    change = d_of_first[i, j] - own * (dfirst[i, j] - ds[i - 1, j - 1])
+                    d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * up
+                    d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * left
+                    d_of_first[i - 1, j - 1] += (change + own * dfirst[i - 1, j - 1]) * both
+        return
+    second, dsecond = sums[1], dsums[1]
+    of_second, d_of_second = flow[1], dflow[1]
+    _, whole, other, _ = _sum(first[rows, columns], second[rows, columns], -np.inf)
+    of_first[rows, columns], of_second[rows, columns] = whole, other
+    if slopes:
+        mean = whole * dfirst[rows, columns] + other * dsecond[rows, columns]
+        d_of_first[rows, columns] = (dfirst[rows, columns] - mean) * whole
+        d_of_second[rows, columns] = (dsecond[rows, columns] - mean) * other
+    for i in range(rows, -1, -1):
+        for j in range(columns, -1, -1):
+            own = of_second[i, j]
+            if own > 0.0:
+                # A column was passed last.
+                a, b = shares[3, i, j], shares[4, i, j]
+                of_first[i, j - 1] += own * a
+                of_second[i, j - 1] += own * b
+                if slopes:
+                    change = d_of_second[i, j] - own * dsecond[i, j]
+                    d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * a
+                    d_of_second[i, j - 1] += (change + own * dsecond[i, j - 1]) * b
+            own = of_first[i, j]
+            if own == 0.0 or i == 0:
+                continue
+            # A row was passed, or a match made in one of two states.
+            passed, a, b = shares[0, i, j], shares[1, i, j], shares[2, i, j]
+            of_first[i - 1, j] += own * passed
+            if slopes:
+                change = d_of_first[i, j] - own * dfirst[i, j]
+                d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * passed
+            if a + b == 0.0:
+                continue
+            of_first[i - 1, j - 1] += own * a
+            of_second[i - 1, j - 1] += own * b
+            if slopes:
+                score = ds[i - 1, j - 1]
+                d_a = (change + own * (dfirst[i - 1, j - 1] + score)) * a
+                d_b = (change + own * (dsecond[i - 1, j - 1] + score)) * b
+                d_of_first[i - 1, j - 1] += d_a
+                d_of_second[i - 1, j - 1] += d_b
+                result[i - 1, j - 1] = d_a + d_b
+            else:
+                result[i - 1, j - 1] = own * (a + b)
+
+
+@kernel
+def room_of(start, stop, lengths):
+    """Return the largest number of rows and columns of the items."""
+    rows, columns = 0, 0
+    for b in range(start, stop):
+        rows = max(rows, lengths[b, 0])
+        columns = max(columns, lengths[b, 1])
+    return rows, columns
+
+
+@kernel
+def sum_over_alignments(
+    start,
+    stop,
+    scores,
+    lengths,
+    moves,
+    window,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """Compute the sums over alignments as ``Family.total`` of kernels.autograd.operators.
+
+    Scores are ``(B, N, M)``, lengths ``(B, 2)``.
+    """
+    most_rows, most_columns = room_of(start, stop, lengths)
+    s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
+    shape = (2, most_rows + 2, most_columns + 2)
+    sums, dsums, flow, dflow = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+    shares = np.empty((5, *shape[1:]))
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        log_partition[b] = 0.0
+        if operation != LOG_PARTITION:
+            result[b] = 0.0
+        status[b] = read_cells(scores[b], rows, columns, window, s)
+        if status[b] != FEASIBLE or rows == 0 or columns == 0:
+            continue
+        if operation == HESSIAN_PRODUCT:
+            read_changes(along[b], s, rows, columns, ds)
+        total = _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares)
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        log_partition[b] = total
+        if operation != LOG_PARTITION:
+            _backward(
+                *(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow),
+                result[b],
+            )
+
+
+@kernel
+def best_alignments(start, stop, scores, lengths, moves, window, best, status):
+    """Write 0/1 for each cell of the best alignment.
+
+    Ties go to a match or diagonal step, then to a row.
+    """
+    most_rows, most_columns = room_of(start, stop, lengths)
+    s = np.empty((most_rows, most_columns))
+    top = np.empty((most_rows + 1, most_columns + 1))
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        best[b] = 0
+        status[b] = read_cells(scores[b], rows, columns, window, s)
+        if status[b] != FEASIBLE or rows == 0 or columns == 0:
+            continue
+        if moves == MATCHING:
+            top[0, : columns + 1] = 0.0
+            for i in range(1, rows + 1):
+                top[i, 0] = 0.0
+                for j in range(1, columns + 1):
+                    value = max(top[i - 1, j], top[i, j - 1])
+                    top[i, j] = max(value, top[i - 1, j - 1] + s[i - 1, j - 1])
+            i, j = rows, columns
+            while i > 0 and j > 0:
+                # A match must improve the score. At a tie the words stay unmatched.
+                if top[i, j] == top[i - 1, j]:
+                    i -= 1
+                elif top[i, j] == top[i, j - 1]:
+                    j -= 1
+                else:
+                    best[b, i - 1, j - 1] = 1
+                    i -= 1
+                    j -= 1
+            continue
+        top[: rows + 1, 0] = -np.inf
+        top[0, : columns + 1] = -np.inf
+        top[0, 0] = 0.0
+        for i in range(1, rows + 1):
+            for j in range(1, columns + 1):
+                value = max(top[i - 1, j - 1], max(top[i - 1, j], top[i, j - 1]))
+                top[i, j] = value + s[i - 1, j - 1]
+            # Only the first step starts at the corner.
+            top[0, 0] = -np.inf
+        if top[rows, columns] == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        i, j = rows, columns
+        while True:
+            best[b, i - 1, j - 1] = 1
+            if i == 1 and j == 1:
+                break
+            value = max(top[i - 1, j - 1], max(top[i - 1, j], top[i, j - 1]))
+            if top[i - 1, j - 1] == value:
+                i -= 1
+                j -= 1
+            elif top[i - 1, j] == value:
+                i -= 1
+            else:
+                j -= 1
+
+
+@kernel
+def _pick(weights, count, state):
+    """Return an index with probability proportional to exp(weights)."""
+    top = -np.inf
+    for k in range(count):
+        top = max(top, weights[k])
+    total = 0.0
+    for k in range(count):
+        total += math.exp(weights[k] - top)
+    left, chosen = uniform_of_splitmix(state) * total, 0
+    for k in range(count):
+        share = math.exp(weights[k] - top)
+        if share > 0.0:
+            chosen = k
+            left -= share
+            if left < 0.0:
+                break
+    return chosen
+
+
+@kernel
+def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
+    """Draw exact samples from the last cell back; samples are ``(K, B, N, M)``, 0/1."""
+    most_rows, most_columns = room_of(start, stop, lengths)
+    s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
+    shape = (2, most_rows + 2, most_columns + 2)
+    sums, nothing, shares = np.empty(shape), np.empty((2, 0, 0)), np.empty((5, *shape[1:]))
+    state, weights = np.empty(1, dtype=np.uint64), np.empty(3)
+    for b in range(start, stop):
+        rows, columns = lengths[b, 0], lengths[b, 1]
+        samples[:, b] = 0
+        status[b] = read_cells(scores[b], rows, columns, window, s)
+        if status[b] != FEASIBLE or rows == 0 or columns == 0:
+            continue
+        total = _forward(s, ds, rows, columns, moves, LOG_PARTITION, sums, nothing, shares)
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        state[0] = seeds[b]
+        for draw in range(samples.shape[0]):
+            z = samples[draw, b]
+            i, j = rows, columns
+            if moves == WARPING:
+                while True:
+                    z[i - 1, j - 1] = 1
+                    if i == 1 and j == 1:
+                        break
+                    weights[0] = sums[0, i - 1, j - 1]
+                    weights[1] = sums[0, i - 1, j]
+                    weights[2] = sums[0, i, j - 1]
+                    move = _pick(weights, 3, state)
+                    i -= move != 2
+                    j -= move != 1
+                continue
+            weights[0], weights[1] = sums[0, i, j], sums[1, i, j]
+            at = _pick(weights, 2, state)
+            while i > 0 or j > 0:
+                if at == 1:
+                    # A column was passed last. The state before it may be either.
+                    j -= 1
+                else:
+                    weights[0] = sums[0, i - 1, j]
+                    weights[1] = -np.inf
+                    if j > 0 and s[i - 1, j - 1] > -np.inf:
+                        either, _, _, _ = _sum(
+                            sums[0, i - 1, j - 1], sums[1, i - 1, j - 1], -np.inf
+                        )
+                        weights[1] = either + s[i - 1, j - 1]
+                    if _pick(weights, 2, state) == 0:
+                        i -= 1
+                        continue
+                    z[i - 1, j - 1] = 1
+                    i -= 1
+                    j -= 1
+                weights[0], weights[1] = sums[0, i, j], sums[1, i, j]
+                at = _pick(weights, 2, state)
+
+
+FAMILY = Family(
+    name="MonotoneAlignment",
+    best=best_alignments,
+    total=sum_over_alignments,
+    sample=sample_alignments,
+    best_shape=tuple,
+    best_cost=lambda n: 300.0 + 6.0 * n[:, 0] * n[:, 1],
+    total_cost=lambda n: 500.0 + 80.0 * n[:, 0] * n[:, 1],
+)

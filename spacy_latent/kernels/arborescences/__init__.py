@@ -1,0 +1,1 @@
+"""Dependency trees that may cross: maxima, sums, samples, and trees as lists of heads."""

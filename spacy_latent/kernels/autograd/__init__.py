@@ -1,0 +1,1 @@
+"""Kernels as torch operators, with batches, gradients and tracing."""

@@ -1,0 +1,217 @@
+"""Support for torch.compile, torch.export and the transforms of torch.func, which trace operations.
+
+A traced tensor has a shape and no values. Checks of values, such as errors that name an item, then
+run in an operator when the compiled code runs. Without tracing they run at once, since the dispatch
+of an operator takes as long as a few short sentences.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from spacy_latent.errors import (
+    InfeasibleError,
+    InvalidScores,
+    NotTraceable,
+    not_finite_message,
+)
+from spacy_latent.kernels.autograd.derivatives import is_transformed, transforms
+from spacy_latent.kernels.autograd.torch_operators import torch_operator
+from spacy_latent.kernels.core.gpu_transfers import fetch
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+NOT_FINITE, INFEASIBLE = "not finite", "infeasible"
+
+
+def is_traced(values: Tensor) -> bool:
+    """Return whether operators must be called instead of their functions."""
+    return type(values) is not Tensor or torch.compiler.is_compiling() or is_transformed()
+
+
+def has_numbers(values: Tensor) -> bool:
+    """Return whether Python may read the values of a tensor.
+
+    Among the transforms of torch.func only vmap hides them.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if not is_transformed():
+        return True
+    assert transforms is not None
+    while transforms.is_functorch_wrapped_tensor(values):
+        if transforms.is_batchedtensor(values):
+            return False
+        values = transforms.get_unwrapped(values)
+    return True
+
+
+def refuse_jit_trace(name: str) -> None:
+    """Raise NotTraceable under torch.jit.trace.
+
+    It would record the results of kernels and NumPy as constants, with only a warning.
+    """
+    if torch.jit.is_tracing():
+        raise NotTraceable(
+            f"{name} cannot be part of torch.jit.trace, which would keep the numbers of this call. "
+            "Use torch.export.export or torch.compile."
+        )
+
+
+def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Decorate a function that cannot be traced, since its steps depend on values.
+
+    torch.compile breaks the graph at the function. torch.export and torch.func raise NotTraceable.
+    """
+    name = function.__qualname__
+
+    @wraps(function)
+    def alone(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if torch.compiler.is_compiling():
+            # torch.export runs the function without tracing into it.
+            raise NotTraceable(
+                f"{name} cannot be part of torch.export.export: how long it takes, and the shape "
+                "of what it gives, depend on the scores. Export map, log_partition, marginals, "
+                "entropy or sample, or what comes before and after."
+            )
+        return function(*args, **kwargs)
+
+    @wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        if torch.compiler.is_compiling():
+            # An import here would add more than a second to each process.
+            dynamo: Any = sys.modules["torch._dynamo"]
+            return dynamo.disable(alone)(*args, **kwargs)
+        refuse_transforms(name, *args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    # Set the attributes that torch.compiler.disable sets. If the graph may not break, torch's error
+    # then names this function and not one that it calls. The decorator itself would import the
+    # compiler.
+    reason = "it depends on the scores how long it takes; leave out fullgraph=True"
+    vars(run).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+    return run
+
+
+def refuse_transforms(name: str, *values: object) -> None:
+    """Raise NotTraceable if one of the values is wrapped by a transform of torch.func."""
+    if not is_transformed():
+        return
+    assert transforms is not None
+    if any(isinstance(v, Tensor) and transforms.is_functorch_wrapped_tensor(v) for v in values):
+        raise NotTraceable(
+            f"{name} cannot be part of torch.func.grad, vmap and the like. Use backward(), "
+            "torch.autograd.grad, or torch.autograd.functional.jacobian."
+        )
+
+
+def source(generator: torch.Generator | None) -> dict[str, Any]:
+    """Return the ``generator`` argument of torch's random functions.
+
+    It is left out for torch's default generator, since torch cannot trace a generator of None.
+    """
+    return {} if generator is None else {"generator": generator}
+
+
+# ------------------------------------------------------------------------------------ refusals
+
+
+def refuse(values: Tensor, wrong: Tensor, reason: str, name: str) -> Tensor:
+    """Return ``values``, or raise an error that names the invalid items.
+
+    Args:
+        wrong: ``(B, ...)`` bool.
+        reason: NOT_FINITE or INFEASIBLE.
+        name: the name of the structure.
+
+    Raises:
+        InvalidScores: ``wrong`` has a true entry and the reason is NOT_FINITE.
+        InfeasibleError: ``wrong`` has a true entry and the reason is INFEASIBLE.
+    """
+    if not has_numbers(wrong):
+        return _refused(values, wrong, reason, name)
+    _refuse(wrong, reason, name)
+    return values
+
+
+def _refuse(wrong: Tensor, reason: str, name: str) -> None:
+    if not bool(wrong.any()):
+        return
+    items = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
+    places = items.nonzero().flatten().tolist()
+    if reason == NOT_FINITE:
+        raise InvalidScores(not_finite_message(name, places))
+    raise InfeasibleError(name, places)
+
+
+@torch_operator("refused")
+def _refused(values: Tensor, wrong: Tensor, reason: str, name: str) -> Tensor:
+    _refuse(wrong, reason, name)
+    # The output of an operator may not share memory with an input.
+    return values.clone(memory_format=torch.contiguous_format)
+
+
+@_refused.register_fake
+def _(values: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(values, memory_format=torch.contiguous_format)
+
+
+def _refused_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    return gradient, None, None, None
+
+
+_refused.register_autograd(_refused_backward, setup_context=lambda ctx, inputs, output: None)
+
+
+def within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
+    """Return ``lengths`` after a check that they are between 0 and the size of their axis.
+
+    Args:
+        lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room`` has.
+        room: the size of each axis of the scores.
+        name: the name of the structure.
+
+    Raises:
+        InvalidScores: a length is out of range.
+    """
+    if not has_numbers(lengths):
+        return _within_room(lengths, room, name)
+    _check_room(lengths, room, name)
+    return lengths
+
+
+def _check_room(lengths: Tensor, room: Sequence[int], name: str) -> None:
+    if not lengths.numel():
+        return
+    lengths = fetch(lengths)
+    if lengths.dim() == 1:
+        _check_range(lengths.min().item(), lengths.max().item(), min(room), name)
+        return
+    for low, high, own in zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room):
+        _check_range(low, high, own, name)
+
+
+def _check_range(low: float, high: float, room: int, name: str) -> None:
+    if low < 0 or high > room:
+        raise InvalidScores(
+            f"{name}: lengths lie between {low} and {high}, but the scores have room for 0 to "
+            f"{room}."
+        )
+
+
+@torch_operator("within_room")
+def _within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
+    _check_room(lengths, room, name)
+    return lengths.clone(memory_format=torch.contiguous_format)
+
+
+@_within_room.register_fake
+def _(lengths: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(lengths, memory_format=torch.contiguous_format)

@@ -1,0 +1,1 @@
+"""Recurrences over tag sequences and labelled segments."""

@@ -1,0 +1,747 @@
+"""Linear chains: maxima, sums, samples and the k best (Viterbi 1967; Rabiner 1989).
+
+Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]. At position 0 only the row of
+previous tag 0 is read. Weights are exp(score − the position's best). At each position the forward
+and backward sums are divided by their largest, so inner loops are multiply-adds. The sums tell
+whether an underflow could matter (see TRUSTED). If so, the item is solved again on logarithms.
+Everything is float64, whatever the dtype of the scores.
+
+The gradient of the marginals only needs the marginals. Along a chain, the expectation of a sum of
+changes given a tag is a recursion over P(previous tag | tag). So the product of the Hessian with a
+vector takes no exponential.
+
+:func:`best_step`, :func:`log_forward_step`, :func:`log_backward_step` and :func:`k_best_step` go
+from one position to the next. Other chains use them too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spacy_latent.errors import InvalidScores, check_whole
+from spacy_latent.kernels.autograd.operators import Family, check, find_best, read
+from spacy_latent.kernels.core import gpu_transfers
+from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
+from spacy_latent.kernels.core.draws import choose
+from spacy_latent.kernels.core.operations import LOG_PARTITION
+from spacy_latent.kernels.core.pool import spread
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.gpu import dispatch
+from spacy_latent.kernels.gpu.dispatch import GpuKernels
+from spacy_latent.kernels.simd.exponential import exponential, exponentials
+from spacy_latent.kernels.simd.vector import LANES, best_of_rows, fused_loop, scan
+
+# All factors are at most 1, so each product that underflowed was below 1e−300. Such products cannot
+# matter at a position whose products sum to at least this.
+TRUSTED = 1e-150
+
+
+# Four previous tags at a time, and one.
+_add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
+_add_one = fused_loop([("add", 0, ((0, 1),))])
+_dot_four = fused_loop(
+    [("dot", 0, ((0, 4),)), ("dot", 1, ((1, 4),)), ("dot", 2, ((2, 4),)), ("dot", 3, ((3, 4),))]
+)
+_dot_one = fused_loop([("dot", 0, ((0, 1),))])
+
+
+@kernel
+def is_wrong(item, n):
+    """Return whether an item of n > 0 positions has NaN or +inf.
+
+    Only entries that are read count.
+    """
+    _, first = scan(item[0, 0])
+    _, rest = scan(item[1:n].reshape(-1))
+    return first or rest
+
+
+# ------------------------------------------------------------------------------------ the best
+
+
+@kernel
+def best_step(previous, block, result):
+    """Write result[t] = max over p of previous[p] + block[p, t].
+
+    There must be a vector of padding after each row of ``block`` and in ``result``.
+
+    Returns:
+        Whether ``block`` holds NaN or +inf.
+    """
+    total = best_of_rows(previous, block, result)
+    if total < np.inf:
+        return False
+    # The entry found may be in the padding.
+    _, wrong = scan(block.reshape(-1))
+    return wrong
+
+
+@kernel
+def previous_of(previous, block, tag, emission, value):
+    """Return the first p for which previous[p] + block[p, tag] + emission is the best ``value``."""
+    for p in range(len(block)):
+        if previous[p] + block[p, tag] + emission == value:
+            return p
+    return 0
+
+
+@kernel
+def largest(row):
+    """Return the first index of the largest number."""
+    chosen = 0
+    for t in range(1, len(row)):
+        if row[t] > row[chosen]:
+            chosen = t
+    return chosen
+
+
+@kernel
+def best_chains(start, stop, scores, lengths, tags, status):
+    """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
+    room = 1
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    count = scores.shape[3]
+    values = np.empty((room, count + LANES))
+    spare = np.zeros((count + LANES, count), dtype=scores.dtype)
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        item = scores[b]
+        _, wrong = scan(item[0, 0])
+        values[0, :count] = item[0, 0]
+        for i in range(1, n):
+            block = item[i]
+            if scores.size - (b * scores.shape[1] + i + 1) * count * count < LANES:
+                # The scores end here, without padding after the last rows.
+                spare[:count] = block
+                block = spare[:count]
+            wrong |= best_step(values[i - 1], block, values[i])
+        if wrong:
+            status[b] = NOT_FINITE
+            continue
+        tag = largest(values[n - 1, :count])
+        if values[n - 1, tag] == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        for i in range(n - 1, 0, -1):
+            tags[b, i] = tag
+            tag = previous_of(values[i - 1], item[i], tag, 0.0, values[i, tag])
+        tags[b, 0] = tag
+
+
+@kernel
+def _best_transitions(start, stop, scores, lengths, z, status):
+    """Write the best chains as 0/1 arrays like ``scores``."""
+    tags = np.empty(scores.shape[:2], dtype=np.int32)
+    best_chains(start, stop, scores, lengths, tags, status)
+    for b in range(start, stop):
+        z[b] = 0.0
+        previous = 0
+        for i in range(lengths[b] if status[b] == FEASIBLE else 0):
+            z[b, i, previous, tags[b, i]] = 1.0
+            previous = tags[b, i]
+
+
+def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return 0/1 arrays of the best chains, like ``scores``.
+
+    The kernel writes them, since converting tags takes longer than finding them.
+    """
+    if dispatch.serves(FAMILY.device, scores):
+        found = find_best(FAMILY, scores, lengths, ())
+        check(FAMILY.name, dispatch.read_status(found.status))
+        tag = torch.arange(scores.shape[3], device=scores.device)
+        previous = pad(found.result[:, :-1], (1, 0))[:, :, None, None] == tag[:, None]
+        return (previous & (found.result[:, :, None, None] == tag)).to(scores.dtype)
+    array, sizes = read(scores, lengths)
+    z, status = np.empty_like(array), np.zeros(len(array), dtype=np.int8)
+    spread(_best_transitions, FAMILY.best_cost(sizes), (array, sizes, z, status))
+    check(FAMILY.name, status)
+    return gpu_transfers.send(torch.from_numpy(z), scores.device)
+
+
+# ------------------------------------------------------------------------------------ sums
+
+
+@kernel
+def weigh(scores, weights):
+    """Write exp(score − best) of a contiguous row.
+
+    Returns:
+        The best score, NaN if a score is NaN or +inf, or 0 if no score is above −inf.
+    """
+    best, wrong = scan(scores)
+    if wrong:
+        return np.nan
+    if best == -np.inf:
+        best = 0.0
+    exponentials(scores, best, weights)
+    return best
+
+
+@kernel(fastmath=ANY_ORDER)
+def scaled(row):
+    """Divide a row of sums by its largest.
+
+    Returns:
+        The largest. If it is 0, nothing is divided.
+    """
+    best = 0.0
+    for t in range(len(row)):
+        best = max(best, row[t])
+    if best > 0.0:
+        factor = 1.0 / best
+        if factor < np.inf:
+            for t in range(len(row)):
+                row[t] *= factor
+        else:
+            for t in range(len(row)):
+                row[t] /= best
+    return best
+
+
+@kernel
+def forward_step(previous, weights, result):
+    """Write result[t] = Σ_p previous[p] · weights[p, t], with padding as in :func:`best_step`."""
+    tags = len(weights)
+    for t in range(tags):
+        result[t] = 0.0
+    whole = tags - tags % 4
+    for p in range(0, whole, 4):
+        _add_four(
+            (result, weights[p], weights[p + 1], weights[p + 2], weights[p + 3]),
+            (previous[p], previous[p + 1], previous[p + 2], previous[p + 3]),
+            0,
+            tags,
+        )
+    for p in range(whole, tags):
+        _add_one((result, weights[p]), (previous[p],), 0, tags)
+
+
+@kernel
+def backward_step(after, weights, result):
+    """Write result[p] = Σ_t weights[p, t] · after[t].
+
+    The padding of ``after`` must be 0. The numbers after a row of ``weights`` must be finite.
+    """
+    tags = len(weights)
+    whole = tags - tags % 4
+    for p in range(0, whole, 4):
+        rows = (weights[p], weights[p + 1], weights[p + 2], weights[p + 3], after)
+        _, result[p], result[p + 1], result[p + 2], result[p + 3] = _dot_four(rows, (0.0,), 0, tags)
+    for p in range(whole, tags):
+        _, result[p] = _dot_one((weights[p], after), (0.0,), 0, tags)
+
+
+@kernel
+def _forward(weights, n, left, scales):
+    """Write to left[i, t] the sum over the chains up to position i that end in tag t.
+
+    Each row is divided by its largest sum, which is written to ``scales``.
+    """
+    tags = weights.shape[1]
+    left[0, :tags] = weights[0, 0]
+    scales[0] = scaled(left[0, :tags])
+    for i in range(1, n):
+        forward_step(left[i - 1], weights[i], left[i])
+        scales[i] = scaled(left[i, :tags])
+
+
+@kernel(fastmath=ANY_ORDER)
+def _backward(weights, n, left, scales, right, share, write, result):
+    """Compute the backward sums, and write the marginals if ``write`` is true.
+
+    Args:
+        right, share: workspaces of a row.
+
+    Returns:
+        Whether the result is precise.
+    """
+    tags = weights.shape[1]
+    right[:tags] = 1.0
+    share[:] = 0.0
+    for i in range(n - 1, -1, -1):
+        left_row = left[i]
+        total = 0.0
+        for t in range(tags):
+            total += left_row[t] * right[t]
+        if not total * scales[i] >= TRUSTED:
+            return False
+        if i == 0:
+            if write:
+                factor, target = 1.0 / total, result[0, 0]
+                for t in range(tags):
+                    target[t] = left_row[t] * right[t] * factor
+            break
+        factor = 1.0 / (total * scales[i])
+        for t in range(tags):
+            share[t] = right[t] * factor
+        before, block = left[i - 1], weights[i]
+        if write:
+            for p in range(tags):
+                row, base, target = block[p], before[p], result[i, p]
+                for t in range(tags):
+                    target[t] = base * row[t] * share[t]
+        backward_step(share, block, right)
+        scaled(right[:tags])
+    return True
+
+
+@kernel(fastmath=FUSED)
+def log_forward_step(previous, block, top, result):
+    """Write result[t] = log Σ_p exp(previous[p] + block[p, t]).
+
+    Args:
+        top: workspace of a row.
+    """
+    tags = len(block)
+    for t in range(tags):
+        top[t] = -np.inf
+        result[t] = 0.0
+    for p in range(tags):
+        base, row = previous[p], block[p]
+        for t in range(tags):
+            value = base + row[t]
+            top[t] = value if value > top[t] else top[t]
+    for p in range(tags):
+        base, row = previous[p], block[p]
+        for t in range(tags):
+            shift = top[t] if top[t] > -np.inf else 0.0
+            result[t] += exponential(base + row[t] - shift)
+    for t in range(tags):
+        result[t] = top[t] + math.log(result[t]) if top[t] > -np.inf else -np.inf
+
+
+@kernel(fastmath=FUSED)
+def log_backward_step(after, block, result):
+    """Write result[p] = log Σ_t exp(block[p, t] + after[t])."""
+    tags = len(block)
+    for p in range(tags):
+        row, top = block[p], -np.inf
+        for t in range(tags):
+            value = row[t] + after[t]
+            top = value if value > top else top
+        total = 0.0
+        if top > -np.inf:
+            for t in range(tags):
+                total += exponential(row[t] + after[t] - top)
+        result[p] = top + math.log(total) if top > -np.inf else -np.inf
+
+
+@kernel
+def centred(row):
+    """Subtract from a row its largest number.
+
+    Returns:
+        The largest. If it is −inf, nothing is subtracted.
+    """
+    best = -np.inf
+    for t in range(len(row)):
+        best = max(best, row[t])
+    if best > -np.inf:
+        for t in range(len(row)):
+            row[t] -= best
+    return best
+
+
+@kernel
+def log_sum(row):
+    """Return log Σ exp of a row whose largest is finite or −inf."""
+    best = -np.inf
+    for t in range(len(row)):
+        best = max(best, row[t])
+    if best == -np.inf:
+        return best
+    total = 0.0
+    for t in range(len(row)):
+        total += math.exp(row[t] - best)
+    return best + math.log(total)
+
+
+@kernel
+def _log_forward(scores, n, left, shifts, top):
+    """Run _forward on logarithms; rows of ``left`` are centred by ``shifts``.
+
+    Returns:
+        Whether there is a chain.
+    """
+    tags = scores.shape[1]
+    left[0, :tags] = scores[0, 0]
+    shifts[0] = centred(left[0, :tags])
+    for i in range(1, n):
+        if shifts[i - 1] == -np.inf:
+            return False
+        log_forward_step(left[i - 1], scores[i], top, left[i])
+        shifts[i] = centred(left[i, :tags])
+    return shifts[n - 1] > -np.inf
+
+
+@kernel(fastmath=FUSED)
+def _log_marginals(scores, n, left, result):
+    """Write marginals from the last position back.
+
+    Each tag divides its probability among the tags before it. So probabilities sum to 1 for scores
+    of any magnitude. Products of forward and backward sums would not.
+    """
+    tags = scores.shape[1]
+    current, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
+    whole = log_sum(left[n - 1, :tags])
+    for t in range(tags):
+        current[t] = exponential(left[n - 1, t] - whole)
+    for i in range(n - 1, 0, -1):
+        for t in range(tags):
+            top[t], total[t] = -np.inf, 0.0
+        for p in range(tags):
+            base, row = left[i - 1, p], scores[i, p]
+            for t in range(tags):
+                value = base + row[t]
+                top[t] = value if value > top[t] else top[t]
+        for t in range(tags):
+            top[t] = top[t] if top[t] > -np.inf else 0.0
+        for p in range(tags):
+            base, row = left[i - 1, p], scores[i, p]
+            for t in range(tags):
+                total[t] += exponential(base + row[t] - top[t])
+        for t in range(tags):
+            # A tag that cannot be reached has no probability to divide.
+            total[t] = current[t] / total[t] if total[t] > 0.0 else 0.0
+        for p in range(tags):
+            base, row, target = left[i - 1, p], scores[i, p], result[i, p]
+            current[p] = 0.0
+            for t in range(tags):
+                share = exponential(base + row[t] - top[t]) * total[t]
+                target[t] = share
+                current[p] += share
+    for t in range(tags):
+        result[0, 0, t] = current[t]
+
+
+@kernel
+def sum_over_chains(
+    start, stop, scores, lengths, along, operation, log_partition, result, kept, status
+):
+    """Compute the sums over chains as ``Family.total``, except HESSIAN_PRODUCT."""
+    room, tags = 1, scores.shape[3]
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    # Only finite numbers may follow a row (see backward_step).
+    weights = np.zeros(room * tags * tags + LANES)[: room * tags * tags]
+    weights = weights.reshape((room, tags, tags))
+    left, scales, shifts = np.empty((room, tags + LANES)), np.empty(room), np.empty(room)
+    top, right = np.empty(tags + LANES), np.empty(tags + LANES)
+    spare = np.empty((1, 1, 1), dtype=result.dtype)
+    for b in range(start, stop):
+        n = lengths[b]
+        log_partition[b] = 0.0
+        status[b] = FEASIBLE
+        marginals = result[b] if operation != LOG_PARTITION else spare
+        if operation != LOG_PARTITION:
+            marginals[:1] = 0.0
+            marginals[max(n, 1) :] = 0.0
+        if n == 0:
+            continue
+        item = scores[b]
+        total = weigh(item[0, 0], weights[0, 0])
+        for i in range(1, n):
+            total += weigh(item[i].reshape(-1), weights[i].reshape(-1))
+        if math.isnan(total):
+            status[b] = NOT_FINITE
+            continue
+        _forward(weights, n, left, scales)
+        if _backward(weights, n, left, scales, right, top, operation != LOG_PARTITION, marginals):
+            last = 0.0
+            for i in range(n):
+                total += math.log(scales[i])
+            for t in range(tags):
+                last += left[n - 1, t]
+            log_partition[b] = total + math.log(last)
+            continue
+        if not _log_forward(item, n, left, shifts, top):
+            status[b] = INFEASIBLE
+            continue
+        log_partition[b] = shifts[:n].sum() + log_sum(left[n - 1, :tags])
+        if operation != LOG_PARTITION:
+            _log_marginals(item, n, left, marginals)
+
+
+@kernel(fastmath=ANY_ORDER)
+def _expect_forward(marginals, along, n, tags, mean, weight):
+    """Write to mean[i, t] the expected change of the score up to position i, given the tag t there.
+
+    It is 0 if the tag has probability 0.
+
+    Returns:
+        The expected change of the whole chain.
+    """
+    for t in range(tags):
+        mean[0, t] = along[0, 0, t] if marginals[0, 0, t] > 0.0 else 0.0
+        weight[t] = marginals[0, 0, t]
+    for i in range(1, n):
+        before, current = mean[i - 1], mean[i]
+        for t in range(tags):
+            current[t] = 0.0
+            weight[t] = 0.0
+        for p in range(tags):
+            base, row, change = before[p], marginals[i, p], along[i, p]
+            for t in range(tags):
+                share = np.float64(row[t])
+                value = share * (base + change[t])
+                current[t] += value if share > 0.0 else 0.0
+                weight[t] += share
+        for t in range(tags):
+            current[t] = current[t] / weight[t] if weight[t] > 0.0 else 0.0
+    total, mass = 0.0, 0.0
+    for t in range(tags):
+        total += weight[t] * mean[n - 1, t]
+        mass += weight[t]
+    return total / mass
+
+
+@kernel(fastmath=ANY_ORDER)
+def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
+    """Write the Hessian product.
+
+    Args:
+        rest: workspace of a row, the expected change after a position.
+    """
+    for t in range(tags):
+        rest[t] = -total
+    for i in range(n - 1, 0, -1):
+        before = mean[i - 1]
+        for p in range(tags):
+            base, row, change, target = before[p], marginals[i, p], along[i, p], result[i, p]
+            value, mass = 0.0, 0.0
+            for t in range(tags):
+                share = np.float64(row[t])
+                inner = share * (change[t] + rest[t])
+                inner = inner if share > 0.0 else 0.0
+                target[t] = inner + share * base
+                value += inner
+                mass += share
+            # Position i no longer reads this entry.
+            before[p] = value / mass if mass > 0.0 else 0.0
+        for p in range(tags):
+            rest[p] = before[p]
+    for t in range(tags):
+        share = np.float64(marginals[0, 0, t])
+        value = share * (along[0, 0, t] + rest[t])
+        result[0, 0, t] = value if share > 0.0 else 0.0
+
+
+@kernel
+def product_with_hessian(start, stop, marginals, lengths, along, result, status):
+    """Compute the Hessian product as ``Family.product`` of kernels.autograd.operators.
+
+    It is the covariance of a part and of the change ``along`` of a chain's score. This is the
+    part's probability times the expected change given the part, less the expected change.
+    """
+    room, tags = 1, marginals.shape[3]
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    mean, rest = np.empty((room, tags)), np.empty(tags)
+    for b in range(start, stop):
+        n = lengths[b]
+        result[b, max(n, 1) :] = 0.0
+        result[b, :1] = 0.0
+        if n > 0:
+            total = _expect_forward(marginals[b], along[b], n, tags, mean, rest)
+            _expect_backward(marginals[b], along[b], n, tags, mean, total, rest, result[b])
+
+
+# ------------------------------------------------------------------------------------ samples
+
+
+@kernel
+def sample_chains(start, stop, scores, lengths, seeds, samples, status):
+    """Draw samples as ``Family.sample``: forward filtering, backward sampling.
+
+    Tags are ``(S, B, N)``, −1 for padding.
+    """
+    room, tags = 1, scores.shape[3]
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    left, shifts = np.empty((room, tags)), np.empty(room)
+    top, column = np.empty(tags), np.empty(tags)
+    for b in range(start, stop):
+        n = lengths[b]
+        samples[:, b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        if is_wrong(scores[b], n):
+            status[b] = NOT_FINITE
+            continue
+        if not _log_forward(scores[b], n, left, shifts, top):
+            status[b] = INFEASIBLE
+            continue
+        state = seeds[b : b + 1].copy()
+        for k in range(samples.shape[0]):
+            tag = choose(left[n - 1], tags, state)
+            samples[k, b, n - 1] = tag
+            for i in range(n - 1, 0, -1):
+                for p in range(tags):
+                    column[p] = left[i - 1, p] + scores[b, i, p, tag]
+                tag = choose(column, tags, state)
+                samples[k, b, i - 1] = tag
+
+
+# ------------------------------------------------------------------------------------ the k best
+
+
+@kernel
+def insert(value, source, row, sources):
+    """Insert a value and its source into a descending row, after equal values.
+
+    The last value is dropped.
+
+    Returns:
+        Whether the value is larger than the last.
+    """
+    place = len(row) - 1
+    if not value > row[place]:
+        return False
+    while place > 0 and value > row[place - 1]:
+        row[place] = row[place - 1]
+        sources[place] = sources[place - 1]
+        place -= 1
+    row[place] = value
+    sources[place] = source
+    return True
+
+
+@kernel
+def k_best_step(previous, block, result, origin):
+    """Write the k best of each tag, best first, from the k best of each previous tag.
+
+    Both are ``(K, k)``, −inf if there are fewer. Ties go to the lower source.
+
+    Args:
+        origin: ``(K, k)``, written: previous tag · k + its rank.
+    """
+    tags, k = previous.shape
+    result[:] = -np.inf
+    origin[:] = -1
+    for t in range(tags):
+        for p in range(tags):
+            for rank in range(k):
+                value = previous[p, rank] + block[p, t]
+                if not insert(value, p * k + rank, result[t], origin[t]):
+                    break
+
+
+@kernel
+def k_best_last(values, totals, places):
+    """Write the k best over all tags of ``values`` (K, k): their totals, and tag · k + rank."""
+    tags, k = values.shape
+    totals[:] = -np.inf
+    places[:] = -1
+    for t in range(tags):
+        for rank in range(k):
+            if not insert(values[t, rank], t * k + rank, totals, places):
+                break
+
+
+@kernel
+def trace_k_best(places, origin, n, k, chosen):
+    """Write the tags of the k best to ``chosen`` (k, N).
+
+    Args:
+        origin: ``(n, K, k)``.
+    """
+    for rank in range(k):
+        place = places[rank]
+        if place < 0:
+            continue
+        for i in range(n - 1, -1, -1):
+            chosen[rank, i] = place // k
+            place = origin[i, place // k, place % k]
+
+
+@kernel
+def k_best_chains(start, stop, scores, lengths, tags, totals, status):
+    """Write the k best chains.
+
+    Args:
+        tags: ``(k, B, N)`` int32, −1 for padding and if there are fewer than k.
+        totals: ``(k, B)`` float64, −inf if there are fewer than k.
+    """
+    room, count, k = 1, scores.shape[3], len(tags)
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    values = np.empty((2, count, k))
+    origin = np.empty((room, count, k), dtype=np.int64)
+    best, places = np.empty(k), np.empty(k, dtype=np.int64)
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[:, b] = -1
+        totals[:, b] = -np.inf
+        status[b] = FEASIBLE
+        if n == 0:
+            totals[0, b] = 0.0
+            continue
+        if is_wrong(scores[b], n):
+            status[b] = NOT_FINITE
+            continue
+        values[0] = -np.inf
+        values[0, :, 0] = scores[b, 0, 0]
+        for i in range(1, n):
+            k_best_step(values[(i - 1) % 2], scores[b, i], values[i % 2], origin[i])
+        k_best_last(values[(n - 1) % 2], best, places)
+        if best[0] == -np.inf:
+            status[b] = INFEASIBLE
+        else:
+            totals[:, b] = best
+            trace_k_best(places, origin, n, k, tags[:, b])
+
+
+def k_best(
+    scores: Tensor,
+    lengths: Tensor,
+    k: int,
+    family: Family,
+    kernel: Callable[..., None],
+    options: Sequence[int] = (),
+) -> tuple[Tensor, Tensor]:
+    """Return the tags ``(k, *family.best_shape)`` int32 of the k best, and their totals.
+
+    Totals are ``(k, B)`` float64.
+
+    Args:
+        kernel: like :func:`k_best_chains`.
+    """
+    check_whole(f"{family.name}.top_k", error=InvalidScores, k=k)
+    array, sizes = read(scores, lengths)
+    tags = np.empty((k, *family.best_shape(scores.shape)), dtype=np.int32)
+    totals = np.empty((k, len(array)))
+    status = np.zeros(len(array), dtype=np.int8)
+    costs = family.best_cost(sizes) * (1 + 10 * k)
+    spread(kernel, costs, (array, sizes, *options, tags, totals, status))
+    check(family.name, status)
+    made = [torch.from_numpy(tags), torch.from_numpy(totals)]
+    tags_there, totals_there = gpu_transfers.send_together(made, scores.device)
+    return tags_there, totals_there
+
+
+FAMILY = Family(
+    name="LinearChain",
+    best=best_chains,
+    total=sum_over_chains,
+    sample=sample_chains,
+    product=product_with_hessian,
+    same_dtype=True,
+    best_shape=lambda shape: tuple(shape[:2]),
+    # For 20 tags, since kernels only report costs by length.
+    best_cost=lambda n: 300 + 170 * n,
+    total_cost=lambda n: 500 + 330 * n,
+    device=GpuKernels("linear_chain"),
+)

@@ -1,0 +1,376 @@
+"""Sums over a batch of tag sequences that share their transitions, in blocks.
+
+Most transitions of a span scheme are forbidden. Tags with the same allowed next tags form a block
+with these. For example, BILUO with L labels has 4 L + 1 tags. The 2 L + 1 tags after which no span
+is open go to 2 L + 1 tags. The two tags of each label after which a span is open go to two. Sums
+run over these blocks alone, a quarter of all pairs. If blocks would overlap, one block holds all
+pairs.
+
+The transitions become weights once for the batch. The expected uses of each pair are summed over
+the batch, as products of the forward and backward sums, and multiplied by the weight of the pair at
+the end.
+
+Methods are those of kernels.chains.tag_sequence. If the sums show that an item has lost precision,
+that module solves it again on logarithms. Time is O(n·E) for E pairs, memory O(n·K + E).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from spacy_latent.kernels.autograd.operators import check
+from spacy_latent.kernels.chains.linear_chain import TRUSTED, scaled, weigh
+from spacy_latent.kernels.chains.tag_sequence import sum_over_sequences
+from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
+from spacy_latent.kernels.core.operations import MARGINALS
+from spacy_latent.kernels.core.pool import spread
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
+from spacy_latent.kernels.simd.vector import LANES, fused_loop
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The pairs of K tags that are summed over.
+
+    Attributes:
+        order: ``(K,)``, the tag in each column. Tags of a block's columns are adjacent.
+        place: ``(R,)``, the column of the tag in each row. Tags of a block's rows are adjacent.
+        extents: ``(G, 5)``: first row and row after the last, first column and column after the
+            last, and the start of the block's weights. Rows of weights are padded to whole vectors.
+        block_of: ``(R,)``, the block of each row.
+        entries: ``(E,)``, the index of the weight of each pair.
+        pairs: ``(2, E)``, the tags of each pair.
+        size: the number of weights.
+    """
+
+    order: np.ndarray
+    place: np.ndarray
+    extents: np.ndarray
+    block_of: np.ndarray
+    entries: np.ndarray
+    pairs: np.ndarray
+    size: int
+
+
+@lru_cache(maxsize=16)
+def _blocks(allowed: bytes, tags: int) -> Blocks:
+    table = np.frombuffer(allowed, dtype=bool).reshape(tags, tags)
+    rows_of: dict[bytes, list[int]] = {}
+    for tag, row in enumerate(table):
+        if row.any():
+            rows_of.setdefault(row.tobytes(), []).append(tag)
+    members = [(rows, np.flatnonzero(table[rows[0]]).tolist()) for rows in rows_of.values()]
+    if sum(len(columns) for _, columns in members) > len({c for _, own in members for c in own}):
+        members = [(list(range(tags)), list(range(tags)))]
+    order = [column for _, columns in members for column in columns]
+    order += sorted(set(range(tags)) - set(order))
+    column_of = np.argsort(order)
+    extents, block_of, entries, pairs = [], [], [], []
+    first_row = first_column = size = 0
+    for rows, columns in members:
+        height, width = len(rows), len(columns)
+        stride = -(-width // LANES) * LANES
+        extents.append((first_row, first_row + height, first_column, first_column + width, size))
+        block_of += [len(extents) - 1] * height
+        entries.append((size + stride * np.arange(height)[:, None] + np.arange(width)).ravel())
+        pairs.append(np.stack([np.repeat(rows, width), np.tile(columns, height)]))
+        first_row, first_column = first_row + height, first_column + width
+        size += height * stride
+    return Blocks(
+        order=np.array(order, dtype=np.int64),
+        place=column_of[[row for rows, _ in members for row in rows]].astype(np.int64),
+        extents=np.array(extents, dtype=np.int64).reshape(-1, 5),
+        block_of=np.array(block_of, dtype=np.int64),
+        entries=np.concatenate([*entries, np.empty(0, dtype=np.int64)]),
+        pairs=np.concatenate([*pairs, np.empty((2, 0), dtype=np.int64)], 1),
+        size=size,
+    )
+
+
+_add_four = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
+_add_one = fused_loop([("add", 0, ((0, 1),))])
+_dot_four = fused_loop(
+    [("dot", 0, ((0, 4),)), ("dot", 1, ((1, 4),)), ("dot", 2, ((2, 4),)), ("dot", 3, ((3, 4),))]
+)
+_dot_one = fused_loop([("dot", 0, ((0, 1),))])
+
+
+@kernel
+def _stride(width):
+    return (width + LANES - 1) // LANES * LANES
+
+
+@kernel
+def _forward(before, weights, extents, result):
+    """Write result[c] = Σ before[r] · weight of (r, c), over the pairs of all blocks."""
+    result[:] = 0.0
+    for g in range(len(extents)):
+        begin, end, first, after, position = extents[g]
+        width = after - first
+        stride, target = _stride(width), result[first:]
+        r = begin
+        while r + 4 <= end:
+            a = weights[position:]
+            b = weights[position + stride :]
+            c = weights[position + 2 * stride :]
+            d = weights[position + 3 * stride :]
+            factors = (before[r], before[r + 1], before[r + 2], before[r + 3])
+            _add_four((target, a, b, c, d), factors, 0, width)
+            position += 4 * stride
+            r += 4
+        while r < end:
+            _add_one((target, weights[position:]), (before[r],), 0, width)
+            position += stride
+            r += 1
+
+
+@kernel
+def _backward(after, weights, extents, result):
+    """Write result[r] = Σ weight of (r, c) · after[c]."""
+    for g in range(len(extents)):
+        begin, end, first, last, position = extents[g]
+        width = last - first
+        stride, own = _stride(width), after[first:]
+        r = begin
+        while r + 4 <= end:
+            a = weights[position:]
+            b = weights[position + stride :]
+            c = weights[position + 2 * stride :]
+            d = weights[position + 3 * stride :]
+            _, result[r], result[r + 1], result[r + 2], result[r + 3] = _dot_four(
+                (a, b, c, d, own), (0.0,), 0, width
+            )
+            position += 4 * stride
+            r += 4
+        while r < end:
+            _, result[r] = _dot_one((weights[position:], own), (0.0,), 0, width)
+            position += stride
+            r += 1
+
+
+@kernel(fastmath=ANY_ORDER)
+def _sum(emissions, n, first, final, shift, weights, order, place, extents, left, share, gamma):
+    """Compute the sums like tag_sequence._sweep, with left and share in column order.
+
+    Returns:
+        Whether they are precise; and the log-partition, NaN if a score is NaN or +inf.
+    """
+    tags, rows = len(order), len(place)
+    row, right, scales = np.empty(tags), np.zeros(tags + LANES), np.empty(n)
+    before, factors = np.empty(rows), np.empty((n, tags))
+    log_partition = (n - 1) * shift
+    for i in range(n):
+        for c in range(tags):
+            row[c] = emissions[i, order[c]]
+        if i == 0:
+            for c in range(tags):
+                row[c] += first[order[c]]
+        log_partition += weigh(row, factors[i])
+    for c in range(tags):
+        row[c] = final[order[c]]
+    log_partition += weigh(row, right[:tags])
+    if math.isnan(log_partition):
+        return False, log_partition
+    left[0, :tags] = factors[0]
+    scales[0] = scaled(left[0, :tags])
+    for i in range(1, n):
+        current, previous, factor = left[i], left[i - 1], factors[i]
+        for r in range(rows):
+            before[r] = previous[place[r]]
+        _forward(before, weights, extents, current)
+        for c in range(tags):
+            current[c] *= factor[c]
+        scales[i] = scaled(current[:tags])
+        if scales[i] == 0.0:
+            return False, 0.0
+    total = 0.0
+    for c in range(tags):
+        total += left[n - 1, c] * right[c]
+    if not total > 0.0:
+        return False, 0.0
+    log_partition += math.log(total)
+    for i in range(n):
+        log_partition += math.log(scales[i])
+    for i in range(n - 1, -1, -1):
+        current, factor, sharing, of_tags = left[i], factors[i], share[i], gamma[i]
+        total = 0.0
+        for c in range(tags):
+            total += current[c] * right[c]
+        if not total * scales[i] >= TRUSTED:
+            return False, 0.0
+        normal = 1.0 / total
+        for c in range(tags):
+            of_tags[order[c]] = current[c] * right[c] * normal
+        if i == 0:
+            break
+        normal /= scales[i]
+        for c in range(tags):
+            sharing[c] = factor[c] * right[c] * normal
+        sharing[tags:] = 0.0
+        _backward(sharing, weights, extents, before)
+        right[:] = 0.0
+        for r in range(rows):
+            right[place[r]] = before[r]
+        scaled(right[:tags])
+    return True, log_partition
+
+
+@kernel
+def _sum_items(
+    start, stop, emissions, offsets, lengths, first, final, shift, weights, order, place, extents,
+    left, share, gamma, log_partition, status,
+):  # fmt: skip
+    for b in range(start, stop):
+        n, at = lengths[b], offsets[b]
+        status[b], log_partition[b] = FEASIBLE, 0.0
+        if n == 0:
+            continue
+        trusted, value = _sum(
+            emissions[at : at + n], n, first, final, shift, weights, order, place, extents,
+            left[at : at + n], share[at : at + n], gamma[at : at + n],
+        )  # fmt: skip
+        log_partition[b] = value
+        if not trusted:
+            status[b] = NOT_FINITE if math.isnan(value) else UNSOLVED
+
+
+@kernel
+def _add_pairs(start, stop, left, share, offsets, lengths, scale, place, extents, block_of, result):
+    """Add expected uses of pairs to ``result``, which is laid out like the weights and 0 at first.
+
+    For rows start .. stop−1, it is Σ over the neighbours i − 1, i of each item of its scale ·
+    left[i − 1, row] · share[i, column].
+    """
+    for b in range(len(lengths)):
+        n, at, factor = lengths[b], offsets[b], scale[b]
+        if factor == 0.0:
+            continue
+        for r in range(start, stop):
+            begin, _, first, last, position = extents[block_of[r]]
+            width, column = last - first, place[r]
+            target = result[position + (r - begin) * _stride(width) :]
+            i = at + 1
+            while i + 4 <= at + n:
+                rows = (
+                    target,
+                    share[i, first:],
+                    share[i + 1, first:],
+                    share[i + 2, first:],
+                    share[i + 3, first:],
+                )
+                factors = (
+                    factor * left[i - 1, column],
+                    factor * left[i, column],
+                    factor * left[i + 1, column],
+                    factor * left[i + 2, column],
+                )
+                _add_four(rows, factors, 0, width)
+                i += 4
+            while i < at + n:
+                rows_of_one = (target, share[i, first:])
+                _add_one(rows_of_one, (factor * left[i - 1, column],), 0, width)
+                i += 1
+
+
+class BatchSums:
+    """Log-partitions of a batch, with values saved for their gradients.
+
+    Attributes:
+        emissions: ``(T, K)``, items one after the other, float32 or float64.
+        lengths: ``(B,)``, which sum to T.
+        transitions: ``(K + 2, K)`` float64, [previous tag, tag], then the scores of the first and
+            of the last tag. −inf forbids.
+        log_partition: ``(B,)`` float64, −inf if all sequences are forbidden.
+
+    Raises:
+        InvalidScores: there are NaN or +inf; the message names the items.
+    """
+
+    def __init__(
+        self, emissions: np.ndarray, lengths: np.ndarray, transitions: np.ndarray, name: str
+    ) -> None:
+        count, tags = emissions.shape
+        between, bounds = transitions[:tags], np.ascontiguousarray(transitions[tags:])
+        blocks = _blocks((between != -np.inf).tobytes(), tags)
+        taken = between[blocks.pairs[0], blocks.pairs[1]]
+        shift = float(taken.max()) if taken.size else 0.0
+        self.lengths = np.ascontiguousarray(lengths, dtype=np.int64)
+        self.offsets = np.cumsum(self.lengths) - self.lengths
+        self.blocks = blocks
+        self.weights = np.zeros(blocks.size + LANES)
+        self.left = np.empty((count, tags + LANES))
+        self.share = np.empty((count, tags + LANES))
+        self.tags = np.empty((count, tags))
+        self.log_partition = np.zeros(len(lengths))
+        # Uses ``(n + K + 2, K)`` of items that were solved again.
+        self.again: dict[int, np.ndarray] = {}
+        if not np.isfinite(shift):
+            check(name, np.where(self.lengths > 0, NOT_FINITE, FEASIBLE).astype(np.int8))
+            return
+        self.weights[blocks.entries] = np.exp(taken - shift)
+        status = np.zeros(len(lengths), dtype=np.int8)
+        arguments = (
+            np.ascontiguousarray(emissions), self.offsets, self.lengths, bounds[0], bounds[1],
+            shift, self.weights, blocks.order, blocks.place, blocks.extents, self.left, self.share,
+            self.tags, self.log_partition, status,
+        )  # fmt: skip
+        spread(_sum_items, self.lengths * (0.12 * len(blocks.entries) + 12.0 * tags), arguments)
+        for b in np.flatnonzero(status == UNSOLVED).tolist():
+            rows = emissions[self.offsets[b] : self.offsets[b] + self.lengths[b]]
+            status[b] = self._do_again(b, np.concatenate([rows, transitions]))
+        check(name, np.where(status == INFEASIBLE, FEASIBLE, status))
+
+    def _do_again(self, b: int, item: np.ndarray) -> int:
+        uses, status = np.empty((1, *item.shape)), np.zeros(1, dtype=np.int8)
+        scores, along = np.ascontiguousarray(item[None], dtype=np.float64), np.empty((0, 0, 0))
+        sum_over_sequences(
+            0, 1, scores, self.lengths[b : b + 1], along, MARGINALS, self.log_partition[b : b + 1],
+            uses, np.empty((1, 0)), status,
+        )  # fmt: skip
+        if status[0] == FEASIBLE:
+            self.again[b] = uses[0]
+        elif status[0] == INFEASIBLE:
+            self.log_partition[b] = -np.inf
+        return int(status[0])
+
+    def uses(self, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradient of Σ_b scale[b] · log_partition[b], over items that have sequences.
+
+        Args:
+            scale: ``(B,)``.
+
+        Returns:
+            The gradient for the emissions ``(T, K)``, and for the transitions ``(K + 2, K)``.
+        """
+        tags, blocks = self.tags.shape[1], self.blocks
+        swept = np.isfinite(self.log_partition)
+        swept[list(self.again)] = False
+        plain = np.where(swept, scale, 0.0)
+        factors = np.repeat(plain, self.lengths)[:, None]
+        # Entries of items that were not solved here are uninitialised.
+        emissions = np.multiply(
+            self.tags, factors, where=factors != 0.0, out=np.zeros_like(self.tags)
+        )
+        sums = np.zeros(len(self.weights))
+        steps = int(np.maximum(self.lengths - 1, 0).sum())
+        widths = (blocks.extents[:, 3] - blocks.extents[:, 2])[blocks.block_of]
+        arguments = (
+            self.left, self.share, self.offsets, self.lengths, plain, blocks.place, blocks.extents,
+            blocks.block_of, sums,
+        )  # fmt: skip
+        spread(_add_pairs, steps * (0.1 * widths + 4.0), arguments)
+        transitions = np.zeros((tags + 2, tags))
+        transitions[blocks.pairs[0], blocks.pairs[1]] = (sums * self.weights)[blocks.entries]
+        there = np.flatnonzero(self.lengths)
+        begins, ends = self.offsets[there], self.offsets[there] + self.lengths[there] - 1
+        transitions[tags] = emissions[begins].sum(0)
+        transitions[tags + 1] = emissions[ends].sum(0)
+        for b, uses in self.again.items():
+            begin, end = self.offsets[b], self.offsets[b] + self.lengths[b]
+            emissions[begin:end] = scale[b] * uses[: -tags - 2]
+            transitions += scale[b] * uses[-tags - 2 :]
+        return emissions, transitions

@@ -1,0 +1,525 @@
+"""Linear chains with the same transitions at all positions: time O(n·K²), memory O(n·K).
+
+An item is one array ``(N + K + 2, K)``: N rows of emissions, K of transitions, [previous tag, tag],
+one row of the scores of the first tag and one of the last. Its marginals are the expected uses of
+each entry, so one operator gives the gradients of all of them. Methods are those of
+kernels.chains.linear_chain, with one difference. The marginals do not include those of pairs of
+neighbours. The gradient of the marginals computes these again, one position at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.chains.linear_chain import (
+    TRUSTED,
+    backward_step,
+    best_step,
+    centred,
+    forward_step,
+    k_best_last,
+    k_best_step,
+    largest,
+    log_backward_step,
+    log_forward_step,
+    log_sum,
+    previous_of,
+    scaled,
+    trace_k_best,
+    weigh,
+)
+from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
+from spacy_latent.kernels.core.draws import choose
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
+from spacy_latent.kernels.simd.exponential import exponential
+from spacy_latent.kernels.simd.vector import LANES, scan
+
+
+@kernel
+def _split(item):
+    """Return emissions, transitions, and the scores of the first and the last tag."""
+    rows, tags = item.shape
+    room = rows - tags - 2
+    return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
+
+
+@kernel
+def _status(item, n):
+    """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE."""
+    _, wrong = scan(item[:n].reshape(-1))
+    _, of_bound = scan(item[item.shape[0] - item.shape[1] - 2 :].reshape(-1))
+    return NOT_FINITE if wrong or of_bound else FEASIBLE
+
+
+@kernel
+def _table(tags):
+    """Return a workspace for transitions, padded by a vector after the last row."""
+    return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
+
+
+@kernel
+def _copy(source, target):
+    """Copy rows ``(K, K)``.
+
+    numba checks the shapes of an assignment of arrays, and compiles the message of its error. That
+    takes longer than the rest of a kernel.
+    """
+    for i in range(len(source)):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@kernel
+def _longest(start, stop, lengths):
+    longest = 1
+    for b in range(start, stop):
+        longest = max(longest, lengths[b])
+    return longest
+
+
+@kernel
+def best_sequences(start, stop, scores, lengths, tags, status):
+    """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
+    count = scores.shape[2]
+    values = np.empty((_longest(start, stop, lengths), count + LANES))
+    last, table = np.empty(count), _table(count)
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        emissions, transitions, first, final = _split(scores[b])
+        _copy(transitions, table)
+        for t in range(count):
+            values[0, t] = np.float64(emissions[0, t]) + first[t]
+        for i in range(1, n):
+            best_step(values[i - 1], table, values[i])
+            for t in range(count):
+                values[i, t] += emissions[i, t]
+        for t in range(count):
+            last[t] = values[n - 1, t] + final[t]
+        tag = largest(last)
+        if last[tag] == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        for i in range(n - 1, 0, -1):
+            tags[b, i] = tag
+            tag = previous_of(values[i - 1], table, tag, emissions[i, tag], values[i, tag])
+        tags[b, 0] = tag
+
+
+@kernel(fastmath=ANY_ORDER)
+def _sweep(item, n, weights, factors, left, share, gamma):
+    """Compute forward and backward sums.
+
+    Args:
+        weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
+        left, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
+            left[i − 1, p] · weights[p, t] · share[i, t].
+        gamma: (n, K), written: the marginals of tags.
+
+    Returns:
+        Whether the sums are precise, and the log-partition.
+    """
+    tags = len(weights)
+    emissions, transitions, first, final = _split(item)
+    scales, right, row = np.empty(n), np.empty(tags), np.empty(tags)
+    # As float64 first, so that one variant of weigh is compiled.
+    _copy(transitions, weights)
+    log_partition = (n - 1) * weigh(weights.reshape(-1), weights.reshape(-1))
+    for i in range(n):
+        for t in range(tags):
+            row[t] = np.float64(emissions[i, t]) + (first[t] if i == 0 else 0.0)
+        log_partition += weigh(row, factors[i])
+    for t in range(tags):
+        row[t] = final[t]
+    log_partition += weigh(row, right)
+    for t in range(tags):
+        left[0, t] = factors[0, t]
+    scales[0] = scaled(left[0, :tags])
+    for i in range(1, n):
+        current, factor = left[i], factors[i]
+        forward_step(left[i - 1], weights, current)
+        for t in range(tags):
+            current[t] *= factor[t]
+        scales[i] = scaled(current[:tags])
+        if scales[i] == 0.0:
+            return False, 0.0
+    total = 0.0
+    for t in range(tags):
+        total += left[n - 1, t] * right[t]
+    if not total > 0.0:
+        return False, 0.0
+    log_partition += math.log(total)
+    for i in range(n):
+        log_partition += math.log(scales[i])
+    share[:n] = 0.0
+    for i in range(n - 1, -1, -1):
+        current, factor, sharing, tag_marginals = left[i], factors[i], share[i], gamma[i]
+        total = 0.0
+        for t in range(tags):
+            total += current[t] * right[t]
+        if not total * scales[i] >= TRUSTED:
+            return False, 0.0
+        normal = 1.0 / total
+        for t in range(tags):
+            tag_marginals[t] = current[t] * right[t] * normal
+        if i == 0:
+            break
+        normal /= scales[i]
+        for t in range(tags):
+            sharing[t] = factor[t] * right[t] * normal
+        backward_step(sharing, weights, right)
+        scaled(right)
+    return True, log_partition
+
+
+@kernel
+def _log_forward(item, n, left, top):
+    """Write logarithms of the forward sums to ``left``, with centred rows.
+
+    Returns:
+        The log-partition, −inf if there is no sequence.
+    """
+    emissions, transitions, first, final = _split(item)
+    tags = len(top)
+    total = 0.0
+    for i in range(n):
+        if i > 0:
+            log_forward_step(left[i - 1], transitions, top, left[i])
+        for t in range(tags):
+            before = left[i, t] if i > 0 else np.float64(first[t])
+            left[i, t] = before + emissions[i, t]
+        shift = centred(left[i, :tags])
+        if shift == -np.inf:
+            return shift
+        total += shift
+    for t in range(tags):
+        top[t] = left[n - 1, t] + final[t]
+    return total + log_sum(top)
+
+
+@kernel
+def _log_sweep(item, n, left, share, gamma):
+    """Run _sweep on logarithms.
+
+    The marginal of a pair is the exponential of left[i − 1, p] + transitions[p, t] + share[i, t].
+
+    Returns:
+        The log-partition, −inf if there is no sequence.
+    """
+    emissions, transitions, _, final = _split(item)
+    tags = len(transitions)
+    top, right, after = np.empty(tags), np.empty(tags), np.empty(tags)
+    log_partition = _log_forward(item, n, left, top)
+    if log_partition == -np.inf:
+        return log_partition
+    for t in range(tags):
+        right[t] = final[t]
+    for i in range(n - 1, -1, -1):
+        for t in range(tags):
+            top[t] = left[i, t] + right[t]
+        total = log_sum(top)
+        for t in range(tags):
+            gamma[i, t] = math.exp(top[t] - total)
+        if i == 0:
+            break
+        for t in range(tags):
+            after[t] = emissions[i, t] + right[t]
+        log_backward_step(after, transitions, right)
+        # Centred before it is normalised, since both numbers may be large.
+        shift = centred(right)
+        for t in range(tags):
+            after[t] -= shift
+            top[t] = left[i - 1, t] + right[t]
+        total = log_sum(top)
+        for t in range(tags):
+            share[i, t] = after[t] - total
+    return log_partition
+
+
+@kernel(fastmath=FUSED)
+def _pairs(plain, weights, left, share, pairs):
+    """Write marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
+    tags = len(weights)
+    for p in range(tags):
+        base, row, target = left[p], weights[p], pairs[p]
+        if plain:
+            for t in range(tags):
+                target[t] = base * row[t] * share[t]
+        else:
+            for t in range(tags):
+                target[t] = exponential(base + row[t] + share[t])
+
+
+@kernel(fastmath=ANY_ORDER)
+def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
+    emissions, transitions, first, final = _split(result)
+    tags = len(first)
+    for i in range(n):
+        for t in range(tags):
+            emissions[i, t] = gamma[i, t]
+    for t in range(tags):
+        first[t] = gamma[0, t]
+        final[t] = gamma[n - 1, t]
+    for i in range(1, n):
+        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        for p in range(tags):
+            source, target = pairs[p], transitions[p]
+            for t in range(tags):
+                target[t] += source[t]
+
+
+@kernel(fastmath=ANY_ORDER)
+def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
+    """Write the product as kernels.chains.linear_chain.product_with_hessian does.
+
+    Args:
+        mean: workspace (n, K), the expected change of the score up to a position, given the tag
+            there.
+    """
+    emissions, transitions, first, final = _split(result)
+    of_emissions, of_transitions, of_first, of_final = _split(along)
+    tags = len(first)
+    rest, weight, total = np.empty(tags), np.empty(tags), 0.0
+    for t in range(tags):
+        value = of_emissions[0, t] + of_first[t]
+        mean[0, t] = value if gamma[0, t] > 0.0 else 0.0
+    for i in range(1, n):
+        before, current = mean[i - 1], mean[i]
+        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        for t in range(tags):
+            current[t] = 0.0
+            weight[t] = 0.0
+        for p in range(tags):
+            base, row, change = before[p], pairs[p], of_transitions[p]
+            for t in range(tags):
+                value = row[t] * (base + change[t])
+                current[t] += value if row[t] > 0.0 else 0.0
+                weight[t] += row[t]
+        for t in range(tags):
+            likely = weight[t] > 0.0 and gamma[i, t] > 0.0
+            current[t] = current[t] / weight[t] + of_emissions[i, t] if likely else 0.0
+    for t in range(tags):
+        likely = gamma[n - 1, t] > 0.0
+        rest[t] = of_final[t] if likely else 0.0
+        total += gamma[n - 1, t] * (mean[n - 1, t] + rest[t])
+    for t in range(tags):
+        rest[t] -= total
+        final[t] = gamma[n - 1, t] * (mean[n - 1, t] + rest[t])
+    for i in range(n - 1, -1, -1):
+        for t in range(tags):
+            emissions[i, t] = gamma[i, t] * (mean[i, t] + rest[t])
+        if i == 0:
+            break
+        _pairs(plain, weights, left[i - 1], share[i], pairs)
+        for t in range(tags):
+            value = rest[t] + of_emissions[i, t]
+            rest[t] = value if gamma[i, t] > 0.0 else 0.0
+        before = mean[i - 1]
+        for p in range(tags):
+            base, row, change, target = before[p], pairs[p], of_transitions[p], transitions[p]
+            value, mass = 0.0, 0.0
+            for t in range(tags):
+                inner = row[t] * (change[t] + rest[t])
+                inner = inner if row[t] > 0.0 else 0.0
+                target[t] += inner + row[t] * base
+                value += inner
+                mass += row[t]
+            weight[p] = value / mass if mass > 0.0 else 0.0
+        for p in range(tags):
+            rest[p] = weight[p]
+    for t in range(tags):
+        first[t] = emissions[0, t]
+
+
+@kernel
+def sum_over_sequences(
+    start, stop, scores, lengths, along, operation, log_partition, result, kept, status
+):
+    """Compute the sums over sequences as ``Family.total`` of kernels.autograd.operators."""
+    room, tags = _longest(start, stop, lengths), scores.shape[2]
+    weights, pairs = _table(tags), np.empty((tags, tags))
+    left, share = np.empty((room, tags + LANES)), np.empty((room, tags + LANES))
+    factors, gamma = np.empty((room, tags)), np.empty((room, tags))
+    mean = np.empty((room if operation == HESSIAN_PRODUCT else 0, tags))
+    for b in range(start, stop):
+        n = lengths[b]
+        log_partition[b] = 0.0
+        status[b] = FEASIBLE
+        if operation != LOG_PARTITION:
+            result[b] = 0.0
+        if n == 0:
+            continue
+        item = scores[b]
+        status[b] = _status(item, n)
+        if status[b] != FEASIBLE:
+            continue
+        plain, total = _sweep(item, n, weights, factors, left, share, gamma)
+        if not plain:
+            total = _log_sweep(item, n, left, share, gamma)
+            _copy(_split(item)[1], weights)
+        log_partition[b] = total
+        if total == -np.inf:
+            status[b] = INFEASIBLE
+        elif operation == MARGINALS:
+            _write_marginals(n, plain, weights, left, share, gamma, pairs, result[b])
+        elif operation == HESSIAN_PRODUCT:
+            _write_product(n, plain, weights, left, share, gamma, pairs, along[b], mean, result[b])
+
+
+@kernel
+def sample_sequences(start, stop, scores, lengths, seeds, samples, status):
+    """Draw samples as ``Family.sample``: tags ``(S, B, N)``, −1 for padding."""
+    tags = scores.shape[2]
+    left = np.empty((_longest(start, stop, lengths), tags + LANES))
+    top, column = np.empty(tags), np.empty(tags)
+    for b in range(start, stop):
+        n = lengths[b]
+        samples[:, b] = -1
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        if _log_forward(scores[b], n, left, top) == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        _, transitions, _, final = _split(scores[b])
+        state = seeds[b : b + 1].copy()
+        for k in range(samples.shape[0]):
+            for t in range(tags):
+                column[t] = left[n - 1, t] + final[t]
+            tag = choose(column, tags, state)
+            samples[k, b, n - 1] = tag
+            for i in range(n - 1, 0, -1):
+                for p in range(tags):
+                    column[p] = left[i - 1, p] + transitions[p, tag]
+                tag = choose(column, tags, state)
+                samples[k, b, i - 1] = tag
+
+
+@kernel
+def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
+    """Write the k best sequences like kernels.chains.linear_chain.k_best_chains."""
+    count, k = scores.shape[2], len(tags)
+    values = np.empty((2, count, k))
+    origin = np.empty((_longest(start, stop, lengths), count, k), dtype=np.int64)
+    best, places = np.empty(k), np.empty(k, dtype=np.int64)
+    for b in range(start, stop):
+        n = lengths[b]
+        tags[:, b] = -1
+        totals[:, b] = -np.inf
+        status[b] = FEASIBLE
+        if n == 0:
+            totals[0, b] = 0.0
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        emissions, transitions, first, final = _split(scores[b])
+        values[0] = -np.inf
+        for t in range(count):
+            values[0, t, 0] = np.float64(emissions[0, t]) + first[t]
+        for i in range(1, n):
+            current = values[i % 2]
+            k_best_step(values[(i - 1) % 2], transitions, current, origin[i])
+            for t in range(count):
+                current[t] += emissions[i, t]
+        current = values[(n - 1) % 2]
+        for t in range(count):
+            current[t] += final[t]
+        k_best_last(current, best, places)
+        if best[0] == -np.inf:
+            status[b] = INFEASIBLE
+        else:
+            totals[:, b] = best
+            trace_k_best(places, origin, n, k, tags[:, b])
+
+
+@kernel
+def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
+    """Write the probability of each step along given sequences.
+
+    Items whose sums are not precise get the status UNSOLVED; they are for
+    :func:`follow_in_logarithms`. This one alone is compiled for most texts.
+
+    Args:
+        tags: ``(B, N)`` int32, read up to each length.
+        marginals: ``(B, N, K)`` float64, written: the marginals of tags; 0 for padding.
+        steps: ``(B, N)`` float64, written: p(own tag | previous tag), at the first position p(own
+            tag); 0 for padding and after an impossible tag.
+    """
+    room, count = _longest(start, stop, lengths), scores.shape[2]
+    weights = _table(count)
+    left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
+    factors = np.empty((room, count))
+    for b in range(start, stop):
+        n = lengths[b]
+        marginals[b], steps[b] = 0.0, 0.0
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        status[b] = _status(scores[b], n)
+        if status[b] != FEASIBLE:
+            continue
+        gamma, path = marginals[b], tags[b]
+        plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma)
+        if not plain:
+            status[b] = UNSOLVED
+            continue
+        steps[b, 0] = gamma[0, path[0]]
+        for i in range(1, n):
+            p, t = path[i - 1], path[i]
+            if gamma[i - 1, p] > 0.0:
+                pair = left[i - 1, p] * weights[p, t] * share[i, t]
+                steps[b, i] = min(1.0, pair / gamma[i - 1, p])
+
+
+@kernel
+def follow_in_logarithms(start, stop, scores, lengths, tags, marginals, steps, status):
+    """Solve the items that :func:`follow_sequences` has left UNSOLVED, on logarithms."""
+    room, count = _longest(start, stop, lengths), scores.shape[2]
+    left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
+    for b in range(start, stop):
+        if status[b] != UNSOLVED:
+            continue
+        n, gamma, path = lengths[b], marginals[b], tags[b]
+        status[b] = FEASIBLE
+        if _log_sweep(scores[b], n, left, share, gamma) == -np.inf:
+            marginals[b] = 0.0
+            status[b] = INFEASIBLE
+            continue
+        transitions = _split(scores[b])[1]
+        steps[b, 0] = gamma[0, path[0]]
+        for i in range(1, n):
+            p, t = path[i - 1], path[i]
+            if gamma[i - 1, p] > 0.0:
+                pair = math.exp(left[i - 1, p] + transitions[p, t] + share[i, t])
+                steps[b, i] = min(1.0, pair / gamma[i - 1, p])
+
+
+def _tags_shape(shape: torch.Size) -> tuple[int, ...]:
+    return (shape[0], shape[1] - shape[2] - 2)
+
+
+FAMILY = Family(
+    name="TagSequence",
+    best=best_sequences,
+    total=sum_over_sequences,
+    sample=sample_sequences,
+    best_shape=_tags_shape,
+    # For 20 tags, since kernels only report costs by length.
+    best_cost=lambda n: 300 + 85 * n,
+    total_cost=lambda n: 1_000 + 230 * n,
+)

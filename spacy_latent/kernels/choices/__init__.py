@@ -1,0 +1,1 @@
+"""Choices of items, and projections of rows onto the simplex."""

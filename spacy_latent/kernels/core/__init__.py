@@ -1,0 +1,1 @@
+"""Compilation, threads, status codes and random draws, on which all kernels are built."""

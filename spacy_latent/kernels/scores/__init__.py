@@ -1,0 +1,1 @@
+"""Scores of parts that are computed faster than by torch."""

@@ -1,0 +1,543 @@
+"""Scores of pairs of positions by a perceptron over differences of running sums.
+
+The hidden layers of all pairs of a batch are many times larger than a cache. Writing and reading
+them would take most of the time. So pairs are computed in blocks of a few thousand, in the same
+memory. The gradient computes the layers again. Pairs with padding are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spacy_latent.kernels.autograd.derivatives import last_derivative
+from spacy_latent.kernels.autograd.torch_operators import torch_operator
+from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
+from spacy_latent.kernels.core.pool import ranges, spread
+
+# Pairs in a block: their hidden layers take one or two megabytes.
+PAIRS = 2048
+# Estimated nanoseconds of a pair for each counter and for each weight, for sharing items among
+# threads.
+COUNTER_COST, WEIGHT_COST = 4.0, 0.02
+# Input rows of each counter: bounded differences, then how near the difference of the ends is to 0,
+# 1 and −1.
+BOUNDED, SEEN = 5, 8
+# In training, counters differ at most by the depth of the training texts. Differences above the
+# limit are clipped, so deeper texts look the same. With tanh, they would go on growing.
+LIMIT = 1.0
+
+
+@dataclass
+class Rows:
+    """Pairs of positions i < j, in rows of pairs with the same item and the same i.
+
+    Attributes:
+        item, place: b and i of each row.
+        begin: the number of pairs before each row, and after the last.
+    """
+
+    item: np.ndarray
+    place: np.ndarray
+    begin: np.ndarray
+
+    @classmethod
+    def of(cls, start: int, stop: int, lengths: np.ndarray) -> Rows:
+        """Return the rows of the items start .. stop−1."""
+        counts = np.maximum(lengths[start:stop] - 1, 0)
+        item = np.repeat(np.arange(start, stop), counts)
+        place = np.arange(len(item)) - np.repeat(np.cumsum(counts) - counts, counts)
+        begin = np.zeros(len(item) + 1, dtype=np.int64)
+        np.cumsum(lengths[item] - 1 - place, out=begin[1:])
+        return cls(item, place, begin)
+
+    def blocks(self) -> Iterator[Rows]:
+        """Yield blocks of rows that together have at most :data:`PAIRS` pairs, or single rows."""
+        start = 0
+        while start < len(self.item):
+            limit = self.begin[start] + PAIRS
+            stop = max(int(np.searchsorted(self.begin, limit, side="right")) - 1, start + 1)
+            begin = self.begin[start : stop + 1] - self.begin[start]
+            yield Rows(self.item[start:stop], self.place[start:stop], begin)
+            start = stop
+
+    def room(self) -> int:
+        """Return the largest number of pairs in a block."""
+        return min(max(PAIRS, int(np.diff(self.begin).max(initial=0))), int(self.begin[-1]))
+
+
+@kernel
+def differences(item, place, begin, values, lengths, inner, seen):
+    """Write the inputs of the perceptron to seen ``(8·K + 2, pairs)``.
+
+    Rows come in groups of K, one row for each value. The groups are v_j − v_i, minimum − v_i,
+    minimum − v_j, maximum − v_i and maximum − v_j; then v_j − v_i again, 2·(v_j − v_i − 1) and
+    2·(v_j − v_i + 1). The last two rows are exp(i − j) and 1.
+
+    Extremes are over v_i … v_{j−1}, without v_i if inner. They are infinite over an empty range.
+    """
+    count = values.shape[2]
+    infinite = values.dtype.type(np.inf)
+    one, two = values.dtype.type(1), values.dtype.type(2)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        for k in range(count):
+            own = values[b, i, k]
+            low, high = (infinite, -infinite) if inner else (own, own)
+            p = begin[r]
+            for j in range(i + 1, lengths[b]):
+                value = values[b, j, k]
+                seen[k, p] = value - own
+                seen[count + k, p] = low - own
+                seen[2 * count + k, p] = low - value
+                seen[3 * count + k, p] = high - own
+                seen[4 * count + k, p] = high - value
+                seen[5 * count + k, p] = value - own
+                seen[6 * count + k, p] = two * (value - own - one)
+                seen[7 * count + k, p] = two * (value - own + one)
+                low = value if value < low else low
+                high = value if value > high else high
+                p += 1
+        p = begin[r]
+        for j in range(i + 1, lengths[b]):
+            seen[SEEN * count, p] = math.exp(i - j)
+            seen[SEEN * count + 1, p] = 1.0
+            p += 1
+
+
+@kernel
+def _within_limit(result, change):
+    return change if -LIMIT < result < LIMIT else change - change
+
+
+@kernel
+def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
+    """Add the gradient of the values to result ``(B, n, K)``.
+
+    Args:
+        seen: within the limit, and after exp.
+        change: ``(8·K, pairs)``, the gradient of seen. The gradient of an extreme goes to the first
+            of equal positions.
+    """
+    count = values.shape[2]
+    infinite, one = values.dtype.type(np.inf), values.dtype.type(1)
+    two, eight = values.dtype.type(2), values.dtype.type(8)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        for k in range(count):
+            own = values[b, i, k]
+            low, high = (infinite, -infinite) if inner else (own, own)
+            low_place, high_place = i, i
+            of_own = own - own
+            p = begin[r]
+            for j in range(i + 1, lengths[b]):
+                value = values[b, j, k]
+                low_first = _within_limit(seen[count + k, p], change[count + k, p])
+                low_last = _within_limit(seen[2 * count + k, p], change[2 * count + k, p])
+                high_first = _within_limit(seen[3 * count + k, p], change[3 * count + k, p])
+                high_last = _within_limit(seen[4 * count + k, p], change[4 * count + k, p])
+                equal = seen[5 * count + k, p] * change[5 * count + k, p]
+                above = seen[6 * count + k, p] * change[6 * count + k, p]
+                below = seen[7 * count + k, p] * change[7 * count + k, p]
+                step = value - own
+                ends = _within_limit(seen[k, p], change[k, p])
+                ends -= two * step * equal
+                ends -= eight * ((step - one) * above + (step + one) * below)
+                of_own -= ends + low_first + high_first
+                result[b, j, k] += ends - low_last - high_last
+                result[b, low_place, k] += low_first + low_last
+                result[b, high_place, k] += high_first + high_last
+                if value < low:
+                    low, low_place = value, j
+                if value > high:
+                    high, high_place = value, j
+                p += 1
+            result[b, i, k] += of_own
+
+
+@kernel(fastmath=ANY_ORDER)
+def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, scores):
+    """Write scores[b, h, m] = Σ output·max(0, hidden + heads[b, h] + modifiers[b, m]).
+
+    Args:
+        hidden: ``(pairs, 1 or 2, H)``, for h = i and m = j, then for h = j and m = i.
+    """
+    orders, units = hidden.shape[1:]
+    zero = hidden.dtype.type(0)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        p = begin[r]
+        for j in range(i + 1, lengths[b]):
+            for order in range(orders):
+                h, m = (i, j) if order == 0 else (j, i)
+                total = zero
+                for u in range(units):
+                    unit = hidden[p, order, u] + heads[b, h, u] + modifiers[b, m, u]
+                    total += output[u] * max(unit, zero)
+                scores[b, h, m] = total
+            p += 1
+
+
+@kernel(fastmath=ANY_ORDER)
+def outputs_gradient(
+    item,
+    place,
+    begin,
+    lengths,
+    hidden,
+    heads,
+    modifiers,
+    output,
+    change,
+    of_heads,
+    of_modifiers,
+    of_output,
+):
+    """Overwrite hidden with its gradient, and add to the gradients of the other three.
+
+    Args:
+        change: the gradient of the scores, ``(B, n, n)``.
+    """
+    orders, units = hidden.shape[1:]
+    zero = hidden.dtype.type(0)
+    for r in range(len(item)):
+        b, i = item[r], place[r]
+        p = begin[r]
+        for j in range(i + 1, lengths[b]):
+            for order in range(orders):
+                h, m = (i, j) if order == 0 else (j, i)
+                given = change[b, h, m]
+                for u in range(units):
+                    unit = hidden[p, order, u] + heads[b, h, u] + modifiers[b, m, u]
+                    of_output[u] += given * max(unit, zero)
+                    step = given * output[u] if unit > zero else zero
+                    hidden[p, order, u] = step
+                    of_heads[b, h, u] += step
+                    of_modifiers[b, m, u] += step
+            p += 1
+
+
+@dataclass
+class Weights:
+    """Arguments of :func:`counter_pairs` on the CPU, detached.
+
+    They are tensors for torch's products and arrays for kernels.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+    first: Tensor
+    hidden: Tensor
+    heads: np.ndarray
+    modifiers: np.ndarray
+    output: np.ndarray
+    inner: bool
+
+    @classmethod
+    def read(cls, *tensors: Tensor, inner: bool) -> Weights:
+        on_cpu = [tensor.detach().cpu().contiguous() for tensor in tensors]
+        values, lengths, first, hidden, *others = on_cpu
+        heads, modifiers, output = (tensor.numpy() for tensor in others)
+        return cls(values.numpy(), lengths.numpy(), first, hidden, heads, modifiers, output, inner)
+
+    def cost(self) -> float:
+        """Return the estimated nanoseconds of a pair."""
+        weights = self.first.numel() + self.hidden.shape[0] * self.first.shape[1]
+        return COUNTER_COST * self.values.shape[2] + WEIGHT_COST * weights
+
+    def costs(self) -> np.ndarray:
+        """Return the estimated nanoseconds of each item."""
+        return 0.5 * self.lengths * (self.lengths - 1.0) * self.cost()
+
+
+class _Layers:
+    """The layers of one block of pairs at a time, in reused memory."""
+
+    def __init__(self, given: Weights, room: int) -> None:
+        self.given = given
+        self._seen = given.first.new_empty(given.first.shape[0], room)
+        self._one = given.first.new_empty(room, given.first.shape[1])
+        self._two = torch.empty_like(self._one)
+
+    def run(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the inputs ``(8·K + 2, pairs)`` and the two layers ``(pairs, 1 or 2, H)``.
+
+        The terms of heads and modifiers are not yet added to the second layer.
+        """
+        given, pairs = self.given, int(rows.begin[-1])
+        count, units = given.values.shape[2], len(given.hidden)
+        seen, one, two = self._seen[:, :pairs], self._one[:pairs], self._two[:pairs]
+        differences(
+            rows.item,
+            rows.place,
+            rows.begin,
+            given.values,
+            given.lengths,
+            given.inner,
+            seen.numpy(),
+        )
+        seen[BOUNDED * count : SEEN * count].square_().neg_().exp_()
+        seen[: BOUNDED * count].clamp_(-LIMIT, LIMIT)
+        torch.mm(seen.t(), given.first, out=one).relu_()
+        torch.mm(one.view(-1, units), given.hidden, out=two.view(-1, units))
+        return seen, one.view(pairs, -1, units), two.view(pairs, -1, units)
+
+
+def _score(
+    start: int, stop: int, given: Weights, room: int, blocks: list[Rows], scores: np.ndarray
+) -> None:
+    """Write the scores of blocks, none of which exceeds the workspace of ``room`` pairs."""
+    layers = _Layers(given, room)
+    for block in blocks[start:stop]:
+        _, _, two = layers.run(block)
+        outputs(
+            block.item,
+            block.place,
+            block.begin,
+            given.lengths,
+            two.numpy(),
+            given.heads,
+            given.modifiers,
+            given.output,
+            scores,
+        )
+
+
+@dataclass
+class Gradients:
+    """Gradients of the fields of :class:`Weights`.
+
+    Gradients of weights have a row for each range of items. Threads then do not wait for each
+    other, and sums depend neither on the order nor on the number of threads.
+    """
+
+    values: np.ndarray
+    heads: np.ndarray
+    modifiers: np.ndarray
+    first: dict[int, Tensor]
+    hidden: dict[int, Tensor]
+    output: dict[int, Tensor]
+
+    @classmethod
+    def of(cls, given: Weights) -> Gradients:
+        values, heads, modifiers = given.values, given.heads, given.modifiers
+        return cls(
+            np.zeros_like(values), np.zeros_like(heads), np.zeros_like(modifiers), {}, {}, {}
+        )
+
+
+def _total(parts: dict[int, Tensor], like: Tensor) -> Tensor:
+    total = torch.zeros_like(like, device="cpu", memory_format=torch.contiguous_format)
+    for start in sorted(parts):
+        total += parts[start]
+    return total
+
+
+def _add_gradients(
+    start: int, stop: int, given: Weights, change: np.ndarray, result: Gradients
+) -> None:
+    """Add the gradients of the items start .. stop−1."""
+    rows = Rows.of(start, stop, given.lengths)
+    room, units = rows.room(), len(given.hidden)
+    layers = _Layers(given, room)
+    of_first, of_hidden = torch.zeros_like(given.first), torch.zeros_like(given.hidden)
+    of_output = np.zeros_like(given.output)
+    of_layer = given.first.new_empty(room, given.first.shape[1])
+    of_seen = given.first.new_empty(SEEN * given.values.shape[2], room)
+    for block in rows.blocks():
+        where = (block.item, block.place, block.begin)
+        seen, one, two = layers.run(block)
+        outputs_gradient(
+            *where,
+            given.lengths,
+            two.numpy(),
+            given.heads,
+            given.modifiers,
+            given.output,
+            change,
+            result.heads,
+            result.modifiers,
+            of_output,
+        )
+        below, of_two = one.view(-1, units), two.view(-1, units)
+        of_hidden.addmm_(below.t(), of_two)
+        of_one, of_pairs = of_layer[: len(two)], of_seen[:, : len(two)]
+        of_below = of_one.view(-1, units)
+        torch.mm(of_two, given.hidden.t(), out=of_below)
+        torch.ops.aten.threshold_backward.grad_input(of_below, below, 0, grad_input=of_below)
+        of_first.addmm_(seen, of_one)
+        torch.mm(given.first[: len(of_seen)], of_one.t(), out=of_pairs)
+        differences_gradient(
+            *where,
+            given.values,
+            given.lengths,
+            given.inner,
+            seen.numpy(),
+            of_pairs.numpy(),
+            result.values,
+        )
+    result.first[start], result.hidden[start] = of_first, of_hidden
+    result.output[start] = torch.from_numpy(of_output)
+
+
+@torch_operator("counter_pairs")
+def _counter_pairs(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool,
+) -> Tensor:
+    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
+    batch, size, _ = given.values.shape
+    scores = np.zeros((batch, size, size), dtype=given.values.dtype)
+    rows = Rows.of(0, batch, given.lengths)
+    # The last digits of a product depend on its number of rows. So blocks are the same for any
+    # number of threads.
+    blocks = list(rows.blocks())
+    costs = given.cost() * np.array([block.begin[-1] for block in blocks], dtype=float)
+    if blocks:
+        spread(_score, costs, (given, rows.room(), blocks, scores))
+    return torch.from_numpy(scores).to(values.device)
+
+
+@torch_operator("counter_pairs_gradient")
+def _counter_pairs_gradient(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool,
+    change: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of all arguments except the lengths, in order."""
+    given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
+    result = Gradients.of(given)
+    along = change.detach().cpu().contiguous().numpy()
+    # Late in training most items have certain structures, and gradients of 0.
+    given = replace(given, lengths=np.where(along.any((1, 2)), given.lengths, 0))
+    costs = 3 * given.costs()
+    parts = ranges(costs)
+
+    def add_gradients(first: int, last: int) -> None:
+        for start, stop in parts[first:last]:
+            _add_gradients(start, stop, given, along, result)
+
+    spread(add_gradients, np.array([costs[start:stop].sum() for start, stop in parts]), ())
+    to = values.device
+    return (
+        torch.from_numpy(result.values).to(to),
+        _total(result.first, first).to(to),
+        _total(result.hidden, hidden).to(to),
+        torch.from_numpy(result.heads).to(to),
+        torch.from_numpy(result.modifiers).to(to),
+        _total(result.output, output).to(to),
+    )
+
+
+@_counter_pairs.register_fake
+def _(values: Tensor, *_: Any) -> Tensor:
+    batch, size, _count = values.shape
+    return values.new_empty((batch, size, size))
+
+
+@_counter_pairs_gradient.register_fake
+def _(values: Tensor, lengths: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    inputs = (values, *others[:-2])
+    return tuple(torch.empty_like(item, memory_format=torch.contiguous_format) for item in inputs)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.inner = inputs
+    ctx.save_for_backward(*tensors)
+
+
+@last_derivative("scores of pairs of counters can be differentiated once")
+def _backward(ctx: Any, change: Tensor) -> tuple[Tensor | None, ...]:
+    given = (*ctx.saved_tensors, ctx.inner, change)
+    of_values, *others = _counter_pairs_gradient(*given)
+    return of_values, None, *others, None
+
+
+_counter_pairs.register_autograd(_backward, setup_context=_keep)
+
+
+def counter_pairs(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool = False,
+) -> Tensor:
+    """Return the scores of pairs by the perceptron, ``(B, n, n)``, [h, m].
+
+    A score is outputᵀ relu(hiddenᵀ relu(firstᵀ x) + heads[h] + modifiers[m]), or 0 for padding and
+    for h = m. On a GPU it is computed by torch's operations, in O(B·n²·H) memory.
+
+    Args:
+        values: ``(B, n, K)``, float32 or float64 like all others. For positions i < j, the input x
+            of the perceptron has for each of the K values: v_j − v_i; the minimum of v_i … v_{j−1}
+            less v_i, and less v_j; and the same for the maximum. All of these are clipped to −1 …
+            1. Then follow exp(−d²), exp(−4(d − 1)²) and exp(−4(d + 1)²) for d = v_j − v_i, and at
+            the end exp(i − j) and 1.
+        lengths: ``(B,)`` int64; padding is not read.
+        first: ``(8·K + 2, H)`` for h = i and m = j alone; with H more columns also for h = j and m
+            = i.
+        hidden: ``(H, H)``.
+        heads, modifiers: ``(B, n, H)``.
+        output: ``(H,)``.
+        inner: leave v_i out of the extremes. Over an empty range they count as 1 and −1.
+    """
+    score = pairs_by_tensors if values.is_cuda else _counter_pairs
+    return score(values, lengths, first, hidden, heads, modifiers, output, inner)
+
+
+def pairs_by_tensors(
+    values: Tensor,
+    lengths: Tensor,
+    first: Tensor,
+    hidden: Tensor,
+    heads: Tensor,
+    modifiers: Tensor,
+    output: Tensor,
+    inner: bool = False,
+) -> Tensor:
+    """Return the scores of :func:`counter_pairs` for all pairs at once, on any device."""
+    batch, size, _ = values.shape
+    place = torch.arange(size, device=values.device)
+    padding = place >= lengths[:, None].to(values.device)
+    values, heads, modifiers = (
+        item.masked_fill(padding[..., None], 0.0) for item in (values, heads, modifiers)
+    )
+    i, j = torch.triu_indices(size, size, 1, device=values.device)
+    skipped = place[None, :] < place[:, None] + int(inner)
+    all_between = values[:, None].expand(-1, size, -1, -1)
+    least = all_between.masked_fill(skipped[..., None], math.inf).cummin(2).values[:, i, j - 1]
+    greatest = all_between.masked_fill(skipped[..., None], -math.inf).cummax(2).values[:, i, j - 1]
+    own, other = values[:, i], values[:, j]
+    ends = [other - own, least - own, least - other, greatest - own, greatest - other]
+    near = torch.exp((i - j).to(values.dtype))
+    position = torch.stack([near, torch.ones_like(near)], -1).expand(batch, -1, -1)
+    steps = torch.cat([other - own, 2 * (other - own - 1), 2 * (other - own + 1)], -1)
+    seen = [torch.cat(ends, -1).clamp(-LIMIT, LIMIT), torch.exp(-(steps**2)), position]
+    layer = torch.relu(torch.cat(seen, -1) @ first).unflatten(-1, (-1, len(hidden))) @ hidden
+    scores = values.new_zeros(batch, size, size)
+    for order, (h, m) in enumerate(((i, j), (j, i))[: layer.shape[2]]):
+        units = torch.relu(layer[:, :, order] + heads[:, h] + modifiers[:, m])
+        scores[:, h, m] = (units @ output).to(scores.dtype)
+    return scores.masked_fill(padding[:, :, None] | padding[:, None, :], 0.0)

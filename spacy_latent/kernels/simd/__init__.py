@@ -1,0 +1,1 @@
+"""Vector code, number types and elementary functions, for all recurrences."""

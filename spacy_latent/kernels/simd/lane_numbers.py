@@ -1,0 +1,534 @@
+"""Number types in SIMD lanes for the recurrences of kernels.simd.lanes.
+
+Each type is a class. Its instance holds the charts, ``(count, rows, columns, LANES)``. The instance
+is the first argument of the recurrence and of the operations below. Its type selects them when the
+recurrence is compiled. So a recurrence is written once, and machine code is cached for each number
+type.
+
+Two kinds of vectors are passed. A *cell* is an entry of the charts. A *total* is a sum before it is
+written to a cell. They differ only for derivatives: a cell is then the pair of the known value and
+its derivative, and a total is the derivative alone.
+
+Operations are generated as source, not selected one by one: with ``compilation.implements`` the
+first call took 13 % longer. Functions that are called in a loop with a number have forceinline and
+no branch. With a branch, the outside sums of constituency trees took twice the time. The likely
+cause is that numba counts references to the charts at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.simd.lanes import LANES_TYPE, store, vector_at
+from spacy_latent.kernels.simd.vector import FLAGS, LANES, VECTOR, broadcast, larger
+
+# The chart of the weights, [i, j]. For maxima, and in ``Tangents.change``, it holds their
+# logarithms.
+WEIGHT = 0
+
+
+class Sums(NamedTuple):
+    """Sums of products.
+
+    Attributes:
+        floor: a number added wherever an underflow is possible.
+    """
+
+    charts: NDArray[np.float64]
+    floor: float
+
+
+class Tangents(NamedTuple):
+    """Tangents of sums.
+
+    Attributes:
+        charts: the sums, with floor 0.
+        change: their tangents.
+    """
+
+    charts: NDArray[np.float64]
+    change: NDArray[np.float64]
+
+
+class Maxima(NamedTuple):
+    """Maxima of sums."""
+
+    charts: NDArray[np.float64]
+
+
+# ------------------------------------------------------------------------------------ arithmetic
+
+
+def _plus(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, b, flags=FLAGS)
+
+
+def _times(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fmul(a, b, flags=FLAGS)
+
+
+class _OfSums:
+    """Rules of ``Sums`` on vectors of llvmlite.
+
+    Cells are lists of vectors, and totals are vectors.
+    """
+
+    one = 1.0
+
+    @staticmethod
+    def change(cell: Sequence[Any]) -> Any:
+        """Return a cell as a total."""
+        return cell[0]
+
+    @staticmethod
+    def plus(builder: Any, total: Any, other: Any) -> Any:
+        return _plus(builder, total, other)
+
+    @staticmethod
+    def plus_product(builder: Any, total: Any, a: Sequence[Any], b: Sequence[Any]) -> Any:
+        return _plus(builder, total, _times(builder, a[0], b[0]))
+
+    @staticmethod
+    def times_weight(
+        builder: Any, total: Any, weight: Sequence[Any], known: Any, floor: Any
+    ) -> Any:
+        """Return ``total`` times a weight as stored in the charts.
+
+        Args:
+            known: the value of the product, if it is known.
+        """
+        return _plus(builder, floor, _times(builder, total, _plus(builder, weight[0], floor)))
+
+    @staticmethod
+    def products(builder: Any, pairs: Sequence[Any]) -> Any:
+        """Return Σ a · weight."""
+        (a, weight), *others = pairs
+        total = _times(builder, a[0], weight[0])
+        for a, weight in others:
+            total = _plus(builder, total, _times(builder, a[0], weight[0]))
+        return total
+
+    @staticmethod
+    def gradient(builder: Any, gradient: Sequence[Any], cell: Sequence[Any]) -> Any:
+        """Return the vectors to write for the gradient of a cell."""
+        return gradient[0]
+
+
+class _OfMaxima(_OfSums):
+    """Rules of ``Maxima``, which have no gradients."""
+
+    one = 0.0
+
+    @staticmethod
+    def plus(builder: Any, total: Any, other: Any) -> Any:
+        return larger(builder, other, total)
+
+    @staticmethod
+    def plus_product(builder: Any, total: Any, a: Sequence[Any], b: Sequence[Any]) -> Any:
+        return larger(builder, builder.fadd(a[0], b[0]), total)
+
+    @staticmethod
+    def times_weight(
+        builder: Any, total: Any, weight: Sequence[Any], known: Any, floor: Any
+    ) -> Any:
+        return builder.fadd(total, weight[0], flags=FLAGS)
+
+
+class _OfTangents(_OfSums):
+    one = 0.0
+
+    @staticmethod
+    def change(cell: Sequence[Any]) -> Any:
+        return cell[1]
+
+    @staticmethod
+    def plus_product(builder: Any, total: Any, a: Sequence[Any], b: Sequence[Any]) -> Any:
+        total = _plus(builder, total, _times(builder, a[0], b[1]))
+        return _plus(builder, total, _times(builder, a[1], b[0]))
+
+    @staticmethod
+    def times_weight(
+        builder: Any, total: Any, weight: Sequence[Any], known: Any, floor: Any
+    ) -> Any:
+        product = _times(builder, known, weight[1])
+        return _plus(builder, product, _times(builder, total, weight[0]))
+
+    @staticmethod
+    def products(builder: Any, pairs: Sequence[Any]) -> Any:
+        total = _OfSums.products(builder, [(a[1:], weight) for a, weight in pairs])
+        # In this order, since gradients may be as large as float64 allows if weights are small.
+        for a, weight in pairs:
+            change = _times(builder, weight[0], weight[1])
+            total = _plus(builder, total, _times(builder, a[0], change))
+        return total
+
+    @staticmethod
+    def gradient(builder: Any, gradient: Sequence[Any], cell: Sequence[Any]) -> Any:
+        # The tangent of the marginal, from which nothing else is computed.
+        total = _times(builder, gradient[1], cell[0])
+        return _plus(builder, total, _times(builder, gradient[0], cell[1]))
+
+
+_RULES: dict[type, type[_OfSums]] = {Sums: _OfSums, Tangents: _OfTangents, Maxima: _OfMaxima}
+
+
+# ------------------------------------------------------------------------------------ operations
+
+
+def _cell_type(number: Any) -> Any:
+    return types.UniTuple(LANES_TYPE, 2) if number.instance_class is Tangents else LANES_TYPE
+
+
+class _Number:
+    """A number type during code generation."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, value: Any) -> None:
+        self.context, self.builder, self.kind = context, builder, signature.args[0]
+        self.rules = _RULES[self.kind.instance_class]
+        self.arrays, self.floor = [], None
+        for place, kind in enumerate(self.kind.types):
+            field = builder.extract_value(value, place)
+            if isinstance(kind, types.Array):
+                self.arrays.append(context.make_array(kind)(context, builder, field))
+            else:
+                self.floor = broadcast(builder, field)
+        self.rows, self.columns = (
+            builder.extract_value(self.arrays[0].shape, axis) for axis in (1, 2)
+        )
+
+    def start(self, array: Any, chart: Any) -> Any:
+        """Return the address of a chart.
+
+        Cells are counted from there, and their offsets are the same in each chart.
+        """
+        builder = self.builder
+        cells = builder.mul(chart, builder.mul(self.rows, self.columns))
+        return builder.gep(array.data, [builder.mul(cells, cells.type(LANES))])
+
+    def places(self, chart: Any, i: Any, j: Any) -> list[Any]:
+        """Return the addresses of the value and of its tangent."""
+        cell = self.builder.add(self.builder.mul(i, self.columns), j)
+        return [vector_at(self.builder, self.start(array, chart), cell) for array in self.arrays]
+
+    def load(self, chart: Any, i: Any, j: Any) -> list[Any]:
+        return [self.builder.load(place, align=8) for place in self.places(chart, i, j)]
+
+    def store(self, total: Any, places: list[Any]) -> list[Any]:
+        """Store a total and return its cell."""
+        self.builder.store(total, places[-1], align=8)
+        return [*(self.builder.load(place, align=8) for place in places[:-1]), total]
+
+    def unpacked(self, kind: Any, value: Any) -> list[Any]:
+        """Return the vectors of a cell."""
+        return [value] if kind == LANES_TYPE else cgutils.unpack_tuple(self.builder, value, 2)
+
+    def total(self, kind: Any, value: Any) -> Any:
+        """Return a total or a cell as a total."""
+        return value if kind == LANES_TYPE else self.rules.change(self.unpacked(kind, value))
+
+    def packed(self, cell: list[Any]) -> Any:
+        if len(cell) == 1:
+            return cell[0]
+        return self.context.make_tuple(self.builder, _cell_type(self.kind), cell)
+
+
+@intrinsic
+def columns_of(typingctx: Any, number: Any) -> Any:
+    """Return the number of columns of each chart."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _Number(context, builder, signature, arguments[0]).columns
+
+    return types.int64(number), generate
+
+
+@intrinsic
+def rows_of(typingctx: Any, number: Any) -> Any:
+    """Return the number of rows of each chart."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _Number(context, builder, signature, arguments[0]).rows
+
+    return types.int64(number), generate
+
+
+@intrinsic
+def one(typingctx: Any, number: Any) -> Any:
+    """Return the total 1 of a product of no factors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rules = _RULES[signature.args[0].instance_class]
+        return ir.Constant(VECTOR, [rules.one] * LANES)
+
+    return LANES_TYPE(number), generate
+
+
+@intrinsic
+def read(typingctx: Any, number: Any, chart: Any, i: Any, j: Any) -> Any:
+    """Return the cell [i, j] of a chart."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own = _Number(context, builder, signature, arguments[0])
+        return own.packed(own.load(*arguments[1:]))
+
+    return _cell_type(number)(number, types.int64, types.int64, types.int64), generate
+
+
+def _writer(both: bool) -> Any:
+    def build(typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value, chart, i, j, total = arguments
+            own = _Number(context, builder, signature, value)
+            total = own.total(signature.args[4], total)
+            cell = own.store(total, own.places(chart, i, j))
+            if both:
+                own.store(total, own.places(chart, j, i))
+            return own.packed(cell)
+
+        return _cell_type(number)(number, types.int64, types.int64, types.int64, total), generate
+
+    return intrinsic(build)
+
+
+# (number, chart, i, j, total): write the cell [i, j], and with ``both`` also [j, i]. Returns the
+# cell.
+write = _writer(both=False)
+write_both = _writer(both=True)
+
+
+@intrinsic
+def write_weighted(
+    typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any, h: Any, m: Any
+) -> Any:
+    """Write ``total`` times the weight [h, m] to [i, j] and [j, i], and return the cell."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, chart, i, j, total, h, m = arguments
+        own = _Number(context, builder, signature, value)
+        total = own.total(signature.args[4], total)
+        places, weights = own.places(chart, i, j), own.places(chart.type(WEIGHT), h, m)
+        # The order decides which of two products is rounded.
+        known = builder.load(places[0], align=8)
+        weight = [builder.load(place, align=8) for place in reversed(weights)][::-1]
+        total = own.rules.times_weight(builder, total, weight, known, own.floor)
+        cell = own.store(total, places)
+        own.store(total, own.places(chart, j, i))
+        return own.packed(cell)
+
+    integers = [types.int64] * 3
+    signature = _cell_type(number)(number, *integers, total, types.int64, types.int64)
+    return signature, generate
+
+
+@intrinsic
+def write_gradient(
+    typingctx: Any, number: Any, chart: Any, i: Any, j: Any, total: Any, source: Any
+) -> Any:
+    """Write the gradient [i, j] of a cell of the chart ``source``, and return it as a cell.
+
+    In place of its tangent, the tangent of the marginal is stored.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, chart, i, j, total, source = arguments
+        own = _Number(context, builder, signature, value)
+        total = own.total(signature.args[4], total)
+        places, cell = own.places(chart, i, j), own.load(source, i, j)
+        gradient = [*(builder.load(place, align=8) for place in places[:-1]), total]
+        builder.store(own.rules.gradient(builder, gradient, cell), places[-1], align=8)
+        return own.packed(gradient)
+
+    integers = [types.int64] * 3
+    return _cell_type(number)(number, *integers, total, types.int64), generate
+
+
+@intrinsic
+def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
+    """Return the sum of two totals or cells, as a total."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own = _Number(context, builder, signature, arguments[0])
+        totals = map(own.total, signature.args[1:], arguments[1:])
+        return own.rules.plus(builder, *totals)
+
+    return LANES_TYPE(number, total, other), generate
+
+
+@intrinsic
+def plus_floor(typingctx: Any, number: Any, total: Any) -> Any:
+    """Return the sum of a total or cell and the floor, if there is one, as a total."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own = _Number(context, builder, signature, arguments[0])
+        total = own.total(signature.args[1], arguments[1])
+        return total if own.floor is None else own.rules.plus(builder, total, own.floor)
+
+    return LANES_TYPE(number, total), generate
+
+
+@intrinsic
+def plus_product(typingctx: Any, number: Any, total: Any, a: Any, b: Any) -> Any:
+    """Return total + a · b for two cells."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own = _Number(context, builder, signature, arguments[0])
+        cells = map(own.unpacked, signature.args[2:], arguments[2:])
+        return own.rules.plus_product(builder, arguments[1], *cells)
+
+    return LANES_TYPE(number, LANES_TYPE, a, b), generate
+
+
+@intrinsic
+def times_weight(typingctx: Any, number: Any, cell: Any, h: Any, m: Any) -> Any:
+    """Return a gradient times the weight [h, m], as a total."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, cell, h, m = arguments
+        own = _Number(context, builder, signature, value)
+        pair = own.unpacked(signature.args[1], cell), own.load(h.type(WEIGHT), h, m)
+        return own.rules.products(builder, [pair])
+
+    return LANES_TYPE(number, cell, types.int64, types.int64), generate
+
+
+@intrinsic
+def times_weights(typingctx: Any, number: Any, cell: Any, other: Any, h: Any, m: Any) -> Any:
+    """Return cell · weight [h, m] + other · weight [m, h] for two gradients, as a total."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, cell, other, h, m = arguments
+        own = _Number(context, builder, signature, value)
+        chart = h.type(WEIGHT)
+        pairs = [
+            (own.unpacked(signature.args[1], cell), own.load(chart, h, m)),
+            (own.unpacked(signature.args[2], other), own.load(chart, m, h)),
+        ]
+        return own.rules.products(builder, pairs)
+
+    return LANES_TYPE(number, cell, other, types.int64, types.int64), generate
+
+
+# ------------------------------------------------------------------------------------ rows
+
+
+def dots_of_rows(
+    dots: Sequence[tuple[int, int]], step: int, down: bool = False, apart: bool = False
+) -> Any:
+    """Return an operation (number, cells, begin, end) that computes dot products of rows.
+
+    For each of ``dots``, which are pairs of charts (x, y), for two rows r and two others c, it
+    computes
+
+        Σ_{begin ≤ k < end} x.flat[cells[2 · dot] + r · columns + k]
+                          · y.flat[cells[2 · dot + 1] + step · c · columns + k]
+
+    and returns them as a tuple of totals, the last index the fastest.
+
+    Args:
+        down: whether k runs from the last to the first, since the entries written last are best
+            read last.
+        apart: whether each dot, and each term of its tangent, has its own loop.
+    """
+
+    def build(typingctx: Any, number: Any, cells: Any, begin: Any, end: Any) -> Any:
+        result = types.UniTuple(LANES_TYPE, 4 * len(dots))
+        signature = result(number, cells, types.int64, types.int64)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            own = _Number(context, builder, signature, arguments[0])
+            places = cgutils.unpack_tuple(builder, arguments[1], 2 * len(dots))
+            begin, end = arguments[2:]
+            integer = begin.type
+            nothing = -np.inf if own.kind.instance_class is Maxima else 0.0
+            empty = ir.Constant(VECTOR, [nothing] * LANES)
+
+            def starts_of(array: Any, chart: int, start: Any, steps: tuple[int, int]) -> list[Any]:
+                starts = (
+                    builder.add(start, builder.mul(own.columns, integer(count))) for count in steps
+                )
+                data = own.start(array, integer(chart))
+                return [vector_at(builder, data, begin_of_row) for begin_of_row in starts]
+
+            def loop(terms: Sequence[Sequence[tuple[Any, Any]]]) -> list[list[Any]]:
+                """Return the sums of products of rows, for each of ``terms``."""
+                sums = [[cgutils.alloca_once(builder, VECTOR) for _ in range(4)] for _ in terms]
+                for place in chain(*sums):
+                    builder.store(empty, place)
+                with cgutils.for_range_slice(builder, begin, end, integer(1), integer) as (k, _):
+                    if down:
+                        k = builder.sub(builder.add(begin, builder.sub(end, integer(1))), k)
+                    # Load one side of all products, then the other.
+                    values = {
+                        id(row): builder.load(builder.gep(row, [k]), align=8)
+                        for side in (0, 1)
+                        for pair in chain(*terms)
+                        for row in pair[side]
+                    }
+                    for four, products in zip(sums, terms):
+                        for place, (r, c) in zip(four, ((0, 0), (0, 1), (1, 0), (1, 1))):
+                            value = builder.load(place)
+                            for x, y in products:
+                                # Both factors are plain values here: the loop as a whole computes a
+                                # tangent.
+                                rules = _OfMaxima if nothing else _OfSums
+                                left, right = [values[id(x[r])]], [values[id(y[c])]]
+                                value = rules.plus_product(builder, value, left, right)
+                            builder.store(value, place)
+                return [[builder.load(place) for place in four] for four in sums]
+
+            terms = []
+            for dot, (x, y) in enumerate(dots):
+                left, right = (
+                    [starts_of(array, chart, places[2 * dot + side], steps) for array in own.arrays]
+                    for side, chart, steps in ((0, x, (0, 1)), (1, y, (0, step)))
+                )
+                if len(own.arrays) == 1:
+                    terms.append([(left[0], right[0])])
+                else:
+                    terms.append([(left[0], right[1]), (left[1], right[0])])
+            if not apart:
+                results = list(chain(*loop(terms)))
+            else:
+                results = []
+                for products in terms:
+                    first, *others = loop([[product] for product in products])
+                    for other in others:
+                        first = [own.rules.plus(builder, a, b) for a, b in zip(first, other)]
+                    results += first
+            return context.make_tuple(builder, signature.return_type, results)
+
+        return signature, generate
+
+    return intrinsic(build)
+
+
+_dots = dots_of_rows([(0, 0)], 1, apart=True)
+
+
+@kernel
+def dots_from_before(number, sums, row, x, y, shift, first, i, last):
+    """Write the contributions of spans that start before i to the spans of rows i and i + 1.
+
+    They are totals of products of the charts x, from row i + ``shift`` on, and y. They are written
+    to rows ``row`` and ``row`` + 1 of ``sums``.
+    """
+    # Offsets from the start of all charts.
+    rows, columns = rows_of(number), columns_of(number)
+    above = (x * rows + i + shift) * columns
+    for k in range(i, last, 2):
+        at = (y * rows + k) * columns
+        a, more_a, b, more_b = _dots(number, (above, at), first, i)
+        store(sums, row, k, a)
+        store(sums, row, k + 1, more_a)
+        store(sums, row + 1, k, b)
+        store(sums, row + 1, k + 1, more_b)

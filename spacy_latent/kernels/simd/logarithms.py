@@ -1,0 +1,80 @@
+"""Log-sum-exp, and a logarithm that vectorises."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from spacy_latent.kernels.core.compilation import kernel
+
+# Bits of the mantissa, the bits of √½, and the number of terms of the series below above rounding.
+FLOAT64, FLOAT32 = (52, 0x3FE6A09E667F3BCD, 11), (23, 0x3F3504F3, 5)
+
+
+@kernel
+def log_sum_of_pairs(a, b, da, db):
+    """Return log Σ exp(a + b), and the mean of da + db weighted by its terms."""
+    top = -np.inf
+    for k in range(len(a)):
+        top = max(top, a[k] + b[k])
+    if top == -np.inf:
+        return -np.inf, 0.0
+    total, mean = 0.0, 0.0
+    for k in range(len(a)):
+        term = math.exp(a[k] + b[k] - top)
+        total += term
+        mean += term * (da[k] + db[k])
+    return top + math.log(total), mean / total
+
+
+@kernel
+def log_add(a, b):
+    """Return log(e^a + e^b), and the share of e^b in it."""
+    if b == -np.inf:
+        return a, 0.0
+    if a == -np.inf:
+        return b, 1.0
+    if a >= b:
+        ratio = math.exp(b - a)
+        return a + math.log1p(ratio), ratio / (1.0 + ratio)
+    ratio = math.exp(a - b)
+    return b + math.log1p(ratio), 1.0 / (1.0 + ratio)
+
+
+def logarithm_of(builder: Any, x: Any) -> Any:
+    """Return the logarithm of a vector of float32 or float64.
+
+    Numbers must be finite and not subnormal; the result is −∞ for subnormal numbers and for numbers
+    that are not above 0. The error is two units in the last place, or two units of 1 near 1.
+
+    With x = 2**k · m and √½ ≤ m < √2 it is k·log 2 + 2·artanh s, s = (m − 1)/(m + 1).
+    """
+    vector = x.type
+    double = vector.element == ir.DoubleType()
+    digits, half, terms = FLOAT64 if double else FLOAT32
+    integers = ir.VectorType(ir.IntType(64 if double else 32), vector.count)
+
+    def constant(value: float) -> Any:
+        return ir.Constant(vector, [value if double else float(np.float32(value))] * vector.count)
+
+    def whole(value: int) -> Any:
+        return ir.Constant(integers, [value] * vector.count)
+
+    def multiply_add(a: Any, b: Any, c: Any) -> Any:
+        return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+    above = builder.sub(builder.bitcast(x, integers), whole(half))
+    power = builder.sitofp(builder.ashr(above, whole(digits)), vector)
+    m = builder.and_(above, whole((1 << digits) - 1))
+    m = builder.bitcast(builder.add(m, whole(half)), vector)
+    s = builder.fdiv(builder.fsub(m, constant(1.0)), builder.fadd(m, constant(1.0)))
+    square = builder.fmul(s, s)
+    p = constant(2.0 / (2 * terms - 1))
+    for k in range(terms - 2, -1, -1):
+        p = multiply_add(p, square, constant(2.0 / (2 * k + 1)))
+    value = multiply_add(power, constant(math.log(2.0)), builder.fmul(p, s))
+    positive = builder.fcmp_ordered(">", x, constant(0.0))
+    return builder.select(positive, value, constant(-math.inf))

@@ -1,0 +1,426 @@
+"""Number types in rows for the recurrences over the spans of one sentence.
+
+Each type is a class. Its instance holds the charts, ``(count, rows, columns)`` float64, and the
+weights, ``(rows, columns)`` of any size. The instance is the first argument of the recurrence and
+of the operations below. Its type selects them when the recurrence is compiled, as in
+kernels.simd.lane_numbers.
+
+A *cell* [i, k] is the entry of a chart for a span. A *total* is a sum before it is written to a
+cell, a float64. For derivatives it is the derivative alone, and the charts hold the known values.
+
+Charts are filled row by row. When a span is finished, its products are at once added to all longer
+spans of its row that begin with it. A recurrence consists of these *joins*: (chart of the longer
+span, chart of the span that follows, chart of the span). They define the loops over rows for each
+number type, inside and outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from spacy_latent.kernels.core.compilation import ANY_ORDER
+from spacy_latent.kernels.simd.vector import VECTOR, Statement, larger, loop_of
+
+Join = tuple[int, int, int]
+
+
+class Sums(NamedTuple):
+    """Sums of products.
+
+    Attributes:
+        floor: a number added wherever an underflow is possible.
+    """
+
+    weights: NDArray[np.float64]
+    charts: NDArray[np.float64]
+    floor: float
+
+
+class Tangents(NamedTuple):
+    """Tangents of sums.
+
+    Attributes:
+        charts: the sums, with floor 0.
+        change: their tangents.
+    """
+
+    weights: NDArray[np.float64]
+    d_weights: NDArray[np.float64]
+    charts: NDArray[np.float64]
+    change: NDArray[np.float64]
+
+
+class Maxima(NamedTuple):
+    """Maxima of sums."""
+
+    weights: NDArray[np.float64]
+    charts: NDArray[np.float64]
+
+
+# ------------------------------------------------------------------------------------ arithmetic
+
+
+def _plus(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, b, flags=tuple(ANY_ORDER))
+
+
+def _times(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fmul(a, b, flags=tuple(ANY_ORDER))
+
+
+class _OfSums:
+    """Rules of ``Sums`` on numbers of llvmlite: lists of the known value and its tangent."""
+
+    nothing, one, neutral = 0.0, 1.0, 1.0
+    collect = "add"
+
+    @staticmethod
+    def plus(builder: Any, total: Any, other: Any) -> Any:
+        return _plus(builder, total, other)
+
+    @staticmethod
+    def times_weight(builder: Any, total: Any, known: Any, weight: Any, floor: Any) -> Any:
+        return _plus(builder, _times(builder, total, _plus(builder, weight[0], floor)), floor)
+
+    @staticmethod
+    def marginal(builder: Any, total: Any, gradient: Any, cell: Any) -> Any:
+        return _times(builder, total, cell[0])
+
+    @staticmethod
+    def pushes(count: int) -> list[Statement]:
+        """Return the statements that add the products of a span to longer spans.
+
+        Rows are the longer spans and the following spans; scalars are the span.
+        """
+        return [("add", p, ((p, count + p),)) for p in range(count)]
+
+    @staticmethod
+    def pulls(count: int) -> list[Statement]:
+        """Return the statements of the adjoint of ``pushes``.
+
+        Rows are gradients of the longer spans, the following spans and their gradients; scalars are
+        the span.
+        """
+        return [
+            statement
+            for p in range(count)
+            for statement in (
+                ("dot", p, ((p, count + p),)),
+                ("add", 2 * count + p, ((p, p),)),
+            )
+        ]
+
+
+class _OfTangents(_OfSums):
+    """Rules of ``Tangents``.
+
+    All rows and scalars have values and tangents, except the written ones.
+    """
+
+    one = 0.0
+
+    @staticmethod
+    def times_weight(builder: Any, total: Any, known: Any, weight: Any, floor: Any) -> Any:
+        change = _times(builder, known, weight[1])
+        return _plus(builder, _times(builder, total, weight[0]), change)
+
+    @staticmethod
+    def marginal(builder: Any, total: Any, gradient: Any, cell: Any) -> Any:
+        change = _times(builder, gradient, cell[1])
+        return _plus(builder, _times(builder, total, cell[0]), change)
+
+    @staticmethod
+    def pushes(count: int) -> list[Statement]:
+        return [("add", p, ((p, count + p), (count + p, 2 * count + p))) for p in range(count)]
+
+    @staticmethod
+    def pulls(count: int) -> list[Statement]:
+        return [
+            statement
+            for p in range(count)
+            for statement in (
+                ("dot", p, ((count + p, 2 * count + p), (p, 3 * count + p))),
+                ("add", 4 * count + p, ((p, count + p), (count + p, p))),
+            )
+        ]
+
+
+class _OfMaxima(_OfSums):
+    """Rules of ``Maxima``, which have no gradients."""
+
+    nothing, one, neutral = -np.inf, 0.0, 0.0
+    collect = "max"
+
+    @staticmethod
+    def plus(builder: Any, total: Any, other: Any) -> Any:
+        return larger(builder, other, total)
+
+    @staticmethod
+    def times_weight(builder: Any, total: Any, known: Any, weight: Any, floor: Any) -> Any:
+        return builder.fadd(total, weight[0])
+
+    @staticmethod
+    def pushes(count: int) -> list[Statement]:
+        return [("max", p, ((p, count + p),)) for p in range(count)]
+
+
+_RULES: dict[type, type[_OfSums]] = {Sums: _OfSums, Tangents: _OfTangents, Maxima: _OfMaxima}
+
+
+# ------------------------------------------------------------------------------------ operations
+
+
+class _Number:
+    """A number type during code generation."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, value: Any) -> None:
+        self.builder = builder
+        kind = signature.args[0]
+        self.rules = _RULES[kind.instance_class]
+        self.weights: list[Any] = []
+        self.charts: list[Any] = []
+        self.floor = None
+        for place, part in enumerate(kind.types):
+            field = builder.extract_value(value, place)
+            if isinstance(part, types.Array):
+                if part.layout != "C":
+                    raise TypeError("Charts and weights of a number have to be contiguous.")
+                array = context.make_array(part)(context, builder, field)
+                (self.weights if part.ndim == 2 else self.charts).append(array)
+            else:
+                self.floor = field
+
+    def row(self, array: Any, chart: Any, i: Any) -> Any:
+        builder = self.builder
+        rows, columns = (builder.extract_value(array.shape, axis) for axis in (1, 2))
+        at = builder.mul(builder.add(builder.mul(chart, rows), i), columns)
+        return builder.gep(array.data, [at])
+
+    def place(self, array: Any, chart: Any, i: Any, k: Any) -> Any:
+        return self.builder.gep(self.row(array, chart, i), [k])
+
+    def load(self, chart: Any, i: Any, k: Any) -> list[Any]:
+        """Return the value and, for tangents, its tangent."""
+        return [self.builder.load(self.place(array, chart, i, k)) for array in self.charts]
+
+    def weight(self, h: Any, m: Any) -> list[Any]:
+        builder, found = self.builder, []
+        for array in self.weights:
+            columns = builder.extract_value(array.shape, 1)
+            place = builder.gep(array.data, [builder.add(builder.mul(h, columns), m)])
+            found.append(builder.load(place))
+        return found
+
+    def loop(
+        self, statements: Any, rows: Sequence[Any], scalars: Sequence[Any], begin: Any, end: Any
+    ) -> list[Any]:
+        vectors = [VECTOR] * len(rows)
+        return loop_of(self.builder, statements, rows, vectors, scalars, begin, end)
+
+
+def _constant(name: str) -> Any:
+    def build(typingctx: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return ir.DoubleType()(getattr(_RULES[signature.args[0].instance_class], name))
+
+        return types.float64(number), generate
+
+    return intrinsic(build)
+
+
+# (number): the total of an empty sum, and the total 1 of an empty product.
+nothing = _constant("nothing")
+one = _constant("one")
+
+
+@intrinsic
+def read(typingctx: Any, number: Any, chart: Any, i: Any, k: Any) -> Any:
+    """Return the cell [i, k] of a chart, as a total."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own = _Number(context, builder, signature, arguments[0])
+        return builder.load(own.place(own.charts[-1], *arguments[1:]))
+
+    return types.float64(number, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def write(typingctx: Any, number: Any, chart: Any, i: Any, k: Any, total: Any) -> Any:
+    """Write the cell [i, k] of a chart, and return the total."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, chart, i, k, total = arguments
+        own = _Number(context, builder, signature, value)
+        builder.store(total, own.place(own.charts[-1], chart, i, k))
+        return total
+
+    integers = [types.int64] * 3
+    return types.float64(number, *integers, types.float64), generate
+
+
+@intrinsic
+def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
+    """Return the sum of two totals."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _RULES[signature.args[0].instance_class].plus(builder, *arguments[1:])
+
+    return types.float64(number, types.float64, types.float64), generate
+
+
+@intrinsic
+def times_weight(
+    typingctx: Any, number: Any, total: Any, chart: Any, i: Any, k: Any, h: Any, m: Any
+) -> Any:
+    """Return the total of the cell [i, k] of a chart times the weight [h, m]."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, total, chart, i, k, h, m = arguments
+        own = _Number(context, builder, signature, value)
+        known = builder.load(own.place(own.charts[0], chart, i, k))
+        return own.rules.times_weight(builder, total, known, own.weight(h, m), own.floor)
+
+    integers = [types.int64] * 5
+    return types.float64(number, types.float64, *integers), generate
+
+
+@intrinsic
+def marginal(
+    typingctx: Any, number: Any, total: Any, chart: Any, source: Any, i: Any, k: Any
+) -> Any:
+    """Return a gradient [i, k], in ``chart``, times the cell of the chart ``source``.
+
+    The result is a total.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, total, chart, source, i, k = arguments
+        own = _Number(context, builder, signature, value)
+        gradient = builder.load(own.place(own.charts[0], chart, i, k))
+        return own.rules.marginal(builder, total, gradient, own.load(source, i, k))
+
+    integers = [types.int64] * 4
+    return types.float64(number, types.float64, *integers), generate
+
+
+# ------------------------------------------------------------------------------------ rows
+
+
+def _of_two_rows(copy: bool) -> Any:
+    def build(
+        typingctx: Any, number: Any, chart: Any, i: Any, source: Any, k: Any, begin: Any, end: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value, chart, i, source, k, begin, end = arguments
+            own = _Number(context, builder, signature, value)
+            array = own.charts[-1]
+            rows = [own.row(array, chart, i), own.row(array, source, k)]
+            kind = "set" if copy else own.rules.collect
+            neutral = ir.DoubleType()(1.0 if copy else own.rules.neutral)
+            own.loop([(kind, 0, ((0, 1),))], rows, [neutral], begin, end)
+            return context.get_dummy_value()
+
+        return types.none(number, *[types.int64] * 6), generate
+
+    return intrinsic(build)
+
+
+# (number, chart, i, source, k, begin, end): write row k of ``source`` to row i of a chart, or add
+# it, from ``begin`` on and in whole vectors.
+copy_row = _of_two_rows(copy=True)
+add_row = _of_two_rows(copy=False)
+
+
+def pushes_of(joins: Sequence[Join]) -> Any:
+    """Return an operation (number, i, k, following, totals, begin, end) for joins.
+
+    For each of ``joins`` (to, row, by), with f and t at its index in ``following`` and ``totals``,
+    it adds
+
+        to[i, j] += t · row[f, j] for begin ≤ j < end, in whole vectors.
+
+    t is the total of the cell by[i, k], which need not be written yet.
+    """
+    count = len(joins)
+
+    def build(
+        typingctx: Any,
+        number: Any,
+        i: Any,
+        k: Any,
+        following: Any,
+        totals: Any,
+        begin: Any,
+        end: Any,
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value, i, k, following, totals, begin, end = arguments
+            own = _Number(context, builder, signature, value)
+            chart = i.type
+            follows = cgutils.unpack_tuple(builder, following, count)
+            scalars = cgutils.unpack_tuple(builder, totals, count)
+            rows = [own.row(own.charts[-1], chart(to), i) for to, _, _ in joins]
+            for array in own.charts:
+                rows += [own.row(array, chart(row), f) for (_, row, _), f in zip(joins, follows)]
+            for array in own.charts[:-1]:
+                scalars += [builder.load(own.place(array, chart(by), i, k)) for _, _, by in joins]
+            own.loop(own.rules.pushes(count), rows, scalars, begin, end)
+            return context.get_dummy_value()
+
+        integer = types.int64
+        signature = types.none(
+            *(number, integer, integer, types.UniTuple(integer, count)),
+            *(types.UniTuple(types.float64, count), integer, integer),
+        )
+        return signature, generate
+
+    return intrinsic(build)
+
+
+def pulls_of(joins: Sequence[Join], gradient: Mapping[int, int]) -> Any:
+    """Return the adjoint of :func:`pushes_of`, an operation (number, i, k, following, begin, end).
+
+    The operation adds to the gradients of the spans that follow. It returns a tuple of the summands
+    of the gradients of the cells by[i, k], as totals.
+
+    Args:
+        gradient: the chart of the gradients of each chart.
+    """
+    count = len(joins)
+
+    def build(
+        typingctx: Any, number: Any, i: Any, k: Any, following: Any, begin: Any, end: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value, i, k, following, begin, end = arguments
+            own = _Number(context, builder, signature, value)
+            chart = i.type
+            follows = cgutils.unpack_tuple(builder, following, count)
+            rows, scalars = [], []
+            for array in own.charts:
+                rows += [own.row(array, chart(gradient[to]), i) for to, _, _ in joins]
+            for array in own.charts:
+                rows += [own.row(array, chart(row), f) for (_, row, _), f in zip(joins, follows)]
+                scalars += [builder.load(own.place(array, chart(by), i, k)) for _, _, by in joins]
+            rows += [
+                own.row(own.charts[-1], chart(gradient[row]), f)
+                for (_, row, _), f in zip(joins, follows)
+            ]
+            totals = own.loop(own.rules.pulls(count), rows, scalars, begin, end)
+            return context.make_tuple(builder, signature.return_type, totals)
+
+        integer = types.int64
+        signature = types.UniTuple(types.float64, count)(
+            number, integer, integer, types.UniTuple(integer, count), integer, integer
+        )
+        return signature, generate
+
+    return intrinsic(build)

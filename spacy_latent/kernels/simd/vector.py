@@ -1,0 +1,666 @@
+"""Short loops over rows as vector code.
+
+numba's own loops check the rows for overlap each time, and run up to 31 remaining numbers as scalar
+code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from spacy_latent.kernels.core.compilation import kernel
+
+# Numbers in a vector. Rows must be padded to whole vectors up to the end of a loop.
+LANES = 8
+VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+# Bytes of a cache line.
+LINE = 64
+# Number of rows in a block.
+GROUP = 4
+FLAGS = ("contract", "nsz")
+
+
+@kernel
+def aligned_empty(size):
+    """Return ``size`` uninitialised float64 from the start of a cache line.
+
+    Vectors that cross two cache lines take half as long again.
+    """
+    room = np.empty(size + LANES)
+    start = -(np.int64(room.ctypes.data) // 8) % LANES
+    return room[start : start + size]
+
+
+Statement = tuple[str, int, Sequence[tuple[int, int]]]
+
+
+def fused_loop(statements: Sequence[Statement]) -> Any:
+    """Return a compiled function of (rows, scalars, begin, end): one loop over begin ≤ j < end.
+
+    It runs in whole vectors, so up to LANES − 1 numbers past the end are also computed. It returns
+    the tuple of results, which starts with 0.0 and ends with the dots.
+
+    Args:
+        rows: a tuple of contiguous rows of float64. Written rows overlap with no other row. Rows
+            that are only read may be float32.
+        scalars: a tuple of float64, (0.0,) if there are none.
+        statements: in order, with r, r' as indices of ``rows`` and s as an index of ``scalars``:
+            ("add", r, ((s, r'), ...)): rows[r][j] += Σ scalars[s] · rows[r'][j].
+            ("set", r, ((s, r'), ...)): rows[r][j] = Σ scalars[s] · rows[r'][j].
+            ("max", r, ((s, r'), ...)): rows[r][j] = max(rows[r][j], each scalars[s] + rows[r'][j]).
+            ("best", r, ((s, r'), (w, w'))): if scalars[s] + rows[r'][j] > rows[r][j], it replaces
+                rows[r][j], and rows[w'][j] replaces rows[w][j].
+            ("dot", k, ((r, r'), ...)): result[k] = Σ_j Σ rows[r][j] · rows[r'][j].
+    """
+    dots = sum(kind == "dot" for kind, _, _ in statements)
+
+    def build(typingctx: Any, rows: Any, scalars: Any, begin: Any, end: Any) -> Any:
+        result = types.UniTuple(types.float64, dots + 1)
+        signature = result(rows, scalars, types.int64, types.int64)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kinds = signature.args[0].types
+            values = cgutils.unpack_tuple(builder, arguments[0], len(kinds))
+            pointers = [
+                context.make_array(kind)(context, builder, value).data
+                for kind, value in zip(kinds, values)
+            ]
+            numbers = cgutils.unpack_tuple(builder, arguments[1], signature.args[1].count)
+            begin, end = arguments[2:]
+            vectors = [vector_of(kind) for kind in kinds]
+            sums = loop_of(builder, statements, pointers, vectors, numbers, begin, end)
+            return context.make_tuple(builder, signature.return_type, [ir.DoubleType()(0.0), *sums])
+
+        return signature, generate
+
+    return intrinsic(build)
+
+
+def loop_of(
+    builder: Any,
+    statements: Sequence[Statement],
+    pointers: Sequence[Any],
+    vectors: Sequence[Any],
+    numbers: Sequence[Any],
+    begin: Any,
+    end: Any,
+) -> list[Any]:
+    """Generate the loop of :func:`fused_loop`, and return the dots.
+
+    Args:
+        pointers, vectors: the start of each row, and the type of its vectors.
+        numbers: the scalars.
+    """
+    spread = [broadcast(builder, number) for number in numbers]
+    dots = sum(kind == "dot" for kind, _, _ in statements)
+    totals = [cgutils.alloca_once(builder, VECTOR) for _ in range(dots)]
+    for total in totals:
+        builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
+    step = begin.type(LANES)
+    with cgutils.for_range_slice(builder, begin, end, step, begin.type) as (index, _):
+        places = [
+            builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
+            for pointer, vector in zip(pointers, vectors)
+        ]
+        known: dict[int, Any] = {}
+
+        def load(row: int) -> Any:
+            if row not in known:
+                value = builder.load(places[row], align=4)
+                known[row] = builder.fpext(value, VECTOR)
+            return known[row]
+
+        for kind, target, terms in statements:
+            if kind == "best":
+                (shift, source), (labels, others) = terms
+                other = builder.fadd(spread[shift], load(source))
+                better = builder.fcmp_ordered(">", other, load(target))
+                for row, new in ((target, other), (labels, load(others))):
+                    known[row] = builder.select(better, new, load(row))
+                    builder.store(known[row], places[row], align=8)
+                continue
+            if kind == "set":
+                value = ir.Constant(VECTOR, [0.0] * LANES)
+            else:
+                value = builder.load(totals[target]) if kind == "dot" else load(target)
+            for first, second in terms:
+                if kind == "max":
+                    other = builder.fadd(spread[first], load(second))
+                    value = larger(builder, other, value)
+                    continue
+                left = load(first) if kind == "dot" else spread[first]
+                product = builder.fmul(left, load(second), flags=FLAGS)
+                value = builder.fadd(value, product, flags=FLAGS)
+            if kind == "dot":
+                builder.store(value, totals[target])
+            else:
+                known[target] = value
+                builder.store(value, places[target], align=8)
+    return [_reduce(builder, builder.load(total), _plus) for total in totals]
+
+
+@intrinsic
+def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, end: Any) -> Any:
+    """Set row[j] to −inf if owners[j] is ``owner``, and return the first j with the largest row[j].
+
+    The result is begin if the row is −inf everywhere. The range is begin ≤ j < end, in whole
+    vectors. The row is contiguous float64 without NaN.
+
+    Args:
+        owners: int64, contiguous, as long as the row.
+    """
+    signature = types.int64(row, owners, types.int64, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer, nodes = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]).data
+            for i in (0, 1)
+        )
+        owner, begin, end = arguments[2:]
+        number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
+        owner, step = broadcast(builder, owner), number(LANES)
+        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+        largest = cgutils.alloca_once_value(builder, low)
+        where = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
+        with cgutils.for_range_slice(builder, begin, end, step, number) as (index, _):
+            place = builder.bitcast(builder.gep(pointer, [index]), VECTOR.as_pointer())
+            owned = builder.bitcast(builder.gep(nodes, [index]), wide.as_pointer())
+            inside = builder.icmp_signed("==", builder.load(owned, align=8), owner)
+            values = builder.select(inside, low, builder.load(place, align=8))
+            builder.store(values, place, align=8)
+            known = builder.load(largest)
+            better = builder.fcmp_ordered(">", values, known)
+            builder.store(builder.select(better, values, known), largest)
+            here = broadcast(builder, index)
+            builder.store(builder.select(better, here, builder.load(where)), where)
+        # Among the lanes with the largest value, the one that found it first.
+        values = builder.load(largest)
+        top = broadcast(builder, _reduce(builder, values, larger))
+        lanes = ir.Constant(wide, list(range(LANES)))
+        indices = builder.add(builder.load(where), lanes)
+        far = ir.Constant(wide, [1 << 62] * LANES)
+        indices = builder.select(builder.fcmp_ordered("==", values, top), indices, far)
+        found = _reduce(builder, indices, _smaller)
+        # If all numbers are −inf, no lane has found a larger one.
+        empty = builder.fcmp_ordered(
+            "==", builder.extract_element(top, ir.IntType(32)(0)), ir.DoubleType()(float("-inf"))
+        )
+        return builder.select(empty, begin, found)
+
+    return signature, generate
+
+
+@intrinsic
+def _maxima_in_vectors(
+    typingctx: Any, matrix: Any, begin: Any, size: Any, largest: Any, where: Any
+) -> Any:
+    """Compute :func:`column_maxima` for sizes of at least LANES.
+
+    The last columns may be computed twice.
+    """
+    signature = types.boolean(matrix, types.int64, types.int64, largest, where)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        array, target, places = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 3, 4)
+        )
+        begin, size = arguments[1:3]
+        number, wide = begin.type, ir.VectorType(ir.IntType(64), LANES)
+        stride = builder.extract_value(array.shape, 1)
+        lanes = ir.Constant(wide, list(range(LANES)))
+        low, high = (ir.Constant(VECTOR, [float(sign + "inf")] * LANES) for sign in ("-", ""))
+        flags = ir.VectorType(ir.IntType(32), LANES)
+        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
+        top, row = cgutils.alloca_once(builder, VECTOR), cgutils.alloca_once(builder, wide)
+        with in_blocks(builder, number(0), size) as j:
+            columns = builder.add(broadcast(builder, j), lanes)
+            builder.store(low, top)
+            builder.store(broadcast(builder, begin), row)
+            with cgutils.for_range_slice(builder, begin, size, number(1), number) as (i, _):
+                place = builder.gep(array.data, [builder.add(builder.mul(i, stride), j)])
+                place = builder.bitcast(place, vector_of(kind).as_pointer())
+                values = builder.fpext(builder.load(place, align=4), VECTOR)
+                here = broadcast(builder, i)
+                values = builder.select(builder.icmp_signed("==", here, columns), low, values)
+                # Unordered: also true for NaN.
+                above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
+                builder.store(builder.or_(builder.load(wrong), above), wrong)
+                known = builder.load(top)
+                better = builder.fcmp_ordered(">", values, known)
+                builder.store(builder.select(better, values, known), top)
+                builder.store(builder.select(better, here, builder.load(row)), row)
+            for pointer, found in ((target.data, top), (places.data, row)):
+                value = builder.load(found)
+                place = builder.bitcast(builder.gep(pointer, [j]), value.type.as_pointer())
+                builder.store(value, place, align=8)
+        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
+        return builder.icmp_signed("!=", found, found.type(0))
+
+    return signature, generate
+
+
+@kernel
+def column_maxima(matrix, begin, size, largest, where):
+    """Write the maximum of each column j < size over rows begin ≤ i < size, off the diagonal.
+
+    The first row with the maximum is written to ``where``. If all numbers are −inf, the results are
+    −inf and ``begin``.
+
+    Args:
+        matrix: float32 or float64, contiguous, with rows of at least ``size`` numbers.
+        largest, where: written; float64 and int64, of at least ``size`` numbers.
+
+    Returns:
+        Whether any of these numbers is NaN or +inf. The written results are then invalid.
+    """
+    if size >= LANES:
+        return _maxima_in_vectors(matrix, begin, size, largest, where)
+    wrong = False
+    for j in range(size):
+        largest[j], where[j] = -np.inf, begin
+        for i in range(begin, size):
+            if i != j:
+                wrong |= not matrix[i, j] < np.inf
+                if matrix[i, j] > largest[j]:
+                    largest[j], where[j] = matrix[i, j], i
+    return wrong
+
+
+@intrinsic
+def merge_column(
+    typingctx: Any,
+    matrix: Any,
+    column: Any,
+    cost: Any,
+    shift: Any,
+    label: Any,
+    size: Any,
+    row: Any,
+    labels: Any,
+) -> Any:
+    """Add ``cost`` to row[i], and take the maximum with matrix[i, column] + shift, for i < size.
+
+    If the latter is larger, ``label`` replaces labels[i]. All arrays are contiguous. The matrix is
+    float32 or float64, the others float64.
+
+    Whole vectors of ``row`` and ``labels`` are computed; past ``size`` only the cost is added.
+    """
+    number, real = types.int64, types.float64
+    signature = types.none(matrix, number, real, real, real, number, row, labels)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        source, target, places = (
+            context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 6, 7)
+        )
+        column, cost, shift, label, size = arguments[1:6]
+        number, vector = size.type, vector_of(kind)
+        stride = builder.extract_value(source.shape, 1)
+        first = builder.gep(source.data, [column])
+        low = ir.Constant(vector.element, float("-inf"))
+        cost, shift, label = (broadcast(builder, value) for value in (cost, shift, label))
+
+        def merge(i: Any, within: bool) -> None:
+            # Assembled in a register, since reading a vector soon after its numbers were written
+            # one by one is slow.
+            values = ir.Constant(vector, ir.Undefined)
+            for lane in range(LANES):
+                at = builder.add(i, number(lane))
+                inside = builder.icmp_signed("<", at, size)
+                if not within:
+                    at = builder.select(inside, at, number(0))
+                value = builder.load(builder.gep(first, [builder.mul(at, stride)]))
+                if not within:
+                    value = builder.select(inside, value, low)
+                values = builder.insert_element(values, value, ir.IntType(32)(lane))
+            values = builder.fadd(builder.fpext(values, VECTOR), shift)
+            rows = [
+                builder.bitcast(builder.gep(array.data, [i]), VECTOR.as_pointer())
+                for array in (target, places)
+            ]
+            known = [builder.load(place, align=8) for place in rows]
+            known[0] = builder.fadd(known[0], cost)
+            better = builder.fcmp_ordered(">", values, known[0])
+            for place, new, old in zip(rows, (values, label), known):
+                builder.store(builder.select(better, new, old), place, align=8)
+
+        whole = builder.sub(size, builder.srem(size, number(LANES)))
+        with cgutils.for_range_slice(builder, number(0), whole, number(LANES), number) as (i, _):
+            merge(i, True)
+        with builder.if_then(builder.icmp_signed("<", whole, size)):
+            merge(whole, False)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
+    """Write result[j] = max over i of previous[i] + block[i, j], and return a sum for a check.
+
+    The sum of the numbers read is NaN or +inf if any of them is. ``block`` is contiguous, float32
+    or float64, without NaN, and has as many rows as columns.
+
+    Whole vectors are computed. There must be LANES − 1 numbers of padding after each row of
+    ``block`` and in ``result``.
+    """
+    signature = types.float64(previous, block, result)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[1]
+        shifts, rows, target = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments)
+        )
+        size = builder.extract_value(rows.shape, 0)
+        number = size.type
+        zero = number(0)
+        low = ir.Constant(VECTOR, [float("-inf")] * LANES)
+        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+        best = cgutils.alloca_once(builder, VECTOR)
+        whole = builder.sub(size, builder.srem(size, number(GROUP)))
+        with cgutils.for_range_slice(builder, zero, size, number(LANES), number) as (j, _):
+            builder.store(low, best)
+            for begin, end, step in ((zero, whole, GROUP), (whole, size, 1)):
+                with cgutils.for_range_slice(builder, begin, end, number(step), number) as (i, _):
+                    found, sums = [], []
+                    for r in range(step):
+                        row = builder.add(i, number(r))
+                        place = builder.gep(rows.data, [builder.add(builder.mul(row, size), j)])
+                        place = builder.bitcast(place, vector_of(kind).as_pointer())
+                        values = builder.fpext(builder.load(place, align=4), VECTOR)
+                        shift = builder.load(builder.gep(shifts.data, [row]))
+                        found.append(builder.fadd(broadcast(builder, shift), values))
+                        sums.append(values)
+                    while len(found) > 1:
+                        found = [
+                            larger(builder, *found[k : k + 2]) for k in (0, 2)[: len(found) // 2]
+                        ]
+                        sums = [builder.fadd(*sums[k : k + 2]) for k in (0, 2)[: len(sums) // 2]]
+                    builder.store(larger(builder, found[0], builder.load(best)), best)
+                    builder.store(builder.fadd(sums[0], builder.load(total)), total)
+            place = builder.bitcast(builder.gep(target.data, [j]), VECTOR.as_pointer())
+            builder.store(builder.load(best), place, align=8)
+        return _reduce(builder, builder.load(total), _plus)
+
+    return signature, generate
+
+
+@intrinsic
+def _widen_vectors(typingctx: Any, row: Any, result: Any, size: Any) -> Any:
+    """Compute :func:`widen` for sizes of at least LANES.
+
+    The last vector may overlap the one before.
+    """
+    signature = types.boolean(row, result, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, size = signature.args[0], arguments[2]
+        source, target = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            for place in (0, 1)
+        )
+        flags = ir.VectorType(ir.IntType(32), LANES)
+        high = ir.Constant(VECTOR, [float("inf")] * LANES)
+        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
+        with in_blocks(builder, size.type(0), size) as index:
+            place = builder.bitcast(builder.gep(source, [index]), vector_of(kind).as_pointer())
+            values = builder.fpext(builder.load(place, align=4), VECTOR)
+            place = builder.bitcast(builder.gep(target, [index]), VECTOR.as_pointer())
+            builder.store(values, place, align=8)
+            # Unordered: also true for NaN.
+            above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
+            builder.store(builder.or_(builder.load(wrong), above), wrong)
+        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
+        return builder.icmp_signed("!=", found, found.type(0))
+
+    return signature, generate
+
+
+@kernel
+def widen(row, result, size):
+    """Copy the first numbers of a contiguous row of float32 or float64 to a row of float64.
+
+    Returns:
+        Whether any number is NaN or +inf.
+    """
+    if size >= LANES:
+        return _widen_vectors(row, result, size)
+    wrong = False
+    for j in range(size):
+        result[j] = row[j]
+        wrong |= not row[j] < np.inf
+    return wrong
+
+
+@intrinsic
+def add_product(
+    typingctx: Any,
+    result: Any,
+    i: Any,
+    factors: Any,
+    begin: Any,
+    across: Any,
+    along: Any,
+    rows: Any,
+    k: Any,
+    size: Any,
+) -> Any:
+    """Add Σ_s factors.flat[begin + r · across + s · along] · rows[k + s, j] to result[i + r, j].
+
+    r and s are below GROUP, and j < size, in whole vectors. Matrices are contiguous float64, and
+    ``result`` and ``rows`` have none of these rows in common.
+    """
+    number = types.int64
+    signature = types.none(result, number, factors, number, number, number, rows, number, number)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, given = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 6, 2)
+        )
+        i, (begin, across, along), (k, size) = arguments[1], arguments[3:6], arguments[7:]
+
+        def starts(array: Any, first: Any) -> list[Any]:
+            width = builder.extract_value(array.shape, 1)
+            places = (builder.add(first, first.type(r)) for r in range(GROUP))
+            return [builder.gep(array.data, [builder.mul(place, width)]) for place in places]
+
+        scalars = []
+        for r in range(GROUP):
+            for s in range(GROUP):
+                steps = builder.add(
+                    builder.mul(across, across.type(r)), builder.mul(along, along.type(s))
+                )
+                place = builder.gep(given.data, [builder.add(begin, steps)])
+                scalars.append(broadcast(builder, builder.load(place)))
+        targets, sources = starts(target, i), starts(source, k)
+        step, zero = size.type(LANES), size.type(0)
+        with cgutils.for_range_slice(builder, zero, size, step, size.type) as (index, _):
+
+            def at(start: Any) -> Any:
+                return builder.bitcast(builder.gep(start, [index]), VECTOR.as_pointer())
+
+            known = [builder.load(at(start), align=8) for start in sources]
+            for r in range(GROUP):
+                value = builder.load(at(targets[r]), align=8)
+                for s in range(GROUP):
+                    product = builder.fmul(scalars[GROUP * r + s], known[s], flags=FLAGS)
+                    value = builder.fadd(value, product, flags=FLAGS)
+                builder.store(value, at(targets[r]), align=8)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def _equal_in_vectors(typingctx: Any, first: Any, second: Any, size: Any) -> Any:
+    """Compute :func:`count_equal` for sizes of at least LANES.
+
+    The last vector may overlap the one before.
+    """
+    signature = types.int64(first, second, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointers = [
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            for place in (0, 1)
+        ]
+        size, wide = arguments[2], ir.VectorType(ir.IntType(32), LANES)
+        lanes = ir.Constant(wide, list(range(LANES)))
+        total = cgutils.alloca_once_value(builder, ir.Constant(wide, [0] * LANES))
+        step, last = size.type(LANES), builder.sub(size, size.type(LANES))
+        with cgutils.for_range_slice(builder, size.type(0), size, step, size.type) as (start, _):
+            index = builder.select(builder.icmp_signed("<", start, last), start, last)
+            met = broadcast(builder, builder.trunc(builder.sub(start, index), ir.IntType(32)))
+            left, right = (
+                builder.load(
+                    builder.bitcast(builder.gep(pointer, [index]), wide.as_pointer()), align=4
+                )
+                for pointer in pointers
+            )
+            same = builder.and_(
+                builder.icmp_signed("==", left, right), builder.icmp_signed(">=", lanes, met)
+            )
+            builder.store(builder.add(builder.load(total), builder.zext(same, wide)), total)
+        found = _reduce(builder, builder.load(total), lambda builder, a, b: builder.add(a, b))
+        return builder.sext(found, ir.IntType(64))
+
+    return signature, generate
+
+
+@kernel
+def count_equal(first, second, size):
+    """Return how many of the first ``size`` entries of two contiguous int32 rows are equal."""
+    if size >= LANES:
+        return _equal_in_vectors(first, second, size)
+    total = 0
+    for j in range(size):
+        total += first[j] == second[j]
+    return total
+
+
+@intrinsic
+def _scan_vectors(typingctx: Any, row: Any) -> Any:
+    """Compute :func:`scan` for the whole vectors at the start of the row."""
+    signature = types.Tuple((row.dtype, types.boolean))(row)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        vector, flags = vector_of(kind), ir.VectorType(ir.IntType(32), LANES)
+        array = context.make_array(kind)(context, builder, arguments[0])
+        size = builder.extract_value(array.shape, 0)
+        number = size.type
+        low = ir.Constant(vector, [float("-inf")] * LANES)
+        high = ir.Constant(vector, [float("inf")] * LANES)
+        largest = cgutils.alloca_once_value(builder, low)
+        wrong = cgutils.alloca_once_value(builder, ir.Constant(flags, [0] * LANES))
+        step = number(LANES)
+        end = builder.sub(size, builder.srem(size, step))
+        with cgutils.for_range_slice(builder, number(0), end, step, number) as (index, _):
+            place = builder.bitcast(builder.gep(array.data, [index]), vector.as_pointer())
+            values = builder.load(place, align=4)
+            builder.store(larger(builder, values, builder.load(largest)), largest)
+            # Unordered: also true for NaN.
+            above = builder.sext(builder.fcmp_unordered(">=", values, high), flags)
+            builder.store(builder.or_(builder.load(wrong), above), wrong)
+        found = _reduce(builder, builder.load(wrong), lambda builder, a, b: builder.or_(a, b))
+        results = [
+            _reduce(builder, builder.load(largest), larger),
+            builder.icmp_signed("!=", found, found.type(0)),
+        ]
+        return context.make_tuple(builder, signature.return_type, results)
+
+    return signature, generate
+
+
+@kernel
+def scan(row):
+    """Return the largest number of a contiguous row, and whether any is NaN or +inf.
+
+    The row is float32 or float64. If the second result is true, the first is invalid.
+    """
+    largest, wrong = _scan_vectors(row)
+    for j in range(len(row) // LANES * LANES, len(row)):
+        largest = row[j] if row[j] > largest else largest
+        wrong |= not row[j] < np.inf
+    return np.float64(largest), wrong
+
+
+def vector_of(kind: Any) -> ir.VectorType:
+    """Return the vector type of LANES numbers of a row."""
+    return VECTOR if kind.dtype == types.float64 else ir.VectorType(ir.FloatType(), LANES)
+
+
+def line_of(kind: Any) -> ir.VectorType:
+    """Return the vector type of a cache line: 16 numbers of float32, or LANES of float64."""
+    if kind.dtype == types.float64:
+        return VECTOR
+    return ir.VectorType(ir.FloatType(), LINE // 4)
+
+
+def larger(builder: Any, a: Any, b: Any) -> Any:
+    # These flags give one instruction. Without them a masked store delays the next load.
+    flags = ("nnan", "nsz")
+    return builder.select(builder.fcmp_ordered(">", a, b, flags=flags), a, b, flags=flags)
+
+
+def _smaller(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+
+def broadcast(builder: Any, value: Any) -> Any:
+    kind = ir.VectorType(value.type, LANES)
+    nothing = ir.Constant(kind, ir.Undefined)
+    lane = builder.insert_element(nothing, value, ir.IntType(32)(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(lane, nothing, mask)
+
+
+@contextmanager
+def in_blocks(builder: Any, begin: Any, end: Any) -> Iterator[Any]:
+    """Loop over the starts of blocks of LANES; the last may overlap the one before."""
+    number = end.type
+    last = builder.sub(end, number(LANES))
+    with cgutils.for_range_slice(builder, begin, end, number(LANES), number) as (start, _):
+        yield builder.select(builder.icmp_signed("<", start, last), start, last)
+
+
+def transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
+    """Return the transpose of LANES vectors: vector i has the i-th number of each."""
+    rows, half = list(rows), LANES // 2
+    while half:
+        # Swap the off-diagonal blocks, of half the size each time.
+        for i in range(LANES):
+            if i & half:
+                continue
+            pair = rows[i], rows[i | half]
+            for place, other in ((i, 0), (i | half, half)):
+                mask = [(k & ~half | other) + (LANES if k & half else 0) for k in range(LANES)]
+                mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), mask)
+                rows[place] = builder.shuffle_vector(*pair, mask)
+        half //= 2
+    return rows
+
+
+def _reduce(builder: Any, vector: Any, combine: Any) -> Any:
+    width = LANES
+    while width > 1:
+        width //= 2
+        mask = [i + width if i < width else i for i in range(LANES)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), mask)
+        vector = combine(builder, vector, builder.shuffle_vector(vector, vector, mask))
+    return builder.extract_element(vector, ir.IntType(32)(0))
+
+
+def _plus(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, b, flags=FLAGS)

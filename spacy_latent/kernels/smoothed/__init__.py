@@ -1,0 +1,1 @@
+"""Dynamic programming with the quadratically smoothed maximum."""

@@ -1,0 +1,1 @@
+"""Recurrences over spans: projective dependency trees and constituency trees."""

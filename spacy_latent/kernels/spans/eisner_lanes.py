@@ -1,0 +1,215 @@
+"""The best projective trees of LANES sentences at a time in SIMD lanes (see kernels.simd.lanes).
+
+The algorithm is the same as in kernels.spans.eisner. Charts and pairs of rows are laid out as in
+kernels.spans.inside_outside_lanes, which uses the same loop for sums and derivatives.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.simd.lane_numbers import (
+    WEIGHT,
+    Maxima,
+    columns_of,
+    dots_of_rows,
+    one,
+    plus,
+    plus_floor,
+    plus_product,
+    read,
+    write,
+    write_both,
+    write_weighted,
+)
+from spacy_latent.kernels.simd.lanes import interleave_row, lanes_shape
+from spacy_latent.kernels.simd.vector import LANES, aligned_empty
+
+# Chart numbers after WEIGHT.
+RIGHT, LEFT, TO_RIGHT, TO_LEFT = range(1, 5)
+CHARTS = 5
+
+_dots = dots_of_rows([(RIGHT, LEFT), (TO_RIGHT, RIGHT), (LEFT, TO_LEFT)], 1)
+
+
+@kernel
+def charts_of_trees(n):
+    """Return a workspace for LANES sentences of at most n tokens."""
+    rows, columns = lanes_shape(n)
+    room = aligned_empty(CHARTS * rows * columns * LANES)
+    return room.reshape((CHARTS, rows, columns, LANES))
+
+
+@kernel(forceinline=True)
+def _arcs(number, i, j, between):
+    """Write both arcs of a span, from the total between its ends.
+
+    Returns:
+        Their cells.
+    """
+    to_right = write_weighted(number, TO_RIGHT, i, j, between, i, j)
+    to_left = write_weighted(number, TO_LEFT, i, j, between, j, i)
+    return to_right, to_left
+
+
+@kernel(forceinline=True)
+def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
+    """Finish the spans from i and m = i + 1 to j, from the totals of splits between m and j."""
+    m = i + 1
+    between_m = plus(number, between_m, read(number, RIGHT, m, j - 1))
+    arc_right, arc_left = _arcs(number, m, j, between_m)
+    right_m = plus(number, plus_floor(number, right_m), arc_right)
+    left_m = plus(number, plus_floor(number, left_m), arc_left)
+    right = write_both(number, RIGHT, m, j, right_m)
+    left = write_both(number, LEFT, m, j, left_m)
+    right_i = plus_floor(number, right_i)
+    right_i = plus_product(number, right_i, read(number, TO_RIGHT, i, m), right)
+    left_i = plus_floor(number, left_i)
+    left_i = plus_product(number, left_i, read(number, LEFT, i, m), arc_left)
+    between_i = plus(number, plus(number, between_i, read(number, RIGHT, i, j - 1)), left)
+    arc_right, arc_left = _arcs(number, i, j, between_i)
+    write_both(number, RIGHT, i, j, plus(number, right_i, arc_right))
+    write_both(number, LEFT, i, j, plus(number, left_i, arc_left))
+
+
+@kernel
+def fill_spans(number, last, first):
+    """Fill the first five charts for the nodes first .. last, an even number.
+
+    ``number`` is any number type of kernels.simd.lane_numbers.
+    """
+    columns = columns_of(number)
+    for i in range(last - 1, first - 1, -2):
+        m, above = i + 1, i * columns
+        for node in (i, m):
+            write(number, RIGHT, node, node, one(number))
+            write(number, LEFT, node, node, one(number))
+        arc_right, arc_left = _arcs(number, i, m, one(number))
+        write_both(number, RIGHT, i, m, plus_floor(number, arc_right))
+        write_both(number, LEFT, i, m, plus_floor(number, arc_left))
+        for j in range(m + 1, last, 2):
+            at = j * columns
+            twelve = _dots(number, (above - 1, at, above, at, above, at), m + 1, j)
+            b_i, more_b_i, b_m, more_b_m = twelve[0:4]
+            r_i, more_r_i, r_m, more_r_m = twelve[4:8]
+            l_i, more_l_i, l_m, more_l_m = twelve[8:12]
+            _column(number, i, j, b_i, b_m, r_i, r_m, l_i, l_m)
+            # The splits at j itself.
+            left = read(number, LEFT, j, j + 1)
+            right = read(number, RIGHT, j, j + 1)
+            arc = read(number, TO_LEFT, j, j + 1)
+            _column(
+                *(number, i, j + 1),
+                plus_product(number, more_b_i, read(number, RIGHT, i, j - 1), left),
+                plus_product(number, more_b_m, read(number, RIGHT, m, j - 1), left),
+                plus_product(number, more_r_i, read(number, TO_RIGHT, i, j), right),
+                plus_product(number, more_r_m, read(number, TO_RIGHT, m, j), right),
+                plus_product(number, more_l_i, read(number, LEFT, i, j), arc),
+                plus_product(number, more_l_m, read(number, LEFT, m, j), arc),
+            )
+
+
+@kernel
+def trace(charts, lane, n, first, heads, stack):
+    """Write the heads of a lane's best tree.
+
+    Returns:
+        Whether there is one.
+    """
+    right, left = charts[RIGHT], charts[LEFT]
+    to_right, to_left = charts[TO_RIGHT], charts[TO_LEFT]
+    heads[0] = -1
+    if n == 0:
+        return True
+    # Stack of spans to open: their two ends, and whether the head is at the left.
+    if first == 1:
+        root, best = 0, -np.inf
+        for r in range(1, n + 1):
+            value = left[1, r, lane] + right[r, n, lane] + charts[WEIGHT, 0, r, lane]
+            if value > best:
+                root, best = r, value
+        if root == 0:
+            return False
+        heads[root] = 0
+        stack[0], stack[1], stack[2] = 1, root, 0
+        stack[3], stack[4], stack[5] = root, n, 1
+        depth = 2
+    else:
+        if right[0, n, lane] == -np.inf:
+            return False
+        stack[0], stack[1], stack[2] = 0, n, 1
+        depth = 1
+    while depth > 0:
+        depth -= 1
+        i, j = stack[3 * depth], stack[3 * depth + 1]
+        if i == j:
+            continue
+        # The argument of a maximum equals it. Charts are read along their rows.
+        if stack[3 * depth + 2] == 1:
+            best, k = right[i, j, lane], i + 1
+            while k < j and to_right[i, k, lane] + right[j, k, lane] != best:
+                k += 1
+            heads[k] = i
+            low, high = i, k
+            stack[3 * depth], stack[3 * depth + 1] = k, j
+        else:
+            best, k = left[i, j, lane], i
+            while k < j - 1 and left[i, k, lane] + to_left[j, k, lane] != best:
+                k += 1
+            heads[k] = j
+            low, high = k, j
+            stack[3 * depth], stack[3 * depth + 1] = i, k
+        depth += 1
+        split, best = low, -np.inf
+        for k in range(low, high):
+            value = right[low, k, lane] + left[high, k + 1, lane]
+            if value > best:
+                split, best = k, value
+        stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
+        stack[3 * depth + 3], stack[3 * depth + 4], stack[3 * depth + 5] = split + 1, high, 0
+        depth += 2
+    return True
+
+
+@kernel
+def set_scores(charts, matrices, sizes, longest, rows):
+    """Write the scores of all sentences to the charts.
+
+    Args:
+        matrices: ``(LANES, room)`` float64. A sentence with n tokens has the first (n + 1)²
+            numbers, [head, modifier]; column 0 and the diagonal are −inf. Each row has the capacity
+            of the longest sentence and LANES more numbers.
+        sizes, longest: as in :func:`best_trees_beside`.
+        rows: ``(2, LANES)`` int64, workspace.
+    """
+    chart, source = charts[WEIGHT], matrices.reshape(-1)
+    starts, limits = rows[0], rows[1]
+    # The node after the last may be computed too (see :func:`best_trees_beside`).
+    nodes = longest + 2
+    for h in range(nodes):
+        for lane in range(LANES):
+            inside = h <= sizes[lane]
+            width = sizes[lane] + 1 if inside else 0
+            starts[lane], limits[lane] = lane * matrices.shape[1] + h * width, width
+        interleave_row(source, starts, limits, nodes, chart[h])
+
+
+@kernel
+def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved):
+    """Write the best trees of LANES sentences, with the same result as kernels.spans.eisner.
+
+    Args:
+        sizes: tokens of each; −1 for no sentence.
+        longest: the largest size, not 0.
+        charts: a workspace from :func:`charts_of_trees` for at least as many tokens; the scores are
+            kept.
+        heads: ``(LANES, S)`` int32, S above each size, written.
+        solved: ``(LANES,)``, written: whether there is a tree.
+        stack: 6·S int32, workspace.
+    """
+    first = 1 if single_root else 0
+    fill_spans(Maxima(charts), longest + (longest + 1 - first) % 2, first)
+    for lane in range(LANES):
+        n = sizes[lane]
+        solved[lane] = n >= 0 and trace(charts, lane, n, first, heads[lane], stack)

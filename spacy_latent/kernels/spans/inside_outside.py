@@ -1,0 +1,940 @@
+"""Sums over projective dependency trees: inside-outside on Eisner's charts.
+
+The recurrences are from Eisner (1996) and Paskin (2001): O(n³) time and O(n²) memory, in float64.
+Charts are laid out as in kernels.spans.eisner.
+
+Weights are exp(score) divided by the sum of their column. A cell is then the probability that
+independently drawn heads form its span, and at most 1. Inner loops are multiply-adds on contiguous
+rows. Since few of all choices of heads for a long sentence are trees, each weight is scaled by some
+γ ≥ 1. If an overflow or underflow could matter (see :func:`_trusted_inside`),
+:func:`sum_by_exponents` solves the sentence with scaled floats: each number has its own exponent.
+Samples are then drawn from charts of logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from spacy_latent.kernels.autograd.operators import Family
+from spacy_latent.kernels.core.compilation import ANY_ORDER, FUSED, kernel
+from spacy_latent.kernels.core.draws import uniform_of_splitmix
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, TOO_LARGE, UNSOLVED
+from spacy_latent.kernels.gpu.dispatch import GpuKernels
+from spacy_latent.kernels.simd.arc_scores import is_finite, read_arc_scores
+from spacy_latent.kernels.simd.exponential import exponential
+from spacy_latent.kernels.simd.lanes import (
+    FLOOR,
+    LOG_SMALLEST,
+    LONGEST,
+    group_size,
+    kept_beside,
+    longest_beside,
+)
+from spacy_latent.kernels.simd.logarithms import log_sum_of_pairs
+from spacy_latent.kernels.simd.row_numbers import (
+    Sums,
+    Tangents,
+    add_row,
+    marginal,
+    plus,
+    pulls_of,
+    read,
+    times_weight,
+    write,
+)
+from spacy_latent.kernels.simd.scaled_floats import (
+    EMPTY,
+    LN2,
+    normalised,
+    pull,
+    pull_tangent,
+    push,
+    push_tangent,
+    split,
+)
+from spacy_latent.kernels.simd.vector import LANES, aligned_empty
+from spacy_latent.kernels.spans.eisner import (
+    BETWEEN,
+    CHARTS,
+    JOINS,
+    LEFT,
+    RIGHT,
+    TO_LEFT,
+    TO_RIGHT,
+    best_projective_tree,
+    fill_spans,
+    float_workspace_size,
+    integer_workspace_size,
+)
+from spacy_latent.kernels.spans.eisner_lanes import (
+    best_trees_beside,
+    charts_of_trees,
+    set_scores,
+)
+from spacy_latent.kernels.spans.inside_outside_lanes import CHARTS as CHARTS_BESIDE
+from spacy_latent.kernels.spans.inside_outside_lanes import sum_side_by_side
+
+HEADER = 8
+# Charts of gradients, after the inside charts.
+OF_BETWEEN, OF_TO_RIGHT, OF_TO_LEFT, OF_RIGHT, OF_LEFT = range(CHARTS, 2 * CHARTS)
+_pull = pulls_of(JOINS, {chart: CHARTS + chart for chart in range(CHARTS)})
+
+
+@kernel
+def _stride(n):
+    """Return the numbers in a row of a chart: whole vectors."""
+    return (n + 1 + LANES) // LANES * LANES
+
+
+@kernel(fastmath=FUSED)
+def _weights(scores, n, log_gamma, w, column):
+    """Write γ·(column softmax of ``scores``).
+
+    Args:
+        column: ``(2, n+1)`` workspace.
+
+    Returns:
+        The log of the product of the divisors of the weights, −inf if a token has no head; and the
+        log of the smallest weight.
+    """
+    top, total = column[0], column[1]
+    for m in range(n + 1):
+        top[m] = -np.inf
+        total[m] = 0.0
+    for h in range(n + 1):
+        source = scores[h]
+        for m in range(n + 1):
+            top[m] = source[m] if source[m] > top[m] else top[m]
+    for m in range(1, n + 1):
+        if top[m] == -np.inf:
+            return -np.inf, 0.0
+    top[0] = 0.0
+    for h in range(n + 1):
+        source, target = scores[h], w[h]
+        for m in range(n + 1):
+            value = exponential(source[m] - top[m])
+            target[m] = value
+            total[m] += value
+    total[0] = 1.0
+    gamma, shift = math.exp(log_gamma), 0.0
+    for m in range(1, n + 1):
+        column_sum = top[m] + math.log(total[m]) - log_gamma
+        shift += column_sum
+        # From here on the logarithm of the column's sum, and the remaining factor of its
+        # exponentials.
+        top[m] = column_sum
+        total[m] = gamma / total[m]
+    smallest = 0.0
+    for h in range(n + 1):
+        source, target = scores[h], w[h]
+        for m in range(n + 1):
+            target[m] *= total[m]
+            value = source[m] - top[m]
+            smallest = value if value < smallest and source[m] > -np.inf else smallest
+    return shift, smallest
+
+
+@kernel(fastmath=FUSED)
+def _weights_beside(scores, n, heads, w):
+    """Write exp(score − the score of the token's arc in a tree).
+
+    Returns:
+        As :func:`_weights`. The first is −inf if float64 cannot hold the charts in any case.
+    """
+    shift, smallest, largest = 0.0, 0.0, 0.0
+    for m in range(1, n + 1):
+        shift += scores[heads[m], m]
+    for h in range(n + 1):
+        source, target = scores[h], w[h]
+        for m in range(1, n + 1):
+            value = source[m] - scores[heads[m], m]
+            largest = max(largest, value)
+            smallest = value if value < smallest and source[m] > -np.inf else smallest
+            target[m] = exponential(min(value, 709.0))
+    return shift if largest < 640.0 else -np.inf, smallest
+
+
+@kernel
+def _trusted_inside(w, n, first, smallest, charts):
+    """Fill ``charts`` as _inside does, and check the precision of the sum.
+
+    Underflowed numbers are below FLOOR. With FLOOR added wherever an underflow is possible, the sum
+    is an upper bound; the plain sum is a lower bound. An overflow shows in both.
+
+    Returns:
+        The sum over trees, 0 if it is not precise, or +inf after an overflow.
+    """
+    bound = np.inf
+    safe = n * smallest >= LOG_SMALLEST
+    if not safe:
+        bound = _inside(w, n, first, FLOOR, charts)
+    partition = _inside(w, n, first, 0.0, charts)
+    if not partition < np.inf:
+        return np.inf
+    # A sum below FLOOR may itself have lost digits.
+    known = partition > FLOOR and bound - partition <= 1e-15 * partition
+    return partition if safe or known else 0.0
+
+
+@kernel
+def _inside_by_columns(s, n, first, w, column, charts):
+    """Fill ``w`` and ``charts``, with each token's weights divided by their sum.
+
+    Returns:
+        The log of the product of the divisors, −inf if a token has no head; and the sum over trees
+        of the weights, 0 if it is not precise.
+    """
+    shift, partition = -np.inf, 0.0
+    # The number of trees grows by a factor of about 6.75 per token. If a few arcs have all the
+    # weight, most of them are compatible.
+    for log_gamma in (max(math.log(n) - 1.91, 0.0), 0.0):
+        shift, smallest = _weights(s, n, log_gamma, w, column)
+        if shift == -np.inf:
+            return shift, 0.0
+        partition = _trusted_inside(w, n, first, smallest, charts)
+        if partition < np.inf:
+            break
+    return shift, partition if partition < np.inf else 0.0
+
+
+@kernel
+def _scaled_inside(s, n, first, w, column, heads, integers, charts):
+    """Fill ``w`` and ``charts`` with a scaling that fits float64.
+
+    Args:
+        heads: workspace.
+
+    Returns:
+        The log of the product of the divisors, −inf if there is no tree; and the sum over trees, 0
+        if no scaling fits.
+    """
+    shift, partition = _inside_by_columns(s, n, first, w, column, charts)
+    if shift == -np.inf or partition > 0.0:
+        return shift, partition
+    # If the best heads of the tokens are not compatible: divide by the weight of the best tree.
+    floats = charts.reshape(-1)[: float_workspace_size(n)]
+    if not best_projective_tree(s, n, first == 1, heads, integers, floats):
+        return -np.inf, 0.0
+    shift, smallest = _weights_beside(s, n, heads, w)
+    if shift == -np.inf:
+        return 0.0, 0.0
+    partition = _trusted_inside(w, n, first, smallest, charts)
+    return shift, partition if partition < np.inf else 0.0
+
+
+@kernel(forceinline=True)
+def _spread_spans(number, n, first, result):
+    """Fill the charts of gradients and write the marginals.
+
+    At first the charts of gradients are 0, except the gradients of the sum over trees.
+    """
+    for i in range(first, n + 1):
+        for k in range(n, i, -1):
+            of_right, of_arc, of_left = _pull(number, i, k, (k + 1, k, k), k + 1, n + 1)
+            of_right = plus(number, read(number, OF_RIGHT, i, k), of_right)
+            write(number, OF_RIGHT, i, k, of_right)
+            of_left = plus(number, read(number, OF_LEFT, i, k), of_left)
+            write(number, OF_LEFT, i, k, of_left)
+            of_arc = write(number, OF_TO_RIGHT, i, k, plus(number, of_arc, of_right))
+            result[i, k] = marginal(number, of_arc, OF_TO_RIGHT, TO_RIGHT, i, k)
+            given = times_weight(number, of_arc, OF_TO_RIGHT, i, k, i, k)
+            if i > 0:
+                of_other = plus(number, read(number, OF_TO_LEFT, i, k), of_left)
+                write(number, OF_TO_LEFT, i, k, of_other)
+                result[k, i] = marginal(number, of_other, OF_TO_LEFT, TO_LEFT, i, k)
+                other = times_weight(number, of_other, OF_TO_LEFT, i, k, k, i)
+                given = plus(number, given, other)
+            write(number, OF_BETWEEN, i, k, given)
+        add_row(number, OF_LEFT, i + 1, OF_BETWEEN, i, i + 1, n + 1)
+
+
+@kernel(fastmath=ANY_ORDER)
+def _inside(w, n, first, floor, charts):
+    """Fill the first charts of (5 or 10, n+2, stride).
+
+    Args:
+        floor: added to each weight, arc and span.
+
+    Returns:
+        The sum over trees.
+    """
+    charts[:CHARTS] = floor
+    fill_spans(Sums(w, charts, floor), n, first)
+    right, left = charts[RIGHT], charts[LEFT]
+    if first == 0:
+        return right[0, n]
+    total = 0.0
+    for r in range(1, n + 1):
+        total += left[1, r] * right[r, n] * (w[0, r] + floor)
+    return total
+
+
+@kernel(fastmath=ANY_ORDER)
+def _outside(w, n, first, charts, partition, result):
+    """Write the marginals and the gradients of log Z (the last charts) after _inside."""
+    charts[CHARTS:] = 0.0
+    right, left = charts[RIGHT], charts[LEFT]
+    if first == 0:
+        charts[OF_RIGHT, 0, n] = 1.0 / partition
+    else:
+        for r in range(1, n + 1):
+            weight = w[0, r] / partition
+            charts[OF_LEFT, 1, r] = weight * right[r, n]
+            charts[OF_RIGHT, r, n] = weight * left[1, r]
+            result[0, r] = weight * left[1, r] * right[r, n]
+    _spread_spans(Sums(w, charts, 0.0), n, first, result)
+
+
+@kernel(fastmath=ANY_ORDER)
+def _inside_tangent(w, dw, n, first, charts, change):
+    """Write the tangent ``change`` of ``charts`` along ``dw``.
+
+    Returns:
+        The tangent of the sum.
+    """
+    change[:CHARTS] = 0.0
+    fill_spans(Tangents(w, dw, charts, change), n, first)
+    if first == 0:
+        return change[RIGHT, 0, n]
+    right, left, total = charts[RIGHT], charts[LEFT], 0.0
+    for r in range(1, n + 1):
+        total += (change[LEFT, 1, r] * right[r, n] + left[1, r] * change[RIGHT, r, n]) * w[0, r]
+        total += left[1, r] * right[r, n] * dw[0, r]
+    return total
+
+
+@kernel(fastmath=ANY_ORDER)
+def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, out):
+    """Write the tangent of the marginals, from the results of the other passes."""
+    change[CHARTS:] = 0.0
+    right, left = charts[RIGHT], charts[LEFT]
+    relative = d_partition / partition
+    if first == 0:
+        change[OF_RIGHT, 0, n] = -relative / partition
+    else:
+        for r in range(1, n + 1):
+            weight = w[0, r] / partition
+            d_weight = dw[0, r] / partition - weight * relative
+            a, b = left[1, r], right[r, n]
+            da, db = change[LEFT, 1, r], change[RIGHT, r, n]
+            change[OF_LEFT, 1, r] = d_weight * b + weight * db
+            change[OF_RIGHT, r, n] = d_weight * a + weight * da
+            out[0, r] = d_weight * a * b + weight * (da * b + a * db)
+    _spread_spans(Tangents(w, dw, charts, change), n, first, out)
+
+
+@kernel
+def _log_inside(s, ds, n, first, charts, change):
+    """Run _inside and _inside_tangent on logarithms.
+
+    Returns:
+        log Z and its tangent.
+    """
+    charts[:, first : n + 2] = -np.inf
+    change[:, first : n + 2] = 0.0
+    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
+    d_to_right, d_to_left, d_right, d_left = change[1], change[2], change[3], change[4]
+    for i in range(n, first - 1, -1):
+        right[i, i] = 0.0
+        left[i, i] = 0.0
+        for j in range(i + 1, n + 1):
+            reach, d_reach = log_sum_of_pairs(
+                right[i, i:j], left[i + 1 : j + 1, j], d_right[i, i:j], d_left[i + 1 : j + 1, j]
+            )
+            charts[BETWEEN, i, j], change[BETWEEN, i, j] = reach, d_reach
+            to_right[i, j], d_to_right[i, j] = reach + s[i, j], d_reach + ds[i, j]
+            if i > 0:
+                to_left[i, j], d_to_left[i, j] = reach + s[j, i], d_reach + ds[j, i]
+            low, high = i + 1, j + 1
+            right[i, j], d_right[i, j] = log_sum_of_pairs(
+                to_right[i, low:high],
+                right[low:high, j],
+                d_to_right[i, low:high],
+                d_right[low:high, j],
+            )
+            left[i, j], d_left[i, j] = log_sum_of_pairs(
+                left[i, i:j], to_left[i:j, j], d_left[i, i:j], d_to_left[i:j, j]
+            )
+    if first == 0:
+        return right[0, n], d_right[0, n]
+    for r in range(1, n + 1):
+        charts[BETWEEN, 0, r] = left[1, r] + s[0, r]
+        change[BETWEEN, 0, r] = d_left[1, r] + ds[0, r]
+    return log_sum_of_pairs(
+        charts[BETWEEN, 0, 1 : n + 1],
+        right[1 : n + 1, n],
+        change[BETWEEN, 0, 1 : n + 1],
+        d_right[1 : n + 1, n],
+    )
+
+
+@kernel
+def _scaled_float_arcs(s, n, arcs):
+    """Write exp(s − the column's best) as scaled floats, mantissas and exponents.
+
+    Returns:
+        The sum of the best scores, or −inf if a token has no head.
+    """
+    shift = 0.0
+    for m in range(n + 1):
+        best = -np.inf
+        for h in range(n + 1):
+            best = max(best, s[h, m])
+        if m > 0:
+            shift += best
+        for h in range(n + 1):
+            score = s[h, m]
+            arcs[0, h, m], arcs[1, h, m] = split(score - best if score > -np.inf else score)
+    return shift
+
+
+@kernel
+def _scaled_float_push(charts, change, powers, to, i, row, k, by, at, begin):
+    """Add row k of one chart times the cell (i, at) of another to row i of a third.
+
+    The entries run from ``begin`` on. There is only one if ``at`` is i; otherwise they run to the
+    end.
+    """
+    size = 1 if at == i else charts.shape[2] - begin
+    scalar, exponent = charts[by, i, at], powers[by, i, at]
+    if len(change) == 0:
+        push(
+            *(charts[to, i, begin:], powers[to, i, begin:]),
+            *(charts[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
+        )
+    else:
+        push_tangent(
+            *(charts[to, i, begin:], change[to, i, begin:], powers[to, i, begin:]),
+            *(charts[row, k, begin:], change[row, k, begin:], powers[row, k, begin:]),
+            *(scalar, change[by, i, at], exponent, size),
+        )
+
+
+@kernel
+def _scaled_float_pull(charts, change, powers, outer, d_outer, to, i, row, k, by, at, begin):
+    """Run the adjoint of :func:`_scaled_float_push`.
+
+    Returns:
+        The adjoint of the cell (i, at), and its tangent.
+    """
+    size = 1 if at == i else charts.shape[2] - begin
+    scalar, exponent = charts[by, i, at], powers[by, i, at]
+    if len(change) == 0:
+        given = pull(
+            *(outer[to, i, begin:], powers[to, i, begin:], charts[row, k, begin:]),
+            *(outer[row, k, begin:], powers[row, k, begin:], scalar, exponent, size),
+        )
+        return given, 0.0
+    return pull_tangent(
+        *(outer[to, i, begin:], d_outer[to, i, begin:], powers[to, i, begin:]),
+        *(charts[row, k, begin:], change[row, k, begin:]),
+        *(outer[row, k, begin:], d_outer[row, k, begin:], powers[row, k, begin:]),
+        *(scalar, change[by, i, at], exponent, size),
+    )
+
+
+@kernel
+def _normalise(charts, change, powers, chart, i, k):
+    factor, powers[chart, i, k] = normalised(charts[chart, i, k], powers[chart, i, k])
+    charts[chart, i, k] *= factor
+    if len(change) > 0:
+        change[chart, i, k] *= factor
+
+
+@kernel
+def _scaled_float_inside(arcs, ds, n, first, charts, change, powers):
+    """Run _inside in scaled floats (see simd.scaled_floats), with _inside_tangent along ``ds``.
+
+    The tangent is left out if ``change`` is empty.
+
+    Args:
+        charts, change, powers: (5, n+2, n+1); the sum over trees is RIGHT[0, n].
+    """
+    w, v = arcs[0], arcs[1]
+    charts[:] = 0.0
+    change[:] = 0.0
+    powers[:] = EMPTY
+    for i in range(n, first - 1, -1):
+        for chart in (RIGHT, LEFT):
+            charts[chart, i, i], powers[chart, i, i] = 1.0, 0.0
+        charts[BETWEEN, i], powers[BETWEEN, i] = charts[LEFT, i + 1], powers[LEFT, i + 1]
+        if len(change) > 0:
+            change[BETWEEN, i] = change[LEFT, i + 1]
+        for k in range(i + 1, n + 1):
+            _normalise(charts, change, powers, BETWEEN, i, k)
+            reach, exponent = charts[BETWEEN, i, k], powers[BETWEEN, i, k]
+            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
+                if m > 0:
+                    charts[chart, i, k] = reach * w[h, m]
+                    powers[chart, i, k] = exponent + v[h, m]
+                    if len(change) > 0:
+                        d_reach = change[BETWEEN, i, k] + reach * ds[h, m]
+                        change[chart, i, k] = d_reach * w[h, m]
+            _scaled_float_push(charts, change, powers, RIGHT, i, RIGHT, k, TO_RIGHT, k, k)
+            _normalise(charts, change, powers, RIGHT, i, k)
+            _scaled_float_push(charts, change, powers, LEFT, i, TO_LEFT, i, RIGHT, i, k)
+            _normalise(charts, change, powers, LEFT, i, k)
+            _scaled_float_push(charts, change, powers, BETWEEN, i, LEFT, k + 1, RIGHT, k, k + 1)
+            _scaled_float_push(charts, change, powers, LEFT, i, TO_LEFT, k, LEFT, k, k + 1)
+    for r in range(1, first * n + 1):
+        inner = charts[LEFT, 1, r]
+        charts[TO_RIGHT, 0, r] = inner * w[0, r]
+        powers[TO_RIGHT, 0, r] = powers[LEFT, 1, r] + v[0, r]
+        if len(change) > 0:
+            change[TO_RIGHT, 0, r] = (change[LEFT, 1, r] + inner * ds[0, r]) * w[0, r]
+        _scaled_float_push(charts, change, powers, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n)
+
+
+@kernel
+def _scaled_float_outside(arcs, ds, n, first, charts, change, powers, outer, d_outer, out, d_out):
+    """Write the marginals and their tangents, from the results of _scaled_float_inside.
+
+    Args:
+        outer, d_outer: like charts and change, with the negated exponents of these.
+    """
+    w = arcs[0]
+    outer[:] = 0.0
+    d_outer[:] = 0.0
+    outer[RIGHT, 0, n] = 1.0 / charts[RIGHT, 0, n]
+    if len(change) > 0:
+        d_outer[RIGHT, 0, n] = -change[RIGHT, 0, n] / charts[RIGHT, 0, n] ** 2
+    for r in range(1, first * n + 1):
+        of_arc, d_of_arc = _scaled_float_pull(
+            charts, change, powers, outer, d_outer, RIGHT, 0, RIGHT, r, TO_RIGHT, r, n
+        )
+        outer[LEFT, 1, r] = of_arc * w[0, r]
+        out[0, r] = of_arc * charts[TO_RIGHT, 0, r]
+        if len(change) > 0:
+            d_outer[LEFT, 1, r] = (d_of_arc + of_arc * ds[0, r]) * w[0, r]
+            d_out[0, r] = d_of_arc * charts[TO_RIGHT, 0, r] + of_arc * change[TO_RIGHT, 0, r]
+    for i in range(first, n + 1):
+        for k in range(n, i, -1):
+            for to, row, at, by in ((BETWEEN, LEFT, k + 1, RIGHT), (LEFT, TO_LEFT, k, LEFT)):
+                of_cell, d_of_cell = _scaled_float_pull(
+                    charts, change, powers, outer, d_outer, to, i, row, at, by, k, k + 1
+                )
+                outer[by, i, k] += of_cell
+                if len(change) > 0:
+                    d_outer[by, i, k] += d_of_cell
+            _scaled_float_pull(
+                charts, change, powers, outer, d_outer, LEFT, i, TO_LEFT, i, RIGHT, i, k
+            )
+            of_arc, d_of_arc = _scaled_float_pull(
+                charts, change, powers, outer, d_outer, RIGHT, i, RIGHT, k, TO_RIGHT, k, k
+            )
+            outer[TO_RIGHT, i, k] = of_arc
+            if len(change) > 0:
+                d_outer[TO_RIGHT, i, k] = d_of_arc
+            for chart, h, m in ((TO_RIGHT, i, k), (TO_LEFT, k, i)):
+                if m > 0:
+                    of_arc = outer[chart, i, k]
+                    outer[BETWEEN, i, k] += of_arc * w[h, m]
+                    out[h, m] = of_arc * charts[chart, i, k]
+                    if len(change) > 0:
+                        d_of_arc = d_outer[chart, i, k]
+                        d_outer[BETWEEN, i, k] += (d_of_arc + of_arc * ds[h, m]) * w[h, m]
+                        d_out[h, m] = d_of_arc * charts[chart, i, k] + of_arc * change[chart, i, k]
+            _scaled_float_pull(
+                charts, change, powers, outer, d_outer, BETWEEN, i, LEFT, i + 1, RIGHT, i, k
+            )
+
+
+@kernel
+def _subtract_best(s, n, single_root):
+    """Subtract the score of the best tree's arc from each column.
+
+    Relevant logarithms are then small.
+
+    Returns:
+        The sum of these scores, or −inf if there is no tree.
+    """
+    heads = np.empty(n + 1, np.int32)
+    integers = np.empty(integer_workspace_size(n), np.int32)
+    if not best_projective_tree(
+        s, n, single_root, heads, integers, np.empty(float_workspace_size(n))
+    ):
+        return -np.inf
+    total = 0.0
+    for m in range(1, n + 1):
+        best = s[heads[m], m]
+        total += best
+        for h in range(n + 1):
+            s[h, m] -= best
+    return total
+
+
+@kernel
+def _adds_up(marginals, n, totals, tolerance):
+    """Return whether each token's marginals sum to 1, as they do without overflow and underflow."""
+    totals[:] = 0.0
+    for h in range(n + 1):
+        source = marginals[h]
+        for m in range(n + 1):
+            totals[m] += source[m]
+    right = True
+    for m in range(1, n + 1):
+        right &= abs(totals[m] - 1.0) < tolerance
+    return right
+
+
+def alone_size(n):
+    """Return the float64 numbers that a single item of n tokens may save.
+
+    They are a flag, the sum over trees, the weights, the charts and their gradients. This is Python
+    code, since n may be a symbol of torch.
+    """
+    stride = (n + 1 + LANES) // LANES * LANES
+    return HEADER + 11 * (n + 2) * stride
+
+
+_item_size = kernel(alone_size)
+
+
+def kept_size(n):
+    """Return the float64 numbers per item that items of up to n tokens may save, in whole vectors.
+
+    n may be a symbol of torch.
+    """
+    return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
+
+
+@kernel
+def sum_over_projective_trees(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """Compute the sums over projective trees as ``Family.total`` of kernels.autograd.operators.
+
+    Scores are ``(B, N+1, N+1)``, [head, modifier].
+    """
+    longest = 0
+    for b in items[start:stop]:
+        longest = max(longest, lengths[b])
+    room, wide = longest + 2, _stride(longest)
+    s = np.empty((room, room))
+    dw = np.zeros((room, room))
+    column = np.empty((2, room))
+    heads, integers = np.empty(room, np.int32), np.empty(integer_workspace_size(longest), np.int32)
+    own_room = aligned_empty(_item_size(longest) if kept.shape[1] == 0 else 0)
+    tangents = aligned_empty(10 * room * wide if operation == HESSIAN_PRODUCT else 0)
+    first = 1 if single_root else 0
+    for b in items[start:stop]:
+        n = lengths[b]
+        log_partition[b] = 0.0
+        if operation != LOG_PARTITION:
+            result[b] = 0.0
+        status[b] = FEASIBLE
+        if n == 0:
+            continue
+        record = kept[b] if kept.shape[1] > 0 else own_room
+        area = (n + 2) * _stride(n)
+        shape = (n + 2, _stride(n))
+        w = record[HEADER : HEADER + area].reshape(shape)
+        charts = record[HEADER + area : HEADER + 11 * area].reshape((2 * CHARTS, *shape))
+        known = operation == HESSIAN_PRODUCT and kept.shape[1] > 0 and record[0] == 1.0
+        partition = record[1]
+        if not known:
+            record[0] = 0.0
+            status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+            if status[b] != FEASIBLE:
+                continue
+            shift, partition = _scaled_inside(s, n, first, w, column, heads, integers, charts)
+            if shift == -np.inf:
+                status[b] = INFEASIBLE
+                continue
+            known = partition > 0.0
+            if known:
+                log_partition[b] = shift + math.log(partition)
+            if known and operation != LOG_PARTITION:
+                _outside(w, n, first, charts, partition, result[b])
+                known = _adds_up(result[b], n, column[0], 1e-11)
+            if known:
+                record[0], record[1] = 1.0, partition
+        if not known:
+            status[b] = UNSOLVED
+        elif operation == HESSIAN_PRODUCT:
+            for h in range(n + 1):
+                for m in range(1, n + 1):
+                    dw[h, m] = w[h, m] * along[b, h, m] if w[h, m] > 0.0 else 0.0
+            change = tangents[: 10 * area].reshape((2 * CHARTS, *shape))
+            d_partition = _inside_tangent(w, dw, n, first, charts, change)
+            _outside_tangent(*(w, dw, n, first, charts, change, partition, d_partition), result[b])
+            # A sum over spans may be so small that its relative change overflows.
+            if not is_finite(result[b], n + 1):
+                status[b] = UNSOLVED
+
+
+@kernel
+def sum_by_exponents(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """Compute the sums like :func:`sum_over_projective_trees`, in scaled floats.
+
+    All items must have tokens.
+    """
+    first = 1 if single_root else 0
+    for b in items[start:stop]:
+        n = lengths[b]
+        if operation != LOG_PARTITION:
+            result[b] = 0.0
+        s = np.empty((n + 2, n + 2))
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] != FEASIBLE:
+            continue
+        size = n + 1
+        arcs, ds = np.empty((2, size, size)), np.zeros((size, size))
+        shift = _scaled_float_arcs(s, n, arcs)
+        if operation == HESSIAN_PRODUCT:
+            for h in range(size):
+                for m in range(1, size):
+                    if s[h, m] > -np.inf:
+                        ds[h, m] = along[b, h, m]
+        mantissas, powers = np.empty((5, n + 2, size)), np.empty((5, n + 2, size))
+        change = np.empty((5 if operation == HESSIAN_PRODUCT else 0, n + 2, size))
+        _scaled_float_inside(arcs, ds, n, first, mantissas, change, powers)
+        if not mantissas[RIGHT, 0, n] > 0.0:
+            status[b] = INFEASIBLE
+            continue
+        log_partition[b] = shift + math.log(mantissas[RIGHT, 0, n]) + powers[RIGHT, 0, n] * LN2
+        if operation != LOG_PARTITION:
+            spare = np.zeros((size, size))
+            marginals = result[b] if operation == MARGINALS else spare
+            products = spare if operation == MARGINALS else result[b]
+            _scaled_float_outside(
+                *(arcs, ds, n, first, mantissas, change, powers),
+                *(np.empty_like(mantissas), np.empty_like(change), marginals, products),
+            )
+            if operation == MARGINALS and not _adds_up(marginals, n, np.empty(size), 1e-6):
+                status[b] = TOO_LARGE
+
+
+@kernel
+def _pick(a, b, logs, state):
+    """Draw k with a probability proportional to a[k]·b[k].
+
+    If the numbers are ``logs``, it is proportional to exp(a[k] + b[k]).
+    """
+    top = -np.inf if logs else 0.0
+    for k in range(len(a) if logs else 0):
+        top = max(top, a[k] + b[k])
+    total = 0.0
+    for k in range(len(a)):
+        total += math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
+    left, chosen = uniform_of_splitmix(state) * total, 0
+    for k in range(len(a)):
+        term = math.exp(a[k] + b[k] - top) if logs else a[k] * b[k]
+        if term > 0.0:
+            chosen = k
+            left -= term
+            if left < 0.0:
+                break
+    return chosen
+
+
+@kernel
+def _draw(n, first, charts, logs, stack, state, heads):
+    """Draw one tree from the inside charts or their logarithms, from the longest span down.
+
+    With ``first`` = 1, the row of the root in BETWEEN holds the spans before each token, including
+    its own arc.
+    """
+    to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
+    if first == 0:
+        stack[0], stack[1], stack[2] = 0, n, 1
+        depth = 1
+    else:
+        root = 1 + _pick(charts[BETWEEN, 0, 1 : n + 1], right[1 : n + 1, n], logs, state)
+        heads[root] = 0
+        stack[0], stack[1], stack[2] = 1, root, 0
+        stack[3], stack[4], stack[5] = root, n, 1
+        depth = 2
+    while depth > 0:
+        depth -= 1
+        i, j = stack[3 * depth], stack[3 * depth + 1]
+        if i == j:
+            continue
+        if stack[3 * depth + 2] == 1:
+            k = i + 1 + _pick(to_right[i, i + 1 : j + 1], right[i + 1 : j + 1, j], logs, state)
+            heads[k] = i
+            low, high = i, k
+            stack[3 * depth], stack[3 * depth + 1] = k, j
+        else:
+            k = i + _pick(left[i, i:j], to_left[i:j, j], logs, state)
+            heads[k] = j
+            low, high = k, j
+            stack[3 * depth], stack[3 * depth + 1] = i, k
+        split = low + _pick(right[low, low:high], left[low + 1 : high + 1, high], logs, state)
+        depth += 1
+        stack[3 * depth], stack[3 * depth + 1], stack[3 * depth + 2] = low, split, 1
+        stack[3 * depth + 3], stack[3 * depth + 4] = split + 1, high
+        stack[3 * depth + 5] = 0
+        depth += 2
+
+
+@kernel
+def sample_projective_trees(
+    start, stop, scores, lengths, direction, max_arc_length, single_root, seeds, samples, status
+):
+    """Write the heads of exact samples to ``samples`` (K, B, N+1), −1 for node 0 and padding.
+
+    Items whose sums do not fit float64 with a simple scaling are left UNSOLVED.
+    """
+    longest = 0
+    for b in range(start, stop):
+        longest = max(longest, lengths[b])
+    room, wide = longest + 2, _stride(longest)
+    s = np.empty((room, room))
+    column = np.empty((2, room))
+    record = aligned_empty(6 * room * wide)
+    stack = np.empty(6 * room, np.int64)
+    state = np.empty(1, np.uint64)
+    first = 1 if single_root else 0
+    for b in range(start, stop):
+        n = lengths[b]
+        samples[:, b] = -1
+        if n == 0:
+            continue
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] != FEASIBLE:
+            continue
+        area, shape = (n + 2) * _stride(n), (n + 2, _stride(n))
+        w = record[:area].reshape(shape)
+        charts = record[area : 6 * area].reshape((5, *shape))
+        shift, partition = _inside_by_columns(s, n, first, w, column, charts)
+        if shift == -np.inf or not partition > 0.0:
+            status[b] = INFEASIBLE if shift == -np.inf else UNSOLVED
+            continue
+        for r in range(1, first * n + 1):
+            charts[BETWEEN, 0, r] = charts[LEFT, 1, r] * w[0, r]
+        state[0] = seeds[b]
+        for k in range(len(samples)):
+            _draw(n, first, charts, False, stack, state, samples[k, b])
+
+
+@kernel
+def sample_by_logarithms(
+    start,
+    stop,
+    items,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    seeds,
+    samples,
+    status,
+):
+    """Draw samples like :func:`sample_projective_trees`, from charts of logarithms.
+
+    All items must have tokens.
+    """
+    state = np.empty(1, np.uint64)
+    first = 1 if single_root else 0
+    for b in items[start:stop]:
+        n = lengths[b]
+        room = n + 2
+        s, nothing = np.empty((room, room)), np.zeros((room, room))
+        charts, change = np.empty((5, room, room)), np.empty((5, room, room))
+        stack = np.empty(6 * room, np.int64)
+        status[b] = read_arc_scores(scores[b], n, direction, max_arc_length, s)
+        if status[b] != FEASIBLE:
+            continue
+        if _subtract_best(s, n, single_root) == -np.inf:
+            status[b] = INFEASIBLE
+            continue
+        _log_inside(s, nothing, n, first, charts, change)
+        state[0] = seeds[b]
+        for k in range(len(samples)):
+            _draw(n, first, charts, True, stack, state, samples[k, b])
+
+
+@kernel
+def best_projective_trees(
+    start, stop, scores, lengths, direction, max_arc_length, single_root, heads, status
+):
+    """Write the heads of the best trees to ``heads`` (B, N+1), −1 for node 0 and padding."""
+    room = 1
+    for b in range(start, stop):
+        room = max(room, lengths[b])
+    flat = np.empty((LANES, (room + 1) ** 2 + LANES))
+    integers = np.empty(integer_workspace_size(room), np.int32)
+    floats = aligned_empty(float_workspace_size(room))
+    charts = charts_of_trees(room if stop - start > 1 and room <= LONGEST else 0)
+    trees = np.empty((LANES, room + 1), np.int32)
+    items, sizes = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    rows = np.empty((2, LANES), np.int64)
+    solved = np.zeros(LANES, np.bool_)
+    for first in range(start, stop, LANES):
+        for lane in range(LANES):
+            b = first + lane
+            items[lane] = sizes[lane] = -1
+            if b >= stop:
+                continue
+            s = flat[lane, : (lengths[b] + 1) ** 2].reshape((lengths[b] + 1, lengths[b] + 1))
+            status[b] = read_arc_scores(scores[b], lengths[b], direction, max_arc_length, s)
+            if status[b] == FEASIBLE:
+                items[lane], sizes[lane] = b, lengths[b]
+        longest = longest_beside(items, lengths) if room <= LONGEST else 0
+        if longest > 0:
+            set_scores(charts, flat, sizes, longest, rows)
+            best_trees_beside(sizes, longest, single_root, charts, trees, integers, solved)
+        for lane in range(LANES):
+            b, n = first + lane, sizes[lane]
+            if b >= stop:
+                continue
+            if longest == 0 and n >= 0:
+                s = flat[lane, : (n + 1) ** 2].reshape((n + 1, n + 1))
+                solved[lane] = best_projective_tree(
+                    s, n, single_root, trees[lane], integers, floats
+                )
+            if n >= 0 and not solved[lane]:
+                status[b], n = INFEASIBLE, -1
+            for m in range(heads.shape[1]):
+                heads[b, m] = trees[lane, m] if 0 < m <= n else -1
+
+
+FAMILY = Family(
+    name="ProjectiveTree",
+    best=best_projective_trees,
+    total=sum_over_projective_trees,
+    sample=sample_projective_trees,
+    sample_rest=sample_by_logarithms,
+    best_shape=lambda shape: tuple(shape[:2]),
+    best_cost=lambda n: 400 + 20 * n + 0.06 * n**3,
+    total_cost=lambda n: 300 + 1.5 * n**2 + 0.14 * n**3,
+    kept_size=lambda shape: kept_size(shape[1] - 1),
+    fallback=sum_by_exponents,
+    beside=sum_side_by_side,
+    group=group_size,
+    device=GpuKernels("projective_tree"),
+)

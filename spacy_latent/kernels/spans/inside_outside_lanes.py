@@ -1,0 +1,453 @@
+"""Sums over projective trees, for LANES sentences at a time in SIMD lanes (see kernels.simd.lanes).
+
+The sums, and the checks of their precision, are the same as in kernels.spans.inside_outside.
+Sentences that fail the checks are solved there.
+
+Charts are symmetric: [i, j] and [j, i] are the same span. All spans that start or end at one token
+are then a row. Padding tokens of shorter sentences have weight 0. Rows are filled in pairs i, m = i
++ 1, for which right[i, i] = left[i, i] = 1 is known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
+from spacy_latent.kernels.core.status import FEASIBLE
+from spacy_latent.kernels.simd.arc_scores import read_arc_scores
+from spacy_latent.kernels.simd.lane_numbers import (
+    WEIGHT,
+    Maxima,
+    Sums,
+    Tangents,
+    columns_of,
+    dots_from_before,
+    dots_of_rows,
+    plus,
+    plus_product,
+    read,
+    times_weights,
+    write_both,
+    write_gradient,
+)
+from spacy_latent.kernels.simd.lanes import (
+    ALIGNMENT,
+    FLOOR,
+    HEADER,
+    LOG_SMALLEST,
+    LOWEST,
+    add,
+    add_product,
+    begin_group,
+    divide,
+    drop_lost,
+    every,
+    exponential_lanes,
+    interleave,
+    keep,
+    keep_trusted,
+    lanes_shape,
+    load,
+    log_of_products,
+    longest_beside,
+    maximum,
+    multiply,
+    open_charts,
+    separate_row,
+    smaller_above,
+    store,
+    subtract,
+    where_positive,
+)
+from spacy_latent.kernels.simd.vector import LANES, aligned_empty
+from spacy_latent.kernels.spans.eisner_lanes import (
+    LEFT,
+    RIGHT,
+    TO_LEFT,
+    TO_RIGHT,
+    fill_spans,
+    trace,
+)
+
+# Charts after WEIGHT and those of kernels.spans.eisner_lanes: gradients of log Z. OF_ARC is [head,
+# modifier].
+OF_RIGHT, OF_LEFT, OF_BETWEEN, OF_ARC = range(5, 9)
+CHARTS = 9
+
+_dots_down = dots_of_rows(
+    [(OF_BETWEEN, LEFT), (OF_LEFT, TO_LEFT), (OF_RIGHT, RIGHT)], -1, down=True
+)
+
+
+@kernel
+def lanes_size(n):
+    """Return the float64 numbers that LANES items of at most n tokens may save."""
+    rows, columns = lanes_shape(n)
+    return HEADER + ALIGNMENT + CHARTS * rows * columns * LANES
+
+
+@kernel
+def tangents_size(n):
+    rows, columns = lanes_shape(n)
+    return CHARTS * rows * columns * LANES
+
+
+@kernel
+def _weights(w, columns, n, sizes, gamma, low):
+    """Replace the scores in ``w`` by γ·(column softmax).
+
+    Args:
+        columns: (2, n+1, LANES), written: the largest score and the sum of each column.
+        gamma: (1, 1, LANES), written: γ.
+        low: (1, 1, LANES), written: a lower bound of the log-weights.
+    """
+    for lane in range(LANES):
+        gamma[0, 0, lane] = max(1.0, sizes[lane] * np.exp(-1.91))
+    top, total = columns[0:1], columns[1:2]
+    for m in range(n + 1):
+        store(top, 0, m, every(LOWEST))
+        store(total, 0, m, every(0.0))
+    for h in range(n + 1):
+        for m in range(n + 1):
+            store(top, 0, m, maximum(load(w, h, m), load(top, 0, m)))
+    least = every(0.0)
+    for h in range(n + 1):
+        for m in range(n + 1):
+            lower = subtract(load(w, h, m), load(top, 0, m))
+            least = smaller_above(least, lower)
+            value = exponential_lanes(lower)
+            store(w, h, m, value)
+            store(total, 0, m, add(load(total, 0, m), value))
+    store(low, 0, 0, least)
+    scale = load(gamma, 0, 0)
+    for h in range(n + 1):
+        for m in range(n + 1):
+            factor = divide(scale, maximum(load(total, 0, m), every(1e-300)))
+            store(w, h, m, multiply(load(w, h, m), factor))
+    for lane in range(LANES):
+        low[0, 0, lane] += np.log(gamma[0, 0, lane]) - np.log(sizes[lane] + 1)
+
+
+@kernel
+def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
+    """Write weights as :func:`_weights` does, relative to the arcs of the best tree.
+
+    The best tree, and trees of similar probability, then have sums near 1, whatever the scale of
+    the scores.
+
+    Args:
+        charts: the weights are scores at first.
+        columns: the largest scores of columns at first; written: the scores of the best tree's
+            arcs, and 1.
+    """
+    w, top = charts[WEIGHT], columns[0:1]
+    fill_spans(Maxima(charts), n, first)
+    heads, stack = np.empty(n + 2, np.int32), np.empty(6 * (n + 2), np.int32)
+    for lane in range(LANES):
+        gamma[0, 0, lane] = 1.0
+        if sizes[lane] > 0 and trace(charts, lane, sizes[lane], first, heads, stack):
+            for m in range(1, sizes[lane] + 1):
+                # An arc with a much larger score is in no tree of similar probability, and charts
+                # would overflow.
+                largest = columns[0, m, lane] + LOG_SMALLEST
+                columns[0, m, lane] = max(w[heads[m], m, lane], largest)
+    columns[1] = 1.0
+    least = every(0.0)
+    for h in range(n + 1):
+        for m in range(n + 1):
+            value = subtract(load(w, h, m), load(top, 0, m))
+            least = smaller_above(least, value)
+            store(w, h, m, exponential_lanes(value))
+    store(low, 0, 0, least)
+
+
+@kernel(forceinline=True)
+def _of_span(number, i, k, of_right, of_left, of_arc, of_other):
+    """Write the gradients of the span (i, k).
+
+    Returns:
+        The cells of the first two gradients, and of the gradient of the sum between the ends.
+    """
+    right = write_both(number, OF_RIGHT, i, k, of_right)
+    left = write_both(number, OF_LEFT, i, k, of_left)
+    arc = write_gradient(number, OF_ARC, i, k, of_arc, TO_RIGHT)
+    other = write_gradient(number, OF_ARC, k, i, of_other, TO_LEFT)
+    between = times_weights(number, arc, other, i, k)
+    return right, left, write_both(number, OF_BETWEEN, i, k, between)
+
+
+@kernel(forceinline=True)
+def _of_first(number, sums, i, k, of_right, of_left, of_arc):
+    """Finish the gradients of the span from i, the first of two rows, to k.
+
+    Returns:
+        As :func:`_of_span`.
+    """
+    of_right = plus(number, of_right, load(sums, 0, k))
+    of_right = plus(number, of_right, read(number, OF_RIGHT, i, k))
+    of_left = plus(number, of_left, load(sums, 2, k))
+    of_left = plus(number, of_left, read(number, OF_LEFT, i, k))
+    of_arc, of_other = plus(number, of_arc, of_right), plus(number, load(sums, 4, k), of_left)
+    return _of_span(number, i, k, of_right, of_left, of_arc, of_other)
+
+
+@kernel(forceinline=True)
+def _of_column(number, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_m):
+    """Finish the gradients of the spans from i and m = i + 1 to k > m."""
+    m = i + 1
+    of_right, of_left, between = _of_first(number, sums, i, k, right_i, left_i, arc_i)
+    right_m = plus(number, right_m, load(sums, 1, k))
+    right_m = plus(number, right_m, read(number, OF_RIGHT, m, k))
+    right_m = plus_product(number, right_m, read(number, TO_RIGHT, m, i), of_right)
+    left_m = plus(number, left_m, load(sums, 3, k))
+    left_m = plus(number, plus(number, left_m, read(number, OF_LEFT, m, k)), between)
+    other_m = plus_product(number, load(sums, 5, k), read(number, LEFT, m, i), of_left)
+    arc_m, other_m = plus(number, arc_m, right_m), plus(number, other_m, left_m)
+    _of_span(number, m, k, right_m, left_m, arc_m, other_m)
+
+
+@kernel
+def _outside(number, last, first, sums):
+    """Fill the charts of gradients after fill_spans.
+
+    OF_RIGHT and OF_LEFT hold the seeds and are 0 elsewhere. The number type is ``Sums`` or
+    ``Tangents``. With ``Tangents``, OF_ARC gets the tangents of the marginals.
+
+    Args:
+        sums: (6, columns, LANES) workspace.
+    """
+    columns = columns_of(number)
+    for i in range(first, last, 2):
+        m, above = i + 1, i * columns
+        dots_from_before(number, sums, 0, TO_RIGHT, OF_RIGHT, 0, first, i, last)
+        dots_from_before(number, sums, 2, RIGHT, OF_BETWEEN, -1, first, i, last)
+        dots_from_before(number, sums, 4, LEFT, OF_LEFT, 0, first, i, last)
+        # The rest comes from spans that end after k.
+        for k in range(last, i, -2):
+            at = k * columns
+            cells = (above, at + columns, above, at, above, at)
+            twelve = _dots_down(number, cells, k + 1, last + 1)
+            r_i, more_r_i, r_m, more_r_m = twelve[0:4]
+            l_i, more_l_i, l_m, more_l_m = twelve[4:8]
+            a_i, more_a_i, a_m, more_a_m = twelve[8:12]
+            if k == m:
+                _of_first(number, sums, i, k, r_i, l_i, a_i)
+            else:
+                _of_column(number, sums, i, k, r_i, r_m, l_i, l_m, a_i, a_m)
+                # The spans that end at k itself.
+                arc, span = read(number, TO_LEFT, k - 1, k), read(number, RIGHT, k - 1, k)
+                _of_column(
+                    *(number, sums, i, k - 1),
+                    plus(number, more_r_i, read(number, OF_BETWEEN, i, k)),
+                    plus(number, more_r_m, read(number, OF_BETWEEN, m, k)),
+                    plus_product(number, more_l_i, read(number, OF_LEFT, i, k), arc),
+                    plus_product(number, more_l_m, read(number, OF_LEFT, m, k), arc),
+                    plus_product(number, more_a_i, read(number, OF_RIGHT, i, k), span),
+                    plus_product(number, more_a_m, read(number, OF_RIGHT, m, k), span),
+                )
+
+
+@kernel
+def _seed(charts, first, sizes, partitions):
+    """Write the gradients of log Z that do not come from longer spans."""
+    charts[OF_RIGHT], charts[OF_LEFT] = 0.0, 0.0
+    if first == 1:
+        charts[TO_RIGHT, 0], charts[OF_ARC, 0] = 0.0, 0.0
+    for lane in range(LANES):
+        n, scale = sizes[lane], 0.0
+        if 0.0 < partitions[lane] < np.inf:
+            scale = 1.0 / partitions[lane]
+        if first == 0:
+            charts[OF_RIGHT, 0, n, lane] = scale
+        for r in range(1, first * n + 1):
+            left, right = charts[LEFT, 1, r, lane], charts[RIGHT, r, n, lane]
+            weight = charts[WEIGHT, 0, r, lane]
+            charts[OF_LEFT, 1, r, lane] = weight * scale * right
+            charts[OF_RIGHT, r, n, lane] = weight * scale * left
+            charts[TO_RIGHT, 0, r, lane] = weight * left
+            charts[OF_ARC, 0, r, lane] = scale * right
+
+
+@kernel
+def _seed_tangent(charts, change, first, sizes, partitions):
+    """Write the tangents of the seeds, and for the root's arcs those of the marginals."""
+    change[OF_RIGHT], change[OF_LEFT], change[OF_ARC, 0] = 0.0, 0.0, 0.0
+    for lane in range(LANES):
+        n, scale = sizes[lane], 0.0
+        if partitions[lane] > 0.0:
+            scale = 1.0 / partitions[lane]
+        if first == 0:
+            change[OF_RIGHT, 0, n, lane] = -(change[RIGHT, 0, n, lane] * scale) * scale
+        d_partition = 0.0
+        for r in range(1, first * n + 1):
+            left, right = charts[LEFT, 1, r, lane], charts[RIGHT, r, n, lane]
+            d_left, d_right = change[LEFT, 1, r, lane], change[RIGHT, r, n, lane]
+            weight, along = charts[WEIGHT, 0, r, lane], change[WEIGHT, 0, r, lane]
+            d_partition += weight * (d_left * right + left * (d_right + along * right))
+        for r in range(1, first * n + 1):
+            left, right = charts[LEFT, 1, r, lane], charts[RIGHT, r, n, lane]
+            d_left, d_right = change[LEFT, 1, r, lane], change[RIGHT, r, n, lane]
+            weight = charts[WEIGHT, 0, r, lane] * scale
+            d_weight = weight * (change[WEIGHT, 0, r, lane] - d_partition * scale)
+            change[OF_LEFT, 1, r, lane] = d_weight * right + weight * d_right
+            change[OF_RIGHT, r, n, lane] = d_weight * left + weight * d_left
+            out = d_weight * left * right + weight * (d_left * right + left * d_right)
+            change[OF_ARC, 0, r, lane] = out
+
+
+@kernel
+def _write(row, h, size, items, result, starts):
+    for lane in range(LANES):
+        starts[lane] = (items[lane] * result.shape[1] + h) * result.shape[2]
+    separate_row(row, 1, size, result.reshape(-1), starts)
+
+
+@kernel
+def _marginals(charts, size, columns, items, result, starts, write):
+    """Sum the marginals in columns[1], and write them to ``result`` if requested."""
+    row, total = columns[0:1], columns[1:2]
+    total[:] = 0.0
+    for h in range(size):
+        for m in range(size):
+            direction = TO_RIGHT if m > h else TO_LEFT
+            value = every(0.0)
+            if m != h:
+                value = multiply(load(charts[OF_ARC], h, m), load(charts[direction], h, m))
+            store(row, 0, m, value)
+            store(total, 0, m, add(load(total, 0, m), value))
+        if write:
+            _write(columns[0], h, size, items, result, starts)
+
+
+@kernel
+def _inside_sums(charts, last, first, sizes, smallest, partitions):
+    """Fill the inside charts, and write the sums over trees to ``partitions``."""
+    fill_spans(Sums(charts, smallest), last, first)
+    for lane in range(LANES):
+        n = sizes[lane]
+        total = charts[RIGHT, 0, n, lane] if first == 0 and n > 0 else 0.0
+        for r in range(1, first * n + 1):
+            # The divisor may be so large that a weight underflowed to 0.
+            weight = charts[WEIGHT, 0, r, lane] + smallest
+            total += charts[LEFT, 1, r, lane] * charts[RIGHT, r, n, lane] * weight
+        partitions[lane] = total
+
+
+@kernel
+def _trusted_sums(charts, last, first, sizes, low, partitions):
+    """Fill the inside charts from the weights, and check the precision of the sums.
+
+    The sums over trees are written to ``partitions``, 0 if they are not precise.
+
+    Returns:
+        Whether they are precise in all lanes.
+    """
+    bounds, logs = np.zeros(LANES), sizes * low[0, 0]
+    if logs.min() < LOG_SMALLEST:
+        _inside_sums(charts, last, first, sizes, FLOOR, partitions)
+        for lane in range(LANES):
+            bounds[lane] = partitions[lane] if logs[lane] < LOG_SMALLEST else 0.0
+    _inside_sums(charts, last, first, sizes, 0.0, partitions)
+    return keep_trusted(bounds, sizes, partitions)
+
+
+@kernel
+def sum_side_by_side(
+    start,
+    stop,
+    groups,
+    scores,
+    lengths,
+    direction,
+    max_arc_length,
+    single_root,
+    along,
+    operation,
+    log_partition,
+    result,
+    kept,
+    status,
+):
+    """Compute the sums of groups of items as ``Family.beside`` of kernels.autograd.operators."""
+    first = 1 if single_root else 0
+    beside = 0
+    for group in range(start, stop):
+        beside = max(beside, longest_beside(groups[group], lengths))
+    spare = np.empty(lanes_size(beside) if kept.shape[1] == 0 else 0)
+    flat = np.empty(LANES * (beside + 2) ** 2)
+    room = aligned_empty(tangents_size(beside) if operation == HESSIAN_PRODUCT else 0)
+    sizes, partitions = np.empty(LANES, np.int64), np.empty(LANES)
+    starts = np.empty(LANES, np.int64)
+    for group in range(start, stop):
+        items = groups[group]
+        longest = begin_group(
+            items, lengths, operation, sizes, partitions, log_partition, result, status
+        )
+        if longest == 0:
+            continue
+        charts, header, known = open_charts(
+            group, longest, CHARTS, operation, kept, spare, partitions
+        )
+        last = longest + (longest + 1 - first) % 2
+        size = longest + 1
+        rows = flat[: LANES * (last + 1) ** 2].reshape((LANES, last + 1, last + 1))
+        columns = np.empty((2, last + 1, LANES))
+        sums = np.empty((6, last + 1, LANES))
+        if not known:
+            for lane in range(LANES):
+                n, b = sizes[lane], items[lane]
+                if n > 0:
+                    state = read_arc_scores(scores[b], n, direction, max_arc_length, rows[lane])
+                    n = n if state == FEASIBLE else 0
+                sizes[lane] = n
+                rows[lane, n + 1 if n > 0 else 0 :] = -np.inf
+            gamma, low = np.empty((1, 1, LANES)), np.empty((1, 1, LANES))
+            interleave(rows, last + 1, charts[WEIGHT])
+            _weights(charts[WEIGHT], columns, last, sizes, gamma, low)
+            if not _trusted_sums(charts, last, first, sizes, low, partitions):
+                interleave(rows, last + 1, charts[WEIGHT])
+                _weights_of_best(charts, columns, last, first, sizes, gamma, low)
+                _trusted_sums(charts, last, first, sizes, low, partitions)
+            for lane in range(LANES):
+                if partitions[lane] > 0.0:
+                    n = sizes[lane]
+                    shift = log_of_products(columns[0], columns[1], n, lane)
+                    shift -= n * np.log(gamma[0, 0, lane])
+                    log_partition[items[lane]] = shift + np.log(partitions[lane])
+            if operation != LOG_PARTITION:
+                _seed(charts, first, sizes, partitions)
+                _outside(Sums(charts, 0.0), last, first, sums)
+                _marginals(charts, size, columns, items, result, starts, operation == MARGINALS)
+                for lane in range(LANES):
+                    for m in range(1, sizes[lane] + 1):
+                        if not abs(columns[1, m, lane] - 1.0) < 1e-11:
+                            partitions[lane] = 0.0
+                keep(header, partitions)
+        if operation == HESSIAN_PRODUCT:
+            change = room[: charts.size].reshape(charts.shape)
+            for lane in range(LANES):
+                n, b = sizes[lane], items[lane]
+                rows[lane] = 0.0
+                for h in range(n + 1 if partitions[lane] > 0.0 else 0):
+                    source, target = along[b, h], rows[lane, h]
+                    for m in range(n + 1):
+                        target[m] = source[m]
+            interleave(rows, last + 1, change[WEIGHT])
+            for h in range(last + 1):
+                for m in range(last + 1):
+                    value = where_positive(load(charts[WEIGHT], h, m), load(change[WEIGHT], h, m))
+                    store(change[WEIGHT], h, m, value)
+            fill_spans(Tangents(charts, change), last, first)
+            _seed_tangent(charts, change, first, sizes, partitions)
+            _outside(Tangents(charts, change), last, first, sums)
+            lost = every(0.0)
+            for h in range(size):
+                store(change[OF_ARC], h, h, every(0.0))
+                for m in range(1, size):
+                    lost = add_product(lost, every(0.0), load(change[OF_ARC], h, m))
+                _write(change[OF_ARC, h], h, size, items, result, starts)
+            drop_lost(lost, columns, partitions)
+        for lane in range(LANES):
+            if partitions[lane] > 0.0:
+                status[items[lane]] = FEASIBLE

@@ -1,0 +1,1 @@
+"""Active-set methods for SparseMAP, and dual methods for constrained averages."""

@@ -1,0 +1,610 @@
+"""The active-set method of SparseMAP on lists of parts.
+
+The module holds the linear algebra, the loop over the items of a batch, and the gradient. An oracle
+finds the best structure. It is a NamedTuple of settings, and its class implements the five
+functions under "the oracle" (see kernels.core.compilation.implements). Structures without such an
+oracle are solved by spacy_latent.structures.active_set, which shares :func:`let_in`.
+
+An atom is a row of part numbers, so entries of the Gram matrix G count shared parts. Atoms are
+affinely independent but may be linearly dependent. G may then be singular, but G + 11ᵀ is
+invertible. It gives the same solutions, since weights sum to 1. Its inverse is updated one atom at
+a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
+from spacy_latent.kernels.simd.vector import LANES, count_equal, fused_loop
+
+# Entries of G + 11ᵀ are integers. A smaller pivot is rounding: the atom depends on others.
+DEPENDENT = 1e-9
+# Relative error of a sum of some numbers of float64, over the sum of their absolute values.
+ROUNDING = 4e-15
+_collect = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
+_collect_one = fused_loop([("add", 0, ((0, 1),))])
+_update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
+
+
+@kernel
+def row_room(room):
+    """Return the numbers in a row of the inverse for ``room`` atoms: whole vectors."""
+    return (room + LANES - 1) // LANES * LANES
+
+
+@kernel
+def sum_rows(factors, inverse, count, result):
+    """Write result[j] = Σ_i factors[i] · inverse[i, j], for i and j below ``count``."""
+    for j in range(count):
+        result[j] = 0.0
+    whole = count // 4 * 4
+    for i in range(0, whole, 4):
+        _collect(
+            (result, inverse[i], inverse[i + 1], inverse[i + 2], inverse[i + 3]),
+            (factors[i], factors[i + 1], factors[i + 2], factors[i + 3]),
+            0,
+            count,
+        )
+    for i in range(whole, count):
+        _collect_one((result, inverse[i]), (factors[i],), 0, count)
+
+
+@kernel
+def _add_outer(factors, row, count, inverse):
+    """Add factors[i] · row[j] to inverse[i, j], for i and j below ``count``."""
+    whole = count // 4 * 4
+    for i in range(0, whole, 4):
+        _update(
+            (inverse[i], inverse[i + 1], inverse[i + 2], inverse[i + 3], row),
+            (factors[i], factors[i + 1], factors[i + 2], factors[i + 3]),
+            0,
+            count,
+        )
+    for i in range(whole, count):
+        _collect_one((inverse[i], row), (factors[i],), 0, count)
+
+
+@kernel
+def shared_parts(atoms, count, indicator, column):
+    """Write to ``column[i]`` how many parts atom i shares with the atom marked by ``indicator``.
+
+    Rows of atoms are padded with −1.
+    """
+    for i in range(count):
+        total = 0
+        for part in atoms[i]:
+            if part < 0:
+                break
+            total += indicator[part]
+        column[i] = total
+
+
+@kernel
+def add_at_parts(atom, change, result):
+    """Add ``change`` to ``result`` at the parts of an atom."""
+    size = len(atom)
+    if size > 0 and atom[size - 1] >= 0:
+        # A loop with a known end takes less than half the time. With unsigned indices numba does
+        # not check for negative ones, which count from the end.
+        for k in range(size):
+            result[np.uint32(atom[k])] += change
+        return
+    for part in atom:
+        if part < 0:
+            break
+        result[part] += change
+
+
+@kernel
+def scatter(atoms, count, values, result):
+    """Add the value of each atom to ``result`` at its parts."""
+    for i in range(count):
+        add_at_parts(atoms[i], values[i], result)
+
+
+@kernel
+def extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
+    """Add an atom to the inverse of G + 11ᵀ of ``count`` others (arguments as in :func:`enter`).
+
+    Returns:
+        Whether the atom is independent of the others and its gap exceeds their rounding. If not,
+        nothing is changed.
+    """
+    new = count
+    for i in range(count):
+        direction[i] = column[i] + 1.0
+    sum_rows(direction, inverse, count, solved)
+    pivot = size + 1.0
+    defect = 1.0
+    for i in range(count):
+        pivot -= direction[i] * solved[i]
+        defect -= direction[i] * row_sums[i]
+    # The new atom is a linear combination of the others plus a remainder. The gaps of the others,
+    # which should be 0, are rounded too.
+    multiples = 1.0
+    for i in range(count):
+        multiples += abs(solved[i])
+    if pivot < DEPENDENT or gap <= multiples * rounding:
+        return False
+    solved[new] = -1.0
+    row_sums[new] = 0.0
+    for i in range(count + 1):
+        inverse[i, new] = 0.0
+        inverse[new, i] = 0.0
+    count += 1
+    for i in range(count):
+        direction[i] = solved[i] / pivot
+        row_sums[i] -= direction[i] * defect
+    _add_outer(direction, solved, count, inverse)
+    return True
+
+
+@kernel
+def enter(
+    atoms,
+    width,
+    count,
+    size,
+    gap,
+    rounding,
+    column,
+    inverse,
+    row_sums,
+    weights,
+    gradient,
+    direction,
+    solved,
+):
+    """Add the atom in row ``count`` to the support and move to the optimum of the new support.
+
+    Args:
+        width: rows of ``atoms`` are read up to here: to the end, or to the largest number of parts.
+            It is a separate argument, since numba does not see that the rows of a slice are
+            contiguous.
+        count: number of atoms of the support. ``weights`` and ``gradient``, s − μ, are at its
+            optimum.
+        size: number of parts of the new atom.
+        gap: (s − μ)·(a − μ) of the new atom a, positive.
+        rounding: rounding error of an atom's gap.
+        column: number of parts that the new atom shares with each atom of the support.
+        inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse, ``direction``
+            and ``solved`` have :func:`row_room` numbers.
+
+    Returns:
+        The new number of atoms, or 0, with nothing changed, if the new atom depends on the others.
+    """
+    new = count
+    if not extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
+        return 0
+    weights[new] = 0.0
+    count += 1
+    # The gradient is equal along all atoms of the support and larger by `gap` along the new one.
+    # The direction to the optimum is the new atom's column of the inverse, with sum 0.
+    while True:
+        total, sums = 0.0, 0.0
+        for i in range(count):
+            total += inverse[new, i]
+            sums += row_sums[i]
+        factor = total / sums
+        step, blocking = 1.0, -1
+        for i in range(count):
+            direction[i] = gap * (inverse[new, i] - factor * row_sums[i])
+            if direction[i] < 0.0 and i != new and weights[i] + step * direction[i] < 0.0:
+                step, blocking = -weights[i] / direction[i], i
+        for i in range(count):
+            change = step * direction[i]
+            weights[i] = max(weights[i] + change, 0.0)
+            add_at_parts(atoms[i, :width], -change, gradient)
+        if blocking < 0:
+            return count
+        gap *= 1.0 - step
+        leave(blocking, count, atoms, inverse, row_sums, weights, direction, solved)
+        count -= 1
+        if count == 1:
+            # The direction is zero here, but rounding times a huge gap is not.
+            weights[0] = 1.0
+            return count
+        if new == count:
+            new = blocking
+
+
+@kernel
+def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
+    """Remove atom ``gone`` from the support; the last atom takes its place.
+
+    Args:
+        factors, row: workspaces.
+    """
+    last = count - 1
+    pivot = inverse[gone, gone]
+    for i in range(count):
+        factors[i] = -inverse[i, gone] / pivot
+        row[i] = inverse[gone, i]
+    sums = row_sums[gone]
+    for i in range(count):
+        row_sums[i] += factors[i] * sums
+    _add_outer(factors, row, count, inverse)
+    if gone != last:
+        for j in range(count):
+            inverse[gone, j] = inverse[last, j]
+        for i in range(count):
+            inverse[i, gone] = inverse[i, last]
+        row_sums[gone] = row_sums[last]
+        weights[gone] = weights[last]
+        for j in range(atoms.shape[1]):
+            atoms[gone, j] = atoms[last, j]
+
+
+@kernel
+def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, residual, change):
+    """Refine the weights by one step, which removes the rounding errors of many small steps.
+
+    Args:
+        gradient: written: s − μ for the new weights.
+        residual, change: workspaces, like rows of the inverse.
+    """
+    gradient[:] = scores
+    for i in range(count):
+        add_at_parts(atoms[i, :width], -weights[i], gradient)
+    average = 0.0
+    for i in range(count):
+        residual[i] = 0.0
+        for part in atoms[i, :width]:
+            if part < 0:
+                break
+            residual[i] += gradient[part]
+        average += residual[i] / count
+    total, sums = 0.0, 0.0
+    for i in range(count):
+        residual[i] -= average
+        total += row_sums[i] * residual[i]
+        sums += row_sums[i]
+    sum_rows(residual, inverse, count, change)
+    kept = 0.0
+    for i in range(count):
+        weights[i] = max(weights[i] + change[i] - total / sums * row_sums[i], 0.0)
+        kept += weights[i]
+    gradient[:] = scores
+    for i in range(count):
+        weights[i] /= kept
+        add_at_parts(atoms[i, :width], -weights[i], gradient)
+
+
+@kernel
+def gradient_of_weights(count, inverse, upstream, result, row_sums):
+    """Write b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a).
+
+    Args:
+        row_sums: workspace.
+    """
+    for j in range(count):
+        result[j] = row_sums[j] = 0.0
+    for i in range(count):
+        factor = upstream[i]
+        for j in range(count):
+            result[j] += factor * inverse[i, j]
+            row_sums[j] += inverse[i, j]
+    total, sums = 0.0, 0.0
+    for i in range(count):
+        total += result[i]
+        sums += row_sums[i]
+    for i in range(count):
+        result[i] -= total / sums * row_sums[i]
+
+
+@kernel
+def let_in(
+    atoms,
+    width,
+    count,
+    by_slot,
+    tolerance,
+    last,
+    indicator,
+    inverse,
+    row_sums,
+    weights,
+    gradient,
+    gap,
+    workspace,
+):
+    """Add the best structure for the gradient to the support and move to the new optimum.
+
+    The structure is in row ``count`` of ``atoms``, and the support has ``count`` atoms.
+
+    Args:
+        width, weights, gradient, inverse, row_sums: as in :func:`enter`.
+        by_slot: whether two atoms can share a part only at the same index of their rows, and rows
+            are full up to ``width``.
+        tolerance: a gap that counts as 0.
+        last: whether no further atom may enter.
+        indicator: int32 zeros, one for each part; not read if ``by_slot``.
+        gap: ``(1,)``, written for all atoms except the first: how much better the structure is than
+            the support.
+        workspace: three rows like those of the inverse.
+
+    Returns:
+        The new number of atoms, or 0, with nothing changed, if the support is final.
+    """
+    candidate, first = atoms[count], atoms[0]
+    size, difference, added = 0, 0.0, 0.0
+    for k in range(width):
+        change = 0.0
+        if candidate[k] >= 0:
+            change += gradient[candidate[k]]
+            added += abs(gradient[candidate[k]])
+            size += 1
+        if count > 0 and first[k] >= 0:
+            change -= gradient[first[k]]
+        difference += change
+    if count == 0:
+        weights[0] = 1.0
+        inverse[0, 0] = row_sums[0] = 1.0 / (size + 1.0)
+        add_at_parts(candidate[:width], -1.0, gradient)
+        return 1
+    gap[0] = max(difference, 0.0)
+    if difference <= tolerance or last:
+        return 0
+    column = workspace[2]
+    if by_slot:
+        for i in range(count):
+            column[i] = count_equal(atoms[i], candidate, width)
+    else:
+        for k in range(size):
+            indicator[candidate[k]] = 1
+        shared_parts(atoms, count, indicator, column)
+        for k in range(size):
+            indicator[candidate[k]] = 0
+    return enter(
+        atoms,
+        width,
+        count,
+        size,
+        difference,
+        ROUNDING * added,
+        column,
+        inverse,
+        row_sums,
+        weights,
+        gradient,
+        workspace[0],
+        workspace[1],
+    )
+
+
+# ------------------------------------------------------------------------------------ the oracle
+
+
+def sizes_of(oracle, lengths, b):
+    """Return the number of parts of item b, and the length of an atom's row.
+
+    The row is filled from its beginning.
+    """
+
+
+def prepare(oracle, start, stop, lengths):
+    """Return how many of the items start .. stop−1 may be open at a time, and their workspace."""
+
+
+def read_scores(oracle, scores, lengths, b, result):
+    """Write the scores of item b, float64, to the first numbers of ``result``.
+
+    There is one score for each part, −inf if it is forbidden.
+
+    Returns:
+        FEASIBLE or NOT_FINITE.
+    """
+
+
+def find_best(oracle, lengths, items, calls, gradients, workspace, candidates, solved):
+    """Write the best structures of open items under their gradients.
+
+    Args:
+        items: ``(P,)``, the item number at each place, or −1 for an empty place.
+        calls: how often the oracle was called before.
+        gradients: ``(P, parts)``; the first numbers of a row belong to the item.
+        candidates: ``(P, W)`` int32, written: the parts of the structure, then −1.
+        solved: ``(P,)``, written: whether there is a structure.
+    """
+
+
+def padded_part(oracle, lengths, b, stride, part):
+    """Return the number of a part of item b in the scores, whose rows have ``stride`` columns."""
+
+
+# ------------------------------------------------------------------------------------ the loop
+
+
+@kernel
+def solve(
+    start,
+    stop,
+    scores,
+    lengths,
+    oracle,
+    max_iter,
+    tolerance,
+    atoms,
+    weights,
+    inverses,
+    offsets,
+    means,
+    residuals,
+    counts,
+    gaps,
+    status,
+):
+    """Solve SparseMAP for items ``start`` to ``stop``, calling the oracle directly.
+
+    Several items are open at a time if the oracle can solve them in SIMD lanes. A finished item is
+    replaced by the next.
+
+    Args:
+        scores: ``(B, N, M)`` float32 or float64. Everything else is float64: the gap is a
+            difference of sums over parts that may be as large as the scores.
+        atoms: ``(B, K, W)`` int32, with capacity for K − 1 atoms and a candidate; written: the
+            parts of the support, row · M + column, padded with −1.
+        weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must be passed as
+            zeros.
+        residuals: like means; s − μ is written at parts that are not forbidden. It must be passed
+            filled with −inf.
+        inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b
+            is the count² numbers from ``offsets[b]``. They are packed, so that unused memory is
+            never touched.
+        counts, gaps: ``(B,)``; size of the support; duality gap.
+        status: ``(B,)`` int8; written if an item is not feasible or not finite.
+    """
+    room = atoms.shape[1]
+    used = start * room * room
+    most = 0
+    for b in range(start, stop):
+        most = max(most, sizes_of(oracle, lengths, b)[0])
+    places, oracle_workspace = prepare(oracle, start, stop, lengths)
+    gradients, original = np.empty((places, most + LANES)), np.empty(most + LANES)
+    candidates = np.empty((places, atoms.shape[2]), dtype=np.int32)
+    wide = row_room(room)
+    supports, all_row_sums = np.empty((places, room, wide)), np.empty((places, room))
+    workspace = np.empty((3, wide))
+    indicator = np.zeros(most, dtype=np.int32)
+    items, calls = np.full(places, -1), np.zeros(places, dtype=np.int64)
+    solved = np.zeros(places, dtype=np.bool_)
+    coming = start
+    while True:
+        open_items = 0
+        for place in range(places):
+            while items[place] < 0 and coming < stop:
+                counts[coming], gaps[coming] = 0, np.inf
+                status[coming] = read_scores(
+                    oracle, scores[coming], lengths, coming, gradients[place]
+                )
+                if status[coming] == FEASIBLE:
+                    items[place], calls[place] = coming, 0
+                coming += 1
+            if items[place] >= 0:
+                open_items += 1
+        if open_items == 0:
+            break
+        find_best(oracle, lengths, items, calls, gradients, oracle_workspace, candidates, solved)
+        for place in range(places):
+            b = items[place]
+            if b < 0:
+                continue
+            parts, width = sizes_of(oracle, lengths, b)
+            gradient = gradients[place, :parts]
+            inverse, row_sums = supports[place], all_row_sums[place]
+            count, after = counts[b], 0
+            if solved[place]:
+                for k in range(atoms.shape[2]):
+                    atoms[b, count, k] = candidates[place, k]
+                after = let_in(
+                    atoms[b],
+                    width,
+                    count,
+                    oracle.by_slot,
+                    tolerance,
+                    calls[place] == max_iter or count == room - 1,
+                    indicator,
+                    inverse,
+                    row_sums,
+                    weights[b],
+                    gradient,
+                    gaps[b : b + 1],
+                    workspace,
+                )
+            if after > 0:
+                counts[b] = after
+                calls[place] += 1
+                continue
+            items[place] = -1
+            if count == 0:
+                status[b] = INFEASIBLE
+                continue
+            read_scores(oracle, scores[b], lengths, b, original)
+            polish(
+                atoms[b],
+                width,
+                count,
+                original[:parts],
+                gradient,
+                inverse,
+                row_sums,
+                weights[b],
+                workspace[0],
+                workspace[1],
+            )
+            if not np.isfinite(weights[b, 0]):
+                # The scores are finite, but their sums are not.
+                status[b] = NOT_FINITE
+            for k in range(parts):
+                if gradient[k] > -np.inf:
+                    residuals[b, padded_part(oracle, lengths, b, scores.shape[2], k)] = gradient[k]
+            offsets[b] = used
+            for i in range(count):
+                for j in range(count):
+                    inverses[used] = inverse[i, j]
+                    used += 1
+                for k in range(width):
+                    if atoms[b, i, k] >= 0:
+                        part = padded_part(oracle, lengths, b, scores.shape[2], atoms[b, i, k])
+                        atoms[b, i, k] = part
+                        means[b, part] += weights[b, i]
+
+
+@kernel
+def find_both(start, stop, which, lengths, oracle, stride, gradients, candidates):
+    """Write the best structures of the items which[start .. stop−1], each under two gradients.
+
+    Args:
+        stride: columns of the scores.
+        gradients: ``(2, B, N·M)``.
+        candidates: ``(2, len(which), W)`` int32, written: the parts of the structures, row · M +
+            column as in :func:`solve`, then −1.
+    """
+    sizes = lengths[which[start:stop]]
+    places, workspace = prepare(oracle, 0, len(sizes), sizes)
+    most = 0
+    for item in range(len(sizes)):
+        most = max(most, sizes_of(oracle, sizes, item)[0])
+    given = np.empty((places, most + LANES))
+    found = np.empty((places, candidates.shape[2]), dtype=np.int32)
+    items, calls = np.full(places, -1), np.zeros(places, dtype=np.int64)
+    solved = np.zeros(places, dtype=np.bool_)
+    for first in range(0, 2 * len(sizes), places):
+        for place in range(places):
+            job = first + place
+            items[place] = job // 2 if job < 2 * len(sizes) else -1
+            if items[place] < 0:
+                continue
+            own = gradients[job % 2, which[start + items[place]]]
+            for k in range(sizes_of(oracle, sizes, items[place])[0]):
+                given[place, k] = own[padded_part(oracle, sizes, items[place], stride, k)]
+        find_best(oracle, sizes, items, calls, given, workspace, found, solved)
+        for place in range(places):
+            if items[place] < 0:
+                continue
+            result = candidates[(first + place) % 2, start + items[place]]
+            result[:] = -1
+            for k in range(len(result)):
+                if solved[place] and found[place, k] >= 0:
+                    result[k] = padded_part(oracle, sizes, items[place], stride, found[place, k])
+
+
+@kernel
+def pull_back_weights(start, stop, atoms, counts, inverses, offsets, of_weights, result):
+    """Add the gradients of scores to ``result`` ``(B, P)``, from those of weights ``(B, K)``.
+
+    The other arguments are those that :func:`solve` wrote. All arrays are float64 except the
+    integers.
+    """
+    room = 1
+    for b in range(start, stop):
+        room = max(room, counts[b])
+    change, row_sums = np.empty(room), np.empty(room)
+    for b in range(start, stop):
+        count = counts[b]
+        packed = inverses[offsets[b] : offsets[b] + count * count]
+        inverse = packed.reshape((count, count))
+        gradient_of_weights(count, inverse, of_weights[b], change, row_sums)
+        scatter(atoms[b], count, change, result[b])

@@ -1,0 +1,99 @@
+"""The oracle of one-to-one alignments (see kernels.sparsemap.active_set).
+
+Parts are cells, row · columns + column, in an array with no more rows than columns. Scores with
+more rows than columns are transposed. Consecutive searches have similar scores. If prices are
+unrestricted, a search therefore starts from the prices of the previous one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spacy_latent.kernels.alignments.assignment import assign, read_costs
+from spacy_latent.kernels.core.compilation import implements
+from spacy_latent.kernels.sparsemap.active_set import (
+    find_best,
+    padded_part,
+    prepare,
+    read_scores,
+    sizes_of,
+)
+
+
+class AssignmentOracle(NamedTuple):
+    """An oracle of one-to-one alignments.
+
+    Attributes:
+        unaligned: whether words may stay unmatched.
+        by_slot: the negation of ``unaligned`` (see kernels.sparsemap.active_set.let_in).
+    """
+
+    unaligned: bool
+    by_slot: bool
+
+
+@implements(sizes_of, AssignmentOracle)
+def _sizes_of(oracle, lengths, b):
+    return lengths[b, 0] * lengths[b, 1], min(lengths[b, 0], lengths[b, 1])
+
+
+@implements(prepare, AssignmentOracle)
+def _prepare(oracle, start, stop, lengths):
+    longest, cells = 1, 1
+    for b in range(start, stop):
+        longest = max(longest, lengths[b, 0], lengths[b, 1])
+        cells = max(cells, lengths[b, 0] * lengths[b, 1])
+    integers, floats = np.empty((3, longest), dtype=np.int32), np.empty((4, longest))
+    return 1, (np.empty(cells), integers, floats)
+
+
+@implements(read_scores, AssignmentOracle)
+def _read_scores(oracle, scores, lengths, b, result):
+    rows, columns = min(lengths[b, 0], lengths[b, 1]), max(lengths[b, 0], lengths[b, 1])
+    flat = result[: rows * columns]
+    status = read_costs(scores, lengths[b, 0], lengths[b, 1], flat.reshape((rows, columns)))
+    for part in range(rows * columns):
+        flat[part] = -flat[part]
+    return status
+
+
+@implements(find_best, AssignmentOracle)
+def _find_best(oracle, lengths, items, calls, gradients, workspace, candidates, solved):
+    room, integers, floats = workspace
+    matched, partner, previous = integers[0], integers[1], integers[2]
+    b = items[0]
+    rows, columns = min(lengths[b, 0], lengths[b, 1]), max(lengths[b, 0], lengths[b, 1])
+    flat = room[: rows * columns]
+    for part in range(rows * columns):
+        flat[part] = -gradients[0, part]
+    solved[0] = assign(
+        flat.reshape((rows, columns)),
+        rows,
+        columns,
+        oracle.unaligned,
+        calls[0] > 0 and rows == columns and not oracle.unaligned,
+        matched,
+        partner,
+        floats[0],
+        floats[1],
+        floats[2],
+        floats[3],
+        previous,
+    )
+    candidates[0] = -1
+    parts = 0
+    for i in range(rows):
+        if matched[i] >= 0:
+            candidates[0, parts] = i * columns + matched[i]
+            parts += 1
+
+
+@implements(padded_part, AssignmentOracle)
+def _padded_part(oracle, lengths, b, stride, part):
+    columns = max(lengths[b, 0], lengths[b, 1])
+    row, column = part // columns, part % columns
+    if lengths[b, 0] > lengths[b, 1]:
+        row, column = column, row
+    return row * stride + column

@@ -1,0 +1,278 @@
+"""The faces that contain solutions of SparseMAP: all structures that tie with the support.
+
+Near scores s the solution μ moves along the differences of all structures that are best under the
+residual s − μ. Its Jacobian projects on these differences. The support is enough to represent μ,
+but may span less. For example, if four tag sequences tie, two of them may have the mean of all
+four. The missing structures are found from the rest of a gradient after projection on the support.
+Among the structures that tie, the best along that rest, or along its negative, is missing.
+Otherwise the face is complete.
+
+Items lie one after the other in flat arrays, and ``starts`` ``(F + 1,)`` has the first entry of
+each. ``which`` holds item numbers. Atoms are ``(F, K, W)`` int32, padded with −1. Their parts are
+counted from the item's first part. The inverse of an item is that of G + 11ᵀ over its atoms, as in
+kernels.sparsemap.active_set. It begins at ``offsets`` ``(F,)`` and has rows of ``strides`` ``(F,)``
+numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.sparsemap.active_set import (
+    add_at_parts,
+    extend,
+    gradient_of_weights,
+    shared_parts,
+)
+
+# Structures tie if their scores under the residual differ by at most TIE, or by TIE_OF_RESIDUAL
+# times the largest residual of a part, whose rounding hides smaller differences.
+TIE, TIE_OF_RESIDUAL = 1e-7, 1e-10
+# The fraction of a gradient that is too small for another structure.
+SLIGHT = 1e-7
+# Maximum number of corrections of a projection for the rounding of an inverse. They end once the
+# remainders along atoms differ by at most REFINED of the gradient.
+REFINEMENTS, REFINED = 5, 1e-11
+# Number of atoms that are checked for that.
+SAMPLED = 8
+
+
+@kernel
+def _sum_at_parts(atom, values):
+    size, total = len(atom), 0.0
+    if size > 0 and atom[size - 1] >= 0:
+        for k in range(size):
+            total += values[np.uint32(atom[k])]
+        return total
+    for part in atom:
+        if part < 0:
+            break
+        total += values[part]
+    return total
+
+
+@kernel
+def _spread(atoms, count, beside, rest, values):
+    """Set ``values`` to the remainders along every ``beside``-th atom.
+
+    Returns:
+        The range of the remainders.
+    """
+    lowest, highest = np.inf, -np.inf
+    for i in range(0, count, beside):
+        values[i] = _sum_at_parts(atoms[i], rest)
+        lowest, highest = min(lowest, values[i]), max(highest, values[i])
+    return highest - lowest
+
+
+@kernel
+def survey(
+    start,
+    stop,
+    which,
+    starts,
+    residuals,
+    upstream,
+    atoms,
+    counts,
+    inverses,
+    offsets,
+    strides,
+    pulled,
+    left,
+    levels,
+    ties,
+    sizes,
+    reaches,
+    steps,
+):
+    """Split the gradients ``upstream`` of the items which[start .. stop−1].
+
+    ``pulled`` is the component along differences of atoms, and ``left`` is the rest. All three are
+    flat. The rest is 0 at parts that no tying structure has.
+
+    Args:
+        residuals: flat; −inf if a part is forbidden, or for padding.
+        levels: ``(F,)``, written: the score of the atoms under the residual.
+        ties: ``(F,)``, written: how much the score of a tying structure may differ from the level.
+        sizes: ``(F,)``, written: the norm of the gradient at the remaining parts.
+        steps: ``(F,)``, written: the factor with which ``left`` is added to the residual without
+            breaking ties; 0 if ``left`` is 0.
+        reaches: ``(F,)``, written: that factor times the norm of ``left``.
+    """
+    room = 1
+    for index in range(start, stop):
+        room = max(room, counts[which[index]])
+    values, change, row_sums = np.empty(room), np.empty(room), np.empty(room)
+    for index in range(start, stop):
+        f = which[index]
+        count, own = counts[f], slice(starts[f], starts[f + 1])
+        residual, given = residuals[own], upstream[own]
+        along, rest = pulled[own], left[own]
+        parts = len(residual)
+        packed = inverses[offsets[f] : offsets[f] + count * strides[f]]
+        inverse = packed.reshape((count, strides[f]))
+        for part in range(parts):
+            along[part], rest[part] = 0.0, given[part]
+        scale = 0.0
+        for attempt in range(REFINEMENTS):
+            # Rounding comes from the inverse. If it affects any atoms, it also shows along a few of
+            # them.
+            beside = max(count // SAMPLED, 1) if attempt > 0 else 1
+            if _spread(atoms[f], count, beside, rest, values) <= REFINED * scale:
+                break
+            if beside > 1:
+                _spread(atoms[f], count, 1, rest, values)
+            gradient_of_weights(count, inverse, values, change, row_sums)
+            for i in range(count):
+                scale = max(scale, abs(values[i]))
+                add_at_parts(atoms[f, i], change[i], along)
+            for part in range(parts):
+                rest[part] = given[part] - along[part]
+        levels[f], largest, width = 0.0, 1.0, 1
+        if count > 0:
+            for part in atoms[f, 0]:
+                if part < 0:
+                    break
+                levels[f] += residual[part]
+                largest = max(largest, abs(residual[part]))
+                width += 1
+        ties[f] = max(TIE, TIE_OF_RESIDUAL * largest)
+        above, size = 0.0, 0.0
+        for part in range(parts):
+            above += max(residual[part], 0.0)
+        # A structure with such a part has at most the sum of all other positive residuals in
+        # addition.
+        floor = levels[f] - above - ties[f]
+        for part in range(parts):
+            if min(residual[part], 0.0) >= floor:
+                size += given[part] * given[part]
+            else:
+                rest[part] = 0.0
+        sizes[f] = np.sqrt(size)
+        # Two structures differ in at most twice their number of parts. Structures that tie with the
+        # support may have more parts than it has.
+        reaches[f] = ties[f] / np.sqrt(2.0 * width)
+        steps[f] = _step(rest, sizes[f], reaches[f]) if count > 0 else 0.0
+
+
+@kernel
+def _step(rest, size, reach):
+    norm = 0.0
+    for part in range(len(rest)):
+        norm += rest[part] * rest[part]
+    norm = np.sqrt(norm)
+    return reach / norm if norm > SLIGHT * size and norm < np.inf else 0.0
+
+
+@kernel
+def tilt(which, starts, residuals, left, steps, gradients):
+    """Write residuals to ``gradients`` ``(2, flat)``, with a step along ``left`` and against it."""
+    for f in which:
+        own = slice(starts[f], starts[f + 1])
+        residual, rest, step = residuals[own], left[own], steps[f]
+        towards, against = gradients[0, own], gradients[1, own]
+        for part in range(len(residual)):
+            towards[part] = residual[part] + step * rest[part]
+            against[part] = residual[part] - step * rest[part]
+
+
+@kernel
+def _gain(candidate, atom, residual, rest, level, tie, size):
+    """Return the remaining gradient along a candidate, less that along an atom.
+
+    It is 0 if it is rounding, or if the candidate does not tie.
+    """
+    if not abs(_sum_at_parts(candidate, residual) - level) <= tie:
+        return 0.0
+    gain = _sum_at_parts(candidate, rest) - _sum_at_parts(atom, rest)
+    return gain if abs(gain) > SLIGHT * size else 0.0
+
+
+@kernel
+def is_useful(which, candidates, starts, residuals, atoms, left, levels, ties, sizes):
+    """Return whether :func:`take` might add any of the candidates."""
+    for index in range(len(which)):
+        f = which[index]
+        own = slice(starts[f], starts[f + 1])
+        beside = residuals[own], left[own], levels[f], ties[f], sizes[f]
+        if _gain(candidates[index], atoms[f, 0], *beside) != 0.0:
+            return True
+    return False
+
+
+@kernel
+def take(
+    which,
+    candidates,
+    starts,
+    residuals,
+    levels,
+    ties,
+    sizes,
+    reaches,
+    atoms,
+    counts,
+    inverses,
+    row_sums,
+    pulled,
+    left,
+    steps,
+):
+    """Add a candidate to the atoms of each item, with weight 0.
+
+    It must tie with the atoms and be independent of them, and the remaining gradient along it must
+    exceed rounding. The component along it is moved from ``left`` to ``pulled``. The residual
+    becomes the same along all atoms.
+
+    Args:
+        candidates: ``(len(which), W)``.
+        atoms: with capacity for one more, and the same width.
+        inverses: ``(F, K, K)``. K is a number of whole vectors, with capacity for one more atom.
+        row_sums: ``(F, K)``, the products of inverses with 1.
+    """
+    room, longest = inverses.shape[1], 1
+    for f in which:
+        longest = max(longest, starts[f + 1] - starts[f])
+    column, direction, solved = np.empty(room), np.empty(room), np.empty(room)
+    indicator, changes = np.zeros(longest, dtype=np.int32), np.empty(longest)
+    for index in range(len(which)):
+        f, candidate = which[index], candidates[index]
+        own = slice(starts[f], starts[f + 1])
+        along, rest, residual = pulled[own], left[own], residuals[own]
+        beside = residual, rest, levels[f], ties[f], sizes[f]
+        gain = _gain(candidate, atoms[f, 0], *beside)
+        if gain == 0.0:
+            continue
+        new, inverse, sums, size = counts[f], inverses[f], row_sums[f], 0
+        for part in candidate:
+            if part < 0:
+                break
+            indicator[part] = 1
+            size += 1
+        shared_parts(atoms[f], new, indicator, column)
+        for part in candidate[:size]:
+            indicator[part] = 0
+        if not extend(new, size, np.inf, 0.0, column, inverse, sums, direction, solved):
+            continue
+        atoms[f, new] = -1
+        atoms[f, new, :size] = candidate[:size]
+        counts[f] += 1
+        # As in kernels.sparsemap.active_set.enter, ``left`` is equal along all atoms except the new
+        # one. The residual is too, except for a gap so small that the atom never got a weight.
+        gap = _sum_at_parts(candidate, residual) - levels[f]
+        total, of_sums = 0.0, 0.0
+        for i in range(new + 1):
+            total += inverse[new, i]
+            of_sums += sums[i]
+        change = changes[: len(rest)]
+        change[:] = 0.0
+        for i in range(new + 1):
+            add_at_parts(atoms[f, i], inverse[new, i] - total / of_sums * sums[i], change)
+        for part in range(len(rest)):
+            along[part] += gain * change[part]
+            rest[part] -= gain * change[part]
+            residual[part] -= gap * change[part]
+        levels[f] = _sum_at_parts(atoms[f, 0], residual)
+        steps[f] = _step(rest, sizes[f], reaches[f])

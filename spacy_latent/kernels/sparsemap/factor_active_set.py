@@ -1,0 +1,273 @@
+"""SparseMAP of many structures, solved repeatedly for points that change little.
+
+The active-set method starts from the support and the weights of the previous call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.sparsemap.active_set import (
+    add_at_parts,
+    leave,
+    let_in,
+    row_room,
+    sum_rows,
+)
+
+# A larger deviation between atoms of a solved support, relative to the points, means that its
+# inverse has had too many updates.
+DRIFTED = 1e-11
+
+
+@kernel
+def _invert(atoms, count, indicator, inverse, row_sums):
+    """Compute the inverse of G + 11ᵀ, positive definite and integer, and its product with 1."""
+    for i in range(count):
+        for part in atoms[i]:
+            if part < 0:
+                break
+            indicator[part] = 1
+        for j in range(count):
+            shared = 1.0
+            for part in atoms[j]:
+                if part < 0:
+                    break
+                shared += indicator[part]
+            inverse[i, j] = shared
+        for part in atoms[i]:
+            if part < 0:
+                break
+            indicator[part] = 0
+    for k in range(count):
+        pivot = 1.0 / inverse[k, k]
+        inverse[k, k] = 1.0
+        for j in range(count):
+            inverse[k, j] *= pivot
+        for i in range(count):
+            if i != k:
+                factor = inverse[i, k]
+                inverse[i, k] = 0.0
+                for j in range(count):
+                    inverse[i, j] -= factor * inverse[k, j]
+    for i in range(count):
+        row_sums[i] = 0.0
+        for j in range(count):
+            row_sums[i] += inverse[i, j]
+
+
+@kernel
+def _solve(count, inverse, row_sums, upstream, result):
+    """Write the change of weights, with sum 0, for a change of the scores of the atoms."""
+    sum_rows(upstream, inverse, count, result)
+    total, sums = 0.0, 0.0
+    for i in range(count):
+        total += result[i]
+        sums += row_sums[i]
+    for i in range(count):
+        result[i] -= total / sums * row_sums[i]
+
+
+@kernel
+def _spread(atoms, count, gradient, residual):
+    """Set ``residual`` to the gradient along each atom less its mean over atoms.
+
+    Returns:
+        The largest absolute value.
+    """
+    average = 0.0
+    for i in range(count):
+        residual[i] = 0.0
+        for part in atoms[i]:
+            if part < 0:
+                break
+            residual[i] += gradient[part]
+        average += residual[i] / count
+    largest = 0.0
+    for i in range(count):
+        residual[i] -= average
+        largest = max(largest, abs(residual[i]))
+    return largest
+
+
+@kernel
+def _settle(
+    atoms,
+    count,
+    points,
+    gradient,
+    indicator,
+    inverse,
+    row_sums,
+    weights,
+    residual,
+    direction,
+):
+    """Move ``weights`` to the optimum for new points, over the support or a subset of it.
+
+    Returns:
+        The number of remaining atoms.
+    """
+    kept = 0.0
+    for i in range(count):
+        kept += weights[i]
+    gradient[:] = points
+    scale = 1.0
+    for i in range(count):
+        weights[i] /= kept
+        for part in atoms[i]:
+            if part < 0:
+                break
+            gradient[part] -= weights[i]
+            scale = max(scale, abs(points[part]))
+    refreshed = False
+    _spread(atoms, count, gradient, residual)
+    while True:
+        _solve(count, inverse, row_sums, residual, direction)
+        step, blocking = 1.0, -1
+        for i in range(count):
+            if direction[i] < 0.0 and weights[i] + step * direction[i] < 0.0:
+                step, blocking = -weights[i] / direction[i], i
+        for i in range(count):
+            change = step * direction[i]
+            weights[i] = max(weights[i] + change, 0.0)
+            add_at_parts(atoms[i], -change, gradient)
+        if blocking >= 0:
+            leave(blocking, count, atoms, inverse, row_sums, weights, direction, residual)
+            count -= 1
+        left = _spread(atoms, count, gradient, residual)
+        if blocking < 0:
+            if refreshed or left <= DRIFTED * scale:
+                return count
+            _invert(atoms, count, indicator, inverse, row_sums)
+            refreshed = True
+
+
+@kernel
+def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums, weights):
+    """Solve the factors ``which`` for new points over the old support.
+
+    Args:
+        starts: ``(F + 1,)``, the edges of each factor in ``points`` and ``gradients``.
+        atoms: ``(F, K, W)`` int32, edges counted from the factor's first, padded with −1.
+    """
+    room = row_room(atoms.shape[1])
+    residual, direction = np.empty(room), np.empty(room)
+    longest = 1
+    for f in which:
+        longest = max(longest, starts[f + 1] - starts[f])
+    indicator = np.zeros(longest, dtype=np.int32)
+    for f in which:
+        edges = slice(starts[f], starts[f + 1])
+        counts[f] = _settle(
+            atoms[f],
+            counts[f],
+            points[edges],
+            gradients[edges],
+            indicator,
+            inverses[f],
+            row_sums[f],
+            weights[f],
+            residual,
+            direction,
+        )
+
+
+@kernel
+def offer(
+    which,
+    candidates,
+    starts,
+    tolerances,
+    gaps,
+    gradients,
+    atoms,
+    counts,
+    inverses,
+    row_sums,
+    weights,
+):
+    """Add the best atom under the gradient to the support of each factor of ``which``.
+
+    Args:
+        candidates: ``(len(which), W)`` int32, like rows of ``atoms``, which have capacity for one
+            more.
+        gaps: ``(F,)``, written: how much better the atom was; 0 if the factor is solved.
+
+    Returns:
+        ``(len(which),)`` bool: False if the atom is not better than the support by more than the
+        factor's tolerance. That factor is solved.
+    """
+    workspace, gap = np.empty((3, row_room(atoms.shape[1]))), np.empty(1)
+    changed = np.zeros(len(which), dtype=np.bool_)
+    longest = 1
+    for f in which:
+        longest = max(longest, starts[f + 1] - starts[f])
+    indicator = np.zeros(longest, dtype=np.int32)
+    for index in range(len(which)):
+        f = which[index]
+        atoms[f, counts[f]] = candidates[index]
+        gap[0] = np.inf
+        # An atom that depends on the support has no gap beyond rounding.
+        after = let_in(
+            atoms[f],
+            atoms.shape[2],
+            counts[f],
+            False,
+            tolerances[f],
+            False,
+            indicator,
+            inverses[f],
+            row_sums[f],
+            weights[f],
+            gradients[starts[f] : starts[f + 1]],
+            gap,
+            workspace,
+        )
+        changed[index] = after > 0
+        gaps[f] = gap[0] if after > 0 else 0.0
+        if after > 0:
+            counts[f] = after
+    return changed
+
+
+@kernel
+def means(which, starts, atoms, counts, weights, result):
+    """Write the weighted sums of atoms, per edge."""
+    for f in which:
+        result[starts[f] : starts[f + 1]] = 0.0
+        for i in range(counts[f]):
+            for part in atoms[f, i]:
+                if part < 0:
+                    break
+                result[starts[f] + part] += weights[f, i]
+
+
+@kernel
+def support_jacobian(starts, atoms, counts, inverses, row_sums, directions, result):
+    """Write the product of each factor's Jacobian with ``directions``.
+
+    The Jacobian is an orthogonal projection.
+    """
+    room = row_room(atoms.shape[1])
+    upstream, change = np.empty(room), np.empty(room)
+    for f in range(len(counts)):
+        first = starts[f]
+        result[first : starts[f + 1]] = 0.0
+        average = 0.0
+        for i in range(counts[f]):
+            upstream[i] = 0.0
+            for part in atoms[f, i]:
+                if part < 0:
+                    break
+                upstream[i] += directions[first + part]
+            average += upstream[i] / counts[f]
+        for i in range(counts[f]):
+            upstream[i] -= average
+        _solve(counts[f], inverses[f], row_sums[f], upstream, change)
+        for i in range(counts[f]):
+            for part in atoms[f, i]:
+                if part < 0:
+                    break
+                result[first + part] += change[i]

@@ -1,0 +1,112 @@
+"""The minimum of a convex quadratic function under bounds, by an active set.
+
+It gives the step of Newton's method if prices may not be negative.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
+
+# A variable is dependent on others if its pivot is at most this fraction of its second derivative.
+DEPENDENT = 1e-11
+# The fraction of the largest slope that is too small for a change of the active set.
+WORTHLESS = 1e-3
+# Maximum changes of the active set per number. Any result is lower than the start.
+CHANGES = 2
+
+
+@kernel(fastmath=ANY_ORDER, forceinline=True)
+def dot(first, second, size):
+    total = 0.0
+    for i in range(size):
+        total += first[i] * second[i]
+    return total
+
+
+@kernel
+def solve(matrix, number, ridge, values):
+    """Overwrite ``values`` with the solution by Cholesky factors.
+
+    The factors overwrite the lower half of the matrix. Dependent variables stay 0.
+    """
+    for j in range(number):
+        whole = matrix[j, j] + ridge
+        pivot = whole - dot(matrix[j], matrix[j], j)
+        if pivot <= DEPENDENT * whole:
+            matrix[j, j] = np.inf
+        else:
+            matrix[j, j] = np.sqrt(pivot)
+        for i in range(j + 1, number):
+            matrix[i, j] = (matrix[i, j] - dot(matrix[i], matrix[j], j)) / matrix[j, j]
+    for i in range(number):
+        values[i] = (values[i] - dot(matrix[i], values, i)) / matrix[i, i]
+    for i in range(number - 1, -1, -1):
+        values[i] /= matrix[i, i]
+        for j in range(i):
+            values[j] -= matrix[i, j] * values[i]
+
+
+@kernel
+def find_least(slopes, matrix, number, ridge, lowest, highest, step):
+    """Set ``step``, ``(number,)``, to the minimum of the function with these slopes at 0.
+
+    Args:
+        matrix: second derivatives, ``(number, number)``; the lower half is read and the upper half
+            written.
+        ridge: added to the diagonal; above 0.
+        lowest, highest: bounds of each number, at most and at least 0; they may be infinite.
+    """
+    free, places = np.ones(number, dtype=np.bool_), np.empty(number, dtype=np.int64)
+    factors, goal = np.empty((number, number)), np.empty(number)
+    enough = 0.0
+    for i in range(number):
+        step[i] = 0.0
+        enough = max(enough, WORTHLESS * abs(slopes[i]))
+        for j in range(i):
+            matrix[j, i] = matrix[i, j]
+    for _ in range(CHANGES * number):
+        # The minimum with the variables that are not free at their bounds.
+        size = 0
+        for i in range(number):
+            if free[i]:
+                places[size] = i
+                size += 1
+        for place in range(size):
+            i = places[place]
+            goal[place] = -slopes[i]
+            for j in range(number):
+                if not free[j]:
+                    goal[place] -= matrix[i, j] * step[j]
+            for other in range(place + 1):
+                factors[place, other] = matrix[i, places[other]]
+        solve(factors, size, ridge, goal)
+        # Move towards it until variables reach a bound, where they stay.
+        fraction = 1.0
+        for place in range(size):
+            i = places[place]
+            nearest = min(max(goal[place], lowest[i]), highest[i])
+            if nearest != goal[place]:
+                fraction = min(fraction, (nearest - step[i]) / (goal[place] - step[i]))
+        for place in range(size):
+            i = places[place]
+            nearest = min(max(goal[place], lowest[i]), highest[i])
+            stays = nearest != goal[place]
+            if stays and (nearest - step[i]) / (goal[place] - step[i]) <= fraction:
+                step[i], free[i] = nearest, False
+            else:
+                step[i] += fraction * (goal[place] - step[i])
+        if fraction < 1.0:
+            continue
+        # The variable with the steepest slope away from its bound.
+        leaves, most = -1, enough
+        for i in range(number):
+            if not free[i]:
+                there = step[i] - slopes[i] - dot(matrix[i], step, number)
+                away = abs(min(max(there, lowest[i]), highest[i]) - step[i])
+                if away > most:
+                    leaves, most = i, away
+        if leaves < 0:
+            return
+        free[leaves] = True
