@@ -450,7 +450,6 @@ def test_inline_structures_are_stored_under_the_name_that_their_config_gives(tmp
     config = nlp.config.copy()
     for name in ("textcat", "tagger"):
         block = config["components"][name]["model"]["tok2vec"]
-        block["@architectures"] = "spacy-latent.LatentTok2Vec.v2"
         block["stored_as"] = name if name == "tagger" else None
     nlp = load_model_from_config(config)
     initialized(nlp)

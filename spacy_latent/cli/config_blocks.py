@@ -12,9 +12,8 @@ from typing import Any
 from spacy_latent.corpora.text_pairs import PAIR_SPANS, PAIRS
 
 Block = dict[str, Any]
-LATENT = "spacy-latent.LatentTok2Vec.v2"
-LATENT_VERSIONS = ("spacy-latent.LatentTok2Vec.v1", LATENT)
-CLASSIFIER = "spacy-latent.LatentTextClassifier.v2"
+LATENT = "spacy-latent.LatentTok2Vec.v1"
+CLASSIFIER = "spacy-latent.LatentTextClassifier.v1"
 # The settings of a latent layer with the blocks of its parts.
 LAYERS = ("structure", "estimator", "scorer", "composer")
 LISTENER = "spacy-latent.LatentListener.v1"
@@ -117,7 +116,7 @@ def check_there(components: dict[str, Block], pipeline: list[str], name: str) ->
 
 def has_latent(block: Block) -> bool:
     return any(
-        value.get("@architectures") in (*LATENT_VERSIONS, LISTENER) or has_latent(value)
+        value.get("@architectures") in (LATENT, LISTENER) or has_latent(value)
         for value in block.values()
         if isinstance(value, dict)
     )

@@ -17,7 +17,7 @@ from spacy_latent.cli.config_blocks import (
     CLASSIFIER,
     EMBEDDER,
     ENCODER,
-    LATENT_VERSIONS,
+    LATENT,
     LAYERS,
     LISTENER,
     OWNERS,
@@ -436,7 +436,7 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
         check_texts(name, block, structure_block(structure, "composer" not in block))
     layers = replaced(block, structure, estimator)
     above = block["@architectures"]
-    if needs_loss(layers) and above in LATENT_VERSIONS:
+    if needs_loss(layers) and above == LATENT:
         with_own_loss(name, component, block["tok2vec"], layers)
         return
     block.update(layers)

@@ -25,7 +25,7 @@ from spacy_latent.cli.config_blocks import (
 if TYPE_CHECKING:
     from thinc.api import Config
 
-RATIONALE = "spacy-latent.RationaleTextCat.v2"
+RATIONALE = "spacy-latent.RationaleTextCat.v1"
 # Defaults of a rationale: k words, each with a weight of 1.
 CHOICE, CHOOSING = "k-of-n", "sparsemap"
 # Settings of rationale_released_words, among the two best rationales of benchmarks/RESULTS.md.

@@ -293,28 +293,6 @@ def read(path: Path) -> Iterator[tuple[str, list[str]]]:
             yield label, tokens
 
 
-def read_listops_v1(
-    path: Path | None, heads: bool = False, limit: int = 0, brackets: str = ""
-) -> Callable[[Language], Iterable[Example]]:
-    """Read ListOps for ``spacy train``, with the value as one of ten exclusive categories.
-
-    Args:
-        path: file of expressions with their values, as ``spacy latent generate listops`` writes it.
-        heads: give the gold tree to the reference, for evaluation. Do not set it for training.
-        limit: number of expressions to read, 0 for all.
-        brackets: name of a component that learns from gold binary trees (its ``supervision``). The
-            reference gets them as its annotation. Empty for no trees.
-    """
-
-    def read_corpus(nlp: Language) -> Iterator[Example]:
-        for number, (label, tokens) in enumerate(read(existing(path))):
-            if limit and number >= limit:
-                return
-            yield make_example(nlp, label, tokens, heads, brackets)
-
-    return read_corpus
-
-
 def existing(path: Path | None) -> Path:
     """Return the path of a corpus, and refuse one that does not exist."""
     if path is None or not Path(path).exists():
@@ -331,7 +309,7 @@ def make_example(
     """Make the example of an expression.
 
     Args:
-        heads, brackets: see :func:`read_listops_v1`.
+        heads, brackets: see :func:`spacy_latent.corpora.listops_curriculum.read_listops_v1`.
     """
     from spacy.tokens import Doc
     from spacy.training import Example

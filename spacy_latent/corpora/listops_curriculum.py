@@ -77,7 +77,7 @@ def _repeated(expressions: list[Expression], rng: random.Random) -> Iterator[Exp
         yield from expressions
 
 
-def read_listops_v2(
+def read_listops_v1(
     path: Path | None,
     heads: bool = False,
     limit: int = 0,
@@ -86,15 +86,19 @@ def read_listops_v2(
     growth: int = 0,
     seed: int = 0,
 ) -> Callable[[Language], Iterable[Example]]:
-    """Read ListOps for ``spacy train`` in the order of a curriculum.
+    """Read ListOps for ``spacy train``, with the value as one of ten exclusive categories.
 
-    No expression is added to the file. Without a curriculum (``flat`` and ``growth`` 0) it reads
-    the file once, as ``spacy-latent.ListOps.v1`` does. With a curriculum it never ends. Then
-    ``training.max_epochs`` must be -1, and ``training.max_steps`` or ``training.patience`` end the
-    training. Each call begins anew, in the same order.
+    Without a curriculum (``flat`` and ``growth`` 0) it reads the file once. With a curriculum it
+    never ends, and adds no expression to the file. Then ``training.max_epochs`` must be -1, and
+    ``training.max_steps`` or ``training.patience`` end the training. Each call begins anew, in the
+    same order.
 
     Args:
-        path, heads, limit, brackets: as in ``spacy-latent.ListOps.v1``.
+        path: file of expressions with their values, as ``spacy latent generate listops`` writes it.
+        heads: give the gold tree to the reference, for evaluation. Do not set it for training.
+        limit: number of expressions to read, 0 for all.
+        brackets: name of a component that learns from gold binary trees (its ``supervision``). The
+            reference gets them as its annotation. Empty for no trees.
         flat: number of expressions without a nested list at the beginning. They have each length
             equally often, so rare lengths are repeated more. If a file has no such expressions, the
             expressions of the least depth are read.
@@ -105,7 +109,7 @@ def read_listops_v2(
     """
     if min(flat, growth, limit) < 0:
         raise LatentError(
-            f"ListOps.v2: flat is {flat}, growth is {growth}, limit is {limit}; expected numbers "
+            f"ListOps.v1: flat is {flat}, growth is {growth}, limit is {limit}; expected numbers "
             "of expressions: 0 for none, and for all as the limit."
         )
 
@@ -140,12 +144,12 @@ def check_streaming(nlp: Language) -> None:
     epochs = training["max_epochs"]
     if epochs != -1:
         raise LatentError(
-            f"ListOps.v2: a curriculum (flat, growth) has no end and training.max_epochs is "
+            f"ListOps.v1: a curriculum (flat, growth) has no end and training.max_epochs is "
             f"{epochs}; expected -1, which reads the corpus while training. Set it, and end by "
             "training.max_steps, or set flat and growth to 0."
         )
     if not training["max_steps"] and not training["patience"]:
         raise LatentError(
-            "ListOps.v2: a curriculum (flat, growth) has no end, and training.max_steps and "
+            "ListOps.v1: a curriculum (flat, growth) has no end, and training.max_steps and "
             "training.patience are both 0. Set one of them, so that training ends."
         )

@@ -98,7 +98,7 @@ class CounterScorer(CountingScorer):
         return torch.cat([torch.cat(forward), torch.cat(backward)], 1)
 
 
-def build_counter_scorer_v2(
+def build_counter_scorer_v1(
     counters: int = 4,
     hidden_width: int = 64,
     encoder: EncoderBuilder | None = None,
@@ -120,23 +120,3 @@ def build_counter_scorer_v2(
     return build_counting_scorer(
         CounterScorer, counters, hidden_width, encoder, noise, whole_steps, step_cost, input_noise
     )
-
-
-def build_counter_scorer_v1(
-    counters: int = 4,
-    hidden_width: int = 64,
-    encoder: EncoderBuilder | None = None,
-    noise: float = 0.0,
-    whole_steps: bool = False,
-) -> ScorerBuilder:
-    """Return a builder of :class:`CounterScorer`.
-
-    See :class:`CountingScorer` for the arguments that are not listed here.
-
-    Args:
-        counters: number of running sums.
-        hidden_width: of the hidden layers.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves. The increment of a token then depends on that token alone.
-    """
-    return build_counting_scorer(CounterScorer, counters, hidden_width, encoder, noise, whole_steps)

@@ -65,7 +65,7 @@ class CounterSpanScorer(CountingScorer):
         return (scores[:, :-1, 1:] + self.output.bias).triu()
 
 
-def build_counter_span_scorer_v2(
+def build_counter_span_scorer_v1(
     counters: int = 4,
     hidden_width: int = 64,
     encoder: EncoderBuilder | None = None,
@@ -93,26 +93,4 @@ def build_counter_span_scorer_v2(
         whole_steps,
         step_cost,
         input_noise,
-    )
-
-
-def build_counter_span_scorer_v1(
-    counters: int = 4,
-    hidden_width: int = 64,
-    encoder: EncoderBuilder | None = None,
-    noise: float = 0.0,
-    whole_steps: bool = False,
-) -> ScorerBuilder:
-    """Return a builder of :class:`CounterSpanScorer`.
-
-    For the other arguments see :class:`CountingScorer`.
-
-    Args:
-        counters: number of running sums.
-        hidden_width: of the hidden layers.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves. The increment of a token then depends on that token alone.
-    """
-    return build_counting_scorer(
-        CounterSpanScorer, counters, hidden_width, encoder, noise, whole_steps
     )

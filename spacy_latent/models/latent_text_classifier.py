@@ -60,7 +60,7 @@ class TextPredictions:
     rewards: Tensor | None = None
 
 
-def build_latent_text_classifier_v2(
+def build_latent_text_classifier_v1(
     tok2vec: Model[list[Doc], list[Floats2d]],
     exclusive_classes: bool,
     structure: Structure | None = None,
@@ -135,70 +135,6 @@ def build_latent_text_classifier_v2(
         temperature=Temperature(temperature),
         dropout=dropout,
         mixed_precision=mixed_precision,
-    )
-
-
-def build_latent_text_classifier_v1(
-    tok2vec: Model[list[Doc], list[Floats2d]],
-    exclusive_classes: bool,
-    structure: Structure | None = None,
-    scorer: ScorerBuilder | None = None,
-    estimator: Estimator | None = None,
-    composer: ComposerBuilder | None = None,
-    span_getter: SpanGetter | None = None,
-    use_reduce_first: bool = False,
-    use_reduce_last: bool = False,
-    use_reduce_max: bool = False,
-    use_reduce_mean: bool = True,
-    scorer_learn_rate: float = 1.0,
-    entropy_weight: float = 0.0,
-    temperature: float | Iterable[float] = 1.0,
-    dropout: float | None = None,
-    mixed_precision: bool = False,
-    nO: int | None = None,
-) -> Model[list[Doc], Floats2d]:
-    """Build a model from docs to scores of labels over latent structures.
-
-    It is for ``latent_textcat`` and its multilabel twin, which train it by the loss of each
-    structure.
-
-    Args:
-        tok2vec: embedder, of any width; ``spacy-latent.SeparateTok2Vec.v1`` for two, one of them
-            the scorer's own.
-        exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-        structure: None for SpanningTree.
-        scorer: None for BiaffineScorer.
-        estimator: None for ScoreFunction with SelfCritical. Any estimator can be used: with one
-            that needs no loss, the objective is the weighted mean of the losses of its structures.
-        composer: None for GraphConvolution.
-        span_getter: function that returns the spans of tokens that share a structure; None for
-            DocSpans, the whole doc.
-        use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
-            vectors of the tokens to one vector of the doc, as in ``spacy.TextCatReduce.v1``.
-        scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
-            ``spacy-latent.LatentTok2Vec.v1``. A negative entropy_weight also weights KL(p ‖
-            uniform), which differs from the negative entropy by a constant.
-        nO: number of labels; set by the component.
-    """
-    return build_latent_text_classifier_v2(
-        tok2vec,
-        exclusive_classes,
-        structure,
-        scorer,
-        estimator,
-        composer,
-        span_getter,
-        False,
-        use_reduce_first,
-        use_reduce_last,
-        use_reduce_max,
-        use_reduce_mean,
-        scorer_learn_rate,
-        entropy_weight,
-        temperature,
-        dropout,
-        mixed_precision,
-        nO,
     )
 
 

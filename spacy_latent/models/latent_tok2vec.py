@@ -50,6 +50,7 @@ def build_latent_tok2vec_v1(
     temperature: float | Iterable[float] = 1.0,
     dropout: float | None = None,
     mixed_precision: bool = False,
+    stored_as: str | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
     """Build a model from docs to one vector per token, with a latent structure in between.
 
@@ -78,6 +79,9 @@ def build_latent_tok2vec_v1(
             and composer; None to follow ``training.dropout``.
         mixed_precision: half precision in training on a GPU for scorer and composer. Inference on
             the structure stays in float32. Without a GPU it has no effect.
+        stored_as: name under which predictions write the best structures to ``doc._.latent``,
+            usually the name of the component around the model; None to write none. A
+            ``latent_encoder`` and a ``crf_ner`` write structures under their own names.
     """
     known = check_widths(tok2vec, width)
     latent = build_latent_layer_model(
@@ -94,53 +98,7 @@ def build_latent_tok2vec_v1(
         dropout=dropout,
         mixed_precision=mixed_precision,
     )
-    return over_embedder(tok2vec, latent, span_getter)
-
-
-def build_latent_tok2vec_v2(
-    tok2vec: Model[list[Doc], list[Floats2d]],
-    width: int | None = None,
-    structure: Structure | None = None,
-    scorer: ScorerBuilder | None = None,
-    estimator: Estimator | None = None,
-    composer: ComposerBuilder | None = None,
-    span_getter: SpanGetter | None = None,
-    residual: bool | None = None,
-    scorer_learn_rate: float = 1.0,
-    entropy_weight: float = 0.0,
-    temperature: float | Iterable[float] = 1.0,
-    dropout: float | None = None,
-    mixed_precision: bool = False,
-    stored_as: str | None = None,
-) -> Model[list[Doc], list[Floats2d]]:
-    """Build a model from docs to one vector per token, with a latent structure in between.
-
-    It is ``spacy-latent.LatentTok2Vec.v1`` that can write its structures to docs by itself, inside
-    of any component.
-
-    Args:
-        tok2vec, width, structure, scorer, estimator, composer, span_getter, residual,
-            scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
-            ``spacy-latent.LatentTok2Vec.v1``.
-        stored_as: name under which predictions write the best structures to ``doc._.latent``,
-            usually the name of the component around the model; null to write none. A
-            ``latent_encoder`` and a ``crf_ner`` write structures under their own names.
-    """
-    model = build_latent_tok2vec_v1(
-        tok2vec=tok2vec,
-        width=width,
-        structure=structure,
-        scorer=scorer,
-        estimator=estimator,
-        composer=composer,
-        span_getter=span_getter,
-        residual=residual,
-        scorer_learn_rate=scorer_learn_rate,
-        entropy_weight=entropy_weight,
-        temperature=temperature,
-        dropout=dropout,
-        mixed_precision=mixed_precision,
-    )
+    model = over_embedder(tok2vec, latent, span_getter)
     model.attrs["stored_as"] = stored_as
     return model
 

@@ -46,7 +46,7 @@ from spacy_latent.structures.base import Structure
 NAME = "RationaleTextCat"
 
 
-def build_rationale_text_cat_v2(
+def build_rationale_text_cat_v1(
     tok2vec: Model[list[Doc], list[Floats2d]],
     embed: Model[list[Doc], list[Floats2d]],
     exclusive_classes: bool,
@@ -161,94 +161,6 @@ def build_rationale_text_cat_v2(
     model = classifier(NAME, embedders, texts, init, exclusive_classes, spans, nO)
     model.attrs["rationale"] = True
     return model
-
-
-def build_rationale_text_cat_v1(
-    tok2vec: Model[list[Doc], list[Floats2d]],
-    embed: Model[list[Doc], list[Floats2d]],
-    exclusive_classes: bool,
-    structure: Structure | None = None,
-    scorer: ScorerBuilder | None = None,
-    estimator: Estimator | None = None,
-    encoder: EncoderBuilder | None = None,
-    candidates: Candidates | None = None,
-    rate: float | None = None,
-    transitions: float | None = None,
-    multiplier_rate: float = 0.1,
-    damping: float = 10.0,
-    transition_cost: float = 0.0,
-    span_getter: SpanGetter | None = None,
-    use_reduce_max: bool = False,
-    use_reduce_mean: bool = True,
-    scorer_learn_rate: float = 1.0,
-    entropy_weight: float = 0.0,
-    temperature: float | Iterable[float] = 1.0,
-    dropout: float | None = None,
-    mixed_precision: bool = False,
-    nO: int | None = None,
-) -> Model[list[Doc], Floats2d]:
-    """Build a model from docs to scores of labels that depend on chosen words alone.
-
-    It is for ``latent_textcat`` and its multilabel twin. A selector chooses words, and a reader
-    scores the labels from these (Lei et al. 2016, section 4). For a fixed choice, no other word can
-    change the scores. With an encoder, the number of words between the chosen ones can.
-
-    Args:
-        tok2vec: embedder of the selector, of any kind, including listeners. Only the choice depends
-            on it.
-        embed: embedder of the reader. It must give a word the same vector in any text, such as
-            ``spacy.MultiHashEmbed.v2`` with attributes of the word itself. This is tested when the
-            model is initialized.
-        exclusive_classes: whether each doc has one label (softmax) or any number of them (sigmoid).
-        structure: structure of items, or a sequence of two tags, of which 1 chooses; None for KOfN.
-        scorer: None for ItemScorer.
-        estimator: None for StraightThrough. Any estimator for the structure can be used. The scores
-            depend on hard choices if its structures are 0/1 at prediction. Otherwise the reader
-            sees words in part.
-        encoder: module that gives the reader's words the context of each other, such as
-            ``spacy-latent.BiLSTM.v1``; None for a bag of words.
-        candidates: words that may be chosen; None for all. ``spacy-latent.ReleasedCandidates.v1``
-            has others in the first updates of training.
-        rate, transitions: expected share of the words of each text that is chosen, and of
-            neighbours of which only one is chosen. A Lagrangian enforces them in training. None if
-            the structure or the estimator does it.
-        multiplier_rate, damping: as in HardKuma.
-        transition_cost: cost in sequences of two tags: the score of a rationale is reduced by it
-            for each end of a run of chosen words, except one at the end of the text. Rationales
-            then have few runs.
-        span_getter: function that returns the spans of tokens that share a structure; None for
-            DocSpans, the whole doc.
-        use_reduce_max, use_reduce_mean: reductions of the vectors of the chosen words to one vector
-            of the doc. For the maximum, words that are not chosen count as zeros.
-        scorer_learn_rate, entropy_weight, temperature, dropout, mixed_precision: as in
-            ``spacy-latent.LatentTok2Vec.v1``.
-        nO: number of labels; set by the component.
-    """
-    return build_rationale_text_cat_v2(
-        tok2vec,
-        embed,
-        exclusive_classes,
-        structure,
-        scorer,
-        estimator,
-        encoder,
-        candidates,
-        rate,
-        transitions,
-        multiplier_rate,
-        damping,
-        transition_cost,
-        span_getter,
-        use_reduce_max,
-        use_reduce_mean,
-        scorer_learn_rate,
-        entropy_weight,
-        temperature,
-        dropout,
-        mixed_precision,
-        None,
-        nO,
-    )
 
 
 def check_structure(structure: Structure, transition_cost: float) -> None:

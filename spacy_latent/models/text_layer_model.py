@@ -77,7 +77,7 @@ def build_text_layer_model(
     """Build a model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
     Its backprop takes the gradients of vectors, weights, log_probs and extras, and returns the
-    gradients of the rows. For other arguments see ``build_latent_text_classifier_v2``.
+    gradients of the rows. For other arguments see ``build_latent_text_classifier_v1``.
 
     Args:
         texts: number of texts of each doc that are pooled separately: 1, or 2 for pairs of spans.

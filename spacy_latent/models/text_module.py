@@ -51,7 +51,7 @@ class TextModule(nn.Module):
             by the degree to which each is a root. The result is the mean of these sums over the
             spans of a text.
         texts: number of texts of a doc, whose vectors are concatenated.
-        entropy_weight: see ``build_latent_text_classifier_v2``.
+        entropy_weight: see ``build_latent_text_classifier_v1``.
         evidence: settings of a bound on the evidence of the words. The layer must then tell which
             words a structure shows, as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer`
             does.

@@ -233,7 +233,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         if key is not None and not attrs.get("rationale"):
             raise LatentError(
                 f"{name}: spans_key is {key!r}, but its model chooses no words. Use "
-                'model.@architectures = "spacy-latent.RationaleTextCat.v2", or spans_key = null.'
+                'model.@architectures = "spacy-latent.RationaleTextCat.v1", or spans_key = null.'
             )
 
     # ---------------------------------------------------------------- prediction

@@ -208,7 +208,7 @@ def test_what_another_version_or_its_twin_takes_is_told() -> None:
     assert "latent_textcat_multilabel has one." in said and "Did you mean" not in said
     place = f"{place}.model"
     said = str(refused(with_settings(nlp.config.copy(), place, {"use_reduce_root": True})))
-    assert "spacy-latent.LatentTextClassifier.v2 has one." in said
+    assert "spacy-latent.LatentTextClassifier.v1 has one." in said
 
 
 def test_all_misspelt_settings_are_told_at_once() -> None:

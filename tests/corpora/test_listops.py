@@ -7,6 +7,7 @@ import spacy
 from thinc.api import Config
 
 from spacy_latent.corpora import listops
+from spacy_latent.corpora.listops_curriculum import read_listops_v1
 from spacy_latent.errors import LatentError
 from tests.recipes import RECIPES, recipe
 
@@ -154,11 +155,11 @@ def test_reader_keeps_the_gold_tree_from_training(tmp_path):
     path = tmp_path / "train.tsv"
     listops.write(path, sample(20, min_length=5))
     nlp = spacy.blank("xx")
-    for example in listops.read_listops_v1(path)(nlp):
+    for example in read_listops_v1(path)(nlp):
         assert not example.reference.has_annotation("HEAD")
         assert not example.predicted.has_annotation("HEAD") and not example.predicted.cats
         assert sum(example.reference.cats.values()) == 1.0 and len(example.reference.cats) == 10
-    with_heads = list(listops.read_listops_v1(path, heads=True, limit=5)(nlp))
+    with_heads = list(read_listops_v1(path, heads=True, limit=5)(nlp))
     assert len(with_heads) == 5
     for example in with_heads:
         words = [token.text for token in example.reference]
@@ -198,7 +199,7 @@ def test_shipped_configs_train_and_select_without_gold_trees(name):
 def test_gold_trees_of_a_parser_are_given_to_the_reference(tmp_path):
     path = tmp_path / "one.tsv"
     path.write_text("9\t[MAX 2 9 ]\n7\t7\n")
-    reader = listops.read_listops_v1(path, brackets="parser")
+    reader = read_listops_v1(path, brackets="parser")
     nested, single = reader(spacy.blank("xx"))
     found = nested.reference._.latent["parser"].brackets()
     assert [(b.start, b.end) for b in found if b.end - b.start > 1] == [(0, 2), (0, 3), (0, 4)]
@@ -217,4 +218,4 @@ def test_published_format_is_read(tmp_path):
 
 def test_a_missing_file_says_how_to_make_it(tmp_path):
     with pytest.raises(LatentError, match="spacy latent generate"):
-        list(listops.read_listops_v1(tmp_path / "none.tsv")(spacy.blank("xx")))
+        list(read_listops_v1(tmp_path / "none.tsv")(spacy.blank("xx")))

@@ -11,7 +11,7 @@ import spacy
 from spacy.util import registry
 
 from spacy_latent.corpora import listops
-from spacy_latent.corpora.listops_curriculum import read_listops_v2
+from spacy_latent.corpora.listops_curriculum import read_listops_v1
 from spacy_latent.errors import LatentError
 
 SIZE = 300
@@ -41,23 +41,18 @@ def streaming(**training):
 
 
 def curriculum(path, count, **options):
-    return texts(islice(read_listops_v2(path, **options)(streaming()), count))
+    return texts(islice(read_listops_v1(path, **options)(streaming()), count))
 
 
 def test_it_is_registered_under_its_name():
-    assert registry.get("readers", "spacy-latent.ListOps.v2") is read_listops_v2
+    assert registry.get("readers", "spacy-latent.ListOps.v1") is read_listops_v1
 
 
-def test_without_a_curriculum_it_reads_what_the_first_version_reads(path):
+def test_without_a_curriculum_it_reads_the_file_once_in_order(path):
     nlp = spacy.blank("xx")
-    for options in ({}, {"limit": 7}, {"heads": True, "brackets": "parser"}):
-        old = list(listops.read_listops_v1(path, **options)(nlp))
-        new = list(read_listops_v2(path, **options)(nlp))
-        assert texts(new) == texts(old) and len(new) == options.get("limit", SIZE)
-        for one, other in zip(new, old):
-            assert one.reference.cats == other.reference.cats
-            assert one.reference.has_annotation("HEAD") == ("heads" in options)
-            assert [*one.reference._.latent] == [*other.reference._.latent]
+    whole = texts(read_listops_v1(path)(nlp))
+    assert whole == [" ".join(tokens) for _, tokens in listops.read(path)]
+    assert texts(read_listops_v1(path, limit=7)(nlp)) == whole[:7]
 
 
 def test_flat_lists_come_first_and_again(path, known):
@@ -95,14 +90,14 @@ def test_the_order_is_told_by_the_seed(path):
         first = curriculum(path, 200, **options)
         assert first == curriculum(path, 200, **options) != curriculum(path, 200, **options, seed=1)
     # Initialization calls it, too, and must not change what training reads.
-    reader, nlp = read_listops_v2(path, flat=5), streaming()
+    reader, nlp = read_listops_v1(path, flat=5), streaming()
     assert texts(islice(reader(nlp), 9)) == texts(islice(reader(nlp), 9))
 
 
 def test_what_was_read_once_is_read_again_where_the_file_has_changed(path, tmp_path):
     copy = tmp_path / "train.tsv"
     copy.write_bytes(path.read_bytes())
-    reader = read_listops_v2(copy, flat=10, growth=10, seed=1)
+    reader = read_listops_v1(copy, flat=10, growth=10, seed=1)
     first, again = (texts(islice(reader(streaming()), 400)) for _ in range(2))
     assert first == again == curriculum(path, 400, flat=10, growth=10, seed=1)
     listops.write(copy, [["[MAX", "2", "9", "]"]])
@@ -111,7 +106,7 @@ def test_what_was_read_once_is_read_again_where_the_file_has_changed(path, tmp_p
 
 
 def test_values_heads_and_brackets_are_those_of_the_expression(path):
-    reader = read_listops_v2(path, heads=True, brackets="parser", flat=3)
+    reader = read_listops_v1(path, heads=True, brackets="parser", flat=3)
     for example in islice(reader(streaming()), 30):
         tokens = [token.text for token in example.reference]
         assert example.reference.cats[str(listops.evaluate(tokens))] == 1.0
@@ -128,7 +123,7 @@ def test_a_limit_is_of_the_file(path, known):
 
 
 def test_training_that_would_not_begin_or_not_end_is_refused(path):
-    reader = read_listops_v2(path, flat=1)
+    reader = read_listops_v1(path, flat=1)
     for epochs in (0, 3):
         with pytest.raises(LatentError, match=f"max_epochs is {epochs}; expected -1"):
             next(iter(reader(streaming(max_epochs=epochs))))
@@ -140,13 +135,13 @@ def test_training_that_would_not_begin_or_not_end_is_refused(path):
 def test_wrong_values_name_what_is_expected(path, tmp_path):
     for options in ({"flat": -1}, {"growth": -2}, {"limit": -3}):
         with pytest.raises(LatentError, match="expected numbers of expressions"):
-            read_listops_v2(path, **options)
+            read_listops_v1(path, **options)
     with pytest.raises(LatentError, match="spacy latent generate"):
-        list(read_listops_v2(tmp_path / "none.tsv", flat=1)(streaming()))
+        list(read_listops_v1(tmp_path / "none.tsv", flat=1)(streaming()))
     empty = tmp_path / "empty.tsv"
     empty.write_text("")
     with pytest.raises(LatentError, match="holds no expressions"):
-        next(iter(read_listops_v2(empty, growth=1)(streaming())))
+        next(iter(read_listops_v1(empty, growth=1)(streaming())))
 
 
 def test_a_file_without_flat_lists_begins_with_its_least_depth(tmp_path):

@@ -15,9 +15,8 @@ from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.counter_scorer import (
     CounterScorer,
     build_counter_scorer_v1,
-    build_counter_scorer_v2,
 )
-from spacy_latent.layers.counter_span_scorer import build_counter_span_scorer_v2
+from spacy_latent.layers.counter_span_scorer import build_counter_span_scorer_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_layer_model import SpanModule
@@ -210,7 +209,7 @@ def test_more_than_the_limit_is_all_the_same():
     assert not torch.isclose(scores[10, 60], far[0])
 
 
-@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+@pytest.mark.parametrize("build", [build_counter_scorer_v1, build_counter_span_scorer_v1])
 def test_what_steps_cost(build) -> None:
     torch.manual_seed(0)
     scorer = build(counters=3, hidden_width=4, noise=0.5, whole_steps=True, step_cost=0.3)(6)
@@ -231,7 +230,7 @@ def test_what_steps_cost(build) -> None:
             build(input_noise=wrong)
 
 
-@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+@pytest.mark.parametrize("build", [build_counter_scorer_v1, build_counter_span_scorer_v1])
 def test_noise_before_the_cube_lets_a_step_at_0_move(build) -> None:
     """Without it the slope of a step's cube there is 0, whatever the loss."""
     vectors = torch.ones(1, 2000, 6)
@@ -258,7 +257,7 @@ def test_noise_before_the_cube_lets_a_step_at_0_move(build) -> None:
 
 def test_a_layer_adds_the_cost_to_what_it_draws_in_training() -> None:
     torch.manual_seed(0)
-    scorer = build_counter_scorer_v2(counters=2, hidden_width=4, step_cost=0.5)(6)
+    scorer = build_counter_scorer_v1(counters=2, hidden_width=4, step_cost=0.5)(6)
     composer = build_graph_convolution_v1()(6)
     layer = LatentLayer(scorer, ProjectiveTree(), Marginals(), composer)
     vectors = torch.randn(3, 5, 6)
@@ -271,7 +270,7 @@ def test_a_layer_adds_the_cost_to_what_it_draws_in_training() -> None:
 def test_a_batch_is_charged_the_same_however_its_texts_are_grouped() -> None:
     fix_random_seed(0)
     layer = LatentLayer(
-        build_counter_scorer_v2(counters=2, hidden_width=4, step_cost=1.0)(6),
+        build_counter_scorer_v1(counters=2, hidden_width=4, step_cost=1.0)(6),
         ProjectiveTree(),
         Marginals(),
         build_graph_convolution_v1()(6),
@@ -291,7 +290,7 @@ def size_of_digits(step_cost: float) -> float:
     fix_random_seed(0)
     nlp = spacy.blank("xx")
     embed = {"@architectures": "spacy-latent.MultiHashEmbed.v1", "width": 16, "attrs": ["ORTH"]}
-    scorer = {"@misc": "spacy-latent.CounterScorer.v2", "step_cost": step_cost}
+    scorer = {"@misc": "spacy-latent.CounterScorer.v1", "step_cost": step_cost}
     model = {"tok2vec": {**embed, "rows": [100]}, "scorer": scorer}
     nlp.add_pipe("latent_textcat", config={"model": model})
     texts = [f"{first} {a} {b}" for first in "xy" for a in "123" for b in "123"]
@@ -313,7 +312,7 @@ def test_steps_that_make_no_difference_are_taken_back() -> None:
     assert size_of_digits(1.0) < 0.02 < size_of_digits(0.0)
 
 
-@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+@pytest.mark.parametrize("build", [build_counter_scorer_v1, build_counter_span_scorer_v1])
 @pytest.mark.parametrize("encoder", [None, build_bilstm_v1(hidden_width=4)])
 def test_autocast_on_the_cpu_leaves_the_sums_alone(build, encoder):
     torch.manual_seed(0)
@@ -329,7 +328,7 @@ def test_autocast_on_the_cpu_leaves_the_sums_alone(build, encoder):
     assert all(weight.grad is not None for weight in scorer.parameters())
 
 
-@pytest.mark.parametrize("build", [build_counter_scorer_v2, build_counter_span_scorer_v2])
+@pytest.mark.parametrize("build", [build_counter_scorer_v1, build_counter_span_scorer_v1])
 def test_the_integer_type_of_lengths_makes_no_difference(build):
     torch.manual_seed(0)
     scorer = build(counters=2, hidden_width=7)(6)
@@ -340,7 +339,7 @@ def test_the_integer_type_of_lengths_makes_no_difference(build):
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_weights_in_half_precision_are_refused(precision):
-    scorer = build_counter_scorer_v2(counters=2, hidden_width=7)(6).to(precision)
+    scorer = build_counter_scorer_v1(counters=2, hidden_width=7)(6).to(precision)
     with pytest.raises(LatentError, match=f"{precision}.*float32.*autocast"):
         scorer(torch.randn(1, 3, 6, dtype=precision), torch.tensor([3]))
 

@@ -22,7 +22,7 @@ SEPARATE = {
     "scorer": {**EMBED, "width": 8},
 }
 CLASSIFIER: dict[str, Any] = {
-    "@architectures": "spacy-latent.LatentTextClassifier.v2",
+    "@architectures": "spacy-latent.LatentTextClassifier.v1",
     "tok2vec": SEPARATE,
     "exclusive_classes": True,
     "scorer": {"@misc": "spacy-latent.CounterScorer.v1", "counters": 2, "hidden_width": 8},

@@ -92,7 +92,7 @@ COMPONENTS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "spans_key": "rationale",
             "model": owner(
-                "RationaleTextCat.v2",
+                "RationaleTextCat.v1",
                 embed=WORDS,
                 estimator=MARGINALS,
                 structure={"@misc": "spacy-latent.Bits.v1"},

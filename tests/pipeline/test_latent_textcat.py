@@ -450,7 +450,7 @@ def test_the_marginal_likelihood_learns(name: str) -> None:
 
 
 ROOT = {
-    "@architectures": "spacy-latent.LatentTextClassifier.v2",
+    "@architectures": "spacy-latent.LatentTextClassifier.v1",
     "use_reduce_root": True,
     "use_reduce_mean": False,
 }

@@ -48,7 +48,7 @@ ESTIMATORS = {
 
 def pipeline(component: str = "latent_textcat", **model: Any) -> Language:
     settings = {
-        "@architectures": "spacy-latent.RationaleTextCat.v2",
+        "@architectures": "spacy-latent.RationaleTextCat.v1",
         "structure": ONE,
         "estimator": DENSE,
         "evidence": EVIDENCE,
