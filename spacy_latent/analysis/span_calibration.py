@@ -36,7 +36,7 @@ class SpanJudge:
         """Judge the spans of a text, with their confidences.
 
         Returns:
-            Which spans the annotation says to be right or wrong.
+            Spans that the annotation says to be right or wrong.
         """
         found, reference = self.found, example.reference
         text, self.texts = self.texts, self.texts + 1

@@ -1,8 +1,8 @@
 """Calibration of the confidences of spans of ``tree_spancat`` on held-out text.
 
 The scores of spans are divided by a temperature, so that all trees and spans have other
-probabilities. A slope and shifts of the log-odds then map these to confidences. Which spans are
-predicted does not change.
+probabilities. A slope and shifts of the log-odds then map these to confidences. The
+predicted spans stay the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN, SpanJudge
 from spacy_latent.errors import LatentError
-from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.pipeline.calibration_examples import (
     Examples,
     choose_component,
@@ -197,7 +196,7 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
     scored = pipe.model.predict(docs)
     for group, cells, array in zip(scored.groups, scored.cells, scored.scores):
         scores = xp2torch(array)
-        lengths = send(group.lengths, scores.device)
+        lengths = group.lengths.to(scores.device)
         member = scores.new_zeros(len(sets), len(labels))
         for number, known in enumerate(sets):
             member[number, known] = 1.0
