@@ -363,7 +363,7 @@ def _over_encoder(config: str, what: str, path: str | None = None) -> Entry:
 
 INCOMPLETE_OVER_ENCODER = (
     _over_encoder("ner_transformer_crf", "all annotation", f"{BC5CDR}/train.spacy"),
-    _over_encoder("ner_flags_transformer", "flags beside 150 sentences"),
+    _over_encoder("ner_flags_encoder", "flags beside 150 sentences"),
     _over_encoder(
         "ner_transformer_crf",
         "control: flags, self-training filtered by the flags",
@@ -657,10 +657,6 @@ GROUPS = {
             Entry("few_labels_score_function", "words of all sentences, score function"),
             Entry(
                 "few_labels_category_control", "control: the labelled sentences, one of ten codes"
-            ),
-            Entry(
-                "few_labels_category_likelihood",
-                "control: the labelled sentences, one of ten codes, marginal likelihood",
             ),
             Entry("few_labels_category", "one of ten codes, all summed"),
             Entry("few_labels_category_sparse", "one of ten codes, sparse marginalization"),

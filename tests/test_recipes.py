@@ -29,7 +29,7 @@ from tests.recipes import RECIPES
 
 # Those with corpora or weights of their own, which tests/cli/test_spacy_commands.py and
 # tests/pipeline/test_transformer_recipes.py train.
-TRAINED_ELSEWHERE = re.compile(r"^(listops|demo)(_|$)|_transformer")
+TRAINED_ELSEWHERE = re.compile(r"^(listops|demo)(_|$)|_transformer|_encoder$")
 # Those over a trained parser, which tests/pipeline/test_given_tree_recipes.py makes and trains.
 OVER_A_PARSER = [path for path in RECIPES if "parser" in load_config(path)["paths"]]
 

@@ -25,7 +25,7 @@ from tests.pipeline.test_entity_calibration import TEXT, doubtful
 def run(*arguments: Any, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
     assert result.exit_code == code, result.output
-    return result.output
+    return result.stdout if "--json" in arguments else result.output
 
 
 @pytest.fixture(scope="module")

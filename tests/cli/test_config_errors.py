@@ -206,9 +206,13 @@ def test_what_another_version_or_its_twin_takes_is_told() -> None:
     said = str(refused(with_settings(nlp.config.copy(), place, {"score_range": [0.0, 5.0]})))
     assert said.startswith(f"[{place}] score_range: latent_textcat has no such setting. ")
     assert "latent_textcat_multilabel has one." in said and "Did you mean" not in said
-    place = f"{place}.model"
-    said = str(refused(with_settings(nlp.config.copy(), place, {"use_reduce_root": True})))
-    assert "spacy-latent.LatentTextClassifier.v1 has one." in said
+    nlp = blank("en")
+    nlp.add_pipe("crf_ner")
+    place = "components.crf_ner.model"
+    tok2vec = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1}
+    first = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": tok2vec, "gain": 2.0}
+    said = str(refused(with_settings(nlp.config.copy(), place, first)))
+    assert "spacy-latent.CrfTagger.v2 has one." in said
 
 
 def test_all_misspelt_settings_are_told_at_once() -> None:

@@ -773,7 +773,9 @@ def test_latent_trees_under_a_text_classifier_are_warned_of(
 def test_the_help_names_all_structures_and_estimators() -> None:
     for listed, base in ((STRUCTURES, Structure), (ESTIMATORS, Estimator)):
         found = [registered_name(name, "name", base) for name in listed.split(", ")]
-        assert {short(name) for name in found} == {short(name) for name in names_of(base)}
+        # Other tests register names of their own.
+        ours = [name for name in names_of(base) if name.startswith("spacy-latent.")]
+        assert {short(name) for name in found} == {short(name) for name in ours}
 
 
 def test_the_command_changes_its_own_output(tmp_path: Path) -> None:

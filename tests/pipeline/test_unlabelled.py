@@ -137,26 +137,6 @@ def test_a_weight_may_follow_a_schedule() -> None:
     assert 0.6 < shares[3] < 0.76
 
 
-def test_without_a_decoder_nothing_is_new() -> None:
-    """To the byte, as in version 1 of the architecture."""
-    made = []
-    for version in ("v1", "v2"):
-        more = {} if version == "v1" else {"evidence": None}
-        nlp = rationale_pipeline(
-            **{"@architectures": f"spacy-latent.RationaleTextCat.{version}"},
-            structure=ONE,
-            estimator=DENSE,
-            **more,
-        )
-        labelled = rationale_examples(nlp)
-        optimizer = nlp.initialize(lambda given=labelled: given)
-        for _ in range(3):
-            losses = nlp.update(labelled, sgd=optimizer)
-        assert set(losses) == {"latent_textcat"}
-        made.append(nlp.get_pipe("latent_textcat").model.to_bytes())  # type: ignore[attr-defined]
-    assert made[0] == made[1]
-
-
 def test_predictions_read_no_decoder_and_what_is_saved_has_one(tmp_path) -> None:
     nlp = pipeline()
     labelled = rationale_examples(nlp)
