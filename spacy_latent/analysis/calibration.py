@@ -210,9 +210,12 @@ def left_out_in_words(name: str, found: JudgedEntities | EntityFigures) -> str:
     judged = found.found if isinstance(found, EntityFigures) else len(found.probabilities)
     every, missing = judged + found.unannotated, found.unannotated
     are = "is" if missing == 1 else "are"
+    where = "on tokens whose annotation is missing"
+    if found.noun == "span":
+        where = "in texts without the group of spans, or not annotated for their label"
     said = (
-        f"{missing} of {number_of(every, found.noun)} that {name} finds {are} on tokens whose "
-        "annotation is missing, and left out: whether they are right is not known. "
+        f"{missing} of {number_of(every, found.noun)} that {name} finds {are} {where}, and left "
+        "out: whether they are right is not known. "
         if missing
         else ""
     )

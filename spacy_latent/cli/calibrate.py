@@ -484,8 +484,9 @@ def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
     texts = len(set(fitted.texts))
     if texts < CHECKED_TEXTS:
         msg.warn(
-            f"The promise was checked by simulation with {CHECKED_TEXTS} texts or more, and there "
-            f"are {texts} with {plural(fitted.noun)}. It holds less often if those of a text are "
+            "Such promises were checked by simulation, for entities, with "
+            f"{CHECKED_TEXTS} texts or more, and there are {texts} with "
+            f"{plural(fitted.noun)}. It holds less often if those of a text are "
             "right or wrong together."
         )
     if not least.threshold:

@@ -179,7 +179,7 @@ def init_cli(
     said = (component, structure, estimator, shared)
     given_as_flag = (crf_ner, latent_parser, tree_spancat, rationale, pairs)
     if purpose is None and not any((*said, *given_as_flag)):
-        purpose = asked_purpose(config)
+        purpose = asked_purpose(config, output)
     if purpose is not None:
         if purpose not in PURPOSES:
             fail(f"--for is {purpose!r}", f"Expected one of {', '.join(PURPOSES)}.")
@@ -240,18 +240,20 @@ def init_cli(
         print(f"spacy train {output} --output ./training {paths}")
 
 
-def asked_purpose(config: str) -> str | None:
+def asked_purpose(config: str, output: str) -> str:
     """Return what the user answers that the config is for.
 
     Without a terminal nobody can answer, and the purpose is an error to leave out.
     """
-    if config == STREAM or not sys.stdin.isatty():
+    if STREAM in (config, output) or not sys.stdin.isatty():
         listed = "; ".join(f"--for {name}, {told}" for name, told in PURPOSES.items())
         fail("What is the config for?", f"Give one of these options: {listed}.")
     for name, told in PURPOSES.items():
         print(f"{name:>9}: {told}")
-    answer: str = typer.prompt("What is the config for?", default="research")
-    return answer.strip()
+    answer: str = typer.prompt("What is the config for?", default="research").strip()
+    if answer not in PURPOSES:
+        fail(f"The answer is {answer!r}", f"Expected one of {', '.join(PURPOSES)}.")
+    return answer
 
 
 def about_gain(before: Config, after: Config) -> Iterator[str]:

@@ -195,7 +195,10 @@ def example_for(explorer: Explorer) -> list[str]:
     """Return a text, or a pair of texts, that the page of this pipeline begins with."""
     if explorer.pairs:
         return EXAMPLE_PAIR
-    readers = [block.get("@readers", "") for block in explorer.nlp.config["corpora"].values()]
+    corpora = explorer.nlp.config["corpora"]
+    # A corpus may be a variable, such as ${corpora.train}, or null.
+    blocks = [corpora, *(block for block in corpora.values() if isinstance(block, dict))]
+    readers = [block.get("@readers", "") for block in blocks]
     if any(str(reader).startswith("spacy-latent.ListOps.") for reader in readers):
         return [EXPRESSION]
     return [EXAMPLE]

@@ -22,8 +22,9 @@ class DenseMarginalization(Estimator):
         prediction ("map" or "marginal"): use the best structure, or all with their probabilities,
             outside of training.
         criterion ("expected_loss" or "marginal_likelihood"): minimise the expected loss, or
-            −log Σ p(z)·p(y | z) over all structures. The latter is the loss of the mean of
-            the probabilities, which ``prediction = "marginal"`` predicts. It needs a component
+            −log Σ p(z)·p(y | z) over all structures. For one exclusive
+            label the latter is the loss of the mean of the probabilities, which
+            ``prediction = "marginal"`` predicts. It needs a component
             that owns its loss, and has no EvidenceBound.
     """
 

@@ -32,8 +32,9 @@ class SparseMAP(Estimator):
             uses the optimum over the structures found until then.
         tolerance: bound on the distance of the mean from the optimum.
         criterion ("expected_loss" or "marginal_likelihood"): with ``marginalize``, minimise the
-            expected loss, or −log Σ p(z)·p(y | z) over the support. The latter is the loss of the
-            mean of the probabilities, which is also predicted. It needs a component that owns its
+            expected loss, or −log Σ p(z)·p(y | z) over the support. For one exclusive
+            label the latter is the loss of the mean of the probabilities, which is also predicted.
+            It needs a component that owns its
             loss, and has no EvidenceBound.
     """
 

@@ -33,12 +33,18 @@ def kind_of(nlp: Language, component: str | None) -> str:
         ENTITIES, ARCS or SPANS. It is ENTITIES if no component can be calibrated.
 
     Raises:
-        LatentError: if components of several kinds are there and none is named.
+        LatentError: if components of several kinds are there and none is named, or if the named
+            one cannot be calibrated and others can.
     """
     kinds = dict.fromkeys(entity_components(nlp), ENTITIES)
     kinds.update(dict.fromkeys(span_components(nlp), SPANS))
     kinds.update(dict.fromkeys(parse_components(nlp), ARCS))
     if component is not None:
+        if kinds and component not in kinds:
+            listed = ", ".join(kinds)
+            raise LatentError(
+                f"{component!r} is none of them: {listed}. Name one of these as component."
+            )
         return kinds.get(component, ENTITIES)
     if len(kinds) > 1 and set(kinds.values()) != {ENTITIES}:
         raise LatentError(

@@ -42,6 +42,7 @@ from spacy_latent.analysis.precision_bound import (
     tests_of,
 )
 from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.span_calibration import SPAN
 from spacy_latent.annotations import check_share, write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
 from spacy_latent.models.span_probabilities import SpanProbabilities
@@ -352,7 +353,7 @@ def set_precision(
             f"set_precision: confidence is {confidence!r}; expected a number between 0 and 1, or "
             "None for a point estimate."
         )
-    known = [*entity_components(nlp), *span_components(nlp)]
+    known = span_components(nlp) if found.after.noun == SPAN else entity_components(nlp)
     name = choose_component(nlp, component, known, "crf_ner or tree_spancat")
     pipe: Any = nlp.get_pipe(name)
     if not found.after.outside_known:

@@ -427,8 +427,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         name with "_reward".
 
         Returns:
-            The losses. The loss of this component is the mean over the docs of the expected loss,
-            in nats. In regression it is half a squared error.
+            The losses. The loss of this component is the mean over the docs, in nats, by the
+            estimator's criterion. In regression it is half a squared error.
         """
         from spacy_latent.models.added_labels import count_as_trained
         from spacy_latent.models.latent_text_classifier import (

@@ -212,7 +212,18 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
             start = scored.spans[d][s][0]
             places[d].append((start + first, start + last + 1, labels[number]))
             rows[d].append(said[i : i + 1])
-    return [(own, np.concatenate(parts)) for own, parts in zip(places, rows)]
+    made = []
+    for own, parts in zip(places, rows):
+        # As predictions are listed, so that both say the same of the same span.
+        order = sorted(range(len(own)), key=lambda i: _listed(own[i], labels))
+        said = np.concatenate(parts)
+        made.append(([own[i] for i in order], said[order]))
+    return made
+
+
+def _listed(place: tuple[int, int, str], labels: Sequence[str]) -> tuple[int, int, int]:
+    start, end, label = place
+    return start, -end, labels.index(label)
 
 
 __all__ = ["calibrate", "measure"]

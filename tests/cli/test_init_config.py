@@ -742,8 +742,11 @@ def test_who_says_nothing_is_asked_what_for(tmp_path: Path, monkeypatch: Any) ->
     told = CliRunner().invoke(app, arguments)
     assert told.exit_code == 1 and all(name in told.stderr for name in PURPOSES)
     assert CliRunner().invoke(app, [*arguments, "--for", "fun"]).exit_code == 1
+    # A question on standard output would be part of the config.
+    told = CliRunner().invoke(app, ["latent", "init", str(base), "-"])
+    assert told.exit_code == 1 and not told.stdout
     # As at a terminal.
-    monkeypatch.setattr("spacy_latent.cli.init_config.asked_purpose", lambda config: "rationale")
+    monkeypatch.setattr("spacy_latent.cli.init_config.asked_purpose", lambda *_: "rationale")
     assert CliRunner().invoke(app, arguments).exit_code == 0
     model = components(load_config(output))["textcat"]["model"]
     assert model["estimator"]["@misc"] == "spacy-latent.ImplicitMLE.v1"

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
 from typer.testing import CliRunner
 
 from spacy_latent.cli import serve
 from spacy_latent.cli.commands import latent_cli
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
-from spacy_latent.visualize.explorer import Limits
+from spacy_latent.visualize.explorer import Explorer, Limits
 from tests.models import test_aligned_pair_textcat as pairs
 
 
@@ -159,3 +160,15 @@ def test_it_serves_what_it_says(
     # Nothing of what is typed is written down, and no other machine is believed about itself.
     assert not made.config.access_log and not made.config.proxy_headers
     assert not made.config.server_header
+
+
+def test_the_page_begins_with_an_example_whatever_the_corpora_are() -> None:
+    nlp = spacy.blank("en")
+    listops = {"@readers": "spacy-latent.ListOps.v1"}
+    for corpora, begins in (
+        ({"train": listops, "dev": "${corpora.train}"}, EXPRESSION),
+        ({"train": None, "dev": None}, serve.EXAMPLE),
+        ({"@readers": "my_project.Corpora.v1", "path": "corpus"}, serve.EXAMPLE),
+    ):
+        nlp.config["corpora"] = corpora
+        assert serve.example_for(Explorer(nlp, "model")) == [begins]
