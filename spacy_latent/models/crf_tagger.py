@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from spacy.tokens import Doc
@@ -203,16 +204,22 @@ def _begin_as_outside(model: Model, known: int) -> None:
     transitions[known:-2] = transitions[0]
 
 
+def _of_one_doc(backprop: Callable[[Any], Any], gradients: list[Any]) -> list[Any]:
+    (gradient,) = gradients
+    return [backprop(gradient)]
+
+
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     tok2vec, *hidden, output, table = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
-    backprops = []
+    backprops: list[Callable[[Any], Any]] = []
     sizes = [len(array) for array in arrays]
     if len(docs) == 1 and not is_train:
         # One doc needs no padding between docs, and no copies.
         (rows,) = arrays
         for layer in hidden:
-            rows = layer.predict(rows)
+            rows, backprop_rows = layer(rows, is_train)
+            backprops.append(partial(_of_one_doc, backprop_rows))
     else:
         for layer in hidden:
             arrays, backprop_hidden = layer(arrays, is_train)

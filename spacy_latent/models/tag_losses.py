@@ -58,6 +58,11 @@ def group_docs(sizes: Sequence[int]) -> list[TagGroup]:
     return [TagGroup([d for d, _ in group.members], group.rows, group.lengths) for group in groups]
 
 
+def lengths_on(sizes: Sequence[int], device: torch.device) -> Tensor:
+    """Return sizes as a tensor ``(B,)`` int64 on a device."""
+    return send_together([torch.from_numpy(np.array(sizes, dtype="int64"))], device)[0]
+
+
 def bound_chain(transitions: Tensor, tags: Sequence[str]) -> TagSequence:
     """Return sequences of BILUO tags with learned scores ``(K + 2, K)`` of neighbours."""
     count = len(tags)

@@ -365,7 +365,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 emissions = emissions.masked_fill(closed, -torch.inf)
             groups = []
             if len(docs) == 1 and len(docs[0]):
-                lengths = torch.from_numpy(np.array([len(docs[0])])).to(emissions.device)
+                lengths = tag_losses.lengths_on([len(docs[0])], emissions.device)
                 groups = [ScoredGroup([0], chain, transitions, emissions[None], lengths)]
             else:
                 padded = torch.cat([emissions, emissions.new_zeros(1, len(tags))])
@@ -391,9 +391,11 @@ class CrfEntityRecognizer(TrainedComponent):
             # A comparison would wait for the GPU.
             return bound_chain(transitions, tags)
         values = transitions.numpy()
-        if self._bound is None or not np.array_equal(self._bound[0], values):
-            self._bound = values.copy(), bound_chain(transitions, tags)
-        return self._bound[1]
+        # Read once: another thread may predict with other transitions.
+        kept = self._bound
+        if kept is None or not np.array_equal(kept[0], values):
+            kept = self._bound = values.copy(), bound_chain(transitions, tags)
+        return kept[1]
 
     def _add_probabilities(
         self,

@@ -178,6 +178,9 @@ def imports_of(path: Path) -> set[tuple[str, str]]:
     """Folders of kernels that a file imports from, and the names."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        if isinstance(node, ast.ImportFrom):
+            # The digest does not see relative imports.
+            assert not node.level, f"{path} has a relative import"
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
             parts = f"{node.module}.".split(".")
             found |= {(parts[2], alias.asname or alias.name) for alias in node.names}
@@ -230,6 +233,28 @@ def test_an_edit_changes_the_digest_of_the_families_that_import_it(
         family for family in FAMILIES if compilation._digest(copy / family) != before[family]
     }
     assert changed == {family for family in FAMILIES if edited in read_by(family)}
+
+
+def test_the_digest_is_of_the_sources_at_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A family that is imported after a change may call functions from before it."""
+    copy = tmp_path / "kernels"
+    shutil.copytree(KERNELS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(compilation, "KERNELS", copy)
+    compilation._first_read.cache_clear()
+    compilation.digest.cache_clear()
+    try:
+        before = compilation._digest(copy / "chains")
+        compilation.digest(copy / "simd")
+        file = copy / "simd" / "vector.py"
+        file.write_text(file.read_text(encoding="utf8") + "\n# edited\n", encoding="utf8")
+        assert compilation.digest(copy / "chains") == before
+        # So nothing that is compiled now is kept.
+        assert compilation._digest(copy / "chains") != before
+    finally:
+        compilation._first_read.cache_clear()
+        compilation.digest.cache_clear()
 
 
 def test_families_of_structures_are_compiled_apart() -> None:

@@ -158,16 +158,24 @@ def digest(folder: Path) -> str | None:
     """Return a digest of everything that machine code of a folder's functions depends on.
 
     The digest stays the same throughout a process. It is None if the folder has no sources.
+    Families are imported one after another, and what one has imported does not change any more. So
+    all digests are of the sources as they were at the first one.
     """
-    return _digest(folder)
+    return _digest(folder, lambda place: _first_read().get(place) or _sources(place))
+
+
+@cache
+def _first_read() -> dict[Path, dict[str, bytes]]:
+    return {place: _sources(place) for place in KERNELS.glob("*") if place.is_dir()}
 
 
 # An import from a folder of kernels, also inside a function.
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t]+spacy_latent\.kernels\.(\w+)", re.MULTILINE)
 
 
-def _digest(folder: Path) -> str | None:
-    folders = _folders_read(folder)
+def _digest(folder: Path, read: Callable[[Path], dict[str, bytes]] | None = None) -> str | None:
+    """Return the digest of a folder, from its sources on the disk unless ``read`` is given."""
+    folders = _folders_read(folder, read or _sources)
     if not folders[folder]:
         return None
     versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag
@@ -180,7 +188,9 @@ def _digest(folder: Path) -> str | None:
     return hashed.hexdigest()[:16]
 
 
-def _folders_read(folder: Path) -> dict[Path, dict[str, bytes]]:
+def _folders_read(
+    folder: Path, read: Callable[[Path], dict[str, bytes]]
+) -> dict[Path, dict[str, bytes]]:
     """Return the sources of all folders that a folder's machine code depends on, with its own.
 
     A folder elsewhere depends on all kernels: it may import them through other files.
@@ -193,7 +203,7 @@ def _folders_read(folder: Path) -> dict[Path, dict[str, bytes]]:
         )
     while waiting:
         place = waiting.pop()
-        found[place] = _sources(place)
+        found[place] = read(place)
         imported = {
             name.decode() for code in found[place].values() for name in _IMPORT.findall(code)
         }
@@ -342,7 +352,9 @@ class _Files:
         """Write the data, if a folder can be written."""
         place = _places(self.folder)[1]
         if place is None:
-            _warn_once(f"no place to keep machine code of {self.folder} can be written")
+            # One warning for all families.
+            folder = KERNELS if self.folder.parent == KERNELS else self.folder
+            _warn_once(f"no place to keep machine code of {folder} can be written")
             return
         content = dumps((key, data))
         file = self._file(place, key)
