@@ -418,9 +418,7 @@ def find_spans(
     for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
         lengths = send(group.lengths, scores.device)
-        member = scores.new_zeros(len(label_sets), labels)
-        for place, known in enumerate(label_sets):
-            member[place, list(known)] = 1.0
+        member = memberships(label_sets, labels, scores)
         with threads_of(scores), torch.no_grad():
             spans = LikelySpans.of(scores, lengths, cells, member, min(bounds))
             said = spans.of_labels
@@ -433,6 +431,14 @@ def find_spans(
                 likely = spans.of_labels >= bounds[1]
                 _put(pieces, group.members, "likely", spans, said, likely)
     return pieces
+
+
+def memberships(label_sets: Sequence[Sequence[int]], labels: int, like: Tensor) -> Tensor:
+    """Return 1 for each label of each set, else 0, ``(sets, labels)``, as a tensor like another."""
+    member = like.new_zeros(len(label_sets), labels)
+    for place, known in enumerate(label_sets):
+        member[place, list(known)] = 1.0
+    return member
 
 
 @dataclass

@@ -187,7 +187,7 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
 
 def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, str]], np.ndarray]]:
     """Return the predicted spans of each doc, with their probabilities at T temperatures."""
-    from spacy_latent.models.span_losses import LikelySpans, choose
+    from spacy_latent.models.span_losses import LikelySpans, choose, memberships
     from spacy_latent.models.tree_span_classifier import threads_of
 
     sets, labels, threshold = pipe.numbered_sets, pipe.labels, pipe.cfg["threshold"]
@@ -197,9 +197,7 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
     for group, cells, array in zip(scored.groups, scored.cells, scored.scores):
         scores = xp2torch(array)
         lengths = group.lengths.to(scores.device)
-        member = scores.new_zeros(len(sets), len(labels))
-        for number, known in enumerate(sets):
-            member[number, known] = 1.0
+        member = memberships(sets, len(labels), scores)
         with threads_of(scores), torch.no_grad():
             spans = LikelySpans.of(scores, lengths, cells, member, threshold)
             chosen = choose(spans, member, lengths, threshold, cells.n)
