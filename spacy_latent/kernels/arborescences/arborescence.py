@@ -54,7 +54,7 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
 
     Returns:
         FEASIBLE, INFEASIBLE if there is no tree, or NOT_FINITE if a score off the diagonal is NaN
-            or +inf.
+        or +inf.
     """
     heads[0] = -1
     status = FEASIBLE

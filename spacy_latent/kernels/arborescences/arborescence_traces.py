@@ -315,7 +315,7 @@ def traces(
 
     Returns:
         Heads ``(K, B, N+1)`` int32, log-probabilities ``(K, B)`` and their gradients ``(K, B, N+1,
-            N+1)``, both float64. All are on the CPU and without gradient.
+        N+1)``, both float64. All are on the CPU and without gradient.
 
     Raises:
         InvalidScores: items, which the message names, have invalid scores.

@@ -121,7 +121,7 @@ def entered_too_little(
 
     Returns:
         The number of sets, 0 if the point is an average of trees. Words that are in a set already
-            get no other.
+        get no other.
     """
     nodes = mean.shape[0]
     arcs, left = mean.copy(), np.empty((nodes, nodes))
