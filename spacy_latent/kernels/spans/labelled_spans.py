@@ -339,7 +339,7 @@ def subtract_agreeing_rows(
 
 
 class LabelledSpans:
-    """Scores of labelled spans on the CPU, with the values that their sums save for the gradient.
+    """Scores of labelled spans on the CPU, with the values that the gradient of their sums needs.
 
     Attributes:
         scores: ``(C, P, B)``, float32 or float64.
