@@ -6,8 +6,9 @@ of each position are divided by their largest, so inner loops are multiply-adds.
 whether an underflow could matter (see TRUSTED). If so, the item is solved again on logarithms.
 Everything is float64, whatever the dtype of the scores.
 
-Hessian products only need the marginals, and no exponential. They follow from expectations of the
-direction's sum along a chain, given a tag. These are a recursion over P(previous tag | tag).
+Hessian products only need the marginals, and no exponential. They follow from expectations: the sum
+of the vector's entries along a chain, given a tag. These are computed by a recursion over
+P(previous tag | tag).
 
 :func:`best_step`, :func:`log_forward_step`, :func:`log_backward_step` and :func:`k_best_step` go
 from one position to the next. Other chains use them too.

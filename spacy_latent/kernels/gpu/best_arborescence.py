@@ -156,8 +156,8 @@ def best_arborescences(
             wrong = tl.maximum(wrong, not_finite(score))
         found = tl.where(tl.max(tl.max(wrong, 0), 0) > 0, NOT_FINITE, FEASIBLE)
         token, heads, lowest = (lane > 0) & (lane <= n), 0 * lane - 1, 0 * n
-        # If several tokens are attached to the root and only one may be, solve again, with arcs
-        # from the root only where there are no others.
+        # If several tokens are attached to the root and only one may be, solve again. Arcs from the
+        # root are then used only if there are no others.
         while (lowest < 2) & (found == FEASIBLE):
             heads, feasible = solve(
                 scores, workspace + program * size, side, n, direction, longest, lowest, NODES
