@@ -29,7 +29,7 @@ from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 
 @kernel
 def _choose_entering(incoming, lowest, n, row, row_of, following, slopes, state, chosen):
-    """Draw an arc into the node of ``row`` from outside of it.
+    """Draw an arc that enters the node of ``row``.
 
     Args:
         incoming: scores, [modifier, head].

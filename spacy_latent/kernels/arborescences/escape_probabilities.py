@@ -465,8 +465,8 @@ def room_shape(n):
 def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
     """Write the escape probabilities and exits of all tokens (see the module).
 
-    With a single root they are limits for small weights of the root's arcs, in the unit of these
-    weights.
+    With a single root, they are limits as the weights of the root's arcs go to 0, and exits are
+    relative to these weights.
 
     Args:
         room: ``room_shape(n)``, overwritten. Its first rows are the weights of the tokens,

@@ -179,7 +179,7 @@ def sum_over_subsets(
 
 @kernel
 def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
-    """Write 1 for the k largest scores, or for those of them above 0 unless ``exactly``, else 0."""
+    """Write 1 for the k largest scores, else 0; if not ``exactly``, only for scores above 0."""
     row = np.empty(scores.shape[1])
     for b in range(start, stop):
         n = lengths[b]

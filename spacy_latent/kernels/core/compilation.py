@@ -155,9 +155,9 @@ def _folder(function: Function) -> Path:
 def digest(folder: Path) -> str | None:
     """Return a digest of everything that machine code of a folder's functions depends on.
 
-    The digest is None if the folder has no sources. It stays the same throughout a process: all
-    digests are of the sources at the time of the first one, since families are imported one after
-    another and imported code does not change.
+    The digest is None if the folder has no sources. All digests of a process are of the sources at
+    the time of the first one. Families are imported one after another, and imported code no longer
+    changes.
     """
     return _digest(folder, lambda place: _first_read().get(place) or _sources(place))
 

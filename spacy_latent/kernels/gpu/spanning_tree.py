@@ -1,9 +1,9 @@
 """Spanning trees on a GPU: elimination without subtraction, and its adjoint.
 
-The elimination is from Grassmann, Taksar and Heyman (1985). It removes token k from the graph, and
-gives each arc k → m to the heads of k, in proportion to their weights: w[h, m] += w[h, k] / d ·
-w[k, m] with the pivot d = Σ_h w[h, k]. log Z is the sum of the logarithms of the pivots. No number
-loses digits, however much a token prefers one head.
+The elimination is from Grassmann, Taksar and Heyman (1985). It removes token k from the graph. Its
+arcs k → m go to the heads of k, in proportion to their weights: w[h, m] += w[h, k] / d · w[k, m].
+The pivot is d = Σ_h w[h, k], and log Z is the sum of the logarithms of the pivots. No number loses
+digits, however much a token prefers one head.
 
 With a single root, the root's arcs are left out of all pivots except the last. If the root is the
 only remaining head of a token, this token must be the root's child. It changes places with the

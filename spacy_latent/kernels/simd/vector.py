@@ -461,8 +461,8 @@ def add_product(
 ) -> Any:
     """Add Σ_s factors.flat[begin + r · across + s · along] · rows[k + s, j] to result[i + r, j].
 
-    r and s are below GROUP, and j < size, in whole vectors. Matrices are contiguous float64, and
-    ``result`` and ``rows`` have none of these rows in common.
+    r and s are below GROUP, and j < size, in whole vectors. Matrices are contiguous float64. The
+    read rows and the written rows must not overlap.
     """
     number = types.int64
     signature = types.none(result, number, factors, number, number, number, rows, number, number)

@@ -275,7 +275,7 @@ def _scaled_float_outside(s, ds, n, charts, change, powers, outer, d_outer, out,
     """Write the marginals and their tangents, from the results of _scaled_float_inside.
 
     Args:
-        outer, d_outer: adjoints of charts and change, with the negated exponents of these.
+        outer, d_outer: adjoints of charts and change; their exponents are the negated ``powers``.
     """
     outer[:] = 0.0
     d_outer[:] = 0.0

@@ -494,7 +494,7 @@ def _scaled_float_outside(arcs, ds, n, first, charts, change, powers, outer, d_o
     """Write the marginals and their tangents, from the results of _scaled_float_inside.
 
     Args:
-        outer, d_outer: adjoints of charts and change, with the negated exponents of these.
+        outer, d_outer: adjoints of charts and change; their exponents are the negated ``powers``.
     """
     w = arcs[0]
     outer[:] = 0.0
