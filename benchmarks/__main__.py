@@ -21,6 +21,7 @@ PROGRAMS = (
     "added_label",
     "accept_reject",
     "parsing",
+    "english",
     "spans",
     "learning",
     "recipes",

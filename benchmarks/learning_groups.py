@@ -205,7 +205,39 @@ def entities_of(corpus: str) -> tuple[Entry, ...]:
     )
 
 
+# One text in ten, and as many updates with them as one epoch has with all.
+A_TENTH: tuple[tuple[str, Setting], ...] = (
+    ("corpora.train.limit", 853),
+    ("training.max_epochs", 10),
+    ("training.eval_frequency", 25),
+)
+
+
+def tree_lstms(what: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
+    """Return the entries of a Tree-LSTM over latent trees and over the trees of rules."""
+    model = "components.latent_textcat.model"
+    likelihood = (f"{model}.estimator.criterion", "marginal_likelihood")
+    rules = ("random", "left", "right", "balanced", "flat")
+    return (
+        Entry("sentiment_tree_lstm", f"{what}: latent, expected loss", settings=settings),
+        Entry(
+            "sentiment_tree_lstm",
+            f"{what}: latent, marginal likelihood",
+            settings=(*settings, likelihood),
+        ),
+        *(
+            Entry(
+                "sentiment_given_tree_lstm",
+                f"control: {what}: {trees} trees",
+                settings=(*settings, (f"{model}.estimator.trees", trees)),
+            )
+            for trees in rules
+        ),
+    )
+
+
 BC5CDR = "corpus/bc5cdr"
+ENGLISH = ("corpus/english/test.spacy",)
 # Trainings are as long as with the recipes of incomplete annotation, and judged by the same texts.
 AS_INCOMPLETE: tuple[tuple[str, Setting], ...] = (
     (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
@@ -646,6 +678,12 @@ GROUPS = {
             *FOUR_WORDS_ENTRIES,
         ),
     ),
+    "tree_lstm": Group(
+        "Learning: sentence polarity by a Tree-LSTM over latent trees",
+        ("sentiment-data",),
+        ACCURACY,
+        (*tree_lstms("all texts"), *tree_lstms("a tenth", *A_TENTH)),
+    ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",
         ("few-labels-data",),
@@ -750,6 +788,21 @@ GROUPS = {
                 settings=AS_LONG_AS_IT_GAINS,
             ),
             Entry("parser_latin", "UD Latin CIRCSE"),
+        ),
+    ),
+    "english": Group(
+        "Learning: a pipeline for English",
+        ("english-data",),
+        {
+            "tags": "tag_acc",
+            "attachment": "dep_uas",
+            "with labels": "dep_las",
+            "entities, F1": "ents_f",
+        },
+        (
+            Entry("english", "`latent_parser` and `crf_ner`", tests=ENGLISH),
+            Entry("english_spacy", "control: spaCy's `parser` and `ner`", tests=ENGLISH),
+            Entry("english_transformer", "the same over MiniLM", tests=ENGLISH),
         ),
     ),
     "few_heads": Group(

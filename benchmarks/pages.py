@@ -31,6 +31,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("calibration_*", "precision_promise_*"),
     ),
     "spans": ("Spans that nest", ("learning_spans", "spans_*")),
+    "english": ("A pipeline for English", ("english", "learning_english")),
     "parsing": ("Parsing", ("learning_parsers", "parsing_*", "learning_few_heads")),
     "trees": (
         "Trees that are given or learned from gold",
@@ -51,7 +52,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "learning_infix",
         ),
     ),
-    "sentiment": ("Sentence polarity", ("learning_sentiment", "learning_few_labels")),
+    "sentiment": ("Sentence polarity", ("learning_sentiment", "learning_tree_lstm", "learning_few_labels")),
     "rationales": ("Rationales", ("learning_rationales", "learning_aspects", "explain")),
     "pairs": ("Pairs of texts", ("learning_alignments",)),
     "systems": ("Systems of the literature", ("learning_systems",)),

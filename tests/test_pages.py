@@ -24,6 +24,7 @@ import spacy
 import srsly
 import torch
 from spacy.cli.init_config import fill_config
+from spacy.training import Example
 from spacy.util import registry
 from thinc.api import fix_random_seed
 
@@ -56,10 +57,27 @@ def a_trained_pipeline() -> dict[str, Any]:
     return {}
 
 
+def an_english_pipeline() -> dict[str, Any]:
+    """In the place of the package that ``spacy project run english`` makes."""
+    nlp = spacy.blank("en")
+    for name in ("latent_parser", "crf_ner"):
+        nlp.add_pipe(name, config={"annotate": "probabilities"})
+    annotated = {
+        "heads": [1, 1, 1],
+        "deps": ["nsubj", "ROOT", "obj"],
+        "entities": ["U-PER", "O", "O"],
+    }
+    example = Example.from_dict(nlp.make_doc("Ada met Charles"), annotated)
+    nlp.initialize(lambda: [example])
+    nlp.to_disk("en_latent_sm")
+    return {}
+
+
 # Names that a page uses and does not make, and files.
 BEFORE: dict[str, Callable[[], dict[str, Any]]] = {
     "README.md": an_annotated_doc,
     "crf_ner.md": a_trained_pipeline,
+    "english.md": an_english_pipeline,
 }
 
 

@@ -107,6 +107,8 @@ def example(nlp: Language, label: str, first: str, second: str) -> Example:
         nlp.vocab,
         words=words,
         tags=["XY"[i % 2] for i in range(len(words))],
+        pos=[("NOUN", "VERB")[i % 2] for i in range(len(words))],
+        lemmas=[word.lower() for word in words],
         heads=[0 if i in starts else starts[int(i > starts[1])] for i in range(len(words))],
         deps=["dep" if i else "ROOT" for i in range(len(words))],
     )
@@ -132,7 +134,7 @@ def small(path: Path) -> dict[str, Any]:
                 yield f"{place}{key}", 50
             elif key == "rows":
                 yield f"{place}{key}", [50] * len(value)
-            elif key == "min_action_freq":
+            elif key in ("min_action_freq", "min_tree_freq"):
                 yield f"{place}{key}", 1
 
     tables = overrides(load_config(path)["components"], "components.")

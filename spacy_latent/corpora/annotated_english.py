@@ -1,0 +1,92 @@
+"""UD English EWT with the entities of Universal NER: words, tags, lemmas, trees and entities.
+
+    python -m spacy_latent.corpora.annotated_english corpus/english
+
+There are four parts. One of twenty documents of the training set is in dev.spacy, to choose the
+checkpoint, and another one in held_out.spacy, to calibrate on. The development set of the treebank
+is in test.spacy. It decides nothing, so scores on it are those on new texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spacy_latent.corpora import english_web_treebank, universal_entities
+from spacy_latent.corpora.conllu import read_conllu
+from spacy_latent.corpora.english_web_treebank import write_docs
+from spacy_latent.corpora.iob import Sentence, read_iob
+from spacy_latent.corpora.sources import read_source
+from spacy_latent.corpora.standard_streams import run
+from spacy_latent.errors import number_of
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+
+SENTENCES = 10
+SHARES = 20
+DOCUMENT = re.compile("^(?=# newdoc id)", re.MULTILINE)
+NAME = re.compile(r"^# sent_id = (.*?)\s*$", re.MULTILINE)
+
+
+def read_entities(text: str) -> dict[str, Sentence]:
+    """Return the tokens and entity tags of each sentence of IOB ``text``, by its name."""
+    found = {}
+    for block in re.split(r"\n\s*\n", text):
+        for name in NAME.findall(block):
+            (found[name],) = read_iob(
+                block, columns=(1, 2), comments=True, left_out=universal_entities.OTHERS
+            )
+    return found
+
+
+def set_entities(doc: Doc, tokens: list[str], tags: list[str]) -> None:
+    """Write entities to the doc of a sentence.
+
+    They stay missing if the two corpora disagree about its tokens, since Universal NER was made on
+    an older version of the treebank.
+    """
+    from spacy.tokens import Doc, Span
+
+    if tokens == [token.text for token in doc]:
+        named = Doc(doc.vocab, words=tokens, ents=tags).ents
+        doc.set_ents([Span(doc, one.start, one.end, one.label) for one in named])
+
+
+def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
+    """Yield docs of at most ten sentences for each document of the treebank."""
+    from spacy.tokens import Doc
+
+    named = read_entities(entities)
+    for document in filter(str.strip, DOCUMENT.split(trees)):
+        sentences = list(read_conllu(document))
+        for name, sentence in zip(NAME.findall(document), sentences, strict=True):
+            set_entities(sentence, *named.get(name, ([], [])))
+        starts = range(0, len(sentences), SENTENCES)
+        docs = [Doc.from_docs(sentences[start : start + SENTENCES]) for start in starts]
+        yield [doc for doc in docs if doc is not None]
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
+    """Write train.spacy, dev.spacy, held_out.spacy and test.spacy to OUTPUT."""
+    parts: dict[str, list[Doc]] = {"train": [], "dev": [], "held_out": [], "test": []}
+    for source, entities in (
+        ("train", universal_entities.train_source()),
+        ("dev", universal_entities.SOURCES["dev"]),
+    ):
+        trees = read_source(english_web_treebank.SOURCES[source], downloads)
+        named = read_source(entities, downloads / "uner")
+        for i, docs in enumerate(read_documents(trees, named)):
+            place = {5: "dev", 15: "held_out"}.get(i % SHARES, "train")
+            parts[place if source == "train" else "test"] += docs
+    for name, docs in parts.items():
+        path = output / f"{name}.spacy"
+        write_docs(path, docs)
+        words = sum(map(len, docs))
+        print(f"{path}: {number_of(len(docs), 'doc')}, {number_of(words, 'word')}")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,42 @@
+"""UD English EWT joined with the entities of Universal NER."""
+
+from __future__ import annotations
+
+from spacy_latent.corpora.annotated_english import SENTENCES, read_documents
+
+
+def tree(document: str, words: list[str], number: int) -> str:
+    lines = [f"# newdoc id = {document}"] if number == 0 else []
+    lines.append(f"# sent_id = {document}-{number}")
+    for i, word in enumerate(words, 1):
+        head, label = (0, "root") if i == 1 else (1, "dep")
+        row = [str(i), word, word.lower(), "NOUN", "NN", "Number=Sing", str(head), label]
+        lines.append("\t".join([*row, "_", "_"]))
+    return "\n".join(lines) + "\n\n"
+
+
+def entities(document: str, words: list[str], tags: list[str], number: int) -> str:
+    lines = [f"{i}\t{word}\t{tag}\t-\t-" for i, (word, tag) in enumerate(zip(words, tags), 1)]
+    return "\n".join([f"# sent_id = {document}-{number}", *lines]) + "\n\n"
+
+
+def test_trees_and_entities_are_joined_by_the_names_of_sentences() -> None:
+    trees = tree("a", ["Ada", "lives"], 0) + tree("a", ["Bob", "cannot"], 1)
+    trees += tree("b", ["Oslo", "#", "tag"], 0)
+    # In another order, with other tokens of one sentence, and without a third.
+    named = entities("a", ["Bob", "can", "not"], ["B-PER", "O", "O"], 1)
+    named += entities("a", ["Ada", "lives"], ["B-PER", "B-OTH"], 0)
+    (first,), (second,) = read_documents(trees, named)
+    assert [token.text for token in first] == ["Ada", "lives", "Bob", "cannot"]
+    assert [(one.text, one.label_) for one in first.ents] == [("Ada", "PER")]
+    assert [token.ent_iob_ for token in first] == ["B", "O", "", ""]
+    assert [token.head.i for token in first] == [0, 0, 2, 2]
+    assert (second[0].tag_, second[0].pos_, second[0].lemma_) == ("NN", "NOUN", "oslo")
+    assert str(first[0].morph) == "Number=Sing" and len(list(first.sents)) == 2
+    assert not second.has_annotation("ENT_IOB") and second[1].text == "#"
+
+
+def test_long_documents_are_several_docs() -> None:
+    trees = "".join(tree("a", ["Word"], i) for i in range(SENTENCES + 1))
+    (docs,) = read_documents(trees, "")
+    assert [len(doc) for doc in docs] == [SENTENCES, 1]
