@@ -1,5 +1,6 @@
 """project.yml: every workflow's commands, inputs and configs fit together."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from importlib import import_module
