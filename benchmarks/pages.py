@@ -52,7 +52,10 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "learning_infix",
         ),
     ),
-    "sentiment": ("Sentence polarity", ("learning_sentiment", "learning_tree_lstm", "learning_few_labels")),
+    "sentiment": (
+        "Sentence polarity",
+        ("learning_sentiment", "learning_tree_lstm", "learning_few_labels"),
+    ),
     "rationales": ("Rationales", ("learning_rationales", "learning_aspects", "explain")),
     "pairs": ("Pairs of texts", ("learning_alignments",)),
     "systems": ("Systems of the literature", ("learning_systems",)),
