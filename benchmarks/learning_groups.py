@@ -238,6 +238,19 @@ def tree_lstms(what: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
 
 BC5CDR = "corpus/bc5cdr"
 ENGLISH = ("corpus/english/test.spacy",)
+
+
+def biomedical(name: str) -> tuple[tuple[str, Setting], ...]:
+    """Return settings for one epoch of four corpora, judged by the labels that BC5CDR has."""
+    return (
+        ("paths.train", f"corpus/biomedical/{name}.spacy"),
+        ("paths.dev", "corpus/biomedical/test.spacy"),
+        ("training.max_epochs", 0),
+        ("training.max_steps", 900),
+        ("training.eval_frequency", 300),
+    )
+
+
 # Trainings are as long as with the recipes of incomplete annotation, and judged by the same texts.
 AS_INCOMPLETE: tuple[tuple[str, Setting], ...] = (
     (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
@@ -639,6 +652,26 @@ GROUPS = {
         ("bc5cdr-data", "incomplete-more-data"),
         ENTITY_FIGURES,
         AMOUNTS,
+    ),
+    "incomplete_corpora": Group(
+        "Learning: entities from four corpora, each annotated for one label",
+        ("biomedical-data",),
+        ENTITY_FIGURES,
+        (
+            Entry(
+                "ner_label_sets", "four corpora, one label each", settings=biomedical("label_sets")
+            ),
+            Entry(
+                "ner_label_sets",
+                "control: four corpora, as if they were complete",
+                settings=biomedical("as_if_complete"),
+            ),
+            Entry(
+                "ner_baseline",
+                "control: four corpora, spaCy's ner, as if they were complete",
+                settings=biomedical("as_if_complete"),
+            ),
+        ),
     ),
     "incomplete_encoder": Group(
         "Learning: entities from incomplete annotation of BC5CDR, over a pre-trained encoder",

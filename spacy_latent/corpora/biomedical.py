@@ -1,0 +1,94 @@
+"""Four corpora of abstracts and articles, each annotated for one kind of entities.
+
+They are chemicals of BC5CDR (Li et al. 2016), diseases of NCBI (Dogan et al. 2014), genes of BC2GM
+(Smith et al. 2008) and species of LINNAEUS (Gerner et al. 2010), in the splits of Crichton et al.
+(2017).
+
+    python -m spacy_latent.corpora.biomedical corpus/biomedical
+
+Docs of label_sets.spacy know for which label they were annotated. Docs of as_if_complete.spacy do
+not, so that a disease in a text about chemicals counts as no entity. The development set of BC5CDR
+has chemicals and diseases, in test.spacy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spacy_latent.corpora import chemicals_diseases
+from spacy_latent.corpora.iob import Sentence, read_iob
+from spacy_latent.corpora.sources import Source, read_source
+from spacy_latent.corpora.standard_streams import run
+from spacy_latent.errors import number_of
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+    from spacy.vocab import Vocab
+
+FOLDER = "ner-biomedical"
+SOURCES = {
+    "Chemical": Source(
+        FOLDER,
+        "BC5CDR-chem.tsv",
+        "165c4cd2efadd0caf1bb8f3c6bcd3acca199446bb3d55eb06d9137114c9a0b2d",
+    ),
+    "Disease": Source(
+        FOLDER,
+        "NCBI-disease.tsv",
+        "58379baf4614b8d757d93dd7a21b202849ca99f9b9d71b49185523ff5443300c",
+    ),
+    "GENE": Source(
+        FOLDER,
+        "BC2GM.tsv",
+        "46e17f4e1509483b82c03f27d6f0214020f738fb71704356fb3445eb824ab38d",
+    ),
+    "Species": Source(
+        FOLDER,
+        "linnaeus.tsv",
+        "74c8612944a4de87665680989a3d589c843562d3ec175e3b512295691b221d9a",
+    ),
+}
+
+
+def made_docs(vocab: Vocab, sentences: list[Sentence], labels: list[str] | None) -> list[Doc]:
+    """Return docs of sentences, with the labels that they were annotated for if given."""
+    from spacy.tokens import Doc
+
+    from spacy_latent import annotations  # noqa: F401 (registers the extension)
+
+    docs = [Doc(vocab, words=tokens, ents=tags) for tokens, tags in sentences]
+    for doc in docs:
+        if labels is not None:
+            doc._.annotated_labels = labels
+    return docs
+
+
+def main(output: Path, downloads: Path = Path("corpus/downloads")) -> None:
+    """Write label_sets.spacy, as_if_complete.spacy and test.spacy to OUTPUT."""
+    import spacy
+    from spacy.tokens import DocBin
+
+    vocab = spacy.blank("en").vocab
+    read = {
+        label: list(read_iob(read_source(source, downloads / "biomedical")))
+        for label, source in SOURCES.items()
+    }
+    tested = read_source(chemicals_diseases.SOURCES["dev"], downloads / "bc5cdr")
+    parts = {
+        "label_sets": [
+            doc for label, each in read.items() for doc in made_docs(vocab, each, [label])
+        ],
+        "as_if_complete": [doc for each in read.values() for doc in made_docs(vocab, each, None)],
+        # Genes and species that are found in it are neither right nor wrong.
+        "test": made_docs(vocab, list(read_iob(tested)), ["Chemical", "Disease"]),
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    for name, docs in parts.items():
+        path = output / f"{name}.spacy"
+        DocBin(docs=docs, store_user_data=True).to_disk(path)
+        print(f"{path}: {number_of(len(docs), 'sentence')}")
+
+
+if __name__ == "__main__":
+    run(main)
