@@ -26,7 +26,7 @@ from spacy_latent.cli.debug import gradients, initialize
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import IncompatiblePair, LatentError
 from tests.pipeline.small_pipelines import TOK2VEC, examples, latent_pipeline
-from tests.recipes import RECIPES
+from tests.repository.recipes import RECIPES
 
 MODEL = "components.latent_encoder.model"
 

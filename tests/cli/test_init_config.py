@@ -47,7 +47,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.mistakes import find_traps
 from spacy_latent.structures.base import Structure
-from tests import pages
+from tests.repository import pages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GOLD: dict[str, Any] = {

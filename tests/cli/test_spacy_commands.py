@@ -11,7 +11,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.util import load_config, load_model_from_config, registry
 from typer.testing import CliRunner
 
-from tests.recipes import RECIPES
+from tests.repository.recipes import RECIPES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Baselines of those that learn trees.

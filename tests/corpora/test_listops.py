@@ -9,7 +9,7 @@ from thinc.api import Config
 from spacy_latent.corpora import listops
 from spacy_latent.corpora.listops_curriculum import read_listops_v1
 from spacy_latent.errors import LatentError
-from tests.recipes import RECIPES, recipe
+from tests.repository.recipes import RECIPES, recipe
 
 
 def slow_value(tokens):

@@ -19,7 +19,7 @@ from spacy_latent.pipeline.controls import (
     unintended_differences,
 )
 from tests.pipeline.small_pipelines import INLINE, TOK2VEC, initialized, latent_pipeline, stock
-from tests.recipes import recipe
+from tests.repository.recipes import recipe
 
 GIVEN = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat", "seed": 0, "words": None}
 ENCODER = "components.latent_encoder.model.estimator"

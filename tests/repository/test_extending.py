@@ -26,10 +26,10 @@ from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import assess
 from spacy_latent.visualize import render
 from spacy_latent.visualize.report import render_report
-from tests.pages import blocks, entry_points, run_python
+from tests.repository.pages import blocks, entry_points, run_python
 from tests.visualize.test_report import gallery
 
-PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from benchmarks.learning_groups import GROUPS
 from spacy_latent.errors import LatentError
 from spacy_latent.pipeline.mistakes import find_traps
 from spacy_latent.pipeline.unreached_stages import CALLBACK
-from tests.recipes import RECIPES
+from tests.repository.recipes import RECIPES
 
 # Those with corpora or weights of their own, which tests/cli/test_spacy_commands.py and
 # tests/pipeline/test_transformer_recipes.py train.

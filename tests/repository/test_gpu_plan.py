@@ -21,7 +21,7 @@ from benchmarks.gpu.plan import Step
 from benchmarks.raw_results import read
 from spacy_latent.structures.spanning_tree import SpanningTree
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STEPS = {
     "finds": "def run(machine, record): record(found=1)",
     "fails": "def run(machine, record): record(found=2); raise SystemExit('it | was wrong')",

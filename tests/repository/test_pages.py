@@ -29,9 +29,9 @@ from thinc.api import fix_random_seed
 
 from benchmarks import recipes
 from spacy_latent.testing import check_structure
-from tests import drawings, pages
-from tests.pages import PAGES, ROOT
 from tests.pipeline.test_sourcing import small_pipeline
+from tests.repository import drawings, pages
+from tests.repository.pages import PAGES, ROOT
 
 
 def of_language(language: str, run: bool = False) -> Any:
@@ -271,7 +271,7 @@ def test_the_python_of_the_page_runs(
         AFTER[page.name](scope, capsys.readouterr().out.splitlines())
     for path, picture in drawings.pictures(page.name, scope).items():
         ElementTree.fromstring(picture)
-        assert path.read_text(encoding="utf8") == picture, "run python -m tests.drawings"
+        assert path.read_text(encoding="utf8") == picture, "run python -m tests.repository.drawings"
 
 
 @of_language("ini")
