@@ -117,9 +117,9 @@ def test_the_best_runs_in_order(page: dict[str, Any]) -> None:
 
 
 def test_what_it_cannot_do_is_refused_by_name(page: dict[str, Any]) -> None:
-    with pytest.raises(IncompatiblePair, match=r"Marginals .* Window"):
+    with pytest.raises(IncompatiblePair, match=r"Marginals.*Window"):
         page["make_layer"](Marginals())
-    with pytest.raises(IncompatiblePair, match=r"relaxed.* Window"):
+    with pytest.raises(IncompatiblePair, match=r"relaxed.*Window"):
         page["make_layer"](Spigot(projection="relaxed"))
 
 
