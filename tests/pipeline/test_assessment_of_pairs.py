@@ -98,7 +98,7 @@ def test_a_page_with_drawings(saved: Path, tmp_path: Path) -> None:
     assert len(span[2]) == len(span[3])
     # Nothing is aligned with an empty text.
     assert gallery["docs"][-1][6][0][0] == []
-    result = CliRunner().invoke(app, ["latent", "stats", *arguments[2:]])
+    result = CliRunner().invoke(app, ["latent", "evaluate", "stats", *arguments[2:]])
     assert result.exit_code == 0 and "nearest same word" in result.output
 
 

@@ -12,9 +12,12 @@ import spacy_latent.cli.app  # noqa: F401
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf8")
 
 
-@pytest.mark.parametrize("command", ["report", "stats", "compare", "control", "debug"])
+@pytest.mark.parametrize(
+    "command",
+    ["report", "evaluate stats", "evaluate scores", "evaluate compare", "control", "debug"],
+)
 def test_the_options_of_the_page_exist(command: str) -> None:
-    known = CliRunner().invoke(app, ["latent", command, "--help"]).output
+    known = CliRunner().invoke(app, ["latent", *command.split(), "--help"]).output
     for line in re.findall(rf"spacy latent {command} (.*)", PAGE):
         for option in re.findall(r"--[a-z][a-z-]*(?![.\w])", line):
             assert option in known, option
