@@ -34,7 +34,7 @@ def visible(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text with escapes for characters that steer a terminal or turn the direction.
+    """Return a text with escapes for characters that control a terminal or text direction.
 
     The escapes are those of Python's ``repr``. All other characters stay as they are.
     """

@@ -29,6 +29,9 @@ AS_TRAINED: dict[str, Any] = {"max_depth": 4, "min_length": 8, "max_length": 25}
 DEEPER: dict[str, Any] = {"min_depth": 6, "max_depth": 7, "min_length": 8, "max_length": 80}
 SIZES = {"train": 30000, "dev": 1000}
 JUDGED = 200
+# A pipeline that 'spacy project run english' makes and packages.
+ENGLISH = "en_latent_sm"
+SENTENCE = "Ada Lovelace met Charles Babbage in London ."
 CONTROL = "nearest operator"
 INTRODUCTION = (
     "This pipeline was trained on 30,000 expressions and their values, and never saw a tree. Its "
@@ -42,11 +45,16 @@ Examples:
   spacy latent demo "[MED [MAX 1 8 ] 5 [MIN 3 [MAX 0 7 ] ] ]" --html demo.html
 
   spacy latent demo --train training/demo
+
+  spacy latent demo "They saw Paris with a telescope."   # if en_latent_sm is installed
 """
 
 
 def demo_cli(
-    expression: str = typer.Argument(EXPRESSION, help="An expression of MIN, MAX, MED and digits"),
+    expression: str = typer.Argument(
+        EXPRESSION,
+        help="An expression of MIN, MAX, MED and digits; or a sentence, with en_latent_sm",
+    ),
     html: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None, "--html", help="Write a page with the scores and drawings to this file"
     ),
@@ -60,16 +68,25 @@ def demo_cli(
 
     The evaluation uses new expressions. The pipeline can also be trained again.
     """
+    from spacy.util import is_package
+
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.corpora.listops import is_expression
     from spacy_latent.visualize.terminal import format_annotation
 
+    english = is_package(ENGLISH)
+    if english and train is None and expression.strip() and not set(expression) & set("[]"):
+        check_output(html)
+        use_gpu(gpu_id)
+        show(load(ENGLISH)(expression), html)
+        return
     tokens = expression.split()
     known = {"]", *(f"[{operator}" for operator in OPERATORS), *"0123456789"}
     if not is_expression(tokens) or not set(tokens) <= known:
         fail(
             f"{expression!r} is no expression of {', '.join(OPERATORS)} and digits",
-            f"Put spaces between its tokens, as in {EXPRESSION!r}.",
+            f"Put spaces between its tokens, as in {EXPRESSION!r}. Sentences need the pipeline "
+            f"{ENGLISH}, which 'spacy project run english' makes.",
         )
     check_output(html)
     with carried_pipeline() as path:
@@ -87,6 +104,21 @@ def demo_cli(
     judge(nlp, doc, tokens, html, seed)
     if train is None:
         msg.info("Train it again with: spacy latent demo --train training/demo")
+        if english:
+            msg.info(f'See {ENGLISH} with: spacy latent demo "{SENTENCE}"')
+
+
+def show(doc: Doc, html: Path | None = None) -> None:
+    """Print the structures of a sentence, and write a page on request."""
+    from spacy_latent.cli.show import print_structures
+    from spacy_latent.visualize import render
+
+    for name in doc._.latent:
+        msg.divider(name)
+        print_structures(doc, name, threshold=None)
+    if html is not None:
+        write_page(html, render([doc], page=True, jupyter=False))
+        msg.good(f"Drawings saved to {html}")
 
 
 @contextmanager

@@ -15,16 +15,20 @@ class CounterScorer(CountingScorer):
     """Scores ``(B, n+1, n+1)``, [head, modifier], from K running sums of increments of the tokens.
 
     Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each of K counters: c_i = u_1 + … + u_i.
-    For an arc the inputs of each counter are its difference c_m − c_h, and its least and greatest
-    value after the first token and before the second less its value after either, all of these up
-    to 1 and −1; and how near c_m − c_h is to 0, to 1 and to −1. Other inputs are the order of both
-    tokens and their distance, and the vectors of both. A token is scored as a root by its vector
-    and the counters before and after it.
+    The inputs for an arc are, for each counter:
 
-    A closing bracket belongs to the opening one after which the counter was never lower, until the
-    closing one took its 1 away. This holds at every depth of nesting, also if the lists of the
-    training data were less deep. A BiLSTM matches them to the depth that it was trained on. If the
-    closing bracket's own step were among the extremes, adjacent brackets would look alike.
+    - the difference c_m − c_h, and the counter's minimum and maximum between the two tokens, less
+      its value after the first and less its value after the second; all are clipped to −1 … 1.
+    - how near c_m − c_h is to 0, to 1 and to −1.
+
+    Other inputs are the order of the two tokens, their distance, and their vectors. A token is
+    scored as a root by its vector, and the counters before and after it.
+
+    A closing bracket matches the opening bracket from which on the counter is never lower, until
+    the closing one subtracts 1 again. This holds at every depth of nesting, also if the lists of
+    the training data were less deep. A BiLSTM matches brackets only to the depth that it was
+    trained on. The minimum and maximum leave out the step of the closing bracket itself. With it,
+    adjacent brackets could not be distinguished.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """

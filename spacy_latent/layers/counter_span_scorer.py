@@ -14,13 +14,16 @@ from spacy_latent.layers.encoded_scorer import EncoderBuilder
 class CounterSpanScorer(CountingScorer):
     """Scores ``(B, n, n)``, [first, last], from K running sums of increments of the tokens.
 
-    Counters are those of :class:`CounterScorer`. For a span the inputs of each counter are its
-    change over the span, and its least and greatest value between two of its tokens less its value
-    before the first and after the last, all of these up to 1 and −1; and how near the change is to
-    0, to 1 and to −1. Other inputs are the length of the span, and the vectors of its first and
-    last token and of those just outside, 0 at the ends of the text. A pair of brackets with its
-    content is a span over which a counter comes back to its value, and inside is always above it.
-    Entries with first after last are no spans, and 0.
+    Counters are those of :class:`CounterScorer`. The inputs for a span are, for each counter:
+
+    - its change over the span, and its minimum and maximum inside the span, less its value before
+      the first token and less its value after the last; all are clipped to −1 … 1.
+    - how near the change is to 0, to 1 and to −1.
+
+    Other inputs are the length of the span, and the vectors of its first and last token and of the
+    tokens next to them outside, 0 at the ends of the text. A pair of brackets with its content is a
+    span over which a counter returns to its value, and stays above it inside. Entries with first
+    after last are no spans, and have score 0.
 
     Time is O(n²·hidden_width²), memory O(n²).
     """

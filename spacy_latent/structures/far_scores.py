@@ -2,9 +2,12 @@
 
 Masks are often −1e30 in place of −inf. Sometimes every structure of an item has to use masked
 parts, for example if a mask leaves too few words, or no arc from the root. All scores of structures
-are then near −1e30, and their differences are lost. Masked parts then decide first, and all others
-after them. This holds at any mask value that is low enough. :func:`brought_near` returns scores
-with such a value, and :func:`near_scores` the near scores of a structure.
+are then near −1e30, and rounding hides their differences.
+
+The distribution is still well defined: masks decide first which structures are likely, and the
+other scores decide among these. It is the same for every mask value that is low enough.
+:func:`brought_near` returns scores with a value that is low enough and whose sums are precise.
+:func:`near_scores` does so for a structure.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from spacy_latent.errors import InvalidScores, too_large_message
 from spacy_latent.kernels.autograd.tracing import is_transformed
 from spacy_latent.kernels.core.gpu_transfers import fetch
 
-# A total of this size for each part leaves at most seven digits after the point.
+# With scores of this magnitude for each part, sums have at most seven correct decimals.
 LARGE = 1e9
-# Sums of scores below this have at least seven correct digits after the point.
+# Sums of scores below this have at least seven correct decimals.
 FAR = 1e6
 # exp of the negative of this is 0 in float64.
 NOTHING = 800.0
@@ -32,9 +35,9 @@ NOTHING = 800.0
 LARGEST = 1e300
 # Bound on the number of masks that may have been added to one score.
 MOST_MASKS = 64
-# Share of the summed sizes below which a sum is only rounding.
+# A sum below this fraction of the sum of absolute values is only rounding.
 ROUNDING = 1e-12
-# A probability that differs by more from 0 and 1 is not sure.
+# A probability that differs by more from 0 and 1 is uncertain.
 UNSURE = 1e-6
 
 
@@ -45,10 +48,10 @@ class Near(NamedTuple):
 
     Attributes:
         scores: float64, with precise sums.
-        removed: the given scores less these.
-        beyond: the part of ``removed`` in which structures of an item may differ.
-        unsure: bool ``(B,)``, the items for which there are no such scores. Their scores stay
-            unchanged, except for an offset that all structures have in common.
+        removed: the original scores less ``scores``.
+        beyond: ``removed`` without offsets that all structures of an item have in common.
+        unsure: bool ``(B,)``, the items for which there are no such scores. Only an offset that all
+            structures have in common is removed from their scores.
     """
 
     scores: Tensor
@@ -83,10 +86,10 @@ class NearScores(Generic[S]):
 
     Attributes:
         structure, scores: a structure and scores of the same distribution.
-        given: all values that scores of structures are sums of.
+        given: the values whose sums are the scores of structures.
         removed, beyond: see :class:`Near`.
-        lost: ``(B,)``, bound on the rounding of sums of items without precise scores. Differences
-            of their sums are right, or smaller than this and set to 0. It is 0 for the other items.
+        lost: ``(B,)``, bound on the rounding errors of sums, for items without precise scores; 0
+            for the other items. Differences of sums below it are set to 0.
     """
 
     structure: S
@@ -97,7 +100,7 @@ class NearScores(Generic[S]):
     lost: Tensor
 
     def known(self, difference: Tensor) -> Tensor:
-        """Return a difference of sums ``(..., B)`` of :attr:`given`, without rounding errors."""
+        """Return differences ``(..., B)`` of sums of :attr:`given`, with 0 for rounding errors."""
         return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
@@ -108,7 +111,9 @@ class NearScores(Generic[S]):
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
-        """Return how much lower the sums are than sums of near scores, relative to likely ones.
+        """Return sums of the original scores less sums of the near ones, for given structures.
+
+        The same difference for likely structures is subtracted.
 
         Args:
             uses: ``(..., B, ...)``, uses of :attr:`given` by structures, or their mean.
@@ -150,11 +155,10 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
 
 
 def looks_far(scores: Tensor) -> bool:
-    """Return whether there may be finite scores beyond FAR.
+    """Return whether there may be finite scores of a magnitude above FAR.
 
-    The result is False, although it is unknown, while torch only traces the code, and inside of the
-    transforms of torch.func. Operators then refuse scores that lose digits, see
-    kernels.autograd.operators.
+    The result is False if it is unknown: while torch traces the code, and inside of the transforms
+    of torch.func. Operators then refuse scores that lose digits, see kernels.autograd.operators.
     """
     if torch.compiler.is_compiling() or is_transformed() or not scores.numel():
         return False
@@ -167,7 +171,7 @@ def looks_far(scores: Tensor) -> bool:
 
 
 def hold_far(scores: np.ndarray) -> bool:
-    """Return whether there are finite scores beyond FAR."""
+    """Return whether there are finite scores of a magnitude above FAR."""
     from spacy_latent.kernels.simd.extreme_scores import holds_beyond
 
     return bool(holds_beyond(scores.reshape(-1), scores.dtype.type(FAR)))
@@ -176,12 +180,12 @@ def hold_far(scores: np.ndarray) -> bool:
 def brought_near(
     scores: Tensor, parts: Tensor, level: Callable[[Tensor], Tensor], most: int
 ) -> Near | None:
-    """Return scores ``(B, ...)`` with the same distribution, or None if no score is beyond FAR.
+    """Return scores ``(B, ...)`` with the same distribution, or None if none is above FAR.
 
     Their gradient is the gradient of the scores.
 
     Args:
-        parts: bool, the scores that count.
+        parts: bool, the scores that structures can use.
         level: subtracts from scores an offset that all structures of an item have in common.
         most: bound on the number of scores that a structure uses.
     """
@@ -219,7 +223,7 @@ def brought_near(
 
 
 def _without_rounding(total: Tensor, of: Tensor) -> Tensor:
-    """Return the total, or 0 if it is negligible relative to ``of``, the sum of sizes."""
+    """Return a sum, or 0 if it is negligible relative to ``of``, the sum of absolute values."""
     return torch.where(total.detach().abs() <= ROUNDING * of.detach(), 0.0, total)
 
 
@@ -236,7 +240,8 @@ def _rounding_bound(
 
     It is 0 if all relevant digits are kept.
 
-    Items whose structures may not be distinguishable because of it are refused.
+    Raises:
+        InvalidScores: rounding may hide which structures of an item are likely.
     """
     with torch.no_grad():
         given = structure._given(scores)
@@ -253,7 +258,7 @@ def _rounding_bound(
         lost = torch.where(unsure, ROUNDING * size, 0.0)
         if not bool(unsure.any()):
             return lost
-        # After this division, differences that rounding could change are too small to matter.
+        # After this division, differences below the bound are too small to matter.
         divisor = torch.where(unsure, lost, 1.0)
         cooled = given / divisor.view(-1, *[1] * (given.dim() - 1))
         own, divided = structure._with_given(cooled, scores)

@@ -177,12 +177,11 @@ class KOfN(ItemSet, CompiledStructure):
     def _bring_near(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores of the same distribution, and the amount to add to their log-partition.
 
-        The amounts are ``(B,)``.
-
-        The scores are in float64, and differ from the k-th by at most FAR.
-
         If a mask of −1e30 leaves fewer than k words of a text, some masked words have to be chosen.
-        Sums of such scores have no digits left for the number of ways to choose them.
+        Rounding of such sums hides the number of ways to choose them.
+
+        Returns:
+            The scores, float64, which differ from the k-th by at most FAR, and ``(B,)``.
         """
         exact = scores.double()
         values = exact.detach()
@@ -191,8 +190,8 @@ class KOfN(ItemSet, CompiledStructure):
         sizes = lengths.to(values.device)
         inside = torch.arange(values.shape[1], device=values.device) < sizes[:, None]
         largest = torch.where(inside, values, 0.0).abs().amax()
-        # No two scores differ by more than FAR, so nothing would move. Not checked on a GPU, since
-        # this would wait for it.
+        # No two scores differ by more than FAR, so nothing would change. This is not checked on a
+        # GPU, since it would wait for the GPU.
         if not values.is_cuda and has_numbers(values) and bool(largest <= FAR / 2):
             return exact, values.new_zeros(len(values))
         finite = inside & values.isfinite()

@@ -9,6 +9,8 @@ import pytest
 import spacy
 import srsly
 from spacy.cli._util import app
+from spacy.tokens import Doc
+from spacy.training import Example
 from spacy.util import load_config
 from typer.testing import CliRunner
 
@@ -57,6 +59,17 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
     result = CliRunner().invoke(app, ["latent", "demo", expression])
     assert result.exit_code == 1
     assert "is no expression" in result.stderr
+
+
+def test_the_structures_of_a_sentence_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_parser", config={"annotate": "probabilities"})
+    words = ["Ada", "met", "Bob"]
+    reference = Doc(nlp.vocab, words, heads=[1, 1, 1], deps=["nsubj", "ROOT", "obj"])
+    nlp.initialize(lambda: [Example(nlp.make_doc("Ada met Bob"), reference)])
+    demo.show(nlp("Ada met Bob"))
+    shown = capsys.readouterr().out
+    assert "latent_parser" in shown and all(word in shown for word in words)
 
 
 def test_it_is_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,6 @@ def test_no_docstring_opens_with_a_clause(folder: str) -> None:
 INNER = re.compile(r"[*(\"“`]*(Of|What|Where|Which|As|Those)\b")
 # Two references without a noun in a row, and "but" as a preposition.
 UNCLEAR = re.compile(r"\b(that|those) of (that|those)\b|\b(but|save) for\b", re.I)
-# Packages whose docstrings are still to be rewritten. Never add one.
-UNFINISHED_PACKAGES = {"kernels"}
 # The name of an entry under Args, Attributes or Raises.
 NAMED = re.compile(r"^ +\*{0,2}\w[\w, *]*: ", re.M)
 SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):\n", re.M)
@@ -93,13 +91,7 @@ def test_sentences_of_a_docstring() -> None:
 
 @pytest.mark.parametrize("folder", sorted({folder_of(path) for path in PACKAGE.rglob("*.py")}))
 def test_no_sentence_of_a_docstring_opens_with_a_clause(folder: str) -> None:
-    if folder in UNFINISHED_PACKAGES:
-        pytest.skip("its docstrings are still to be rewritten")
     assert not unclear()[folder]
-
-
-def test_unfinished_packages_are_there() -> None:
-    assert set(unclear()) >= UNFINISHED_PACKAGES
 
 
 # ---------------------------------------------------------------- pages

@@ -1,11 +1,12 @@
 """Best assignments by shortest augmenting paths, one item at a time.
 
-The algorithm is from Jonker and Volgenant (1987), and Crouse (2016) for rectangular problems. It
-takes O(n²m) time for n rows and m ≥ n columns.
+The algorithm is from Jonker and Volgenant (1987), and from Crouse (2016) for rectangular problems.
+It takes O(n²m) time for n rows and m ≥ n columns.
 
-Costs are minimised. Each column has a price p[j], and each matched row is in the column with its
-lowest cost less price. Prices are at most 0, and 0 for free columns. A row that may stay unmatched
-has its own column of cost 0, which is not stored. A row never leaves that column.
+Costs are minimised. Each column has a price (dual variable) p[j], at most 0, and 0 for free
+columns. A matched row is in the column with its lowest reduced cost: cost less price. A row that
+may stay unmatched also has a column of its own, of cost 0, which is not stored. A row that is in
+this column stays there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 FREE = -1
 ALONE = -2
 # Rows may take turns at lowering a price by tiny amounts. This bounds the bids per row, on average.
-# For the remaining rows, paths are searched.
+# The remaining rows are matched by augmenting paths.
 BIDS = 2
 
 
@@ -33,7 +34,7 @@ BIDS = 2
 def _smallest(values, count):
     """Return the minimum of the first ``count`` values.
 
-    It keeps four minima at a time, since one comparison would wait for the previous one.
+    Four minima are kept at a time, so that a comparison need not wait for the one before.
     """
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
     whole = count // 4 * 4
@@ -51,7 +52,7 @@ def _smallest(values, count):
 def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     """Put a free row in its cheapest column, by augmenting row reduction.
 
-    The price changes so that the column becomes as expensive as the second cheapest.
+    The column's price falls until the column costs the row as much as the second cheapest.
 
     Returns:
         The row that held the column, or −1.
@@ -71,12 +72,12 @@ def _bid(costs, columns, unaligned, row, matched, partner, prices, reduced):
     if unaligned and second > 0.0:
         second = 0.0
     if second == np.inf:
-        # There is no second choice, so the row is left to the search for paths.
+        # Without a second choice, the row is left to the augmenting paths.
         return -1
     loser = partner[best]
     if loser >= 0:
         if first == second:
-            # The price stays the same, so the other row would win the column back.
+            # The price would stay the same, so the other row would win the column back.
             return -1
         matched[loser] = FREE
     prices[best] -= second - first
@@ -172,8 +173,7 @@ def assign(
             with ``unaligned``.
         unaligned: whether a row may stay without a column, at cost 0.
         warm: whether to start from ``prices`` and ``matched`` of an earlier call with other costs.
-            Only if there are as many rows as columns and without ``unaligned``, since prices are
-            then unrestricted.
+            This needs as many rows as columns, without ``unaligned``: prices are then unrestricted.
         matched: ``(rows,)`` int32; written: the column of each row, ALONE if it has none.
         partner, prices: ``(columns,)`` int32 and float64; written.
         distance, visited, reach, previous: see :func:`_augment`.
@@ -234,7 +234,7 @@ def read_costs(scores, rows, columns, result):
     for i in range(rows):
         for j in range(columns):
             value = scores[i, j]
-            # Also false for NaN.
+            # Written so that it holds for NaN, too.
             if not value < np.inf:
                 return NOT_FINITE
             if rows <= columns:
@@ -251,7 +251,8 @@ def best_assignments(start, stop, scores, lengths, unaligned, best, status):
     Args:
         scores: ``(B, N, M)``, float32 or float64.
         lengths: ``(B, 2)`` int64.
-        best: like ``scores``; written: 1 in the cells of the alignment. It must be passed as zeros.
+        unaligned: see :func:`assign`.
+        best: like ``scores``, zeros; written: 1 in the cells of the alignment.
         status: ``(B,)`` int8; written if an item is not feasible or not finite.
     """
     longest = 1
@@ -296,10 +297,7 @@ def best_assignments(start, stop, scores, lengths, unaligned, best, status):
 
 
 def assignment_costs(sizes: np.ndarray) -> np.ndarray:
-    """Return the estimated nanoseconds of items of ``sizes`` (B, 2).
-
-    They are used to share a batch among threads.
-    """
+    """Return the estimated nanoseconds of items of ``sizes`` (B, 2), for dividing a batch."""
     return 500.0 + 7.0 * sizes.min(1) * sizes.max(1)
 
 

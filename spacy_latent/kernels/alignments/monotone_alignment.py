@@ -2,8 +2,8 @@
 
 Alignments are paths of dynamic time warping (Sakoe and Chiba 1978), or sets of matches (Needleman
 and Wunsch 1970). The unmatched words between two matches can be passed in several orders. To count
-each set once, rows are passed first, then columns. There are two states, and only the state "rows"
-may still pass rows.
+each set once, rows are passed before columns. This takes two states: only the first, in which no
+column has been passed since the last match, may still pass rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_cells(scores, rows, columns, window, s):
 
 @kernel
 def read_changes(along, s, rows, columns, ds):
-    """Copy the changes of the cells of an item to ``ds``: 0 if the cell ``s`` is forbidden."""
+    """Copy the tangents ``along`` of the cells of an item to ``ds``, 0 if a cell is forbidden."""
     for i in range(rows):
         for j in range(columns):
             ds[i, j] = along[i, j] if s[i, j] > -np.inf else 0.0
@@ -59,7 +59,7 @@ def read_changes(along, s, rows, columns, ds):
 
 @kernel
 def _sum(a, b, c):
-    """Return log(e^a + e^b + e^c), and the share of each in it; all 0 if all are −inf."""
+    """Return log(e^a + e^b + e^c), and the share of each term in the sum; all 0 if all are −inf."""
     top = max(a, max(b, c))
     if top == -np.inf:
         return -np.inf, 0.0, 0.0, 0.0
@@ -73,14 +73,14 @@ def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
     """Run the forward pass, and return log Z.
 
     Args:
-        sums: (2, rows + 1, columns + 1), written: logs of sums over the ways to a point of the
-            grid, in either state. For warping, only the first state is used, with the sums over
-            paths up to and including cell (i − 1, j − 1).
-        dsums: their tangents, for a Hessian product only.
-        shares: (5, rows + 1, columns + 1), written. The first three are shares in the first state:
-            past a row, past a column or by a match from the first state, and diagonally or by a
-            match from the second. The last two are the shares of the two states in the second
-            state.
+        sums: (2, rows + 1, columns + 1), written: log-sums over the ways to a point of the grid, in
+            either state. Warping only uses the first state, with the log-sums over paths up to and
+            including cell (i − 1, j − 1).
+        dsums: their tangents, written for a Hessian product only.
+        shares: (5, rows + 1, columns + 1), written: the probabilities of the steps to a point,
+            given the point. Into the first state: past a row, past a column or by a match from the
+            first state, and diagonally or by a match from the second. Into the second state, past a
+            column: from the first, and from the second.
     """
     sums[:, : rows + 1, : columns + 1] = -np.inf
     slopes = operation == HESSIAN_PRODUCT
@@ -134,12 +134,12 @@ def _forward(s, ds, rows, columns, moves, operation, sums, dsums, shares):
 def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow, dflow, result):
     """Write the marginals, or their tangents.
 
-    From the last point back, each point divides its probability among its predecessors. So
-    probabilities sum to 1 for scores of any magnitude. Products of forward and backward sums would
-    not.
+    From the last point to the first, each point divides its probability among its predecessors.
+    Probabilities thus sum to 1 for scores of any magnitude. Products of forward and backward sums
+    would not.
 
     Args:
-        flow, dflow: workspaces like sums, the probability of each point and state.
+        flow, dflow: workspaces like sums: the probability of each point and state, and its tangent.
     """
     slopes = operation == HESSIAN_PRODUCT
     flow[:, : rows + 1, : columns + 1] = 0.0
@@ -163,8 +163,8 @@ def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow,
                 of_first[i, j - 1] += own * left
                 of_first[i - 1, j - 1] += own * both
                 if slopes:
-                    # Tangents of the shares: the change of a predecessor, less the mean of all
-                    # three.
+                    # Tangent of a share: the share times the predecessor's tangent less the mean of
+                    # all three.
                     change = d_of_first[i, j] - own * (dfirst[i, j] - ds[i - 1, j - 1])
                     d_of_first[i - 1, j] += (change + own * dfirst[i - 1, j]) * up
                     d_of_first[i, j - 1] += (change + own * dfirst[i, j - 1]) * left
@@ -182,7 +182,7 @@ def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow,
         for j in range(columns, -1, -1):
             own = of_second[i, j]
             if own > 0.0:
-                # A column was passed last.
+                # The last step passed a column.
                 a, b = shares[3, i, j], shares[4, i, j]
                 of_first[i, j - 1] += own * a
                 of_second[i, j - 1] += own * b
@@ -193,7 +193,7 @@ def _backward(s, ds, rows, columns, moves, operation, sums, dsums, shares, flow,
             own = of_first[i, j]
             if own == 0.0 or i == 0:
                 continue
-            # A row was passed, or a match made in one of two states.
+            # The last step passed a row, or was a match from one of two states.
             passed, a, b = shares[0, i, j], shares[1, i, j], shares[2, i, j]
             of_first[i - 1, j] += own * passed
             if slopes:
@@ -294,7 +294,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
                     top[i, j] = max(value, top[i - 1, j - 1] + s[i - 1, j - 1])
             i, j = rows, columns
             while i > 0 and j > 0:
-                # A match must improve the score. At a tie the words stay unmatched.
+                # A match must improve the score. At a tie both words stay unmatched.
                 if top[i, j] == top[i - 1, j]:
                     i -= 1
                 elif top[i, j] == top[i, j - 1]:
@@ -311,7 +311,7 @@ def best_alignments(start, stop, scores, lengths, moves, window, best, status):
             for j in range(1, columns + 1):
                 value = max(top[i - 1, j - 1], max(top[i - 1, j], top[i, j - 1]))
                 top[i, j] = value + s[i - 1, j - 1]
-            # Only the first step starts at the corner.
+            # At first only the corner can be reached. Afterwards it must not be.
             top[0, 0] = -np.inf
         if top[rows, columns] == -np.inf:
             status[b] = INFEASIBLE
@@ -353,7 +353,7 @@ def _pick(weights, count, state):
 
 @kernel
 def sample_alignments(start, stop, scores, lengths, moves, window, seeds, samples, status):
-    """Draw exact samples from the last cell back; samples are ``(K, B, N, M)``, 0/1."""
+    """Draw exact samples ``(K, B, N, M)``, 0/1, from the last cell back."""
     most_rows, most_columns = room_of(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
     shape = (2, most_rows + 2, most_columns + 2)
@@ -389,7 +389,7 @@ def sample_alignments(start, stop, scores, lengths, moves, window, seeds, sample
             at = _pick(weights, 2, state)
             while i > 0 or j > 0:
                 if at == 1:
-                    # A column was passed last. The state before it may be either.
+                    # The step passed a column. The state before it may be either.
                     j -= 1
                 else:
                     weights[0] = sums[0, i - 1, j]

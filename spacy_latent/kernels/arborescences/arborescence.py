@@ -1,9 +1,8 @@
 """Maximum spanning arborescences of dense graphs, in O(n²) for one sentence.
 
 The algorithm is that of Chu and Liu (1965) and Edmonds (1967). Paths are grown and cycles
-contracted as in Gabow et al. (1986). Only the rows of arcs into the members of a contracted cycle
-are merged and written. Arcs out of the cycle stay in place. For all other tokens the best head is
-enough.
+contracted as in Gabow et al. (1986). A contraction merges only the rows of arcs into the members of
+the cycle. Arcs out of the cycle need no update. Tokens outside of cycles only need their best head.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from spacy_latent.kernels.simd.vector import (
     merge_column,
 )
 
-# Over heads: the better of the arcs into two members of a cycle, and the token that the arc enters.
+# For each head: the better of its arcs into two members of a cycle, and the token that this enters.
 _merge = fused_loop([("best", 0, ((0, 1), (2, 3)))])
 
 
@@ -50,7 +49,7 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
             forbidden. The diagonal and entries beyond n + 1 may be anything, and column 0 anything
             finite or −inf.
         single_root: whether exactly one token is attached to the root.
-        heads: ``(n+1,)`` int32, filled; heads[0] = −1.
+        heads: ``(n+1,)`` int32, written; heads[0] = −1.
         integer_workspace, float_workspace: int32 and float64, at least of the sizes above.
 
     Returns:
@@ -73,14 +72,14 @@ def best_arborescence(scores, n, single_root, heads, integer_workspace, float_wo
 
 @kernel
 def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
-    """Find the best tree as :func:`best_arborescence` does.
+    """Find the best tree, or the best among the trees with the fewest root arcs if ``root_last``.
 
-    With root_last, it is the best among the trees with the fewest root arcs. That is the best tree
-    over pairs (root arcs, score) in lexicographic order. No cycle contains a root arc, so no
-    subtracted score counts one. Each arc of column 0 counts 1, the others 0.
+    The latter is the best tree under pairs (root arcs, score) in lexicographic order. No cycle
+    contains a root arc, so reduced scores of other arcs need no such pair. Each arc of column 0
+    counts 1, the others 0.
 
     Returns:
-        As :func:`best_arborescence`.
+        FEASIBLE, INFEASIBLE or NOT_FINITE, as in :func:`best_arborescence`.
     """
     size, width = n + 1, _row_width(n)
     # incoming[m, h]: reduced score of the best arc from token h, or the root, into the node of row
@@ -91,8 +90,8 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
     modifiers = float_workspace[size * width : 2 * size * width].reshape(size, width)
     used = 2 * size * width
     paid = float_workspace[used : used + width]
-    # Best scores of single tokens, and their heads. They are 64 bits wide, like the row of a
-    # token's node.
+    # Best scores of single tokens, and their heads. Heads have 64 bits, like the row of a token's
+    # node.
     best = float_workspace[used + width : used + 2 * width]
     best_head = float_workspace[used + 2 * width : used + 3 * width].view(np.int64)
     row_of = float_workspace[used + 3 * width : used + 4 * width].view(np.int64)
@@ -161,8 +160,8 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
                 continue
             # The path has closed a cycle from row ``below`` to its end: contract it into that row.
             into, labels = incoming[below], modifiers[below]
-            # The gain of an arc over the arc that it would replace, for each member separately.
-            # This is as exact as possible, however large the scores of others are.
+            # An arc is scored by its gain over the arc that it would replace, separately for each
+            # member. The gain loses no digits to the scores of other members.
             cost = -paid[below]
             if not written[below]:
                 into[:] = -np.inf
@@ -208,9 +207,9 @@ def _solve(scores, n, root_last, heads, integer_workspace, float_workspace):
 
 @kernel
 def _copy_arcs(scores, n, direction, max_arc_length, result):
-    """Copy arc scores like kernels.simd.arc_scores.read_arc_scores, in the precision of the scores.
+    """Copy the allowed arc scores like kernels.simd.arc_scores.read_arc_scores, in their precision.
 
-    With float64 copies, the following kernels would be compiled twice.
+    Float64 copies of float32 scores would make numba compile the following kernels twice.
     """
     wrong = False
     for head in range(n + 1):
@@ -229,7 +228,7 @@ def best_arborescences(
 
     Args:
         scores: ``(B, N+1, N+1)`` float32 or float64; only allowed arcs of real tokens are read.
-        heads: ``(B, N+1)`` int32, filled up to each length; −1 elsewhere.
+        heads: ``(B, N+1)`` int32, written up to each length; −1 elsewhere.
         status: ``(B,)`` int8, see kernels.core.status.
     """
     longest = 0
@@ -244,8 +243,8 @@ def best_arborescences(
         for node in range(heads.shape[1]):
             heads[b, node] = -1
         square, read = scores[b], FEASIBLE
-        # A single call in a loop, as above: first on the scores as they are, then on the allowed
-        # arcs.
+        # A single call in a loop, as above: first on the scores themselves, then on a copy with the
+        # allowed arcs.
         for attempt in range(0 if plain else 1, 2):
             if attempt == 1:
                 square = matrix[: (n + 1) * (n + 1)].reshape(n + 1, n + 1)

@@ -1,12 +1,14 @@
 """Random arborescences, drawn as traces of the algorithm of Chu and Liu and Edmonds.
 
-Each arc has an exponential clock of rate exp(score), and the algorithm of Chu and Liu (1965) and
-Edmonds (1967) chooses the clock that rings first (Struminsky et al. 2021). An arc rings first with
-a probability proportional to its rate. The remaining times of the other clocks are then exponential
-with the same rates. So the best arc into a token is an independent draw from a softmax of the
-scores. After each contraction, so is the best arc into the cycle from outside. No clock has to be
-drawn. These draws are the trace. The tree follows from it, and several traces may lead to the same
-tree.
+Each arc has an exponential clock of rate exp(score). The algorithm of Chu and Liu (1965) and
+Edmonds (1967) chooses, for each token, the arc whose clock rings first (Struminsky et al. 2021). An
+arc rings first with a probability proportional to its rate. Given that, the remaining times of the
+other clocks are again exponential with the same rates. So the arc into a token is an independent
+draw from a softmax of its scores. After each contraction, the arc that enters the cycle is such a
+draw, too. No clock has to be drawn.
+
+The sequence of these draws is the trace. It determines the tree, but several traces may lead to the
+same tree.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 
 @kernel
 def _choose_entering(incoming, lowest, n, row, row_of, following, slopes, state, chosen):
-    """Draw one of the arcs into the node of ``row`` from outside it.
+    """Draw an arc that enters the node of ``row``.
 
     Args:
-        incoming: [modifier, head].
+        incoming: scores, [modifier, head].
         lowest: the first node that may be a head.
-        slopes: [head, modifier]; the derivatives of the log-probability are added.
+        slopes: [head, modifier]; the gradient of the log-probability is added.
         chosen: (2,), written: head and modifier.
 
     Returns:
@@ -65,7 +67,7 @@ def _choose_entering(incoming, lowest, n, row, row_of, following, slopes, state,
                 continue
             slopes[head, token] -= weight / total
             if not found:
-                # The last possible arc stays chosen if rounding leaves a remainder.
+                # If rounding leaves a remainder, the last possible arc is drawn.
                 chosen[0], chosen[1] = head, token
                 left -= weight
                 found = left < 0.0
@@ -79,7 +81,7 @@ def _reach(incoming, n, start, along, reached, stack):
     """Mark the tokens that can be reached from a token over arcs between tokens.
 
     Args:
-        along: whether arcs are followed in their direction or against it.
+        along: whether arcs are followed from head to modifier, or from modifier to head.
 
     Returns:
         The number of tokens marked so far.
@@ -106,7 +108,10 @@ def _reach(incoming, n, start, along, reached, stack):
 def _roots(incoming, n, column, reached, stack):
     """Write the scores of possible single roots, and −inf for other tokens.
 
-    A possible root reaches all other tokens.
+    A possible single root is a token that reaches all others.
+
+    Returns:
+        FEASIBLE or INFEASIBLE.
     """
     column[:] = -np.inf
     reached[:] = 0
@@ -115,7 +120,7 @@ def _roots(incoming, n, column, reached, stack):
         if not reached[token]:
             last = token
             _reach(incoming, n, token, True, reached, stack)
-    # If any token reaches all others, the last start of a search does.
+    # If some token reaches all others, then so does the token from which the last search started.
     reached[:] = 0
     if _reach(incoming, n, last, True, reached, stack) < n:
         return INFEASIBLE
@@ -132,7 +137,7 @@ def _roots(incoming, n, column, reached, stack):
 
 @kernel
 def _choose_root(column, n, slopes, state, chosen):
-    """Draw a single root as _choose_entering draws an arc."""
+    """Draw a single root, with the arguments and the result of :func:`_choose_entering`."""
     top = -np.inf
     for token in range(1, n + 1):
         top = max(top, column[token])
@@ -168,19 +173,19 @@ def sample_traces(
     slopes,
     status,
 ):
-    """Draw trees of the items start .. stop−1, and compute the probabilities of their traces.
+    """Draw trees of the items start .. stop−1, and compute the log-probabilities of their traces.
 
-    A single root is drawn first, among the tokens that reach all others. The algorithm would take
-    arcs from node 0 last, when all tokens are in one cycle, and draw the root from the same
-    softmax. But it would also draw an arc into each cycle that contains the root, and then drop it.
-    Without these draws the probability of each tree is the same.
+    With a single root, its child is drawn first, among the tokens that reach all others. The
+    algorithm itself would draw it last, when all tokens are in one cycle, from the same softmax. It
+    would also draw an arc into each cycle that contains this child, and then drop it. Without these
+    draws the distribution of trees is the same.
 
     Args:
         scores: ``(B, N+1, N+1)`` float64; only allowed arcs of real tokens are read.
         seeds: ``(B,)`` uint64, not zero.
         samples: ``(K, B, N+1)`` int32 heads, −1 for the root and padding.
         log_probs: ``(K, B)`` float64, log-probabilities of the traces.
-        slopes: ``(K, B, N+1, N+1)`` float64, zeros; written: derivatives of log_probs.
+        slopes: ``(K, B, N+1, N+1)`` float64, zeros; written: the gradients of log_probs.
         status: ``(B,)`` int8.
     """
     for b in range(start, stop):
@@ -302,15 +307,15 @@ def traces(
     generator: torch.Generator | None,
     name: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return sampled heads with the log-probabilities of their traces and the derivatives.
+    """Return sampled heads, with the log-probabilities of their traces and their gradients.
 
     Args:
         options: direction, max_arc_length and single_root as numbers.
         name: the name of the structure, for messages.
 
     Returns:
-        Heads ``(K, B, N+1)`` int32, log-probabilities ``(K, B)`` and their derivatives ``(K, B,
-        N+1, N+1)``, both float64. All are on the CPU and without gradient.
+        Heads ``(K, B, N+1)`` int32, log-probabilities ``(K, B)`` and their gradients ``(K, B, N+1,
+        N+1)``, both float64. All are on the CPU and without gradient.
 
     Raises:
         InvalidScores: items, which the message names, have invalid scores.

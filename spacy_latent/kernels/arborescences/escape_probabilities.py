@@ -1,18 +1,21 @@
-"""Probabilities that a walk over heads reaches the root before a token, for all pairs of tokens.
+"""Escape probabilities of a random walk over heads, for all pairs of tokens.
 
-The walk goes from a token m to its head h with probability w[h, m] / Σ w[·, m]. The elimination of
-Grassmann, Taksar and Heyman (1985) removes tokens from the graph without a subtraction. It does not
-change the walks among the remaining tokens. If token k is the only one left, the weight of its arc
-to the root is 1 / B[k, k], and B is the inverse of the Laplacian. 1 − B[k, h] / B[k, k] is the
-probability that a walk from h reaches the root before k.
+The walk goes from a token m to its head h with probability w[h, m] / Σ w[·, m]. Its escape
+probability Q[h, m] is the probability that it reaches the root before token m, if it starts at h.
+With the inverse B of the Laplacian, Q[h, m] = 1 − B[m, h] / B[m, m]. That difference may lose all
+digits, so it is not computed.
 
-So each token must be the last one in some order of elimination. A recursion over sets of tokens
-does this. It eliminates the first half of a set and continues with the second, then the reverse. In
-all this takes 4/3·n³ products, little more than the inverse. All summands are positive, so each
-result is accurate to its last digits, however small.
+The elimination of Grassmann, Taksar and Heyman (1985) removes tokens from the graph without a
+subtraction, and does not change the walks among the remaining tokens. If m is the only one left,
+the weight of its arc to the root is 1 / B[m, m]. This weight is called its *exit*.
 
-Sets consist of whole blocks of LANES tokens. The last block is solved in a vector: each lane keeps
-another token.
+Each token must thus be the last one in some order of elimination. A recursion over sets of tokens
+shares the work: it eliminates the first half of a set and continues with the second, and the
+reverse. This takes 4/3·n³ products in all, little more than the inverse. All summands are positive,
+so each result is accurate to its last digits, however small.
+
+Sets consist of whole blocks of LANES tokens. The last block is solved in a vector, whose lanes each
+keep a different token.
 """
 
 from __future__ import annotations
@@ -38,10 +41,10 @@ from spacy_latent.kernels.simd.vector import (
     vector_of,
 )
 
-# Weights below 1e−308 are lost; they cannot matter in a pivot above this.
+# Weights below 1e−308 underflow. They cannot matter in a pivot above this.
 SMALLEST_PIVOT = 1e-150
-# Initial value of a tile of a product: the entries of the target, 0, or the column of the left
-# factor after the multiplied ones.
+# Initial value of a tile of a product: the entries of the target, 0, or a column of the left
+# factor, the one after the columns that are multiplied.
 GIVEN, NOTHING, COLUMN = range(3)
 
 
@@ -60,7 +63,7 @@ def _times_plus(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _lane(k: int) -> Any:
-    """Return a mask that is true in one lane."""
+    """Return a mask that is true only in lane k."""
     return ir.Constant(ir.VectorType(ir.IntType(1), LANES), [int(i == k) for i in range(LANES)])
 
 
@@ -83,8 +86,8 @@ def _tile(rows: int, vectors: int, turned: bool = False) -> Any:
 
         c[ci + r, cj + s] = start + Σ_{k < n} a[ai + r, aj + k] · b[bi + k, bj + s]
 
-    for r below ``rows`` and s below ``vectors`` · LANES, or with the transpose of a. Matrices are
-    contiguous float64. The tile stays in registers and is written last, so c may be b.
+    for r < ``rows`` and s < ``vectors`` · LANES, or the same with the transpose of a if ``turned``.
+    Matrices are contiguous float64. The tile stays in registers and is written last, so c may be b.
     """
 
     def build(
@@ -177,7 +180,7 @@ _turned_4, _turned_3, _turned_2, _turned_1 = (
 def product(start, a, ai, aj, b, bi, bj, c, ci, cj, rows, n, columns):
     """Multiply as :func:`_tile` does, for whole blocks of ``rows`` and ``columns``.
 
-    With more than 3 · LANES columns, c must not be b.
+    c must not be b if there are more than 3 · LANES columns.
     """
     j = 0
     while columns - j > 3 * LANES:
@@ -260,11 +263,9 @@ def _invert_block(
 ) -> Any:
     """Write the transposed inverse of the Laplacian of LANES tokens, and their pivots.
 
-    Their weights start at x[i, j]. All following weights, up to x[:, end], count as arcs to their
-    root.
-
     Args:
-        x: contiguous, float64.
+        x: contiguous float64. The weights of the tokens start at x[i, j]. All weights after them in
+            these rows, before column ``end``, count as root arcs.
         inverse: ``(LANES, LANES)``, written.
         pivots: ``(LANES,)``, written.
     """
@@ -335,15 +336,15 @@ def _solve_block(
     smallest: Any,
     pivots: Any,
 ) -> Any:
-    """Write the escapes and exits of LANES tokens.
-
-    Weights of the tokens start at x[i, 0], and of the root at x[i, LANES]. escapes[lo + h, lo + k]
-    is written, and to exits[lo + k] the weight of the arc from k to the root if only k is left.
+    """Write the escape probabilities and exits of a set of LANES tokens.
 
     Args:
+        x: the weights of the tokens start at x[i, 0], and those of the root at x[i, LANES].
         counted: 1, or 0 with a single root.
-        smallest: written: the smallest pivot for each k.
-        pivots: written: the pivots for k = 0, with the exit of k = 0 as its own.
+        escapes: escapes[lo + h, lo + k] is written.
+        exits: exits[lo + k] is written: the weight of the arc from k to the root if only k is left.
+        smallest: written: for each k, the smallest pivot.
+        pivots: written: the pivots of the elimination that keeps token 0, whose own is its exit.
     """
     number = types.int64
     signature = types.none(x, number, types.float64, escapes, number, exits, smallest, pivots)
@@ -356,7 +357,7 @@ def _solve_block(
         i, lo, counted = arguments[1], arguments[4], broadcast(builder, arguments[2])
         number = i.type
         zero, ones = (ir.Constant(VECTOR, [value] * LANES) for value in (0.0, 1.0))
-        # Lane k: the weights among the others, of arcs to k, and of arcs to the root.
+        # In lane k, which keeps token k: the weights among the others, to k, and to the root.
         weights: list[list[Any]] = []
         to_last, to_root = [], []
         for r in range(LANES):
@@ -410,8 +411,8 @@ def _solve_block(
 def _eliminate_blocks(x, i, blocks, width, counted, single_root, inverse, pivots):
     """Eliminate the first tokens of x[i:, :width] from the graph.
 
-    In their rows, the weights of all later columns, with the root's as the last, become
-    probabilities of reaching these first.
+    In their rows, the weights of all later columns are replaced by the probabilities that a walk
+    reaches these columns first. The last column is the root's.
 
     Returns:
         Σ log of the pivots, if ``counted``; NaN if a pivot is too small.
@@ -441,7 +442,7 @@ def _eliminate_blocks(x, i, blocks, width, counted, single_root, inverse, pivots
 def log_of_product(values):
     """Return the logarithm of a product of LANES numbers of any magnitude.
 
-    Products of pairs neither overflow nor underflow.
+    The product of two of them must neither overflow nor underflow.
     """
     total = 0.0
     for k in range(0, LANES, 2):
@@ -451,7 +452,7 @@ def log_of_product(values):
 
 @kernel
 def room_shape(n):
-    """Return the shape of the matrix that :func:`escape_probabilities` needs for n tokens."""
+    """Return the shape of the matrix ``room`` of :func:`escape_probabilities` for n tokens."""
     blocks = max(1, (n + LANES - 1) // LANES)
     rows, own = 0, blocks
     while own > 1:
@@ -462,21 +463,21 @@ def room_shape(n):
 
 @kernel
 def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
-    """Write the escape probabilities and exits of all tokens.
+    """Write the escape probabilities and exits of all tokens (see the module).
 
-    escapes[h, m] is the probability that a walk over heads from h reaches the root before m, and 0
-    for m = h. exits[m] is the weight of the arc from m to the root after all other tokens are
-    eliminated. With a single root, they are the limits for small weights of the root's arcs, in the
-    unit of these weights.
+    With a single root, they are limits as the weights of the root's arcs go to 0, and exits are
+    relative to these weights.
 
     Args:
-        room: ``room_shape(n)``. Its first rows are the tokens' weights, [modifier, head]. The
-            root's weights follow those of the last block, then only zeros. The diagonal may be
-            anything. Padding tokens from n up to whole blocks must have a head and be the head of
-            no token. Overwritten.
+        room: ``room_shape(n)``, overwritten. Its first rows are the weights of the tokens,
+            [modifier, head]. The weights of the root follow the last block of tokens, then only
+            zeros. The diagonal may be anything. Padding tokens, from n up to whole blocks, must
+            have a head and be the head of no token.
         stack: ``(64, 4)`` int64 workspace.
         scratch: ``(LANES + 2, LANES)`` workspace.
-        escapes, exits: written, in whole blocks; entries for tokens from n on have no meaning.
+        escapes: [head, token], whole blocks, written: the escape probabilities, 0 on the diagonal.
+            Entries of padding tokens are undefined.
+        exits: [token], whole blocks, written; undefined for padding tokens.
 
     Returns:
         log Z, or NaN if a pivot was too small.
@@ -501,7 +502,7 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
         middle, width = (lo + hi) // 2, LANES * (hi - lo + 1)
         y = x + LANES * (hi - lo)
         if phase > 0:
-            # The rest has been solved. Go back to the eliminated tokens.
+            # The second set is solved. Return to the eliminated tokens.
             gone, stop, left, size = (lo, middle, middle, hi - middle)
             if phase == 2:
                 gone, stop, left, size = (middle, hi, lo, middle - lo)
@@ -546,8 +547,8 @@ def escape_probabilities(n, single_root, room, stack, scratch, escapes, exits):
 def turn_to(typingctx: Any, matrix: Any, begin: Any, size: Any, result: Any) -> Any:
     """Write the transpose of ``size`` rows from ``begin`` on, and as many columns from 0 on.
 
-    They are whole blocks of LANES. The result may have any width. Both matrices are contiguous
-    float64.
+    ``size`` is a number of whole blocks of LANES. Both matrices are contiguous float64, and the
+    result may have any width.
     """
     signature = types.none(matrix, types.int64, types.int64, result)
 
@@ -587,7 +588,7 @@ def column_weights(
 ) -> Any:
     """Write weights[h, c] = exp(scores[h, j + c] − tops[c]), with tops[c] the maximum of a column.
 
-    best[c] is the first row with the maximum. A maximum of −inf counts as 0. All arrays are
+    best[c] is the first row with the maximum. If the maximum is −inf, tops[c] is 0. All arrays are
     contiguous float64 without NaN and +inf, and ``columns`` is a number of whole vectors.
     """
     number = types.int64
@@ -636,10 +637,10 @@ def column_weights(
 def write_probabilities(
     typingctx: Any, weights: Any, escapes: Any, inverse: Any, n: Any, total: Any, out: Any
 ) -> Any:
-    """Write out[h, m + 1] = weights[h, m] · inverse[m] · escapes[h − 1, m].
+    """Write the marginals out[h, m + 1] = weights[h, m] · inverse[m] · escapes[h − 1, m].
 
-    For the root h = 0 the last factor is left out. total[m] = Σ_h weights[h, m] · inverse[m] is
-    written too. n is at least LANES, and out is float32 or float64.
+    For the root h = 0, the last factor is 1. total[m] = Σ_h weights[h, m] · inverse[m] is written
+    too. n is at least LANES, and out is float32 or float64.
     """
     signature = types.none(weights, escapes, inverse, types.int64, total, out)
 
@@ -706,11 +707,11 @@ def read_change(
     change: Any,
     total: Any,
 ) -> Any:
-    """Write e[h, m] = weights[h, m] · inverse[m] · (along[h, m + 1] − common[m]) and its sums.
+    """Write e[h, m] = weights[h, m] · inverse[m] · (along[h, m + 1] − common[m]), and its sums.
 
     e[h, m] is written to change[h − 1, m], or to change[n, m] for the root h = 0. total[m] = Σ_h
-    e[h, m], without the root if there is a single root. ``along`` is not read at arcs of weight 0.
-    n is at least LANES, and along is float32 or float64.
+    e[h, m], which leaves out the root if there is a single root. ``along`` is not read at arcs of
+    weight 0. n is at least LANES, and along is float32 or float64.
     """
     number = types.int64
     signature = types.none(weights, inverse, along, common, number, number, change, total)
@@ -769,15 +770,15 @@ def write_change(
     total: Any,
     out: Any,
 ) -> Any:
-    """Write the change of the marginals and its sum over heads.
+    """Write the tangents of the marginals, and their sums over heads.
 
     out[h, m + 1] = weights[h, m] · inverse[m] · (escapes[h − 1, m] · (along[h, m + 1] − common[m])
     − both[h − 1, m] + diagonal[m]), or 0 if h is best[m] or the weight is 0. total[m] is the sum
     over h.
 
-    For the root h = 0, the escape is 1, and the sum of the rows of ``left`` replaces ``both``. With
-    a single root, 0 then replaces the diagonal. n is at least LANES; along and out are float32 or
-    float64.
+    For the root h = 0, the escape probability is 1, and the sum of the rows of ``left`` replaces
+    ``both``. With a single root, 0 replaces the diagonal there. n is at least LANES; along and out
+    are float32 or float64.
     """
     number = types.int64
     signature = types.none(

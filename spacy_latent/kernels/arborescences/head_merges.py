@@ -21,7 +21,7 @@ from spacy_latent.kernels.core.compilation import kernel
 
 @kernel
 def _find(left, right, share, first, lefts, rights, latest, following, count):
-    """Return the row of a merge, or a new one at ``first + count`` if there is none yet."""
+    """Return the row of an equal merge, or ``first + count`` for a new one."""
     row = latest[left] if share else -1
     while row >= 0 and rights[row - first] != right:
         row = following[row - first]
@@ -87,15 +87,15 @@ def _merge(z, lengths, item, width, first, share, lefts, rights, arcs, latest, f
 
 @dataclass
 class Merges:
-    """M merges of two states each, sorted by the round in which both are known.
+    """M merges of two states each, sorted by the round in which both are available.
 
     Attributes:
-        left, right: ``(M,)``, the rows of the states. The first ``items · N`` rows are the single
-            tokens, ``item · N + token``. The merges follow in order.
+        left, right: ``(M,)``, the rows of the two states. The first ``items · N`` rows are the
+            single tokens, ``item · N + token``. The merges follow in order.
         sizes: the number of merges of each round.
-        arcs: ``(M, 3)``, a tree that has the merge, and head and modifier of the arc.
-        result: ``(S, N)``, the row of each token with all its modifiers; for padding the token
-            alone.
+        arcs: ``(M, 3)``, a tree that has the merge, then head and modifier of its arc.
+        result: ``(S, N)``, the row of each token with all its modifiers; for padding the row of the
+            token alone.
     """
 
     left: np.ndarray
@@ -110,13 +110,13 @@ def merge_heads(
 ) -> Merges | None:
     """Return the merges of trees z ``(S, N+1, N+1)``, [head, modifier].
 
-    The result is None if z is not 0/1, or if a token has several heads or is above itself. A head
-    first takes the modifiers on its right, from the nearest on, then those on its left. The left
-    state of a merge is the one on the left in the text.
+    The result is None if z is not 0/1, or if a token has several heads or is its own ancestor. A
+    head first takes the modifiers on its right, from the nearest on, then those on its left. The
+    left state of a merge is the one that is on the left in the text.
 
     Args:
         lengths: ``(S,)`` int64.
-        item: ``(S,)`` int64, the item whose tokens each tree is over, below ``items``.
+        item: ``(S,)`` int64, the item of the tokens of each tree, below ``items``.
         share: whether equal merges of an item become one.
     """
     width = z.shape[-1] - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spacy_latent.kernels.core.compilation import kernel
 
 HARD, SOFT = 0, 1
-# Levels above and below a token of a cycle: more than any text has.
+# Height and depth of a token on a cycle: above those of any tree.
 ENDLESS = 1 << 30
 
 
@@ -33,9 +33,9 @@ def order_upwards(heads, n, waiting, order, height, depth):
     """Write an order of the tokens from the leaves up.
 
     Args:
-        order: written: the tokens, each after its modifiers, and last those of cycles.
-        height: written: levels below each token.
-        depth: written: tokens above each token.
+        order: written: the tokens, each after its modifiers, and at the end the tokens of cycles.
+        height: written: the height of the subtree of each token, 0 for a leaf.
+        depth: written: the number of ancestors of each token.
 
     Returns:
         The number of levels among tokens that are neither on a cycle nor below one, at least 1.
@@ -92,7 +92,7 @@ def modifiers_of(heads, n, start, modifiers):
         if head > 0:
             modifiers[start[head]] = token
             start[head] += 1
-    # Each start has moved to the start of the next token.
+    # Each start has advanced to the start of the next token.
     for token in range(n, 0, -1):
         start[token + 1] = start[token]
     start[1] = 0

@@ -2,33 +2,33 @@
 
 Sums over arborescences are determinants of a Laplacian (Koo et al. 2007; Smith and Smith 2007). The
 determinant loses all digits if two tokens prefer each other. The elimination of Grassmann, Taksar
-and Heyman (1985) avoids this. It removes a token k by giving each arc k → m to the heads of k, in
-proportion f[h] = w[h, k] / d with d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m]. Loops are dropped. Then
-log Z = Σ_k log d. Every number stays positive and accurate to its last digits. With a single root,
-the root's arcs count only to first order. They are left out of d, except for the last token, whose
-d is the root's arc itself.
+and Heyman (1985) avoids this. It removes a token k and gives each arc k → m to the heads of k, in
+shares f[h] = w[h, k] / d with the pivot d = Σ_h w[h, k]: w[h, m] += f[h]·w[k, m]. Self-loops are
+dropped. Then log Z = Σ_k log d. Every number stays positive and accurate to its last digits. With a
+single root, the root's arcs count only to first order. They are left out of d, except for the last
+token, whose d is its root arc.
 
-Weights are exp(score − the column's best). Under strong cancellation, weights that underflowed
-could matter, or the adjoint could overflow. The same elimination then runs on logarithms. The
-influence of a lost weight can be as large as its quotient by the product of all pivots. That
-product is the probability that independently chosen heads form a tree (SMALLEST_CHANCE). If every
-arc between tokens has a weight of at least SMALLEST_WEIGHT, no weight is lost. Weights between
-tokens only grow, and an underflowing summand is smaller than the other by a hundred decades. Sums
-and marginals then need no logarithms, however improbable trees are. Everything is float64.
+**Underflow.** Weights are exp(score − the column's best), and everything is float64. If
+cancellation is strong, weights that underflowed could matter, or the adjoint could overflow. The
+same elimination then runs on logarithms. The effect of a lost weight is at most its quotient by the
+product of all pivots. This product is the probability that independently chosen heads form a tree
+(SMALLEST_CHANCE). If every arc between tokens has a weight of at least SMALLEST_WEIGHT, no weight
+is lost: weights between tokens only grow, and a summand that underflows is smaller than the other
+one by a factor of 1e-100. Sums and marginals then need no logarithms, however improbable trees are.
 
-Marginals are w[h, m]·B[m, m]·Q[h, m]. B is the inverse of the Laplacian. Q[h, m] is the probability
-that a walk from h over heads reaches the root before m. kernels.arborescences.escape_probabilities
-computes both without subtraction. Marginals then have a relative error of some 1e-14 in float64,
-however small they are, also with a single root. It was at most 2e-14 for 12 and 30 tokens at scores
-of scale 1 to 40, with 2e-134 as the smallest marginal. Marginals below 1e-150 may be lost.
+**Marginals** are w[h, m]·B[m, m]·Q[h, m], with the inverse B of the Laplacian and the escape
+probabilities Q of a walk over heads. kernels.arborescences.escape_probabilities computes both
+without subtraction. Marginals then have a relative error of about 1e-14, however small they are,
+also with a single root. It was at most 2e-14 for 12 and 30 tokens at scores of scale 1 to 40, with
+2e-134 as the smallest marginal. Marginals below 1e-150 may be lost.
 
-The product of the Hessian with a vector comes from two matrix products with Q, and takes
-differences of Q. A walk returns when it leaves a token by another arc than its best before it
-reaches the root. The error grows with the mean number of returns. With a single root, it grows with
+**Hessian products** take two matrix products with Q, and differences of entries of Q. Their error
+grows with the *returns*: the mean number of times that a walk from a token leaves this token by
+another arc than its best one before it reaches the root. With a single root, the error grows with
 that number times the largest Q of the token. For 12 and 50 tokens at scores of scale 5 to 40, the
-error was at most a few 1e-15 and 2e-15 times that number, times the vector. If that number exceeds
+error was at most a few 1e-15 and 2e-15 times that number, times the vector. If the number exceeds
 LARGEST_RETURNS of the required precision, the product comes from the elimination and its adjoint.
-Their own subtraction, 1 − Σ_h f[h]·reach[h], has an error of a few 1e-15 for any scores. Marginals
+The subtraction there, 1 − Σ_h f[h]·reach[h], has an error of a few 1e-15 for any scores. Marginals
 are computed in the same way if weights are too small for
 kernels.arborescences.escape_probabilities. Marginals below 1e-15 may then have no correct digit.
 """
@@ -67,10 +67,10 @@ from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.simd.arc_scores import read_arc_scores
 from spacy_latent.kernels.simd.vector import GROUP, LANES, aligned_empty, fused_loop
 
-# Weights below 1e−308 are lost; they cannot matter in a pivot above this.
+# Weights below 1e−308 underflow. They cannot matter in a pivot above this.
 SMALLEST_PIVOT = 1e-150
 # Smallest product of all pivots, each divided by the sum of its token's weights. Errors and
-# gradients grow with its inverse, and derivatives of gradients with the square of its inverse.
+# gradients grow with its inverse, and second derivatives with the square of its inverse.
 SMALLEST_CHANCE = 1e-100
 LOG_SMALLEST_CHANCE = math.log(SMALLEST_CHANCE)
 # Products of two such weights and a share do not underflow.
@@ -78,12 +78,13 @@ SMALLEST_WEIGHT = 1e-100
 # Largest number of returns of a walk to a token (see above), in float32 and float64.
 LARGEST_RETURNS = 1e7, 1e3
 HEADER = LANES
-# What is saved for an item, and whether products with the Hessian can use it.
+# Kind of values saved for an item: none, escape probabilities, or none because Hessian products
+# need the elimination.
 NOTHING, ESCAPES, REFUSED = 0.0, 1.0, 2.0
 FAST = {"reassoc", "contract", "nsz"}
 
 
-# Over the tokens m below k, for four heads at a time (see kernels.simd.vector).
+# Loops over the tokens m below k take four heads at a time (see kernels.simd.vector).
 HEADS = GROUP
 _pass_on = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 _gather = fused_loop(
@@ -102,7 +103,7 @@ _gather_tangent = fused_loop(
 def _shape(n):
     """Return the shape of the square workspaces: whole vectors and whole groups of heads.
 
-    Only (n+1, n+1) entries are used. The padding is finite and never mixed with them.
+    Only (n+1, n+1) entries are used. The padding is finite and does not affect them.
     """
     return n + 2 * HEADS - 1, (n + LANES) // LANES * LANES
 
@@ -111,12 +112,12 @@ def _shape(n):
 def _eliminate(w, n, first, smallest_chance, shares, pivots, row):
     """Eliminate tokens n .. 1 of ``w``, [head, modifier], in place.
 
-    Afterwards row k holds the weights w[k, m] for m < k that the token had as a head.
+    Afterwards row k holds the weights w[k, m], m < k, at the elimination of token k.
 
     Args:
-        first: 1 with a single root, else 0.
+        first: the first node that counts in pivots: 1 with a single root, else 0.
         smallest_chance: see SMALLEST_CHANCE.
-        shares: like w; written: shares[k, h] is f[h] of k for h < k, and 0 for the others.
+        shares: like w; written: shares[k, h] is f[h] of k for h < k, and 0 elsewhere.
         pivots: written: d.
         row: workspace.
 
@@ -134,8 +135,7 @@ def _eliminate(w, n, first, smallest_chance, shares, pivots, row):
             pivot += share[h]
         if not pivot > SMALLEST_PIVOT:
             return np.nan
-        # The root's own arcs form the last pivot. They choose one of its children and close no
-        # cycle.
+        # The root's arcs form the last pivot. They choose its child and close no cycle.
         if k > first:
             chance *= pivot / pivots[k]
             if not chance >= smallest_chance:
@@ -148,7 +148,7 @@ def _eliminate(w, n, first, smallest_chance, shares, pivots, row):
             share[h] = 0.0
         pivots[k] = pivot
         _read_row(w[k], k, row)
-        # The loop that a head would get, on the diagonal, is never read.
+        # The diagonal would get self-loops. It is never read.
         for h in range(0, k, HEADS):
             _pass_on(
                 (w[h], w[h + 1], w[h + 2], w[h + 3], row),
@@ -172,7 +172,7 @@ def _sum_columns(weights, begin, end, columns, sums):
 
 @kernel
 def _read_row(source, k, row):
-    """Copy the entries left of k, and 0 for the others."""
+    """Copy the entries before column k, and write 0 to the others."""
     for m in range(k):
         row[m] = source[m]
     for m in range(k, row.shape[0]):
@@ -181,7 +181,7 @@ def _read_row(source, k, row):
 
 @kernel(fastmath=FAST)
 def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
-    """Write ∂ log Z / ∂ weight to ``g``, [head, modifier], from the results of _eliminate.
+    """Write the gradient ∂ log Z / ∂ weight to ``g``, [head, modifier], after :func:`_eliminate`.
 
     Args:
         g: zeros at first.
@@ -215,7 +215,7 @@ def _adjoint(w, n, first, shares, pivots, g, reach, row, passed):
 
 @kernel(fastmath=FAST)
 def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
-    """Write the tangent ``dg`` of the adjoint along the tangent ``dw`` of the weights.
+    """Write the tangent ``dg`` of the gradient ``g`` along the tangent ``dw`` of the weights.
 
     Args:
         w .. reach: the results of _eliminate and _adjoint.
@@ -284,18 +284,21 @@ def _tangent(w, n, first, shares, pivots, g, reach, dw, dshares, dg, rows):
 
 @kernel
 def _change_of_escapes(weights, best, escapes, inverse, n, single_root, along, squares, rows, out):
-    """Write the Hessian times ``along`` from escapes Q and inverses b of exits.
+    """Write the Hessian product from escape probabilities Q and the inverses b of exits.
 
-    Let e = w·(along − along of the best head). In the marginal, the logarithm of the factor of Q(h,
-    m) changes by −b[m]·Σ_k b[k]·(Q(h, k) − Q(m, k))·Σ_j e[j, k]·(Q(j, m) − Q(k, m)).
+    Let e = w·(along − along of the best head). The tangent of log Q[h, m] in the marginal is
 
-    An offset common to all heads of a token changes nothing, and the changes of a token's heads sum
-    to 0. So the change of its best head, whose weight may be much larger than the others, is
-    neither read nor computed.
+        −b[m]·Σ_k b[k]·(Q[h, k] − Q[m, k])·Σ_j e[j, k]·(Q[j, m] − Q[k, m])
+
+    A common offset of all heads of a token changes nothing, and the tangents of the heads of a
+    token sum to 0. So the tangent of its best head, whose weight may be much larger than all
+    others, is neither read nor computed.
 
     Args:
+        along: the direction, [head, modifier].
         squares: three square workspaces.
         rows: three rows of workspace.
+        out: written.
     """
     change, left, both = squares[0], squares[1], squares[2]
     common, total, diagonal = rows[0], rows[1], rows[2]
@@ -331,7 +334,7 @@ def _read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, 
         best: written: a head with the top score.
 
     Returns:
-        The status, and Σ top of the tokens.
+        The status, and the sum of top over the tokens.
     """
     status = read_arc_scores(scores, n, direction, max_arc_length, matrix)
     if status != FEASIBLE:
@@ -349,13 +352,13 @@ def _read_weights(scores, n, direction, max_arc_length, matrix, weights, begin, 
 
 @kernel
 def _loses_nothing(matrix, weights, n, begin):
-    """Return whether no weight is lost: all are at least SMALLEST_WEIGHT.
+    """Return whether no weight has underflowed: all are at least SMALLEST_WEIGHT.
 
-    Arcs from the root may also be forbidden. The first eliminated token with an arc from the root
-    gives it to all others.
+    Arcs from the root may also be forbidden, since the first eliminated token with a root arc gives
+    one to all others.
 
     Args:
-        matrix, weights, begin: as in :func:`_read_weights`.
+        matrix, weights, begin: see :func:`_read_weights`.
     """
     for h in range(n + 1):
         for m in range(1, n + 1):
@@ -376,7 +379,7 @@ def _log_add(a, b):
 
 @kernel
 def _mix(a, da, b, db):
-    """Return the tangent of log(e^a + e^b) if a and b have tangents da and db."""
+    """Return the tangent of log(e^a + e^b), for tangents da of a and db of b."""
     top = max(a, b)
     if top == -np.inf:
         return 0.0
@@ -386,12 +389,12 @@ def _mix(a, da, b, db):
 
 @kernel
 def log_domain(w, n, first, dw, g, dg):
-    """Run the three passes above on logarithms, with their tangents.
+    """Run elimination, adjoint and tangent on logarithms.
 
     Args:
         w: ``(n+1, n+1)``, [modifier, head], log weights; overwritten.
-        dw: tangent of w; overwritten.
-        g, dg: log ∂ log Z / ∂ weight and its tangent, written.
+        dw: the tangent of w; overwritten.
+        g, dg: written: log ∂ log Z / ∂ weight, and its tangent.
 
     Returns:
         log Z, or −inf.
@@ -443,7 +446,8 @@ def log_domain(w, n, first, dw, g, dg):
             value, derivative = g[k, h], dg[k, h]
             if h >= begin:
                 if value > 30.0:
-                    # 1 − mean is lost next to e^30, except for the last digits of the logarithm.
+                    # e^value may overflow, and 1 − mean only affects the last digits of its
+                    # logarithm.
                     small = (1.0 - mean) * math.exp(-value)
                     value += math.log1p(small)
                     derivative -= math.exp(-g[k, h]) * (dmean + (1.0 - mean) * dg[k, h])
@@ -494,7 +498,7 @@ def _swap(a, i, j, n):
 def _squares(room, n):
     """Return the square workspaces of an item of n tokens.
 
-    They are the weights before and after elimination, the shares, the adjoint and its reach.
+    They are for the weights before and after elimination, the shares, the adjoint, and its reach.
     """
     shape = _shape(n)
     squares = room[: 5 * shape[0] * shape[1]].reshape((5, *shape))
@@ -504,8 +508,8 @@ def _squares(room, n):
 def kept_size(n):
     """Return the float64 numbers that an item of n tokens may save.
 
-    They are a header with the kind of saved values, escapes, and the inverses of exits. This is
-    Python code, since n may be a symbol of torch.
+    They are a header with the kind of saved values, the escape probabilities, and the inverses of
+    exits. It is Python code, since n may be a symbolic size of torch.
     """
     size = (n + LANES - 1) // LANES * LANES
     return HEADER + size * size + size
@@ -524,7 +528,9 @@ def _kept_escapes(kept, n):
 
 @kernel
 def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratch):
-    """Write escapes and the inverses of exits (see kernels.arborescences.escape_probabilities).
+    """Write escape probabilities and inverses of exits.
+
+    kernels.arborescences.escape_probabilities explains them.
 
     Returns:
         log Z, or NaN.
@@ -548,9 +554,9 @@ def _find_escapes(weights, n, single_root, escapes, inverse, room, stack, scratc
 
 @kernel
 def _log_chance(value, weights, n, single_root, sums):
-    """Return the log-probability that independently chosen heads form a tree, if Z is e^value.
+    """Return the log-probability that independently chosen heads form a tree; ``value`` is log Z.
 
-    With a single root, it is the probability for the heads of all tokens except one.
+    With a single root, all tokens except one choose their heads.
 
     Args:
         weights: [head, token].
@@ -573,18 +579,18 @@ def _log_chance(value, weights, n, single_root, sums):
 
 @kernel
 def _returns(weights, best, escapes, inverse, n, single_root, others, largest):
-    """Return the largest number of returns of a walk (see the module).
+    """Return the largest number of returns of a walk, with which errors of Hessian products grow.
 
-    Errors of the Hessian product grow with it.
+    The module explains it.
 
     Args:
         others: workspace, written: the sum of weights of all heads except the best. Subtracting the
             best head's weight from the full sum would lose others below 1e-16 of it.
-        largest: workspace, written: the largest escape of each token.
+        largest: workspace, written: the largest escape probability of each token.
     """
     for m in range(n):
         others[m] = 0.0
-        # The root's own escape is 1. With a single root, it is not counted.
+        # The root's own escape probability is 1. With a single root, the root is left out.
         largest[m] = 0.0 if single_root else 1.0
     for h in range(n + 1):
         row = weights[h]
@@ -618,10 +624,10 @@ def sum_by_escapes(
     kept,
     status,
 ):
-    """Compute what > 0 like :func:`sum_over_trees`, by escape probabilities.
+    """Compute the sums (what > 0) like :func:`sum_over_trees`, by escape probabilities.
 
-    Items are left UNSOLVED if weights are too small for this. Hessian products are left UNSOLVED if
-    they cancel too much.
+    Items whose weights are too small get the status UNSOLVED, and so do Hessian products that would
+    lose too many digits.
     """
     longest = 0
     for b in items[start:stop]:
@@ -715,7 +721,7 @@ def sum_over_trees(
     kept,
     status,
 ):
-    """Compute the sums over trees as ``Family.total`` of kernels.autograd.operators.
+    """Compute sums over trees by elimination, as ``Family.total`` of kernels.autograd.operators.
 
     Scores are ``(B, N+1, N+1)``, [head, modifier]. No values are saved for later calls.
     """
@@ -749,7 +755,7 @@ def sum_over_trees(
         status[b], offset = _read_weights(
             *(scores[b], n, direction, max_arc_length, matrix, weights, 0, rows[0], rows[1])
         )
-        # The token that is eliminated last must be a possible single child of the root.
+        # With a single root, the token eliminated last must be a possible child of the root.
         child = 1
         if single_root and status[b] == FEASIBLE:
             child = _root_child(matrix, n, heads, integers, floats)
@@ -803,7 +809,7 @@ def _write_marginals(weights, g, n, out):
 
 @kernel
 def _change_of_weights(weights, along, n, dw):
-    """Write the change of weights, which is 0 for an arc of weight 0."""
+    """Write the tangent of the weights, 0 for an arc of weight 0."""
     for h in range(n + 1):
         of_head, upstream, target = weights[h], along[h], dw[h]
         for m in range(n + 1):
@@ -842,7 +848,7 @@ def sum_by_logarithms(
     kept,
     status,
 ):
-    """Compute the sums like :func:`sum_over_trees`, for items with too much cancellation."""
+    """Compute the sums like :func:`sum_over_trees`, on logarithms, for items it leaves UNSOLVED."""
     for b in items[start:stop]:
         n = lengths[b]
         size = n + 1
@@ -923,7 +929,8 @@ def _has_tree(scores, n):
 def _wilson(scores, n, root, heads, column, state, max_steps):
     """Draw a tree by Wilson's algorithm (1996): loop-erased random walks into the tree.
 
-    heads[root] is given. If root is a token, no other token attaches to node 0.
+    The walks start from the tree that consists of ``root``, whose head is given. If ``root`` is a
+    token, no other token attaches to node 0.
 
     Returns:
         Whether the walks ended within max_steps.
@@ -957,8 +964,8 @@ def sample_trees(
 ):
     """Draw exact samples for the items start .. stop−1.
 
-    If a walk does not end soon, because tokens prefer each other, the heads are drawn one token
-    after another from their exact conditional distributions.
+    Walks take long if tokens prefer each other. If they do not end soon, the heads are drawn one
+    token after another from their exact conditional distributions.
 
     Args:
         seeds: ``(B,)`` uint64, not zero.
@@ -977,7 +984,7 @@ def sample_trees(
         size, value = np.full(1, n), np.empty(1)
         flag = np.empty(1, dtype=np.int8)
         if single_root:
-            # The root is drawn from its marginals.
+            # The root's child is drawn from its marginals.
             _marginals_alone(matrix, size, single_root, empty, value, marginals, nothing, flag)
             status[b] = flag[0]
         elif not _has_tree(matrix[0], n):
@@ -996,12 +1003,13 @@ def sample_trees(
                         column[token] = math.log(marginals[0, 0, token])
                 root = choose(column, n + 1, state)
                 heads[root] = 0
-            # These steps take less than half of the time of the exact method below.
+            # This many steps take less than half of the time of the exact method below.
             steps = max(100 * (n + 1), (n + 1) ** 3 // 100)
             if _wilson(matrix[0], n, root, heads, column, state, steps):
                 continue
             # Erased cycles are independent of the tree, so giving up on long walks does not bias
-            # it. The chosen root is kept, since some roots make walks longer than others.
+            # it. The drawn child of the root is kept, since walks are longer for some children than
+            # for others.
             fixed = matrix.copy()
             if single_root:
                 for token in range(1, n + 1):

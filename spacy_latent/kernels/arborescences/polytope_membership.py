@@ -1,7 +1,7 @@
 """Membership of averages of heads in the arborescence polytope.
 
-A point is an average of trees if at least 1 enters each set of words from outside (Edmonds 1967).
-Maximum flows from the root check this condition.
+A point is an average of trees if a total of at least 1 enters each set of words from outside
+(Edmonds 1967). Maximum flows from the root check this condition.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from spacy_latent.kernels.core.compilation import kernel
 
-# A smaller remaining capacity of an arc is rounding.
+# A smaller residual capacity is rounding.
 EMPTY = 1e-13
 
 
 @kernel
 def _set_distances(left, sink, distance, queue):
-    """Set the number of arcs from the root to each word that is no farther than ``sink``, else −1.
+    """Write breadth-first distances from the root, up to the distance of ``sink``, else −1.
 
     Returns:
         Whether ``sink`` is reached.
@@ -27,7 +27,7 @@ def _set_distances(left, sink, distance, queue):
     distance[0] = 0
     for k in range(nodes):
         queue[k] = k
-    # The entries of the queue from ``last`` on have not been reached yet.
+    # Nodes in the queue from ``last`` on have not been reached yet.
     first, last = 0, 1
     while first < last and distance[sink] < 0:
         node = queue[first]
@@ -64,7 +64,7 @@ def _set_upstream(left, sink, upstream, queue):
 
 @kernel
 def _flow_on(left, sink, distance, before, place):
-    """Subtract from ``left`` a flow to ``sink`` that blocks all shortest paths.
+    """Subtract a blocking flow to ``sink`` from the residual capacities ``left``.
 
     Returns:
         The amount of flow.
@@ -81,7 +81,7 @@ def _flow_on(left, sink, distance, before, place):
             node = sink
             while node:
                 left[before[node], node] -= room
-                # Flow may be reversed later.
+                # The residual capacity of the reverse arc.
                 left[node, before[node]] += room
                 node = before[node]
             flow += room
@@ -105,13 +105,13 @@ def _flow_on(left, sink, distance, before, place):
 def entered_too_little(
     mean: NDArray[np.float64], tolerance: float, inside: NDArray[np.bool_]
 ) -> int:
-    """Find sets of words that are entered by less than 1, by maximum flows from the root.
+    """Find sets of words that less than 1 enters, by maximum flows from the root.
 
-    Flows are blocking flows (Dinic 1970). If less than 1 can flow to a word, the minimum cut is
-    such a set with that word. If 1 can flow to it, no such set contains the word. For the remaining
-    words it is then equivalent to the root and merged with it (Padberg and Rinaldi 1990). Of all
-    sets with the minimum cut, the smallest and the largest are returned. If words are similar,
-    there are many sets between these two.
+    Flows are computed as blocking flows (Dinic 1970). If less than 1 can flow to a word, a minimum
+    cut is such a set that contains the word. If 1 can flow to it, no such set contains it. It is
+    then equivalent to the root for the remaining words, and merged with it (Padberg and Rinaldi
+    1990). For each minimum cut, the smallest and the largest set are returned. If words are
+    similar, there are many sets between these two.
 
     Args:
         mean: ``(n+1, n+1)``, ``[head, modifier]``, capacity of each arc, at least 0; column 0 and
@@ -120,8 +120,8 @@ def entered_too_little(
         inside: ``(2n, n+1)``, written: the nodes of each set.
 
     Returns:
-        The number of sets, 0 if the point is an average of trees. No other set is searched for a
-        word that is already in one.
+        The number of sets, 0 if the point is an average of trees. Words that are in a set already
+        get no other.
     """
     nodes = mean.shape[0]
     arcs, left = mean.copy(), np.empty((nodes, nodes))

@@ -1,6 +1,6 @@
 """Equal subtrees of many hard trees over the same tokens.
 
-Each distinct subtree gets a place in an order from the leaves up, so that it can be computed once.
+Each distinct subtree gets one place in an order from the leaves up, so that it is computed once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _rounds_of(rounds, height, depth):
 
 @kernel
 def _same(sources, one, other, end):
-    """Return whether the sequences at two places are equal, up to the end of the second."""
+    """Return whether two runs of ``sources`` are equal; the second ends at ``end``."""
     for index in range(end - other):
         if sources[one + index] != sources[other + index]:
             return False
@@ -42,7 +42,9 @@ def _read_forests(
 ):
     """Write heads, height, depth and order of each tree (see arborescences.heads), and its rounds.
 
-    The numbers of required states and messages are written to ``totals``.
+    Args:
+        most, all_of_them: see :func:`share_subtrees`.
+        totals: (2,), written: the numbers of required states and messages.
 
     Returns:
         HARD, or SOFT if one of the trees is soft.
@@ -91,12 +93,12 @@ def _find_states(
 
     Args:
         start, modifiers, offset, row_of: workspaces.
-        latest: the last row of each place, −1 at first.
-        following: the previous row of the same place, for each row.
-        place, round_of: the place and the round of each row.
-        first, end, sources: the sources of the messages of each row are sources[first:end] (see
+        latest: for each token, the last row of its states; −1 at first.
+        following: for each row, the previous row of the same token.
+        place, round_of: for each row, its token and its round.
+        first, end, sources: sources[first:end] are the states that send messages to a row (see
             :class:`States`).
-        result: the row of each token after the last round.
+        result: for each token, its row after the last round.
 
     Returns:
         The number of rows.
@@ -109,7 +111,7 @@ def _find_states(
         while index < n:
             token = order[s, index]
             low, high = _rounds_of(rounds[s], height[s, token], depth[s, token])
-            # Tokens of cycles depend on each other in every round.
+            # Tokens on cycles depend on each other in every round.
             group = n - index if height[s, token] == ENDLESS else 1
             for token in order[s, index : index + group]:
                 offset[token] = filled - low
@@ -154,14 +156,14 @@ def _find_states(
 
 @dataclass
 class States:
-    """The token states needed by some rounds of messages, sorted by round.
+    """The token states that rounds of messages need, sorted by round.
 
     Attributes:
         place: ``(R,)``, the token of each state, ``item · N + token``.
         sizes: the number of states of each round, from the first on.
-        counts: ``(R,)``, the number of messages of each state.
-        targets, sources: the state that gets each message, counted from the first of its round, and
-            the state that sends it. A source of −1 − place is the token before all rounds.
+        counts: ``(R,)``, the number of messages to each state.
+        targets, sources: for each message, the receiving state, counted from the first of its
+            round, and the sending state. A source of −1 − place is the token before all rounds.
         heard: the number of messages of each round.
         result: ``(S, N)``, the state of each token of each tree after the last round; for padding
             the state of some token.
@@ -188,16 +190,16 @@ def share_subtrees(
 
     The result is None if z is not 0/1 or a token has several heads.
 
-    The state of a token after r rounds is a function of the token and of the states of its
-    modifiers after r − 1 rounds. Before all rounds it is the token itself. States with equal
-    arguments are shared between the trees of an item. So are the states of a token before and after
-    a round that changes nothing below it. With as many rounds as the tallest tree has levels, there
-    is one state for each distinct subtree.
+    Before all rounds, the state of a token is the token itself. After r rounds it is a function of
+    the token and of the states of its modifiers after r − 1 rounds. States with equal arguments are
+    shared between the trees of an item. A token's states before and after a round that changes
+    nothing below it are shared, too. With as many rounds as the tallest tree has levels, there is
+    one state for each distinct subtree.
 
     Args:
         z: ``(S, N+1, N+1)`` arcs, [head, modifier].
         lengths: ``(S,)`` int64.
-        item: ``(S,)`` int64, the item whose tokens each tree is over, below ``items``.
+        item: ``(S,)`` int64, the item of the tokens of each tree, below ``items``.
         most: number of rounds.
         all_of_them: whether trees with fewer levels also take all rounds. This only matters for
             cycles, which do not count as levels.
@@ -249,7 +251,7 @@ def share_subtrees(
     counts = (end - first)[by_round]
     ends = np.cumsum(counts)
     total = int(ends[-1]) if rows else 0
-    # Messages of the first state, then of the second, and so on.
+    # All messages to the first state, then to the second, and so on.
     message = np.arange(total) + np.repeat(first[by_round] - ends + counts, counts)
     begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
     heard = np.add.reduceat(counts, np.cumsum(sizes) - sizes) if rows else sizes
@@ -274,7 +276,8 @@ def share_equals(z, item, items):
         item: ``(S,)`` int64, below ``items``.
 
     Returns:
-        ``(U,)`` int64, the first array of each kind; ``(S,)`` int64, the kind of each array.
+        ``(U,)`` int64, the first of each set of equal arrays; ``(S,)`` int64, the set of each
+        array.
     """
     kinds, kind = np.empty(len(z), np.int64), np.empty(len(z), np.int64)
     latest, following = np.full(items, -1, np.int64), np.empty(len(z), np.int64)

@@ -1,6 +1,6 @@
 """The derivatives that kernels have, and errors if torch asks for others.
 
-torch treats as constant everything it has not recorded. Without these errors a missing second
+torch treats everything that it has not recorded as constant. Without these errors, a missing second
 derivative, or one in forward mode, would silently be 0.
 """
 
@@ -30,7 +30,7 @@ def last_derivative(said: str) -> Callable[[Backward], Backward]:
     """Decorate the backward pass of a function or an operator that is only once differentiable.
 
     With ``create_graph``, the gradients depend on the incoming gradients and on the tensors that
-    ``ctx`` has saved. These must include all differentiable inputs. Differentiating the gradients
+    ``ctx`` has saved, which must include all differentiable inputs. Differentiating the gradients
     again raises NotDifferentiable. Without ``create_graph`` the decorator does nothing.
 
     Args:
@@ -42,7 +42,7 @@ def last_derivative(said: str) -> Callable[[Backward], Backward]:
         def run(ctx: Any, *gradients: Tensor | None) -> Gradients:
             with torch.no_grad():
                 found = backward(ctx, *gradients)
-            # The saved tensors are not read earlier, since they may have been written to since.
+            # Saved tensors are only read if needed, since they may have been written to in place.
             if not torch.is_grad_enabled():
                 return found
             given = (*ctx.saved_tensors, *gradients)
@@ -65,7 +65,7 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def forward(said: str, gradient: Tensor, *sources: Tensor) -> Tensor:
-        # A returned input could be written to in place, so it is cloned.
+        # Cloned, since autograd forbids to write to a returned input in place.
         return gradient.clone()
 
     @staticmethod
@@ -84,13 +84,13 @@ class _Last(torch.autograd.Function):
         )
 
 
-# Internals of torch.func, which has no public function for this. Without them no tensor counts as
-# transformed.
+# An internal module of torch.func, which has no public function for this. If it is missing, no
+# tensor counts as transformed.
 transforms = getattr(torch._C, "_functorch", None)
 
 
 def is_transformed() -> bool:
-    """Return whether a transform of torch.func is active, and torch does not compile."""
+    """Return whether a transform of torch.func is active outside of torch's compiler."""
     if transforms is None or torch.compiler.is_compiling():
         return False
     return transforms.maybe_current_level() is not None
@@ -99,7 +99,7 @@ def is_transformed() -> bool:
 def tangent_of(values: Tensor) -> Tensor | None:
     """Return the tangent of a tensor in forward mode, or None if it has none.
 
-    Without forward mode the function returns at once.
+    It returns at once if forward mode is not active.
     """
     if getattr(forward_ad, "_current_level", 0) < 0:
         return None
@@ -107,10 +107,7 @@ def tangent_of(values: Tensor) -> Tensor | None:
 
 
 def refuse_tangents(name: str, *values: object) -> None:
-    """Raise NotDifferentiable if a value has a tangent.
-
-    It is called by functions without a rule for forward mode.
-    """
+    """Raise NotDifferentiable if a value has a tangent, for functions without a forward mode."""
     if any(isinstance(one, Tensor) and tangent_of(one) is not None for one in values):
         raise NotDifferentiable(
             f"{name} has no derivative in forward mode (torch.func.jvp, dual numbers). Take its "

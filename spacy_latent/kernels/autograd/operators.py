@@ -1,12 +1,12 @@
 """Kernels of structures with exact sums as torch operators.
 
-A family of structures provides kernels over a range of items. The operators here add the batch,
-threads, validation of inputs and results, and gradients: log_partition → marginals → the product of
-its Hessian with a vector. Tensors on a GPU are solved there if the family has GPU kernels (see
-kernels.gpu). Otherwise, and for samples always, they are solved on the CPU and the result is sent
-back.
+A family of structures provides kernels that solve a range of items. The operators here add the
+batch, threads, validation of inputs and results, and gradients: log_partition → marginals → the
+product of its Hessian with a vector. Tensors on a GPU are solved there if the family has GPU
+kernels (see kernels.gpu). Otherwise, and for samples always, they are solved on the CPU and the
+result is sent back.
 
-A family is named by the location of its :class:`Family`, "module:attribute". Kernels are then
+A family is named by the location of its :class:`Family`, "module:attribute". Its kernels are thus
 compiled, or read from numba's cache, only when they are needed.
 """
 
@@ -60,20 +60,22 @@ class Family:
     lengths, and the family's options as integers. It sets ``status`` ``(B,)`` int8 as in
     kernels.core.status.
 
+    Several kernels have a *rest form*: they get int64 items after start and stop, which index
+    these. Kernels that few batches need are separate, so that they are compiled only when needed.
+
     Attributes:
         name: the name of the structure, for messages.
         best: (start, stop, scores, lengths, *options, best, status); writes the best structures.
         total: (start, stop, scores, lengths, *options, along, operation, log_partition, result,
             kept, status). LOG_PARTITION only writes log_partition ``(B,)``. MARGINALS also writes
-            the marginals to result. HESSIAN_PRODUCT writes to result the product of the Hessian of
-            the log-partition with ``along``. All are float64, in the shape of the scores. result is
-            uninitialised at the call and must become 0 for padding. kept is ``(B, kept_size)``. If
-            its width is not 0, MARGINALS may write there values that HESSIAN_PRODUCT reads.
+            the marginals to result. HESSIAN_PRODUCT writes the product of the Hessian of the
+            log-partition with ``along`` to result. All are float64, in the shape of the scores.
+            result is uninitialised at the call, and must be 0 for padding afterwards. kept is ``(B,
+            kept_size)``. If its width is not 0, MARGINALS may save values there that
+            HESSIAN_PRODUCT reads.
         sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)``
             uint64, not 0; samples ``(K, *shape of best)``.
-        sample_rest: like sample, with int64 items after start and stop, which index these. It
-            solves the items that sample leaves UNSOLVED. It is a separate kernel so that it is
-            compiled only if it is needed.
+        sample_rest: the rest form of sample, for the items that sample leaves UNSOLVED.
         best_shape: maps the shape of the scores to the shape of ``best`` and of one sample, int32.
         best_cost, total_cost: estimated nanoseconds of each item, from the lengths.
         kept_size: maps the shape of the scores to the numbers per item that marginals save for
@@ -82,17 +84,16 @@ class Family:
             writes the product of the Hessian with ``along`` from the marginals alone, and total is
             never called for it.
         same_dtype: whether along and result, also in product, have the dtype of the scores.
-        fallback: like total, for the items that total leaves UNSOLVED. If given, both get int64
-            items after start and stop, which index these. They are two kernels, so that the second
-            is compiled only if it is needed.
+        fallback: like total, for the items that total leaves UNSOLVED. If given, both have the rest
+            form.
         first, first_for: a kernel like total that runs before it if ``first_for`` returns true for
-            the operation and the options. total solves the items that it leaves UNSOLVED. Only for
-            families with ``fallback``.
+            the operation and the options. total then solves the items that it leaves UNSOLVED. Only
+            for families with ``fallback``.
         beside: like total, for items in SIMD lanes. It gets ``(G, size)`` int64 after start and
             stop, which index these groups of items of similar length. The last group is padded with
-            −1. Items that it leaves UNSOLVED go to total, which then saves nothing.
+            −1. The items that it leaves UNSOLVED go to total, which then saves nothing.
         group: maps the shape of the scores to the size of a group: LANES, or 1 to use total alone.
-            kept has a row for each place of a group of LANES.
+            kept has a row for each place in groups of LANES.
         device: the kernels of the family for a GPU.
     """
 
@@ -115,10 +116,10 @@ class Family:
     device: GpuKernels | None = None
 
     def kept(self, scores: Tensor) -> Tensor:
-        """Return an uninitialised CPU workspace that marginals save for their gradient.
+        """Return an uninitialised CPU workspace for the values that marginals save.
 
-        If the gradient only needs the marginals, and these go to a GPU, it has the shape of the
-        marginals.
+        It has the shape of the marginals if the gradient only needs the marginals and these go to a
+        GPU.
         """
         shape = scores.shape
         if dispatch.serves(self.device, scores):
@@ -127,8 +128,8 @@ class Family:
             return _room(shape, scores.dtype)
         rows = shape[0]
         if self.beside is not None:
-            # Padded to LANES for any group size. Otherwise traced code would be specialised to some
-            # sizes.
+            # Padded to LANES for any group size, since traced code would otherwise be specialised
+            # to a range of sizes.
             rows = (rows + LANES - 1) // LANES * LANES
         return _room((rows, self.kept_size(shape)))
 
@@ -154,7 +155,7 @@ def read(scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def read_float64(values: Tensor) -> np.ndarray:
     """Return a contiguous float64 array on the CPU.
 
-    NumPy converts it. torch's threads would go on spinning, on the core that the next kernel needs.
+    NumPy converts it, since torch's threads would go on spinning on the core of the next kernel.
     """
     return np.ascontiguousarray(fetch(values).numpy(), dtype=np.float64)
 
@@ -162,7 +163,7 @@ def read_float64(values: Tensor) -> np.ndarray:
 def like(array: np.ndarray, values: Tensor) -> Tensor:
     """Return a tensor with the dtype and the device of ``values``.
 
-    NumPy converts it, as in :func:`read_float64`.
+    NumPy converts it, see :func:`read_float64`.
     """
     return send(in_precision_of(array, values), values.device)
 
@@ -183,8 +184,8 @@ def check(
     """Raise the error for the items whose status is not FEASIBLE.
 
     Args:
-        scores: ``(B, *parts)``, if their exponentials were summed. If they are so large that their
-            sums overflow, a kernel cannot tell such an item from one without a structure.
+        scores: ``(B, *parts)``, if their exponentials were summed. If scores are so large that sums
+            overflow, kernels cannot tell such an item from one without a structure.
         watched: whether the scores were also checked for lost digits (see
             :func:`_refuse_lost_digits`).
 
@@ -215,7 +216,7 @@ def _overflows(scores: Tensor) -> bool:
 
 
 def find_best(family: Family, scores: Tensor, lengths: Tensor, options: Sequence[int]) -> Found:
-    """Return the best structures as the family writes them, on the device of the scores."""
+    """Return the best structures in the format of ``Family.best``, on the device of the scores."""
     shape = family.best_shape(scores.shape)
 
     def on_cpu() -> Found:
@@ -243,7 +244,7 @@ _best = torch_operator("best")(_read_best)
 
 
 def best(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]) -> Tensor:
-    """Return the best structures as the family writes them, ``family.best_shape``, int32."""
+    """Return the best structures in the format of ``Family.best``, ``family.best_shape``, int32."""
     return (_best if is_traced(scores) else _read_best)(scores, lengths, family_name, options)
 
 
@@ -253,7 +254,7 @@ def _(scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int])
 
 
 def _groups(sizes: np.ndarray, size: int) -> np.ndarray:
-    """Return groups of items of similar length, the longest first."""
+    """Return groups of items of similar length, the longest first, padded with −1."""
     groups = np.full(-(-len(sizes) // size) * size, -1)
     groups[: len(sizes)] = np.argsort(-sizes, kind="stable")
     return groups.reshape(-1, size)
@@ -286,7 +287,7 @@ def _total(
 
 
 def _sent(found: Found, device: torch.device, operation: int) -> tuple[Tensor, Tensor]:
-    """Return the log-partition and the result on the device.
+    """Return the log-partition and the result on the device of the scores.
 
     The result of LOG_PARTITION is empty and stays on the CPU.
     """
@@ -321,7 +322,7 @@ def _total_on_cpu(
     size = family.group(scores.shape)
     if family.beside is not None and size > 1:
         groups = _groups(sizes, size)
-        # The cost of the longest item, since shorter ones in the same group take as long.
+        # The cost of a group's longest item, since shorter items in the group take as long.
         spread(family.beside, costs[groups[:, 0]] * COST, (groups, *arguments))
         arguments = (*arguments[:-2], np.empty((0, 0)), status)
     if family.fallback is None:
@@ -349,8 +350,8 @@ def _refuse_lost_digits(
 ) -> None:
     """Raise InvalidScores for items whose sums have lost all digits.
 
-    All structures of such an item use scores of too large magnitude. Structures check for such
-    scores beforehand (see structures.far_scores), except under tracing. Scores on a GPU are not
+    All structures of such an item have scores of too large magnitude. Structures check for such
+    scores beforehand (see structures.far_scores), except during tracing. Scores on a GPU are not
     checked, since the check would wait for the GPU.
 
     Args:
@@ -385,10 +386,7 @@ def _log_partition(
     options: Sequence[int],
     watched: bool = False,
 ) -> Tensor:
-    """Return the log-partition, with a check for lost digits if ``watched`` is true.
-
-    The check is :func:`_refuse_lost_digits`.
-    """
+    """Return the log-partition; if ``watched``, after :func:`_refuse_lost_digits`."""
     kept = np.empty((len(scores), 0))
     given = scores, lengths, family_name, options, LOG_PARTITION, kept
     total = _total(*given, watched=watched)[0]
@@ -411,7 +409,7 @@ def log_partition_and_marginals(
 ) -> tuple[Tensor, Tensor]:
     """Return the log-partition and the marginals from one pass, without gradients.
 
-    As operators, each would take a pass of its own.
+    The two operators would take one pass each.
     """
     kept = np.empty((len(scores), 0))
     total, result = _total(scores, lengths, family_name, options, MARGINALS, kept)
@@ -450,8 +448,8 @@ def _read_hessian_product(
 
     Args:
         kept: the values that the marginals saved at the same scores, or an array of width 0. If the
-            family has a ``product`` kernel, the marginals themselves, on the CPU or on the device
-            of the scores.
+            family has a ``product`` kernel, it is the marginals themselves, on the CPU or on the
+            device of the scores.
     """
     family = family_of(family_name)
     if family.product is not None:
@@ -503,7 +501,7 @@ def _read_by_product(family_name: str, result: Tensor, kept: Tensor) -> Tensor:
 def _along_tangent(
     scores: Tensor, lengths: Tensor, family_name: str, options: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-partition and the marginals of scores with a tangent, with their tangents.
+    """Return the log-partition and the marginals of scores with a tangent, with their own tangents.
 
     They come from operators, which also take the tensors of torch.func.
     """
@@ -525,8 +523,8 @@ def _along_tangent(
 class _Marginals(torch.autograd.Function):
     """The marginals operator and its gradient, for tensors that are not traced.
 
-    With a separate ``setup_context``, torch would inspect the signature of ``forward`` at each
-    call.
+    It has no separate ``setup_context``, with which torch inspects the signature of ``forward`` at
+    each call.
     """
 
     @staticmethod
@@ -536,7 +534,7 @@ class _Marginals(torch.autograd.Function):
         result, kept = _read_marginals(scores, lengths, family_name, options, True)
         ctx.family = family_name, options
         ctx.save_for_backward(scores, lengths, _read_by_product(family_name, result, kept))
-        # Otherwise a missing gradient would be passed as zeros.
+        # Otherwise a missing gradient would be passed as a tensor of zeros.
         ctx.set_materialize_grads(False)
         return result
 
@@ -589,7 +587,7 @@ def _keep_marginals(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     ctx.family = inputs[2:4]
     ctx.save_for_backward(*inputs[:2], _read_by_product(ctx.family[0], *output))
     ctx.mark_non_differentiable(output[1])
-    # Otherwise the backward pass would allocate zeros as large as the saved values.
+    # Otherwise a missing gradient would be allocated as zeros as large as the saved values.
     ctx.set_materialize_grads(False)
 
 
@@ -607,7 +605,7 @@ _marginals.register_autograd(_marginals_backward, setup_context=_keep_marginals)
 
 
 def draw_seeds(count: int, generator: torch.Generator | None) -> Tensor:
-    """Return ``(count,)`` int64 above 0 on the CPU, from torch's default CPU generator if None."""
+    """Return ``(count,)`` int64 above 0 on the CPU, by default from torch's CPU generator."""
     return torch.randint(1, 2**62, (count,), device="cpu", **source(generator))
 
 
@@ -623,8 +621,8 @@ def _read_samples(
     """Return samples of the structures.
 
     Args:
-        seeds: ``(B,)``, one stream for each item. A draw does not depend on the threads or on the
-            draws of other items.
+        seeds: ``(B,)``, one stream for each item. The draws of an item do not depend on threads or
+            on other items.
     """
     family = family_of(family_name)
     if watched:

@@ -1,6 +1,6 @@
 """Functions registered with PyTorch as single operators.
 
-:class:`TorchOperator` works like torch's ``custom_op``, with one difference. Operators of
+:class:`TorchOperator` works like torch's ``custom_op``, with one difference: operators of
 ``custom_op`` import torch's compiler at their first call. That takes more than a second in each
 process, even if nothing is compiled.
 """
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class TorchOperator(Generic[Given, Result]):
-    """An operator with one implementation for all devices that does not change its arguments.
+    """An operator that has one implementation for all devices and does not change its arguments.
 
     Instances are made by :func:`torch_operator`.
     """
@@ -39,7 +39,7 @@ class TorchOperator(Generic[Given, Result]):
         schema = library.infer_schema(function, mutates_args=())
         _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         _LIBRARY.impl(name, _not_compiled(function), "CompositeExplicitAutograd")
-        # The name under which torch's own functions, such as opcheck, know the operator.
+        # The operator's name for torch's own functions, such as opcheck.
         self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
         self._call = cast("Callable[Given, Result]", self.overload)
         self._transformed: type[torch.autograd.Function] | None = None
@@ -54,7 +54,7 @@ class TorchOperator(Generic[Given, Result]):
         return self._call(*args, **kwargs)
 
     def _one_by_one(self, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-        """Implement torch.func.vmap as a loop, since kernels have a single batch dimension."""
+        """Implement torch.func.vmap as a loop, since kernels have only one batch dimension."""
         call: Any = self._call
         found: list[Any] = [
             call(
@@ -73,7 +73,7 @@ class TorchOperator(Generic[Given, Result]):
     def register_fake(self, function: Callable[..., object]) -> Callable[..., object]:
         """Register ``function`` as the fake implementation.
 
-        It returns the shapes, dtypes and devices of the results for arguments without values.
+        It gets arguments without values, and returns results with shapes, dtypes and devices only.
         """
         library.register_fake(self.name, function, lib=_LIBRARY)
         return function
@@ -83,7 +83,7 @@ class TorchOperator(Generic[Given, Result]):
     ) -> None:
         """Register ``backward(ctx, *gradients)``, which returns the gradients of all arguments.
 
-        ``setup_context(ctx, inputs, output)`` saves what it needs. torch passes these arguments by
+        ``setup_context(ctx, inputs, output)`` saves values for it. torch passes its arguments by
         name.
         """
         library.register_autograd(self.name, backward, setup_context=setup_context, lib=_LIBRARY)
@@ -125,9 +125,9 @@ def torch_operator(
 
 
 def _not_compiled(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return ``function`` excluded from tracing by torch's compiler.
+    """Return ``function`` excluded from tracing by torch's compiler, if that is loaded.
 
-    The compiler would trace its NumPy code. It is only asked if it is loaded.
+    The compiler would trace its NumPy code.
     """
     disabled: Callable[Given, Result] | None = None
 

@@ -1,8 +1,8 @@
 """Support for torch.compile, torch.export and the transforms of torch.func, which trace operations.
 
-A traced tensor has a shape and no values. Checks of values, such as errors that name an item, then
-run in an operator when the compiled code runs. Without tracing they run at once, since the dispatch
-of an operator takes as long as a few short sentences.
+A traced tensor has a shape and no values. Checks of values, such as errors that name an item, are
+then part of an operator, and run with the compiled code. Without tracing they run at once, since
+dispatching an operator takes as long as solving a few short sentences.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NOT_FINITE, INFEASIBLE = "not finite", "infeasible"
 
 
 def is_traced(values: Tensor) -> bool:
-    """Return whether operators must be called instead of their functions."""
+    """Return whether operators must be called, instead of the functions that implement them."""
     return type(values) is not Tensor or torch.compiler.is_compiling() or is_transformed()
 
 
 def has_numbers(values: Tensor) -> bool:
     """Return whether Python may read the values of a tensor.
 
-    Among the transforms of torch.func only vmap hides them.
+    The only transform of torch.func that hides them is vmap.
     """
     if torch.compiler.is_compiling():
         return False
@@ -56,7 +56,7 @@ def has_numbers(values: Tensor) -> bool:
 def refuse_jit_trace(name: str) -> None:
     """Raise NotTraceable under torch.jit.trace.
 
-    It would record the results of kernels and NumPy as constants, with only a warning.
+    torch.jit.trace would record the results of kernels and NumPy as constants, with only a warning.
     """
     if torch.jit.is_tracing():
         raise NotTraceable(
@@ -92,8 +92,8 @@ def not_traced(function: Callable[Given, Result]) -> Callable[Given, Result]:
         refuse_transforms(name, *args, *kwargs.values())
         return function(*args, **kwargs)
 
-    # Set the attributes that torch.compiler.disable sets. If the graph may not break, torch's error
-    # then names this function and not one that it calls. The decorator itself would import the
+    # The attributes that torch.compiler.disable sets. If the graph may not break, torch's error
+    # then names this function, and not one that it calls. The decorator itself would import the
     # compiler.
     reason = "it depends on the scores how long it takes; leave out fullgraph=True"
     vars(run).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
@@ -174,7 +174,7 @@ def within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
     """Return ``lengths`` after a check that they are between 0 and the size of their axis.
 
     Args:
-        lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room`` has.
+        lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room``.
         room: the size of each axis of the scores.
         name: the name of the structure.
 

@@ -1,14 +1,14 @@
 """Linear chains: maxima, sums, samples and the k best (Viterbi 1967; Rabiner 1989).
 
 Scores are ``(B, N, K, K)``, [item, position, previous tag, tag]. At position 0 only the row of
-previous tag 0 is read. Weights are exp(score − the position's best). At each position the forward
-and backward sums are divided by their largest, so inner loops are multiply-adds. The sums tell
+previous tag 0 is read. Weights are exp(score − the position's best). The forward and backward sums
+of each position are divided by their largest, so inner loops are multiply-adds. The sums tell
 whether an underflow could matter (see TRUSTED). If so, the item is solved again on logarithms.
 Everything is float64, whatever the dtype of the scores.
 
-The gradient of the marginals only needs the marginals. Along a chain, the expectation of a sum of
-changes given a tag is a recursion over P(previous tag | tag). So the product of the Hessian with a
-vector takes no exponential.
+Hessian products only need the marginals, and no exponential. They follow from expectations: the sum
+of the vector's entries along a chain, given a tag. These are computed by a recursion over
+P(previous tag | tag).
 
 :func:`best_step`, :func:`log_forward_step`, :func:`log_backward_step` and :func:`k_best_step` go
 from one position to the next. Other chains use them too.
@@ -37,8 +37,8 @@ from spacy_latent.kernels.gpu.dispatch import GpuKernels
 from spacy_latent.kernels.simd.exponential import exponential, exponentials
 from spacy_latent.kernels.simd.vector import LANES, best_of_rows, fused_loop, scan
 
-# All factors are at most 1, so each product that underflowed was below 1e−300. Such products cannot
-# matter at a position whose products sum to at least this.
+# All factors are at most 1, so a product that underflowed was below 1e−300. It cannot matter at a
+# position whose products sum to at least this.
 TRUSTED = 1e-150
 
 
@@ -53,10 +53,7 @@ _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 @kernel
 def is_wrong(item, n):
-    """Return whether an item of n > 0 positions has NaN or +inf.
-
-    Only entries that are read count.
-    """
+    """Return whether an item of n > 0 positions has NaN or +inf among the entries that are read."""
     _, first = scan(item[0, 0])
     _, rest = scan(item[1:n].reshape(-1))
     return first or rest
@@ -69,7 +66,7 @@ def is_wrong(item, n):
 def best_step(previous, block, result):
     """Write result[t] = max over p of previous[p] + block[p, t].
 
-    There must be a vector of padding after each row of ``block`` and in ``result``.
+    ``block`` and ``result`` must be followed by a vector of padding.
 
     Returns:
         Whether ``block`` holds NaN or +inf.
@@ -77,7 +74,7 @@ def best_step(previous, block, result):
     total = best_of_rows(previous, block, result)
     if total < np.inf:
         return False
-    # The entry found may be in the padding.
+    # The sum may be NaN or +inf because of the padding alone.
     _, wrong = scan(block.reshape(-1))
     return wrong
 
@@ -122,7 +119,7 @@ def best_chains(start, stop, scores, lengths, tags, status):
         for i in range(1, n):
             block = item[i]
             if scores.size - (b * scores.shape[1] + i + 1) * count * count < LANES:
-                # The scores end here, without padding after the last rows.
+                # The last position has no padding after its rows, so they are copied.
                 spare[:count] = block
                 block = spare[:count]
             wrong |= best_step(values[i - 1], block, values[i])
@@ -155,7 +152,7 @@ def _best_transitions(start, stop, scores, lengths, z, status):
 def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
     """Return 0/1 arrays of the best chains, like ``scores``.
 
-    The kernel writes them, since converting tags takes longer than finding them.
+    A kernel writes them, since converting tags would take longer than finding them.
     """
     if dispatch.serves(FAMILY.device, scores):
         found = find_best(FAMILY, scores, lengths, ())
@@ -212,7 +209,7 @@ def scaled(row):
 
 @kernel
 def forward_step(previous, weights, result):
-    """Write result[t] = Σ_p previous[p] · weights[p, t], with padding as in :func:`best_step`."""
+    """Write result[t] = Σ_p previous[p] · weights[p, t], with the padding of :func:`best_step`."""
     tags = len(weights)
     for t in range(tags):
         result[t] = 0.0
@@ -232,7 +229,7 @@ def forward_step(previous, weights, result):
 def backward_step(after, weights, result):
     """Write result[p] = Σ_t weights[p, t] · after[t].
 
-    The padding of ``after`` must be 0. The numbers after a row of ``weights`` must be finite.
+    The padding of ``after`` must be 0, and the numbers after each row of ``weights`` finite.
     """
     tags = len(weights)
     whole = tags - tags % 4
@@ -259,7 +256,7 @@ def _forward(weights, n, left, scales):
 
 @kernel(fastmath=ANY_ORDER)
 def _backward(weights, n, left, scales, right, share, write, result):
-    """Compute the backward sums, and write the marginals if ``write`` is true.
+    """Run the backward pass, and write the marginals if ``write`` is true.
 
     Args:
         right, share: workspaces of a row.
@@ -370,7 +367,9 @@ def log_sum(row):
 
 @kernel
 def _log_forward(scores, n, left, shifts, top):
-    """Run _forward on logarithms; rows of ``left`` are centred by ``shifts``.
+    """Run :func:`_forward` on logarithms.
+
+    The rows of ``left`` are centred, and ``shifts`` holds the subtracted numbers.
 
     Returns:
         Whether there is a chain.
@@ -390,8 +389,8 @@ def _log_forward(scores, n, left, shifts, top):
 def _log_marginals(scores, n, left, result):
     """Write marginals from the last position back.
 
-    Each tag divides its probability among the tags before it. So probabilities sum to 1 for scores
-    of any magnitude. Products of forward and backward sums would not.
+    Each tag divides its probability among the tags before it. Probabilities thus sum to 1 for
+    scores of any magnitude. Products of forward and backward sums would not.
     """
     tags = scores.shape[1]
     current, top, total = np.empty(tags), np.empty(tags), np.empty(tags)
@@ -413,7 +412,7 @@ def _log_marginals(scores, n, left, result):
             for t in range(tags):
                 total[t] += exponential(base + row[t] - top[t])
         for t in range(tags):
-            # A tag that cannot be reached has no probability to divide.
+            # A tag that cannot be reached has probability 0.
             total[t] = current[t] / total[t] if total[t] > 0.0 else 0.0
         for p in range(tags):
             base, row, target = left[i - 1, p], scores[i, p], result[i, p]
@@ -434,7 +433,7 @@ def sum_over_chains(
     room, tags = 1, scores.shape[3]
     for b in range(start, stop):
         room = max(room, lengths[b])
-    # Only finite numbers may follow a row (see backward_step).
+    # The numbers after a row must be finite (see backward_step).
     weights = np.zeros(room * tags * tags + LANES)[: room * tags * tags]
     weights = weights.reshape((room, tags, tags))
     left, scales, shifts = np.empty((room, tags + LANES)), np.empty(room), np.empty(room)
@@ -476,12 +475,12 @@ def sum_over_chains(
 
 @kernel(fastmath=ANY_ORDER)
 def _expect_forward(marginals, along, n, tags, mean, weight):
-    """Write to mean[i, t] the expected change of the score up to position i, given the tag t there.
+    """Write to mean[i, t] the expected sum of ``along`` up to position i, given tag t there.
 
     It is 0 if the tag has probability 0.
 
     Returns:
-        The expected change of the whole chain.
+        The expected sum of ``along`` over the whole chain.
     """
     for t in range(tags):
         mean[0, t] = along[0, 0, t] if marginals[0, 0, t] > 0.0 else 0.0
@@ -512,7 +511,9 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
     """Write the Hessian product.
 
     Args:
-        rest: workspace of a row, the expected change after a position.
+        mean: from :func:`_expect_forward`; overwritten.
+        total: the expected sum of ``along`` over the whole chain.
+        rest: workspace of a row: the expected sum after a position given its tag, less ``total``.
     """
     for t in range(tags):
         rest[t] = -total
@@ -528,7 +529,7 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
                 target[t] = inner + share * base
                 value += inner
                 mass += share
-            # Position i no longer reads this entry.
+            # mean[i − 1, p] is not read any more.
             before[p] = value / mass if mass > 0.0 else 0.0
         for p in range(tags):
             rest[p] = before[p]
@@ -542,8 +543,8 @@ def _expect_backward(marginals, along, n, tags, mean, total, rest, result):
 def product_with_hessian(start, stop, marginals, lengths, along, result, status):
     """Compute the Hessian product as ``Family.product`` of kernels.autograd.operators.
 
-    It is the covariance of a part and of the change ``along`` of a chain's score. This is the
-    part's probability times the expected change given the part, less the expected change.
+    Its entry for a part is the covariance of this part and the sum of ``along`` over the parts of a
+    chain: the probability of the part, times the expected sum given the part less the expected sum.
     """
     room, tags = 1, marginals.shape[3]
     for b in range(start, stop):
@@ -605,7 +606,7 @@ def insert(value, source, row, sources):
     The last value is dropped.
 
     Returns:
-        Whether the value is larger than the last.
+        Whether the value was inserted: whether it is larger than the last.
     """
     place = len(row) - 1
     if not value > row[place]:
@@ -621,11 +622,12 @@ def insert(value, source, row, sources):
 
 @kernel
 def k_best_step(previous, block, result, origin):
-    """Write the k best of each tag, best first, from the k best of each previous tag.
+    """Write the k best sums of each tag, best first, from the k best of each previous tag.
 
-    Both are ``(K, k)``, −inf if there are fewer. Ties go to the lower source.
+    Ties go to the lower source.
 
     Args:
+        previous, result: ``(K, k)``, −inf if there are fewer.
         origin: ``(K, k)``, written: previous tag · k + its rank.
     """
     tags, k = previous.shape
@@ -641,7 +643,7 @@ def k_best_step(previous, block, result, origin):
 
 @kernel
 def k_best_last(values, totals, places):
-    """Write the k best over all tags of ``values`` (K, k): their totals, and tag · k + rank."""
+    """Write the k best of all ``values`` (K, k) to ``totals``, and tag · k + rank to ``places``."""
     tags, k = values.shape
     totals[:] = -np.inf
     places[:] = -1
@@ -712,12 +714,13 @@ def k_best(
     kernel: Callable[..., None],
     options: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Return the tags ``(k, *family.best_shape)`` int32 of the k best, and their totals.
-
-    Totals are ``(k, B)`` float64.
+    """Return the tags of the k best structures, and their scores.
 
     Args:
         kernel: like :func:`k_best_chains`.
+
+    Returns:
+        ``(k, *family.best_shape)`` int32, and ``(k, B)`` float64.
     """
     check_whole(f"{family.name}.top_k", error=InvalidScores, k=k)
     array, sizes = read(scores, lengths)
@@ -740,7 +743,7 @@ FAMILY = Family(
     product=product_with_hessian,
     same_dtype=True,
     best_shape=lambda shape: tuple(shape[:2]),
-    # For 20 tags, since kernels only report costs by length.
+    # Measured with 20 tags, since costs depend on lengths alone.
     best_cost=lambda n: 300 + 170 * n,
     total_cost=lambda n: 500 + 330 * n,
     device=GpuKernels("linear_chain"),

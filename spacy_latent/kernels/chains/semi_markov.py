@@ -4,11 +4,11 @@ An item is one array ``(N·L + K + 2, K)``. Its rows are the scores of segments,
 + length − 1, label], then transitions, [previous label, label], then the scores of the first label
 and of the last label. Its marginals are the expected uses of each entry.
 
-Boundaries between positions are nodes of a graph whose paths are the sequences. ``begin[i, k]``
-belongs to segments of label k that begin at position i, ``end[j, k]`` to segments that end before
-position j. Sums are logarithms. Scores may be large and their sums larger. So the best score up to
-each boundary is subtracted from its sums. This changes all sequences alike and keeps the logarithms
-small where precision matters.
+Sequences are the paths of a graph whose nodes are the boundaries between positions. ``begin[i, k]``
+belongs to segments of label k that begin at position i, and ``end[j, k]`` to segments that end
+before position j. Sums are logarithms, relative to the best score up to each boundary. This offset
+is the same for all sequences, and keeps the logarithms small even if scores and their sums are
+large.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _table(labels):
 
 @kernel
 def _best(item, n, longest, table, begin, end):
-    """Write the scores of the best sequences before begin[i, k], and up to end[j, k]."""
+    """Write the best scores up to the nodes begin[i, k] and end[j, k]."""
     segments, transitions, first, _ = _split(item, longest)
     labels = len(first)
     table[:] = transitions
@@ -86,7 +86,8 @@ def _best(item, n, longest, table, begin, end):
 def best_segments(start, stop, scores, lengths, longest, codes, status):
     """Write the best segments as ``Family.best``.
 
-    codes is ``(B, N·L)``, the label of each segment, −1 if there is none.
+    Args:
+        codes: ``(B, N·L)``, written: the label of each segment, −1 if it is not chosen.
     """
     room, labels = _room(start, stop, lengths), scores.shape[2]
     begin, end = np.empty((room, labels + LANES)), np.empty((room, labels))
@@ -165,7 +166,7 @@ def _log_forward(item, n, longest, level, begin, end, top):
 
 @kernel(fastmath=FUSED)
 def _log_backward(item, n, longest, level, begin, end, top):
-    """Write logarithms of backward sums, as _log_forward does for forward sums."""
+    """Write logarithms of backward sums, with the arguments of :func:`_log_forward`."""
     segments, transitions, first, final = _split(item, longest)
     labels = len(first)
     for k in range(labels):
@@ -229,8 +230,8 @@ def _write_product(
     """Write the Hessian product.
 
     Args:
-        mean, rest: ``(2, N + 1, K)``, workspaces: expected changes of the score before and after a
-            node, given the node; [0] for ``begin``, [1] for ``end``.
+        mean, rest: ``(2, N + 1, K)``, workspaces: expected sums of ``along`` before and after a
+            node, given the node. [0] is for ``begin``, [1] for ``end``.
     """
     segments, transitions, first, final = _split(item, longest)
     d_segments, d_transitions, d_first, d_final = _split(along, longest)
@@ -307,7 +308,7 @@ def _write_product(
 
 @kernel
 def _levels(n, end, level):
-    """Write the best score up to each boundary after _best; 0 if a boundary cannot be reached."""
+    """Write the best score up to each boundary, after :func:`_best`; 0 if it cannot be reached."""
     level[0] = 0.0
     for j in range(1, n + 1):
         best = end[j].max()
@@ -316,7 +317,7 @@ def _levels(n, end, level):
 
 @kernel
 def _covers(marginals, n, longest):
-    """Return whether segments cover each position once."""
+    """Return whether the expected number of covered positions is n, as without lost precision."""
     segments, _, _, _ = _split(marginals, longest)
     total = 0.0
     for i in range(n):
@@ -462,7 +463,7 @@ def k_best_segments(start, stop, scores, lengths, longest, codes, totals, status
             if j < n:
                 k_best_step(end[j], transitions, begin[j], from_end[j])
         for k in range(labels):
-            # Only read here.
+            # end[n] is read nowhere else, so it may be changed.
             end[n, k] += final[k]
         k_best_last(end[n], best, places)
         if best[0] == -np.inf:
@@ -487,7 +488,7 @@ FAMILY = Family(
     total=sum_over_segments,
     sample=sample_segments,
     best_shape=lambda shape: (shape[0], shape[1] - shape[2] - 2),
-    # For 8 labels and lengths up to 8, since kernels only report costs by length.
+    # Measured with 8 labels and lengths up to 8, since costs depend on lengths alone.
     best_cost=lambda n: 500 + 200 * n,
     total_cost=lambda n: 1_000 + 600 * n,
 )

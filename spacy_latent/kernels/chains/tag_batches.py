@@ -1,14 +1,14 @@
-"""Sums over a batch of tag sequences that share their transitions, in blocks.
+"""Sums over a batch of tag sequences that share their transitions, in blocks of allowed pairs.
 
-Most transitions of a span scheme are forbidden. Tags with the same allowed next tags form a block
-with these. For example, BILUO with L labels has 4 L + 1 tags. The 2 L + 1 tags after which no span
-is open go to 2 L + 1 tags. The two tags of each label after which a span is open go to two. Sums
-run over these blocks alone, a quarter of all pairs. If blocks would overlap, one block holds all
-pairs.
+Most transitions of a span scheme are forbidden. Tags that allow the same next tags form a block
+with these next tags. For example, BILUO with L labels has 4 L + 1 tags. The 2 L + 1 tags that leave
+no span open go to 2 L + 1 tags. The two tags of each label that leave a span open go to two. The
+blocks hold a quarter of all pairs, and sums only run over them. If blocks would overlap, one block
+holds all pairs.
 
-The transitions become weights once for the batch. The expected uses of each pair are summed over
-the batch, as products of the forward and backward sums, and multiplied by the weight of the pair at
-the end.
+The exponentials of transitions are computed once for the batch. The expected uses of each pair are
+products of forward and backward sums, summed over the batch. The weight of the pair is multiplied
+at the end.
 
 Methods are those of kernels.chains.tag_sequence. If the sums show that an item has lost precision,
 that module solves it again on logarithms. Time is O(n·E) for E pairs, memory O(n·K + E).
@@ -34,17 +34,17 @@ from spacy_latent.kernels.simd.vector import LANES, fused_loop
 
 @dataclass(frozen=True)
 class Blocks:
-    """The pairs of K tags that are summed over.
+    """The allowed pairs of K tags, in blocks.
 
     Attributes:
-        order: ``(K,)``, the tag in each column. Tags of a block's columns are adjacent.
-        place: ``(R,)``, the column of the tag in each row. Tags of a block's rows are adjacent.
-        extents: ``(G, 5)``: first row and row after the last, first column and column after the
-            last, and the start of the block's weights. Rows of weights are padded to whole vectors.
+        order: ``(K,)``, the tag of each column. The columns of a block are adjacent.
+        place: ``(R,)``, the column of the tag of each row. The rows of a block are adjacent.
+        extents: ``(G, 5)``, for each block: first row and end of its rows, first column and end of
+            its columns, and the start of its weights. Rows of weights are padded to whole vectors.
         block_of: ``(R,)``, the block of each row.
         entries: ``(E,)``, the index of the weight of each pair.
         pairs: ``(2, E)``, the tags of each pair.
-        size: the number of weights.
+        size: the number of weights, with padding.
     """
 
     order: np.ndarray
@@ -106,7 +106,7 @@ def _stride(width):
 
 @kernel
 def _forward(before, weights, extents, result):
-    """Write result[c] = Σ before[r] · weight of (r, c), over the pairs of all blocks."""
+    """Write result[c] = Σ_r before[r] · weight of (r, c), over the pairs of all blocks."""
     result[:] = 0.0
     for g in range(len(extents)):
         begin, end, first, after, position = extents[g]
@@ -130,7 +130,7 @@ def _forward(before, weights, extents, result):
 
 @kernel
 def _backward(after, weights, extents, result):
-    """Write result[r] = Σ weight of (r, c) · after[c]."""
+    """Write result[r] = Σ_c weight of (r, c) · after[c], over the pairs of all blocks."""
     for g in range(len(extents)):
         begin, end, first, last, position = extents[g]
         width = last - first
@@ -154,7 +154,7 @@ def _backward(after, weights, extents, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _sum(emissions, n, first, final, shift, weights, order, place, extents, left, share, gamma):
-    """Compute the sums like tag_sequence._sweep, with left and share in column order.
+    """Compute the sums of an item like tag_sequence._sweep, with ``left`` and ``share`` by column.
 
     Returns:
         Whether they are precise; and the log-partition, NaN if a score is NaN or +inf.
@@ -240,10 +240,12 @@ def _sum_items(
 
 @kernel
 def _add_pairs(start, stop, left, share, offsets, lengths, scale, place, extents, block_of, result):
-    """Add expected uses of pairs to ``result``, which is laid out like the weights and 0 at first.
+    """Add the expected uses of pairs in the rows start .. stop−1, before they are weighted.
 
-    For rows start .. stop−1, it is Σ over the neighbours i − 1, i of each item of its scale ·
-    left[i − 1, row] · share[i, column].
+    It adds Σ scale · left[i − 1, row] · share[i, column] over the neighbours i − 1, i of all items.
+
+    Args:
+        result: the layout of the weights; zeros at the call.
     """
     for b in range(len(lengths)):
         n, at, factor = lengths[b], offsets[b], scale[b]
@@ -277,7 +279,7 @@ def _add_pairs(start, stop, left, share, offsets, lengths, scale, place, extents
 
 
 class BatchSums:
-    """Log-partitions of a batch, with values saved for their gradients.
+    """Log-partitions of a batch, with the values that their gradients need.
 
     Attributes:
         emissions: ``(T, K)``, items one after the other, float32 or float64.
@@ -306,7 +308,7 @@ class BatchSums:
         self.share = np.empty((count, tags + LANES))
         self.tags = np.empty((count, tags))
         self.log_partition = np.zeros(len(lengths))
-        # Uses ``(n + K + 2, K)`` of items that were solved again.
+        # Expected uses ``(n + K + 2, K)`` of items that were solved again on logarithms.
         self.again: dict[int, np.ndarray] = {}
         if not np.isfinite(shift):
             check(name, np.where(self.lengths > 0, NOT_FINITE, FEASIBLE).astype(np.int8))
@@ -351,7 +353,7 @@ class BatchSums:
         swept[list(self.again)] = False
         plain = np.where(swept, scale, 0.0)
         factors = np.repeat(plain, self.lengths)[:, None]
-        # Entries of items that were not solved here are uninitialised.
+        # Values of items that were solved again are uninitialised.
         emissions = np.multiply(
             self.tags, factors, where=factors != 0.0, out=np.zeros_like(self.tags)
         )

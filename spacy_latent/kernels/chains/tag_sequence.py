@@ -1,10 +1,11 @@
 """Linear chains with the same transitions at all positions: time O(n·K²), memory O(n·K).
 
 An item is one array ``(N + K + 2, K)``: N rows of emissions, K of transitions, [previous tag, tag],
-one row of the scores of the first tag and one of the last. Its marginals are the expected uses of
-each entry, so one operator gives the gradients of all of them. Methods are those of
-kernels.chains.linear_chain, with one difference. The marginals do not include those of pairs of
-neighbours. The gradient of the marginals computes these again, one position at a time.
+one row of the scores of the first tag, and one of the last. Its marginals are the expected uses of
+each entry, so one operator gives the gradients of all of them.
+
+The methods are those of kernels.chains.linear_chain, with one difference: marginals of pairs of
+neighbours are not saved. The Hessian product computes them again, one position at a time.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def _table(tags):
 def _copy(source, target):
     """Copy rows ``(K, K)``.
 
-    numba checks the shapes of an assignment of arrays, and compiles the message of its error. That
-    takes longer than the rest of a kernel.
+    For an assignment of arrays, numba compiles a check of their shapes with its message. That takes
+    longer than compiling the rest of a kernel.
     """
     for i in range(len(source)):
         for j in range(source.shape[1]):
@@ -119,7 +120,7 @@ def best_sequences(start, stop, scores, lengths, tags, status):
 
 @kernel(fastmath=ANY_ORDER)
 def _sweep(item, n, weights, factors, left, share, gamma):
-    """Compute forward and backward sums.
+    """Run the forward and the backward pass.
 
     Args:
         weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
@@ -133,7 +134,7 @@ def _sweep(item, n, weights, factors, left, share, gamma):
     tags = len(weights)
     emissions, transitions, first, final = _split(item)
     scales, right, row = np.empty(n), np.empty(tags), np.empty(tags)
-    # As float64 first, so that one variant of weigh is compiled.
+    # Copied as float64, so that only one variant of weigh is compiled.
     _copy(transitions, weights)
     log_partition = (n - 1) * weigh(weights.reshape(-1), weights.reshape(-1))
     for i in range(n):
@@ -185,7 +186,7 @@ def _sweep(item, n, weights, factors, left, share, gamma):
 
 @kernel
 def _log_forward(item, n, left, top):
-    """Write logarithms of the forward sums to ``left``, with centred rows.
+    """Write logarithms of the forward sums to ``left``, each row centred.
 
     Returns:
         The log-partition, −inf if there is no sequence.
@@ -210,7 +211,7 @@ def _log_forward(item, n, left, top):
 
 @kernel
 def _log_sweep(item, n, left, share, gamma):
-    """Run _sweep on logarithms.
+    """Run :func:`_sweep` on logarithms.
 
     The marginal of a pair is the exponential of left[i − 1, p] + transitions[p, t] + share[i, t].
 
@@ -281,11 +282,10 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
-    """Write the product as kernels.chains.linear_chain.product_with_hessian does.
+    """Write the Hessian product (see kernels.chains.linear_chain.product_with_hessian).
 
     Args:
-        mean: workspace (n, K), the expected change of the score up to a position, given the tag
-            there.
+        mean: workspace (n, K), the expected sum of ``along`` up to a position, given its tag.
     """
     emissions, transitions, first, final = _split(result)
     of_emissions, of_transitions, of_first, of_final = _split(along)
@@ -451,14 +451,14 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
 def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
     """Write the probability of each step along given sequences.
 
-    Items whose sums are not precise get the status UNSOLVED; they are for
-    :func:`follow_in_logarithms`. This one alone is compiled for most texts.
+    Items whose sums are not precise get the status UNSOLVED, for :func:`follow_in_logarithms`. The
+    two are separate kernels, since most texts only need this one compiled.
 
     Args:
         tags: ``(B, N)`` int32, read up to each length.
         marginals: ``(B, N, K)`` float64, written: the marginals of tags; 0 for padding.
-        steps: ``(B, N)`` float64, written: p(own tag | previous tag), at the first position p(own
-            tag); 0 for padding and after an impossible tag.
+        steps: ``(B, N)`` float64, written: p(tag | previous tag), and p(tag) at the first position;
+            0 for padding and after an impossible tag.
     """
     room, count = _longest(start, stop, lengths), scores.shape[2]
     weights = _table(count)
@@ -519,7 +519,7 @@ FAMILY = Family(
     total=sum_over_sequences,
     sample=sample_sequences,
     best_shape=_tags_shape,
-    # For 20 tags, since kernels only report costs by length.
+    # Measured with 20 tags, since costs depend on lengths alone.
     best_cost=lambda n: 300 + 85 * n,
     total_cost=lambda n: 1_000 + 230 * n,
 )

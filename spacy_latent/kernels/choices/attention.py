@@ -1,6 +1,6 @@
 """Attention other than softmax and sparsemax.
 
-The mappings are α-entmax and the proximal steps of fusedmax and oscarmax. Rows are float32 or
+The mappings are α-entmax, and the proximal steps of fusedmax and oscarmax. Rows are float32 or
 float64, −inf if forbidden. All computations are in float64.
 """
 
@@ -25,10 +25,10 @@ TOTAL_VARIATION, ORDERED = 0, 1
 
 @kernel
 def _read(scores, n, values, places):
-    """Write the allowed numbers of a row and their indices.
+    """Write the allowed scores of a row, and their indices.
 
     Returns:
-        The status, and the number of allowed numbers.
+        The status, and the number of allowed scores.
     """
     count, wrong = 0, 0
     for j in range(n):
@@ -47,9 +47,12 @@ def _read(scores, n, values, places):
 def entmax_rows(start, stop, scores, lengths, alphas, result, status):
     """Write p[j] = max(0, (α − 1)·s[j] − τ)^(1/(α − 1)) with Σp = 1 (Peters et al. 2019).
 
-    This is done for rows start .. stop−1, each with its own α > 1. ``result`` is like scores, 0 for
-    padding. τ comes from Newton's method within a bracket that every step narrows. For α ≤ 2 the
-    sum is convex in τ and steps from the left never overshoot.
+    τ comes from Newton's method within a bracket that every step narrows. For α ≤ 2 the sum is
+    convex in τ, and steps from the left never overshoot.
+
+    Args:
+        alphas: α > 1 of each row.
+        result: like scores, written; 0 for padding.
     """
     size = scores.shape[1]
     values, places = np.empty(size), np.empty(size, dtype=np.int64)
@@ -98,11 +101,13 @@ def entmax_rows(start, stop, scores, lengths, alphas, result, status):
 
 @kernel
 def _total_variation(y, count, strength, x, block):
-    """Write argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]| and its runs of equal values.
+    """Write argmin ½‖x − y‖² + strength·Σ|x[j+1] − x[j]|, and its runs of equal values.
 
-    ``block`` holds the run of each number. The method is the taut string (Davies and Kovac 2001).
-    It is the shortest path through a tube of radius ``strength`` around the cumulative sums of y,
-    and its slopes are x.
+    The method is the taut string (Davies and Kovac 2001): the shortest path through a tube of
+    radius ``strength`` around the cumulative sums of y. Its slopes are x.
+
+    Args:
+        block: written: the run of each number.
     """
     run, begin, height = 0, 0, 0.0
     total_at_begin = 0.0
@@ -138,10 +143,13 @@ def _total_variation(y, count, strength, x, block):
 
 @kernel
 def _ordered(y, count, strength, x, block):
-    """Write argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and the group of each number.
+    """Write argmin ½‖x − y‖² + strength·Σ_{i<j} max(x[i], x[j]), and its groups of equal values.
 
-    A group has equal values. The method is isotonic regression of the sorted numbers (as in Zeng
-    and Figueiredo 2014 for magnitudes).
+    The method is isotonic regression of the sorted numbers (as in Zeng and Figueiredo 2014 for
+    magnitudes).
+
+    Args:
+        block: written: the group of each number.
     """
     order = np.argsort(-y[:count])
     sums, sizes = np.empty(count), np.empty(count, dtype=np.int64)
@@ -172,7 +180,7 @@ def proximal_rows(start, stop, scores, lengths, kind, strength, result, blocks, 
 
     Args:
         result: like scores, written; −inf for forbidden numbers and padding.
-        blocks: int32, written: the block of numbers that moved together; −1 for the others.
+        blocks: int32, written: the block of each number, of equal results; −1 for the others.
     """
     size = scores.shape[1]
     values, places = np.empty(size), np.empty(size, dtype=np.int64)
@@ -214,7 +222,8 @@ def proximal_gradient_rows(start, stop, blocks, upstream, result):
 def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor:
     """Return α-entmax of rows ``(R, N)``, float64.
 
-    α > 1 is given for each row, ``(R,)``, or for all, ``()``.
+    Args:
+        alphas: α > 1 for each row, ``(R,)``, or for all, ``()``.
     """
     from spacy_latent.kernels.autograd import operators
     from spacy_latent.kernels.core import gpu_transfers
@@ -238,10 +247,7 @@ def entmax(scores: Tensor, lengths: Tensor, alphas: Tensor, name: str) -> Tensor
 def proximal(
     scores: Tensor, lengths: Tensor, kind: int, strength: float, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Return rows ``(R, N)`` after a proximal step, and their blocks.
-
-    A block has the numbers that moved together.
-    """
+    """Return rows ``(R, N)`` after a proximal step, and their blocks of equal numbers."""
     from spacy_latent.kernels.autograd import operators
     from spacy_latent.kernels.core import gpu_transfers
 
@@ -291,13 +297,13 @@ def _keep_probabilities(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 
 def _entmax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients for the scores and for α.
+    """Return the gradients for the scores and for α (Correia et al. 2019).
 
     With u = p^(2−α) on the support, the first is u·(g − Σug/Σu). With q = u/Σu, the second is the
-    product of g with (p − q)/(α − 1)² − (p log p − q Σ p log p)/(α − 1) (Correia et al. 2019).
+    product of g with (p − q)/(α − 1)² − (p log p − q Σ p log p)/(α − 1).
     """
     output, alphas = ctx.saved_tensors
-    # A single α may be on the CPU wherever the scores are.
+    # A single α may be on the CPU while the scores are on a GPU.
     alpha = alphas[:, None] if alphas.dim() else alphas
     inside = output > 0
     safe = torch.where(inside, output.clamp_min(1e-300), 1.0)
@@ -324,7 +330,7 @@ def _proximal_backward(ctx: Any, upstream: Tensor, _: Any) -> tuple[Tensor | Non
     (blocks,) = ctx.saved_tensors
     if not torch.is_grad_enabled():
         return proximal_gradient(blocks, upstream), None, None, None, None
-    # The same result from twice differentiable operations: the mean of each block.
+    # The mean of each block again, by operations that are twice differentiable.
     inside = blocks >= 0
     index = torch.where(inside, blocks, 0).long()
     nothing = torch.zeros_like(upstream)

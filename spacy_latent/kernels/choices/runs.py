@@ -1,13 +1,13 @@
-"""Sums over choices of items in few runs of neighbours, on logarithms.
+"""Sums over choices of items in few runs of neighbours, on logarithms, O(n · k · runs) for an item.
 
-Time is O(n · k · runs) for an item. After each position a state holds the number of chosen
-positions so far, their number of runs, and whether this position was chosen. The forward sums are
-enough for everything else. From the last position to the first, the probability of each state is
-divided among the two that can precede it.
+After each position, a state holds the number of chosen items so far, their number of runs, and
+whether the item at this position was chosen. From the last position to the first, the probability
+of each state is divided between the two states that can precede it. This needs only the forward
+sums.
 
-Each bound has three forms. ``largest`` and ``most_runs`` belong to the structure. ``most`` and
-``bound`` are the capacity of the workspace of a batch. ``k`` and ``runs`` also take the length of
-an item into account.
+Each bound has three names. ``largest`` and ``most_runs`` belong to the structure. ``most`` and
+``bound`` are the size of the workspace of a batch. ``k`` and ``runs`` also take the length of an
+item into account.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from spacy_latent.kernels.simd.logarithms import log_add
 
 @kernel
 def _before(items, used, last):
-    """Return the counts of items and runs of a state before its last item.
+    """Return the counts of items and of runs in the two states that can precede a state.
 
     Args:
         last: 1 if the item itself is chosen. It then begins a run or continues one.
 
     Returns:
-        The number of items, the number of runs if the item before was not chosen, and the number of
+        The number of items; the number of runs if the item before was not chosen; and the number of
         runs if it was.
     """
     if last == 0:
@@ -43,7 +43,7 @@ def _before(items, used, last):
 
 @kernel
 def _forward(row, drow, n, k, runs, sums, dsums):
-    """Write to sums[i, items, used, last] the log-sum of the ways to a state in the first i items.
+    """Write to sums[i, items, used, last] the log-sum over the ways to a state after i items.
 
     dsums is its tangent.
     """
@@ -74,11 +74,11 @@ def _forward(row, drow, n, k, runs, sums, dsums):
 def _ends(sums, dsums, n, k, runs, exactly, top, flow, dflow):
     """Write the probabilities of the states after the last item, and their tangents.
 
-    They are written to flow and dflow, and sum to 1 even if scores are so large that sums have few
-    digits.
+    They sum to 1 even if scores are so large that the sums have few correct digits.
 
     Args:
         top: the number subtracted from each score.
+        flow, dflow: (k + 1, runs + 1, 2), written: the probabilities and their tangents.
 
     Returns:
         log Z less k · top.
@@ -116,8 +116,8 @@ def _backward(n, k, runs, sums, dsums, flows, dflows, operation, result):
     """Write the marginals, or their tangents.
 
     Args:
-        flows, dflows: (2, k + 1, runs + 1, 2); the first holds the probabilities of the states
-            after the last item.
+        flows, dflows: (2, k + 1, runs + 1, 2), probabilities of states and their tangents, of one
+            position and the one before. The first ones belong to the states after the last item.
     """
     present = 0
     for i in range(n - 1, -1, -1):
@@ -248,7 +248,7 @@ def best_runs(start, stop, scores, lengths, largest, most_runs, exactly, best, s
 
 @kernel
 def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds, samples, status):
-    """Draw exact samples: from the last item to the first, each state given the one after it."""
+    """Draw exact samples: from the last item to the first, each state given the next."""
     room = scores.shape[1]
     most = min(largest, room)
     bound = min(most_runs, most)
@@ -278,7 +278,7 @@ def sample_runs(start, stop, scores, lengths, largest, most_runs, exactly, seeds
                 for r in range(runs + 1):
                     for chosen in range(2):
                         share = ends[j, r, chosen]
-                        # Rounding at the end must not choose a state that cannot be reached.
+                        # Rounding must not lead to a state that cannot be reached.
                         if share > 0.0 and passed <= point:
                             items, used, last = j, r, chosen
                         passed += share

@@ -32,15 +32,15 @@ def _above(row, n, threshold):
 def sparsemax_threshold(row, n):
     """Return the sparsemax threshold of ``n`` numbers whose largest is 0 (Michelot 1986).
 
-    The parts above the threshold sum to 1. Numbers below the threshold of the remaining numbers are
-    dropped until there are none.
+    The excesses over the threshold sum to 1. Numbers below the threshold of the remaining numbers
+    are dropped until none is.
     """
-    # A number more than 1 below the largest has no share.
+    # A number more than 1 below the largest has probability 0.
     threshold = -1.0
     known = n + 1.0
     while True:
         count, total = _above(row, n, threshold)
-        # A number equal to the threshold may be on either side of it by rounding.
+        # By rounding, a number equal to the threshold may be on either side of it.
         if count >= known:
             return threshold
         known = count
@@ -99,11 +99,11 @@ def sparsemax_gradient_rows(start, stop, output, upstream, result):
 
 @kernel
 def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, status):
-    """Project rows onto {0 ≤ p ≤ 1, Σp = k} (exactly), or Σp ≤ k.
+    """Project rows onto {0 ≤ p ≤ 1, Σp = k} if ``exactly``, else onto {0 ≤ p ≤ 1, Σp ≤ k}.
 
     k is the smaller of ``largest`` and the number of allowed (not −inf) scores. Σ clip(s − τ, 0, 1)
-    falls with τ and is linear between the numbers s and s − 1. τ is found among these by bisection,
-    then exactly.
+    falls with τ, and is linear between the numbers s and s − 1. τ is bracketed by two of these
+    numbers by bisection, then computed exactly.
     """
     breaks = np.empty(2 * scores.shape[1])
     for r in range(start, stop):
@@ -219,7 +219,7 @@ def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _sparsemax_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (output,) = ctx.saved_tensors
     if torch.is_grad_enabled():
-        # The same result from twice differentiable operations.
+        # The same gradient by operations that are twice differentiable.
         return _centred(upstream, (output > 0).to(upstream.dtype)), None, None
     return sparsemax_gradient(output, upstream), None, None
 
@@ -238,7 +238,7 @@ def _capped_simplex_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None,
 
 
 def _centred(upstream: Tensor, free: Tensor) -> Tensor:
-    """Return the free numbers of each row (``free`` is 1, else 0), less their mean."""
+    """Return the numbers of each row where ``free`` is 1 less their mean, and 0 elsewhere."""
     masked = upstream * free
     mean = masked.sum(1, keepdim=True) / free.sum(1, keepdim=True).clamp_min(1.0)
     return masked - mean * free

@@ -33,7 +33,7 @@ def read_items(scores, n, row):
 
 @kernel
 def take_off_largest(row, n):
-    """Subtract the largest score from each, so that a common offset costs no digits.
+    """Subtract the largest score of a row from each, so that a common offset costs no digits.
 
     Returns:
         The largest score, or 0 if it is infinite.
@@ -50,7 +50,7 @@ def take_off_largest(row, n):
 
 @kernel
 def _forward(row, drow, n, k, sums, dsums):
-    """Write to sums[i, j] the log of the sum over subsets of j of the first i items.
+    """Write to sums[i, j] the log-sum over subsets of j of the first i items.
 
     dsums is its tangent.
     """
@@ -82,10 +82,10 @@ def _whole(sums, dsums, n, k, exactly, top):
 
 @kernel
 def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
-    """Write the marginals or their tangents (HESSIAN_PRODUCT).
+    """Write the marginals, or their tangents for HESSIAN_PRODUCT.
 
-    From the last item to the first, the probability of each size is divided among subsets with and
-    without the item. Probabilities then sum to 1 for scores of any magnitude.
+    From the last item to the first, the probability of each size is divided among the subsets with
+    and without the item. Probabilities thus sum to 1 for scores of any magnitude.
     """
     flow, dflow = np.zeros(k + 1), np.zeros(k + 1)
     flow[k] = 1.0
@@ -103,8 +103,8 @@ def _backward(row, drow, n, k, exactly, top, sums, dsums, operation, result):
     for i in range(n - 1, -1, -1):
         marginal = 0.0
         for j in range(1, k + 1):
-            # A subset of j items comes from j or from j − 1 before this item; j − 1 has been read
-            # already.
+            # Before this item, a subset of j items had j or j − 1. flow[j − 1] may be changed,
+            # since the loop has read it already.
             own, change = flow[j], dflow[j]
             if own == 0.0:
                 continue
@@ -179,7 +179,7 @@ def sum_over_subsets(
 
 @kernel
 def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
-    """Write 0/1 for each item: the k largest scores, the first of equal ones; or those above 0."""
+    """Write 1 for the k largest scores, else 0; if not ``exactly``, only for scores above 0."""
     row = np.empty(scores.shape[1])
     for b in range(start, stop):
         n = lengths[b]
@@ -202,7 +202,8 @@ def best_subsets(start, stop, scores, lengths, largest, exactly, best, status):
 def sample_subsets(start, stop, scores, lengths, largest, exactly, seeds, samples, status):
     """Draw exact samples.
 
-    From the last item to the first, each is chosen or not given the number of remaining items.
+    From the last item to the first, each is chosen or not, given the number of items left to
+    choose.
     """
     room = scores.shape[1]
     most = min(largest, room)

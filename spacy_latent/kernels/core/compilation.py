@@ -1,17 +1,18 @@
 """Compilation of kernels, and the cache of their machine code.
 
-The machine code of a function includes that of the functions it calls. numba's cache only checks
-the file of the function itself. After a change of a helper in another file, it still loads the old
-code. It also writes its index before the code that the index names. If a process is killed, or two
-compile at once, code of one function may be stored under the name of another.
+The machine code of a function includes the code of the functions that it calls. numba's cache
+compares only the file of the function itself. If a helper in another file changes, numba therefore
+loads old machine code. numba also writes the index of its cache before the code. If a process is
+killed, or two compile at once, the index may name the code of another function.
 
-Here each state of the sources has its own cache folder. The name of the folder has a digest of all
-files next to the function's own, and of the folders of kernels that these files import from,
-directly or through others. So an edit of one family of kernels compiles no other family anew,
-except those that import from it. The digest also covers the versions of numba and Python, and
-numba's settings. A file holds the machine code of one function for one set of argument types on one
-processor. It is written under a temporary name and then renamed. It begins with a hash of its
-content, so an incomplete file is ignored.
+This module has one cache folder for each state of the sources. Its name is a digest of all files in
+the folder of the function, and in the kernel folders that these import from, directly or through
+others. An edit of one family of kernels thus compiles only this family and those that import from
+it. The digest also covers the versions of numba and Python, and numba's settings.
+
+A cache file holds the machine code of one function for one set of argument types and one processor.
+It is written under a temporary name and then renamed. It begins with a hash of its content, so an
+incomplete file is ignored.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ from numba.misc.appdirs import AppDirs
 
 from spacy_latent.errors import LatentWarning
 
-# Floating-point flags. Sums in any order, which vectorisation needs; and a product and a sum fused
-# into one instruction.
+# Sums in any order, which vectorisation needs, and fused multiply-adds.
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 FUSED = {"contract", "nsz"}
 
@@ -76,13 +76,12 @@ def kernel(
 
     Args:
         fastmath: floating-point transformations that the compiler may use: none, ``ANY_ORDER``, or
-            ``FUSED``. It is always passed to numba. Without it, numba would compile a function with
-            the flags of its first caller.
-        options: options of ``numba.njit``, such as forceinline. A function with fused operations
-            that is not inlined, as in lanes, may lose reproducibility. The process that compiles it
-            may call the version compiled alone. Later processes may call the version compiled
-            together with its caller. The last digits differ then. This happened with constituency
-            trees, so their recurrences have forceinline.
+            ``FUSED``. It is always passed to numba, which otherwise takes the flags of the first
+            caller.
+        options: options of ``numba.njit``. Give forceinline to functions with fused operations that
+            are called on SIMD lanes. Otherwise the process that compiles may run the function
+            compiled alone, and later processes the function inlined in its caller. The last digits
+            of the two differ, as happened with constituency trees.
 
     Raises:
         TypeError: the function is defined inside another function, since its closure is in no file.
@@ -105,9 +104,8 @@ def implements(operation: Function, first: type, **options: Any) -> Callable[[Fu
     """Register the implementation of ``operation`` for one type of its first argument.
 
     The type is a NamedTuple class of a module. Kernels that call ``operation`` with an instance of
-    it run the registered function. So a loop is written once, and its variants are selected at
-    compilation. A function as an argument would do the same, but its machine code could not be
-    cached.
+    it run the registered function. A loop is thus written once, and its variants are selected at
+    compilation. Machine code of a function passed as an argument could not be cached.
 
     Args:
         options: options of ``numba.njit``, such as forceinline. The fastmath flags are off by
@@ -143,8 +141,8 @@ def _keep(dispatcher: Any, function: Function) -> None:
 def _is_in_a_file(function: Function) -> bool:
     """Return whether the source of a function is a file.
 
-    It is not if the function was typed in, or passed to ``exec`` or ``python -c``. The folder then
-    does not determine the source.
+    The source of a function that was typed in, or passed to ``exec`` or ``python -c``, is in no
+    folder.
     """
     return os.path.isfile(function.__code__.co_filename)
 
@@ -157,9 +155,9 @@ def _folder(function: Function) -> Path:
 def digest(folder: Path) -> str | None:
     """Return a digest of everything that machine code of a folder's functions depends on.
 
-    The digest stays the same throughout a process. It is None if the folder has no sources.
-    Families are imported one after another, and what one has imported does not change any more. So
-    all digests are of the sources as they were at the first one.
+    The digest is None if the folder has no sources. All digests of a process are of the sources at
+    the time of the first one. Families are imported one after another, and imported code no longer
+    changes.
     """
     return _digest(folder, lambda place: _first_read().get(place) or _sources(place))
 
@@ -191,9 +189,10 @@ def _digest(folder: Path, read: Callable[[Path], dict[str, bytes]] | None = None
 def _folders_read(
     folder: Path, read: Callable[[Path], dict[str, bytes]]
 ) -> dict[Path, dict[str, bytes]]:
-    """Return the sources of all folders that a folder's machine code depends on, with its own.
+    """Return the sources of all folders that a folder's machine code depends on, its own included.
 
-    A folder elsewhere depends on all kernels: it may import them through other files.
+    A folder outside the kernels counts as dependent on all of them, since it may import them
+    through other files.
     """
     found: dict[Path, dict[str, bytes]] = {}
     waiting = {folder}

@@ -1,8 +1,8 @@
 """Random generators for use inside kernels.
 
-The state is an array of one uint64, not 0, for each item. An item's draws therefore do not depend
-on threads. There are two generators. A structure must always keep the same one, since the other
-gives other samples for the same seed.
+The state is an array of one nonzero uint64 for each item, so draws of an item do not depend on
+threads. A structure must always keep its generator, since the other one gives other samples for the
+same seed.
 """
 
 from __future__ import annotations

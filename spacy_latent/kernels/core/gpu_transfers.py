@@ -2,12 +2,12 @@
 
 A transfer to the CPU waits for all pending work of the GPU, and so does a plain copy to the GPU.
 Tensors are therefore sent to the GPU from pinned memory, without a wait. After a transfer in either
-direction, the CPU values are cached while the tensor lives and is not written to. Tensors on the
-CPU are returned unchanged and are not cached.
+direction the CPU values are cached, as long as the tensor lives and is not written to. Tensors on
+the CPU are returned unchanged and are not cached.
 
-torch itself counts the writes to a tensor. If compiled code may write (see
-:func:`writes_are_counted`), values that came from the GPU are not cached. If another library or the
-replay of a CUDA graph writes to a tensor, pass a new tensor to the package: give it a ``clone()``.
+torch counts the writes to a tensor. If compiled code may write (see :func:`writes_are_counted`),
+values that came from the GPU are not cached. Writes by another library, or by the replay of a CUDA
+graph, are not counted. Give the package a ``clone()`` of such a tensor.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ def remember(values: Tensor, known: Tensor) -> None:
 
 
 def derived(make: Callable[..., Tensor], *values: Tensor) -> Tensor:
-    """Return ``make(*values)``, cached on the CPU if all values are.
+    """Return ``make(*values)``, and cache it on the CPU if the arguments are cached.
 
-    It is then computed on the CPU as well, so it should be small.
+    The result is then also computed on the CPU, so it should be small.
     """
     made = make(*values)
     if made.device.type != "cpu":

@@ -19,8 +19,8 @@ import torch
 # Below this many estimated nanoseconds of work, waking another thread gains little. It costs over
 # 10 ms if the other cores are busy.
 SERIAL_NANOSECONDS = 400_000
-# Estimated nanoseconds of a range of items whose results are summed. Half of it is no faster, since
-# two Python threads that call many small torch operations wait for each other.
+# Estimated nanoseconds of a range of items whose results are summed. Shorter ranges are no faster,
+# since two Python threads that call many small torch operations wait for each other.
 RANGE_NANOSECONDS = 10_000_000
 MOST_RANGES = 16
 
@@ -84,7 +84,7 @@ def _get_tasks() -> SimpleQueue[Task] | None:
                     started += 1
                     ready.wait()
             finally:
-                # The threads changed torch's number of threads, which new threads also start with.
+                # The threads changed torch's number of threads, which new threads start with.
                 torch.set_num_threads(own)
             if started:
                 _tasks = tasks
@@ -97,8 +97,8 @@ def one_torch_thread() -> Iterator[None]:
 
     torch's threads spin while they wait for each other. If another process occupies a core, each
     small operation then takes milliseconds instead of a fraction of one. The threads of this pool
-    sleep. A Python thread that first uses torch in this time keeps to one thread, since new threads
-    start with torch's current number.
+    sleep. A Python thread that first uses torch in this context keeps to one thread afterwards,
+    since new threads start with torch's current number.
     """
     threads = torch.get_num_threads()
     if threads == 1:
@@ -145,7 +145,7 @@ def ranges(costs: np.ndarray) -> list[tuple[int, int]]:
     """Return ranges of about equal cost over the items 0 .. len(costs)−1, for summed results.
 
     They depend on ``costs`` alone, so sums over ranges are the same for any number of threads. No
-    range is empty, except the only one of no items.
+    range is empty, unless there are no items: the result is then one empty range.
 
     Args:
         costs: estimated nanoseconds of each item.

@@ -5,9 +5,9 @@ from __future__ import annotations
 FEASIBLE = 0
 INFEASIBLE = 1
 NOT_FINITE = 2
-# Left to another kernel.
+# To be solved by another kernel.
 UNSOLVED = 3
-# Scores so large that sums of them have no digits left for probabilities.
+# Scores of such magnitude that rounding hides the differences that determine probabilities.
 TOO_LARGE = 4
-# A difference of numbers above this has at most seven correct digits after the point.
+# Above this magnitude, differences of float64 have at most seven correct decimals.
 LARGE = 1e9

@@ -3,10 +3,10 @@
 Paths are grown and cycles contracted as in Gabow et al. (1986). The steps, and the choice at ties,
 are the same as in kernels.arborescences.arborescence.
 
-The threads of a program hold the state in registers, as vectors over the nodes. Nodes are the
-tokens and, after them, the contracted cycles. One entry of a vector is read as a masked sum over
-all entries. Only the arcs into contracted cycles are in memory. Each head has its best score and
-the token that this arc enters. A cycle is stored in the row of the member that closed it.
+The threads of a program hold its state in registers, as vectors over the nodes. Nodes are the
+tokens and, after them, the contracted cycles. An entry of a vector is read as a masked sum over all
+entries. Only the arcs into contracted cycles are in memory: for each head the best score, and the
+token that the arc enters. A cycle is stored in the row of the member that closed it.
 """
 
 import triton
@@ -41,7 +41,7 @@ def first_lane(condition, lane, NODES: tl.constexpr):
 
 @triton.jit
 def arcs_into(row, contracted, scores, rows, lane, side, n, direction, longest):
-    """Return the best arc from each head into the node of a row.
+    """Return the best arcs from all heads into the node of a row.
 
     Returns:
         The score of each arc, and the token that it enters.
@@ -66,11 +66,11 @@ def solve(
     """
     lane = tl.arange(0, NODES)
     state = tl.where(lane == 0, ATTACHED, tl.where(lane <= n, NEW, MERGED))
-    # For each token its row. For each row its position on the path, its node, whether that is
+    # For each token, its row. For each row, its position on the path, its node, whether that is
     # contracted, and the score of its best arc.
     row_of, place, node_of, contracted = lane, 0 * lane, lane, 0 * lane
     paid = tl.zeros((NODES,), tl.float64)
-    # For each node: the node into which it was contracted, and the arc that enters it.
+    # For each node, the node into which it was contracted, and the arc that enters it.
     parent, head_of, entered_at = 0 * lane - 1, 0 * lane, 0 * lane
     count, depth, top = n + 1, 0 * n, first_lane(state == NEW, lane, NODES)
     feasible = n > 0
@@ -100,8 +100,8 @@ def solve(
             depth = depth + 1
             top = below
         else:
-            # The path has closed a cycle. An arc into it is scored relative to the arc that it
-            # would replace.
+            # The path has closed a cycle. Arcs into it are scored by their gain over the arc that
+            # they would replace.
             since = at(place, lane, below)
             best, entered = tl.full((NODES,), float("-inf"), tl.float64), 0 * lane + below
             for step in range(since, depth + 1):

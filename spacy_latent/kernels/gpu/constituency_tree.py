@@ -1,8 +1,8 @@
 """Binary constituency trees on a GPU: CKY, inside and outside.
 
 Scores are ``[first word, last word]``. Charts are ``[length − 1, first word]``, filled in tiles as
-in projective_tree. WEIGHT is the weight of a span of at least two words. SPAN is the sum over the
-trees of a span. OUTER is the gradient of log Z by SPAN, times the weight.
+in projective_tree. WEIGHT holds the weights of spans of at least two words, and SPAN the sums over
+the trees of a span. OUTER holds the gradient of log Z with respect to SPAN, times the weight.
 """
 
 import triton
@@ -41,8 +41,8 @@ from spacy_latent.kernels.gpu.semirings import (
 
 WEIGHT, SPAN, OUTER = (tl.constexpr(chart) for chart in range(3))
 CHARTS = 3
-# A span of the best tree is marked by MARK times its place in the list, from 1 on. It exceeds all
-# sums of scores.
+# A span of the best tree is marked with MARK times its index in the list, counted from 1. MARK
+# exceeds all sums of scores.
 MARK = tl.constexpr(1e301)
 
 
@@ -52,13 +52,13 @@ def weigh(
     KIND: tl.constexpr, DERIVED: tl.constexpr, PAIR: tl.constexpr,
     WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the weights and the spans of one word.
+    """Fill WEIGHT, and the spans of one word in SPAN.
 
     Weights are relative to the largest score of a span of two or more words.
 
     Returns:
-        The total subtracted from the spans of a tree, the sum of the words' scores, and 1 if a
-        score is not finite.
+        The sum of the numbers subtracted from the scores of a tree's spans, the sum of the words'
+        scores, and 1 if a score is not finite, else 0.
     """
     largest, words = tl.full((SPANS,), EMPTY, tl.float64), tl.zeros((SPANS,), tl.float64)
     wrong = tl.zeros((SPANS,), tl.int32)
@@ -91,7 +91,7 @@ def weigh(
                 put(charts, cell, offset, unit, tl.zeros_like(unit), there, PAIR)
         if not writing:
             center = tl.max(largest, 0)
-            # For the best tree the scores themselves are added, so that ties are broken as on the
+            # For the best tree, the scores themselves are added, so that ties are broken as on the
             # CPU.
             center = tl.where((center > EMPTY) & (KIND != MAX), center, 0.0)
     tl.debug_barrier()
@@ -123,10 +123,10 @@ def outside(
     charts, result, side, n, offset, inverse, d_inverse,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill OUTER, and write marginals, or their tangents.
+    """Fill OUTER, and write marginals, or their tangents if DERIVED.
 
     Args:
-        inverse: 1/Z.
+        inverse, d_inverse: 1/Z and its tangent.
 
     Returns:
         The sum of the marginals of spans of two or more words.
@@ -172,10 +172,11 @@ def outside(
 def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
     """Write the spans of the best tree, by marking them from the longest down.
 
-    The order is the same as on the CPU: a span, all spans in its right part, all in its left part.
+    The order is the same as on the CPU: a span, then all spans in its right part, then all in its
+    left part.
     """
     spans = SPAN * side * side
-    # Other threads may still be reading the total.
+    # Other threads may still be reading the sum over the whole sentence.
     tl.debug_barrier()
     tl.store(charts + spans + (n - 1) * side, MARK)
     tl.debug_barrier()
@@ -189,8 +190,8 @@ def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
             place, k = (value / MARK + 0.5).to(tl.int32), split.to(tl.int32)
             tl.store(best + 2 * place - 2, i, here)
             tl.store(best + 2 * place - 1, i + length, here)
-            # The left part has k + 1 words and the right part length − k, one more than its number
-            # of spans.
+            # The left part has k + 1 words. The right part has length − k words, one more than
+            # spans.
             right = length - 1 - k
             left_place = place + 1 + right
             tl.store(charts + spans + right * side + i + k + 1, (place + 1) * MARK, here)
@@ -239,7 +240,8 @@ def constituency_trees(
                     *(charts, result + item * area, side, n, offset, inverse, d_inverse),
                     *(KIND, DERIVED, WAYS, SPANS),
                 )
-                # A tree has n − 1 such spans. Otherwise the outside pass lost precision.
+                # A tree has n − 1 such spans. A different sum shows that the outside pass lost
+                # precision.
                 if KIND == SUM:
                     kept = tl.abs(mass - (n - 1)) <= n * LOST
                     found = tl.where(kept, FEASIBLE, UNSOLVED)

@@ -1,4 +1,4 @@
-"""Dispatch of structures to GPU kernels: when they are used, their launch, and checks of precision.
+"""Dispatch of structures to GPU kernels: when they are used, their launch, and their checks.
 
 The kernels are written in Triton, which is imported at the first launch. If it is missing or cannot
 compile, structures are solved on the CPU, and :func:`why_unusable` returns the reason.
@@ -26,15 +26,15 @@ from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.core.operations import BEST, HESSIAN_PRODUCT, LOG_PARTITION
 from spacy_latent.kernels.core.status import FEASIBLE, LARGE, TOO_LARGE
 
-# Batches of fewer items are solved on the CPU. A program takes as long for one item as for a
+# Batches of fewer items are solved on the CPU, since a program takes as long for one item as for a
 # hundred. Steps that are captured in a CUDA graph cannot use the CPU and need the value 1.
 LEAST_ITEMS = 16
-# Largest workspace in bytes. If all items need more, the batch is solved in parts.
+# Largest workspace in bytes. If a batch needs more, it is solved in parts.
 LARGEST_WORKSPACE = 2**30
 # If this environment variable is 0, everything is solved on the CPU.
 SWITCH = "SPACY_LATENT_GPU_KERNELS"
-# Allowed difference between results, by float32 and other orders of sums, relative to the largest
-# number.
+# Allowed difference between results of GPU and CPU, relative to the largest number. They differ by
+# float32 and by the order of sums.
 TOLERANCE = 1e-4
 
 
@@ -59,7 +59,7 @@ class GpuKernels:
 Key = tuple[GpuKernels, int, torch.dtype, tuple[int, ...]]
 # Kernels that failed on this GPU.
 _failed: set[GpuKernels] = set()
-# Keys whose results agreed with the CPU, once in this process and on a whole batch.
+# Keys whose results have agreed with the CPU, on one whole batch in this process.
 _confirmed: set[Key] = set()
 
 
@@ -79,9 +79,9 @@ class Found(NamedTuple):
     """Results of a kernel.
 
     Attributes:
-        result: the best structures, the marginals or the product.
+        result: the best structures, the marginals, or the Hessian product.
         log_partition: ``(B,)``, or None if it was not computed.
-        status: a tensor if it is still on the GPU.
+        status: ``(B,)``, a tensor if it is still on the GPU.
     """
 
     result: Tensor
@@ -89,10 +89,10 @@ class Found(NamedTuple):
     status: np.ndarray | Tensor
 
     def agrees(self, other: Found, scores: Tensor) -> bool | None:
-        """Return whether the results agree with those of the CPU for these scores.
+        """Return whether these results agree with the results of the CPU for the same scores.
 
-        It is None if this cannot be decided: all numbers are 0, as first gradients often are, or
-        not finite. Items whose scores may be too large for a kernel are left out.
+        The answer is None if it cannot be decided, because all numbers are 0, as first gradients
+        often are, or not finite. Items whose scores may be too large for a kernel are ignored.
         """
         status = read_status(self.status)
         summed = status != TOO_LARGE
@@ -120,10 +120,10 @@ class Found(NamedTuple):
 
 
 def _may_be_too_large(scores: Tensor) -> np.ndarray:
-    """Return which items may be too large.
+    """Return whether the scores of each item may be too large for a kernel.
 
-    A kernel checks a sum of score differences, or a part of one. The sum has one difference for
-    each position of an item.
+    A kernel bounds a sum of score differences, one for each position of an item, or a part of this
+    sum.
     """
     if not scores.numel():
         return np.zeros(len(scores), dtype=bool)
@@ -133,7 +133,7 @@ def _may_be_too_large(scores: Tensor) -> np.ndarray:
 
 
 def read_status(status: np.ndarray | Tensor) -> np.ndarray:
-    """Return the statuses, with a wait if they are on a GPU."""
+    """Return the statuses, which waits for the GPU if they are on it."""
     return fetch(status).numpy() if isinstance(status, Tensor) else status
 
 
@@ -175,7 +175,7 @@ def trouble() -> str | None:
         return f"Triton, which torch for Linux with CUDA brings, cannot be imported: {error}"
     from spacy_latent.kernels.gpu import probe
 
-    # Also during tracing, where tensors have no values.
+    # Modes are disabled, since tensors have no values during tracing.
     with _disable_current_modes():
         return None if probe.is_right() else "a small kernel gives wrong numbers"
 
@@ -199,13 +199,13 @@ def serves(kernels: GpuKernels | None, scores: Tensor) -> bool:
 # ------------------------------------------------------------------------------------ statuses
 
 Check = Callable[[str, np.ndarray], None]
-# Sums whose status is checked later: the name of the structure, the statuses, and the function that
-# raises the error.
+# Statuses to be checked later, with the name of the structure and the function that raises the
+# error.
 _pending: ContextVar[list[tuple[str, Tensor, Check]] | None] = ContextVar("pending", default=None)
 
 
 def look_at(name: str, status: np.ndarray | Tensor, check: Check) -> None:
-    """Check the statuses and raise their error, which waits for the GPU.
+    """Check the statuses, which waits for the GPU, and raise their error.
 
     Inside :func:`looked_at_later` the check is postponed.
     """
@@ -218,17 +218,17 @@ def look_at(name: str, status: np.ndarray | Tensor, check: Check) -> None:
 
 @contextmanager
 def looked_at_later() -> Iterator[None]:
-    """Check the statuses of all sums from a GPU in this context at its end, by one transfer.
+    """Postpone the checks of sums from a GPU to the end of this context, with one transfer for all.
 
-    The context has no wait before its end, so its body can be captured in a graph. Until then, sums
-    over items without a structure or with non-finite scores must not be used.
+    Nothing waits for the GPU before the end, so the body can be captured in a CUDA graph. Until
+    then, sums over items without a structure or with non-finite scores must not be used.
     """
     pending: list[tuple[str, Tensor, Check]] = []
     before = _pending.set(pending)
     try:
         yield
     except Exception:
-        # The exception may follow from an item without a structure, whose error says more.
+        # The cause may be an item without a structure. Its error is more helpful.
         _pending.reset(before)
         _look_at_all(pending)
         raise
@@ -250,10 +250,7 @@ def _look_at_all(pending: list[tuple[str, Tensor, Check]]) -> None:
 
 @contextmanager
 def looked_at_before() -> Iterator[None]:
-    """Skip the checks of sums from a GPU in this context.
-
-    Sums over the same scores have been checked before.
-    """
+    """Skip the checks of sums from a GPU in this context, over scores that were checked before."""
     before = _pending.set([])
     try:
         yield
@@ -322,7 +319,7 @@ def _run(
         launch(kernels, operation, call)
         found = Found(result, None if operation == BEST else call.log_partition, call.status)
         if operation == HESSIAN_PRODUCT:
-            # Sums over the same scores were computed and checked before.
+            # The sums over the same scores were checked in the forward pass.
             found = found._replace(status=np.zeros(len(given), dtype=np.int8))
         key = (kernels, operation, scores.dtype, call.options)
         if key not in _confirmed:
@@ -345,9 +342,9 @@ def _run(
 
 
 def launch(kernels: GpuKernels, operation: int, call: Call) -> None:
-    """Solve a batch on the current stream, without a wait.
+    """Solve a batch on the current stream, without waiting for it.
 
-    If the workspace of all items is too large, the batch is solved in parts.
+    If the workspace for all items is too large, the batch is solved in parts.
     """
     scores = call.scores
     plan = kernels.plan(scores.shape, operation)
@@ -371,7 +368,7 @@ def launch(kernels: GpuKernels, operation: int, call: Call) -> None:
 
 
 def _confirm(key: Key, found: Found, on_cpu: Callable[[], Found], scores: Tensor) -> None:
-    """Raise an error if the first result of a kernel differs from that of the CPU."""
+    """Raise an error if the first result of a kernel differs from the result of the CPU."""
     agrees = found.agrees(on_cpu(), scores)
     if agrees is False:
         raise ArithmeticError("its first result is not the CPU's")
@@ -382,7 +379,7 @@ def _confirm(key: Key, found: Found, on_cpu: Callable[[], Found], scores: Tensor
 def works_still(device: torch.device) -> bool:
     """Return whether the device still executes commands.
 
-    After an access out of bounds it refuses all of them until the process ends.
+    After an access out of bounds, it refuses all commands until the process ends.
     """
     if device.type != "cuda":
         return True

@@ -1,10 +1,12 @@
 """Linear chains on a GPU: forward and backward sums, best sequences, and Hessian products.
 
-Hessian products are computed from marginals. Scores are ``[position, tag before, tag]``; the first
-position's are in row 0. Row i of the forward chart is the sum before position i, row 0 the initial
-values. Row i of the backward chart is the sum after position i − 1. Sums are logarithms, since
-reading the scores takes longer than the exponentials. Each row is centred on the largest entry of
-the row from which it is computed. Sums over long texts then lose no digits.
+Scores are ``[position, tag before, tag]``. The scores of the first position are in its row 0. Row i
+of the forward chart is the sum before position i, with the initial values in row 0. Row i of the
+backward chart is the sum from position i on.
+
+Sums are logarithms, since reading the scores takes longer than computing exponentials. Each row is
+computed relative to the largest entry of the row before. Sums over long texts then lose no digits.
+Hessian products are computed from marginals.
 """
 
 import triton
@@ -39,8 +41,8 @@ from spacy_latent.kernels.gpu.semirings import (
 
 @triton.jit
 def read(scores, i, before, tag, tags):
-    """Return the scores of transitions, and a mask of the allowed ones."""
-    # The first position only has row 0.
+    """Return the scores of transitions as float64, and a mask of the allowed ones."""
+    # At the first position only row 0 is read.
     there = (before < tags) & (tag < tags) & (before <= i * tags)
     score = tl.load(scores + (i * tags + before) * tags + tag, there, other=0.0).to(tl.float64)
     return score, there & (score != float("-inf"))
@@ -59,9 +61,9 @@ def largest(row, tags, SPANS: tl.constexpr):
 
 @triton.jit
 def joined(row, tags, KIND: tl.constexpr, WAYS: tl.constexpr, gap=0):
-    """Return the sum of a row, times the row ``gap`` after it if ``gap`` is positive.
+    """Return the sum of a row; if ``gap`` > 0, of its product with the row ``gap`` after it.
 
-    For maxima, the first tag with the maximum is returned too.
+    For maxima, the first tag with the maximum is returned, too.
     """
     top, total, extra = begin(WAYS, 1)
     for start in range(0, tags, WAYS):
@@ -82,7 +84,7 @@ def forward(
 
     Returns:
         The sum of the subtracted numbers, the lowest of them, and the highest score after the first
-        position. The last is +inf if a score is not finite.
+        position, which is +inf if a score is not finite.
     """
     shift, lowest = tl.zeros((1,), tl.float64), tl.zeros((1,), tl.float64)
     highest = tl.zeros((WAYS, SPANS), tl.float64)
@@ -119,7 +121,7 @@ def forward(
 def backward(
     scores, chart, result, offset, n, tags, WAYS: tl.constexpr, SPANS: tl.constexpr
 ):  # fmt: skip
-    """Fill the backward chart, ``offset`` after the forward chart, and write marginals."""
+    """Fill the backward chart, ``offset`` after the forward chart, and write the marginals."""
     rows = chart + offset
     for start in range(0, tags, SPANS):
         t = start + tl.arange(0, SPANS)
@@ -167,9 +169,9 @@ def product(
 ):  # fmt: skip
     """Write the product of the Hessian with ``along``.
 
-    It is an arc's probability times the expected sum of ``along`` given that arc, less the expected
-    sum. The charts hold the expected sums up to each tag, and from each tag on less the expected
-    sum.
+    Its entry for a transition is the marginal times the expected sum of ``along`` given the
+    transition, less the expected sum. The forward chart holds the expected sums up to each tag. The
+    backward chart holds the expected sums after each tag, less the expected sum of the whole chain.
     """
     all_value, all_mass = tl.zeros((SPANS,), tl.float64), tl.zeros((SPANS,), tl.float64)
     for start in range(0, tags, SPANS):
@@ -232,7 +234,7 @@ def chains(
     first, size, operation, side, tags, direction, longest, single_root,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Solve one item; with DERIVED, scores are the marginals."""
+    """Solve one item; if DERIVED, ``scores`` are the marginals."""
     program = tl.program_id(0).to(tl.int64)
     item = first + program
     n = tl.load(lengths + item).to(tl.int32)
@@ -243,8 +245,7 @@ def chains(
             product(scores, along + place, chart, result + place, offset, n, tags, WAYS, SPANS)
         else:
             shift, lowest, highest = forward(scores, chart, offset, n, tags, KIND, WAYS, SPANS)
-            # If a centred sum is too low, the differences between likely sequences have lost their
-            # digits.
+            # If a centred sum is too low, rounding hides the differences between likely sequences.
             total, tag = joined(chart + n * tags, tags, KIND, WAYS)
             lowest = tl.minimum(lowest, tl.where(n > 1, total, 0.0))
             found = tl.where(total > EMPTY_TOTAL, FEASIBLE, INFEASIBLE)

@@ -4,12 +4,12 @@ A kernel has one program for each item of a batch.
 
 Args:
     scores, lengths: ``(B, side, ..., tags)`` float32 or float64, and ``(B,)``. Padding is not read.
-    along: like the scores; the vector of a Hessian product.
+    along: the vector of a Hessian product, in the shape of the scores.
     workspace: ``size`` float64 numbers for each program, uninitialised.
-    log_partition, result, status: written. They are passed filled with 0, −1 for a best structure,
-        and FEASIBLE. A kernel of LOG only solves the items that SUM has left UNSOLVED.
+    log_partition, result, status: written. At the call they are filled with 0, with 0 (−1 for best
+        structures), and with FEASIBLE. A kernel of LOG only solves items that SUM left UNSOLVED.
     first: the item of the first program.
-    operation: a number from kernels.core.operations.
+    operation: a code from kernels.core.operations.
     direction, longest, single_root: options of dependency trees; 0 for other structures.
     KIND, DERIVED: the semiring (see semirings), and whether numbers have tangents.
 
@@ -32,12 +32,12 @@ FEASIBLE, INFEASIBLE = tl.constexpr(statuses.FEASIBLE), tl.constexpr(statuses.IN
 NOT_FINITE, UNSOLVED = tl.constexpr(statuses.NOT_FINITE), tl.constexpr(statuses.UNSOLVED)
 TOO_LARGE, LARGE = tl.constexpr(statuses.TOO_LARGE), tl.constexpr(statuses.LARGE)
 MARGINALS = tl.constexpr(operations.MARGINALS)
-# No weight is above 1, so no part of a structure weighs less than the structure. If the sum over
-# all structures is above e^LEAST_LOG, no relevant part underflows in float64.
+# No weight is above 1, so every part of a structure weighs at least as much as the structure. If
+# the sum over structures is above e^LEAST_LOG, no relevant part underflows in float64.
 LEAST_LOG = tl.constexpr(-600.0)
-# A total below this includes an EMPTY part.
+# A sum of logarithms below this includes an EMPTY term.
 EMPTY_TOTAL = tl.constexpr(-5e299)
-# Largest relative error of a sum of marginals before the item counts as UNSOLVED.
+# Largest relative error of a sum of marginals. If it is exceeded, the item is UNSOLVED.
 LOST = tl.constexpr(1e-10)
 
 
@@ -45,8 +45,8 @@ class Plan(NamedTuple):
     """The launch parameters of a batch.
 
     Attributes:
-        kernel: launched once for each of ``kinds``, in turn.
-        size: the size of the workspace of a program.
+        kernel: launched once for each of ``kinds``, in order.
+        size: the size of the workspace of a program, in float64 numbers.
         constants: further constants of the kernel, by name.
         threads: the threads of a program, in Triton's terms.
     """
@@ -62,10 +62,10 @@ SUMS, MAXIMA = (SUM.value, LOG.value), (MAX.value,)
 
 
 def kernel(function: Callable[..., None]) -> Any:
-    """Compile a function once for each type of its arguments and each value of its constants.
+    """Compile a function once for each combination of argument types and constants.
 
-    Constants have names in capitals. Without this, Triton would compile it again for integers
-    divisible by 16.
+    Constants have names in capitals. By default Triton would also specialise the function for
+    integers divisible by 16.
     """
     names = [name for name in inspect.signature(function).parameters if not name.isupper()]
     return triton.jit(function, do_not_specialize=names)
@@ -77,7 +77,7 @@ def tile(ways: int, spans: int) -> dict[str, int]:
 
 @triton.jit
 def read_arcs(scores, head, modifier, side, n, direction, longest):
-    """Return the scores of arcs, and a mask of the allowed arcs as in arc_scores.is_arc."""
+    """Return the scores of arcs, and a mask of the arcs that arc_scores.is_arc allows."""
     keep = (head != modifier) & (modifier > 0) & (head <= n) & (modifier <= n)
     longest = tl.where(longest < 0, n, longest)
     keep &= (head == 0) | (direction * (modifier - head) <= 0)
@@ -94,9 +94,9 @@ def not_finite(score):
 
 @triton.jit
 def state_of(total, count, KIND: tl.constexpr):
-    """Return the status of an item from the sum over its structures of ``count`` parts.
+    """Return the status of an item, from the sum over its structures of ``count`` parts.
 
-    SUM never reports INFEASIBLE, which is left to LOG.
+    SUM never reports INFEASIBLE, since its weights may underflow; LOG decides.
     """
     if KIND == SUM:
         known = (total < float("inf")) & (tl.log(total) > LEAST_LOG)
@@ -104,7 +104,7 @@ def state_of(total, count, KIND: tl.constexpr):
     else:
         found = tl.where(total > EMPTY_TOTAL, FEASIBLE, INFEASIBLE)
         if KIND == LOG:
-            # No score is above 0. In such a low sum the differences between likely structures have
-            # lost their digits.
+            # No score is above 0, so a very low sum has very low scores. Rounding then hides the
+            # differences between likely structures.
             found = tl.where((found == FEASIBLE) & (total < count * -LARGE), TOO_LARGE, found)
         return found

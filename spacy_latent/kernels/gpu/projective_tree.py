@@ -1,12 +1,13 @@
 """Projective dependency trees on a GPU: Eisner's charts (1996), inside and outside.
 
-Charts are ``[length, left end]``. Spans of one length do not depend on each other, so a length is
-filled at once, in tiles ``[split, span]``. The rows of a tile are contiguous, and the splits of a
-span lie at constant distances.
+Charts are ``[length, left end]``. Spans of one length do not depend on each other, so all of them
+are filled at once, in tiles ``[split, span]``. The rows of a tile are contiguous, and the splits of
+a span lie at constant distances.
 
-TO_RIGHT, TO_LEFT: spans with an arc between their ends. RIGHT, LEFT: all descendants of one end.
-ARC_RIGHT, ARC_LEFT: the arc alone. OUTER: gradients of log Z by the sum between the ends of an arc.
-OUTER_RIGHT, OUTER_LEFT: gradients by RIGHT and LEFT.
+TO_RIGHT and TO_LEFT are incomplete spans, with an arc between their ends. RIGHT and LEFT are
+complete spans, with all descendants of one end. ARC_RIGHT and ARC_LEFT are the weights of arcs.
+OUTER, OUTER_RIGHT and OUTER_LEFT are gradients of log Z: with respect to the sum over splits
+between the ends of an arc, to RIGHT, and to LEFT.
 """
 
 import triton
@@ -50,7 +51,7 @@ from spacy_latent.kernels.gpu.semirings import (
 ARC_RIGHT, ARC_LEFT, TO_RIGHT, TO_LEFT, RIGHT, LEFT = (tl.constexpr(chart) for chart in range(6))
 OUTER, OUTER_RIGHT, OUTER_LEFT = (tl.constexpr(chart) for chart in range(6, 9))
 INNER_CHARTS, CHARTS = 6, 9
-# Marks a span of the best tree; above all sums of scores.
+# Marks a span of the best tree. It exceeds all sums of scores.
 MARK = tl.constexpr(1e301)
 
 
@@ -58,11 +59,11 @@ MARK = tl.constexpr(1e301)
 def scale(
     scores, shift, side, n, direction, longest, WAYS: tl.constexpr, SPANS: tl.constexpr
 ):  # fmt: skip
-    """Write the number to subtract from the scores of each modifier.
+    """Write the numbers to subtract from the scores of each modifier.
 
-    It is the logarithm of the sum of its weights less log γ, but at least its largest score. γ =
-    e^1.91 ≈ 6.75 is the growth of the number of trees per token. Each token has n heads to choose
-    from.
+    Such a number is the logarithm of the sum of the modifier's weights less log γ, but at least its
+    largest score. γ is n / e^1.91, at least 1: each token has n heads to choose from, and the
+    number of trees grows by a factor of e^1.91 ≈ 6.75 per token.
 
     Returns:
         The sum of the subtracted numbers, and 1 if a score is not finite.
@@ -93,7 +94,7 @@ def weigh(
     KIND: tl.constexpr, DERIVED: tl.constexpr, PAIR: tl.constexpr,
     WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the charts of arcs, and the spans of one node."""
+    """Fill the charts of arcs, and the spans of a single node."""
     area = side * side
     for start in range(0, n + 1, SPANS):
         m = start + tl.arange(0, SPANS)
@@ -121,7 +122,7 @@ def inside(
     charts, side, n, single_root, offset,
     KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the charts from TO_RIGHT to LEFT."""
+    """Fill TO_RIGHT, TO_LEFT, RIGHT and LEFT."""
     area = side * side
     to_right, to_left, right, left = TO_RIGHT * area, TO_LEFT * area, RIGHT * area, LEFT * area
     for length in range(1, n + 1):
@@ -130,7 +131,7 @@ def inside(
             live, cell = i + length <= n, length * side + i
             s, ds = get(charts, ARC_RIGHT * area + cell, offset, live, KIND, PAIR)
             o, do = get(charts, ARC_LEFT * area + cell, offset, live, KIND, PAIR)
-            # Parts of a span: one from its left end, longer with k, and one up to its right end.
+            # A split gives a span from the left end, longer with k, and a span up to the right end.
             own, rest = side + i, (length - 1) * side + i + 1
             between, d, r, dr, l, dl = three_sums(
                 charts,
@@ -146,10 +147,10 @@ def inside(
             put(charts, to_left + cell, offset, o, do, live, PAIR)
             if KIND == MAX:
                 ds, do = 0.0 * ds + (length - 1), 0.0 * do - 1
-            # The arc over the whole span is the last split of RIGHT, and the first of LEFT.
+            # The arc over the whole span is the last split of RIGHT, and the first split of LEFT.
             r, dr = plus(r, dr, s, ds, KIND)
             l, dl = plus(o, do, l, dl, KIND)
-            # With a single root no span lies between the root and its only child.
+            # With a single root, RIGHT spans of the root only exist for the whole sentence.
             closed = (single_root > 0) & (i == 0) & (length < n)
             r, dr = tl.where(closed, zero(KIND), r), tl.where(closed, 0.0, dr)
             put(charts, right + cell, offset, r, dr, live, PAIR)
@@ -162,10 +163,10 @@ def outside(
     charts, result, side, n, single_root, offset, inverse, d_inverse,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the other charts, and write marginals, or their tangents.
+    """Fill the charts of gradients, and write marginals, or their tangents if DERIVED.
 
     Args:
-        inverse: 1/Z.
+        inverse, d_inverse: 1/Z and its tangent.
 
     Returns:
         The sum of the marginals.
@@ -212,8 +213,8 @@ def outside(
             put(charts, outer_right + cell, offset, r, dr, live, DERIVED)
             put(charts, outer_left + cell, offset, l, dl, live, DERIVED)
 
-            # Gradients of TO_RIGHT and TO_LEFT, and the gradients that they pass to the spans below
-            # their arcs.
+            # Gradients of TO_RIGHT and TO_LEFT, which pass to OUTER through the weights of the
+            # arcs.
             a, da = plus(a, da, r, dr, KIND)
             b, db = plus(b, db, l, dl, KIND)
             s, ds = times(a, da, s, ds, KIND)
@@ -238,7 +239,7 @@ def trace(charts, best, side, n, offset, SPANS: tl.constexpr):
     """Write the heads of the best tree, by marking its spans from the longest down."""
     area = side * side
     to_right, to_left, right, left = TO_RIGHT * area, TO_LEFT * area, RIGHT * area, LEFT * area
-    # Other threads may still be reading the total.
+    # Other threads may still be reading the sum over the whole sentence.
     tl.debug_barrier()
     tl.store(charts + right + n * side, MARK)
     tl.debug_barrier()
@@ -312,7 +313,8 @@ def projective_trees(
                     *(charts, result + item * area, side, n, single_root, offset),
                     *(inverse, d_inverse, KIND, DERIVED, WAYS, SPANS),
                 )
-                # Each token has one head. Otherwise the outside pass lost precision.
+                # Each token has one head. A different sum shows that the outside pass lost
+                # precision.
                 if KIND == SUM:
                     found = tl.where(tl.abs(mass - n) < n * LOST, FEASIBLE, UNSOLVED)
         tl.store(status + item, found)

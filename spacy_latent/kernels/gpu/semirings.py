@@ -3,18 +3,19 @@
 A recurrence is written once, with these functions. ``KIND`` selects the semiring when a kernel is
 compiled:
 
-SUM: weights, e^score, in float64. Fast; the weights must be scaled so that no sum is lost.
-LOG: logarithms of weights. They have any range, at the cost of an exponential for each product.
-MAX: scores and their maximum.
+SUM: weights e^score in float64, with (+, ×). It is fast, but the weights must be scaled so that no
+sum overflows or underflows.
+LOG: logarithms of weights, of any range. Each term of a sum costs an exponential.
+MAX: scores, with (max, +).
 
 If ``PAIR`` is true, each number has a second one: its tangent (SUM, LOG) or the best split (MAX).
 It is stored ``offset`` numbers after the first.
 
-−inf is written as EMPTY, which stays finite however often it is added. So forbidden parts cause no
-NaN and need no branches.
+−inf is replaced by EMPTY, which stays finite however often it is added. Forbidden parts thus cause
+no NaN and need no branches.
 
 Sums over the splits of a span run over tiles ``[split, span]``. Each thread adds its own splits
-while other loads are in flight. The threads are reduced once, in ``finish``.
+while other loads are in flight. The sums of the threads are reduced once, in ``finish``.
 """
 
 import triton
@@ -44,7 +45,7 @@ def times(a, da, b, db, KIND: tl.constexpr):
 
 @triton.jit
 def plus(a, da, b, db, KIND: tl.constexpr):
-    """Return a + b; the first of two equal maxima."""
+    """Return a + b; at a tie of maxima, a."""
     if KIND == SUM:
         return a + b, da + db
     elif KIND == MAX:
@@ -67,7 +68,7 @@ def over(a, da, b, db, KIND: tl.constexpr):
 
 @triton.jit
 def probability(a, da, KIND: tl.constexpr):
-    """Return the plain number and its tangent, from either representation."""
+    """Return a weight and its tangent as plain numbers."""
     if KIND == LOG:
         return tl.exp(a), tl.exp(a) * da
     else:
@@ -76,7 +77,7 @@ def probability(a, da, KIND: tl.constexpr):
 
 @triton.jit
 def weight(score, along, keep, KIND: tl.constexpr):
-    """Return the number of a part with that score, and its tangent; zero outside ``keep``."""
+    """Return the number of a part with that score, and its tangent; zero outside of ``keep``."""
     if KIND == SUM:
         value = tl.where(keep, tl.exp(score), 0.0)
         return value, value * along
@@ -88,7 +89,7 @@ def weight(score, along, keep, KIND: tl.constexpr):
 
 @triton.jit
 def get(chart, at, offset, keep, KIND: tl.constexpr, PAIR: tl.constexpr):
-    """Return the number that ``put`` has written; zero outside ``keep``."""
+    """Return the number that ``put`` has written; zero outside of ``keep``."""
     value = tl.load(chart + at, keep, other=zero(KIND))
     second = tl.zeros_like(value)
     if PAIR:
@@ -108,7 +109,7 @@ def begin(WAYS: tl.constexpr, SPANS: tl.constexpr):
     """Return empty running sums for ``add`` and ``finish``.
 
     They are the largest term, the sum, and the sum of the second numbers. SUM uses the last two,
-    MAX the first and the last.
+    and MAX the first and the last.
     """
     nothing = tl.zeros((WAYS, SPANS), tl.float64)
     return nothing + EMPTY, nothing, nothing
@@ -116,10 +117,7 @@ def begin(WAYS: tl.constexpr, SPANS: tl.constexpr):
 
 @triton.jit
 def add(top, total, extra, value, second, KIND: tl.constexpr):
-    """Add a tile of numbers to running sums.
-
-    For MAX, ``second`` is stored for the largest number.
-    """
+    """Add a tile of numbers to running sums; MAX keeps the ``second`` of the largest number."""
     if KIND == SUM:
         return top, total + value, extra + second
     elif KIND == MAX:
@@ -134,7 +132,7 @@ def add(top, total, extra, value, second, KIND: tl.constexpr):
 def add_products(
     top, total, extra, chart, a, b, way, offset, keep, KIND: tl.constexpr, PAIR: tl.constexpr
 ):
-    """Add the products of the numbers at ``a`` and ``b``; MAX stores the split."""
+    """Add the products of the numbers at ``a`` and ``b``; MAX keeps the split ``way``."""
     DERIVED: tl.constexpr = PAIR and KIND != MAX
     x, dx = get(chart, a, offset, keep, KIND, DERIVED)
     y, dy = get(chart, b, offset, keep, KIND, DERIVED)
@@ -156,7 +154,7 @@ def _max3(a1, a2, a3, b1, b2, b3):
 
 @triton.jit
 def relative(top, total, extra, largest, KIND: tl.constexpr):
-    """Return running sums as shares of the largest term, which can be added."""
+    """Return running sums relative to a larger term, so that they can be added."""
     if KIND == LOG:
         share = tl.exp(top - largest)
         return total * share, extra * share
@@ -166,7 +164,7 @@ def relative(top, total, extra, largest, KIND: tl.constexpr):
 
 @triton.jit
 def absolute(largest, total, extra, KIND: tl.constexpr):
-    """Return the number represented by shares of the largest term."""
+    """Return the number from running sums relative to ``largest``."""
     if KIND == LOG:
         known = total > 0.0
         value = tl.where(known, largest + tl.log(total), EMPTY)
@@ -177,7 +175,7 @@ def absolute(largest, total, extra, KIND: tl.constexpr):
 
 @triton.jit
 def finish(top, total, extra, KIND: tl.constexpr, axis: tl.constexpr = 0):
-    """Return the sum of running sums over an axis; of equal maxima, the first split."""
+    """Return the sum of running sums over an axis; at a tie of maxima, with the first split."""
     largest = tl.max(top, axis, keep_dims=True)
     if KIND == MAX:
         way = tl.min(tl.where(top == largest, extra, 1e9), axis)
@@ -223,9 +221,9 @@ def one_sum(
     chart, a0, b0, a_step, b_step, count, most, offset, live,
     KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Return Σ_k x_k·y_k for each of SPANS, k < count.
+    """Return Σ_{k < count} x_k·y_k for each of SPANS.
 
-    x_k is at a0 + k·a_step, y_k at b0 + k·b_step. ``most`` is the largest count.
+    x_k is at a0 + k·a_step, and y_k at b0 + k·b_step. ``most`` is the largest count.
     """
     top, total, extra = begin(WAYS, SPANS)
     for first in range(0, most, WAYS):

@@ -1,20 +1,21 @@
 """Spanning trees on a GPU: elimination without subtraction, and its adjoint.
 
-The elimination is from Grassmann, Taksar and Heyman (1985). It removes token k from the graph by
-giving each arc k → m to the heads of k, in proportion to their weights: w[h, m] += w[h, k] / d ·
-w[k, m] with the pivot d = Σ_h w[h, k]. log Z is the sum of the logarithms of the pivots. No number
-loses digits, however much a token prefers one head.
+The elimination is from Grassmann, Taksar and Heyman (1985). It removes token k from the graph. Its
+arcs k → m go to the heads of k, in proportion to their weights: w[h, m] += w[h, k] / d · w[k, m].
+The pivot is d = Σ_h w[h, k], and log Z is the sum of the logarithms of the pivots. No number loses
+digits, however much a token prefers one head.
 
-With a single root, the root's arcs are left out of all pivots except the last. A token whose only
-remaining head is the root must then be the root's child. It changes places with the token that is
-eliminated last. There is at most one such token: all others have a head on the path from it.
+With a single root, the root's arcs are left out of all pivots except the last. If the root is the
+only remaining head of a token, this token must be the root's child. It changes places with the
+token that is eliminated last. There is at most one such token, since all others have a head on the
+path from it.
 
 Tokens are removed in blocks. The arcs of each token of a block are updated when its turn comes. The
 arcs among all other tokens are updated once for the block, since reading and writing them takes
 most of the time. The adjoint reads its matrix once for each token.
 
-SHARES holds w[h, k] / d of the removed token k, ``[k, h]``. OUTER holds the gradients of log Z by
-the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
+SHARES holds w[h, k] / d of each removed token k, ``[k, h]``. OUTER holds the gradients of log Z
+with respect to the weights, ``[head, modifier]``. A program holds whole rows of WIDTH numbers.
 """
 
 import triton
@@ -65,7 +66,7 @@ def read_weights(
     scores, along, top, matrices, side, n, direction, longest, offset,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Write the best score of each modifier, the weights relative to it, and gradients of zero.
+    """Write the best score of each modifier, the weights relative to it, and zeros to OUTER.
 
     Returns:
         The sum of the best scores, and 1 if a score is not finite.
@@ -113,7 +114,7 @@ def exchange(matrices, a, b, step, n, offset, PAIR: tl.constexpr, WIDTH: tl.cons
 def arcs_of(
     matrices, k, last, side, offset, KIND: tl.constexpr, PAIR: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Return the weights of arcs from tokens before k to k, and from k to these.
+    """Return the weights of the arcs from tokens before k to k, and from k to these tokens.
 
     Both are ``(WIDTH,)``, after the elimination of the tokens from k + 1 to ``last``.
     """
@@ -155,7 +156,7 @@ def eliminate(
         log Z of the weights; the logarithm of the smallest pivot; and the token that has changed
         places with the first, or 0.
     """
-    # An exchange of tokens needs all arcs up to date.
+    # An exchange of tokens needs all arcs up to date, so blocks have one token.
     COUNT: tl.constexpr = 1 if KIND == LOG else TOGETHER
     shares = SHARES * side * side
     total, lowest = tl.zeros((1,), tl.float64), tl.zeros((1,), tl.float64)
@@ -170,7 +171,7 @@ def eliminate(
             x, dx, y, dy = arcs_of(matrices, k, last, side, offset, KIND, PAIR, WIDTH)
             pivot, d_pivot = sum_of(x, dx, (i >= first) & (i < k), KIND, WIDTH)
             if KIND == LOG:
-                # Only in LOG: a pivot of SUM may be 0 because of underflow.
+                # Only for LOG, since a pivot of SUM may be 0 by underflow.
                 if (tl.max(pivot, 0) < EMPTY_TOTAL) & (first > 0) & (swapped == 0):
                     swapped = k
                     exchange(matrices, 1, k, side, n, offset, PAIR, WIDTH)
@@ -184,7 +185,7 @@ def eliminate(
             lowest = tl.minimum(lowest, tl.where(log_pivot < float("inf"), log_pivot, EMPTY))
             x, dx = over(x, dx, pivot, d_pivot, KIND)
             put(matrices, shares + k * side + i, offset, x, dx, i < k, PAIR)
-            # Several threads hold the same number, and another may still be reading that row.
+            # Several threads hold the same number, and another thread may still be reading the row.
             tl.debug_barrier()
             put(matrices, k * side + i, offset, y, dy, (i > 0) & (i < k), PAIR)
             tl.debug_barrier()
@@ -205,7 +206,7 @@ def eliminate(
 
 @triton.jit
 def plus_number(a, da, b, db, KIND: tl.constexpr):
-    """Return a + b for a plain number b that may be negative; the sum is not negative."""
+    """Return a + b for a plain number b that may be negative, if the sum is not negative."""
     if KIND == SUM:
         return a + b, da + db
     else:
@@ -223,7 +224,7 @@ def adjoint(
     matrices, pivots, side, n, single_root, offset,
     KIND: tl.constexpr, PAIR: tl.constexpr, WAYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Fill OUTER."""
+    """Fill OUTER, the gradients of log Z with respect to the weights."""
     area = side * side
     outer, shares, reaches = OUTER * area, SHARES * area, pivots + side
     i = tl.arange(0, WIDTH)
@@ -238,8 +239,8 @@ def adjoint(
             live, place = (h < k)[:, None] & modifiers[None, :], h[:, None] * side + i[None, :]
             a, da = get(matrices, outer + place, offset, live, KIND, PAIR)
             share, d_share = get(matrices, shares + k * side + h, offset, h < k, KIND, PAIR)
-            # The gradients that k's arcs pass to each of its heads, and that those pass to each of
-            # k's arcs.
+            # The gradients that the arcs of k pass to each head of k, and that the heads pass to
+            # each arc of k.
             x, dx = times(a, da, arc[None, :], d_arc[None, :], KIND)
             top, total, extra = begin(WAYS, WIDTH)
             top, total, extra = add(top, total, extra, x, dx, KIND)
@@ -269,7 +270,7 @@ def write(
     scores, along, top, matrices, result, swapped, side, n, direction, longest, offset,
     KIND: tl.constexpr, DERIVED: tl.constexpr, WAYS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """Write marginals, or their tangents.
+    """Write marginals, or their tangents if DERIVED.
 
     Returns:
         The sum of the marginals.
@@ -326,7 +327,7 @@ def spanning_trees(
         if KIND == SUM:
             found = tl.where(lowest > LEAST_LOG, FEASIBLE, UNSOLVED)
         else:
-            # With such a small pivot, the differences between likely trees have lost their digits.
+            # With such a small pivot, rounding hides the differences between likely trees.
             found = tl.where(lowest < -LARGE, TOO_LARGE, FEASIBLE)
             found = tl.where(lowest < EMPTY_TOTAL, INFEASIBLE, found)
         found = tl.where(wrong > 0, NOT_FINITE, found)
@@ -336,7 +337,7 @@ def spanning_trees(
                 *(scores, along, top, matrices, result, swapped, side, n, direction, longest),
                 *(offset, KIND, DERIVED, WAYS, WIDTH),
             )
-            # Each token has one head. Otherwise precision was lost.
+            # Each token has one head. A different sum shows that precision was lost.
             if KIND == SUM:
                 found = tl.where(tl.abs(mass - n) < n * LOST, FEASIBLE, UNSOLVED)
         tl.store(status + item, found)

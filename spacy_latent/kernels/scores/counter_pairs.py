@@ -1,8 +1,8 @@
 """Scores of pairs of positions by a perceptron over differences of running sums.
 
-The hidden layers of all pairs of a batch are many times larger than a cache. Writing and reading
-them would take most of the time. So pairs are computed in blocks of a few thousand, in the same
-memory. The gradient computes the layers again. Pairs with padding are left out.
+The hidden layers of all pairs of a batch are many times larger than a cache, and writing and
+reading them would take most of the time. Pairs are therefore computed in blocks of a few thousand,
+in the same memory. The gradient computes the layers again. Pairs with padding are skipped.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PAIRS = 2048
 # Estimated nanoseconds of a pair for each counter and for each weight, for sharing items among
 # threads.
 COUNTER_COST, WEIGHT_COST = 4.0, 0.02
-# Input rows of each counter: bounded differences, then how near the difference of the ends is to 0,
-# 1 and −1.
+# Input rows of each counter: the clipped ones, and all. The others say how near the difference of
+# the ends is to 0, 1 and −1.
 BOUNDED, SEEN = 5, 8
-# In training, counters differ at most by the depth of the training texts. Differences above the
-# limit are clipped, so deeper texts look the same. With tanh, they would go on growing.
+# In training, differences of counters are at most the depth of the training texts. Differences
+# above the limit are clipped, so deeper texts look the same. With tanh, they would go on growing.
 LIMIT = 1.0
 
 
@@ -74,13 +74,14 @@ class Rows:
 
 @kernel
 def differences(item, place, begin, values, lengths, inner, seen):
-    """Write the inputs of the perceptron to seen ``(8·K + 2, pairs)``.
+    """Write the inputs of the perceptron to ``seen`` (8·K + 2, pairs), before clipping and exp.
 
-    Rows come in groups of K, one row for each value. The groups are v_j − v_i, minimum − v_i,
+    Rows come in groups of K, one row for each counter. The groups are v_j − v_i, minimum − v_i,
     minimum − v_j, maximum − v_i and maximum − v_j; then v_j − v_i again, 2·(v_j − v_i − 1) and
     2·(v_j − v_i + 1). The last two rows are exp(i − j) and 1.
 
-    Extremes are over v_i … v_{j−1}, without v_i if inner. They are infinite over an empty range.
+    Extremes are over v_i … v_{j−1}, without v_i if ``inner``. They are infinite over an empty
+    range.
     """
     count = values.shape[2]
     infinite = values.dtype.type(np.inf)
@@ -118,10 +119,10 @@ def _within_limit(result, change):
 
 @kernel
 def differences_gradient(item, place, begin, values, lengths, inner, seen, change, result):
-    """Add the gradient of the values to result ``(B, n, K)``.
+    """Add the gradient of the values to ``result`` (B, n, K).
 
     Args:
-        seen: within the limit, and after exp.
+        seen: the inputs of the perceptron, after clipping and exp.
         change: ``(8·K, pairs)``, the gradient of seen. The gradient of an extreme goes to the first
             of equal positions.
     """
@@ -163,10 +164,10 @@ def differences_gradient(item, place, begin, values, lengths, inner, seen, chang
 
 @kernel(fastmath=ANY_ORDER)
 def outputs(item, place, begin, lengths, hidden, heads, modifiers, output, scores):
-    """Write scores[b, h, m] = Σ output·max(0, hidden + heads[b, h] + modifiers[b, m]).
+    """Write scores[b, h, m] = Σ output · max(0, hidden + heads[b, h] + modifiers[b, m]).
 
     Args:
-        hidden: ``(pairs, 1 or 2, H)``, for h = i and m = j, then for h = j and m = i.
+        hidden: ``(pairs, 1 or 2, H)``, first for h = i and m = j, then for h = j and m = i.
     """
     orders, units = hidden.shape[1:]
     zero = hidden.dtype.type(0)
@@ -199,10 +200,11 @@ def outputs_gradient(
     of_modifiers,
     of_output,
 ):
-    """Overwrite hidden with its gradient, and add to the gradients of the other three.
+    """Overwrite ``hidden`` with its gradient, and add to the gradients of the other arguments.
 
     Args:
         change: the gradient of the scores, ``(B, n, n)``.
+        of_heads, of_modifiers, of_output: the gradients to add to.
     """
     orders, units = hidden.shape[1:]
     zero = hidden.dtype.type(0)
@@ -292,7 +294,7 @@ class _Layers:
 def _score(
     start: int, stop: int, given: Weights, room: int, blocks: list[Rows], scores: np.ndarray
 ) -> None:
-    """Write the scores of blocks, none of which exceeds the workspace of ``room`` pairs."""
+    """Write the scores of blocks of at most ``room`` pairs."""
     layers = _Layers(given, room)
     for block in blocks[start:stop]:
         _, _, two = layers.run(block)
@@ -313,8 +315,8 @@ def _score(
 class Gradients:
     """Gradients of the fields of :class:`Weights`.
 
-    Gradients of weights have a row for each range of items. Threads then do not wait for each
-    other, and sums depend neither on the order nor on the number of threads.
+    Gradients of weights have a row for each range of items. Threads thus need not wait for each
+    other, and sums depend neither on their order nor on their number.
     """
 
     values: np.ndarray
@@ -401,8 +403,8 @@ def _counter_pairs(
     batch, size, _ = given.values.shape
     scores = np.zeros((batch, size, size), dtype=given.values.dtype)
     rows = Rows.of(0, batch, given.lengths)
-    # The last digits of a product depend on its number of rows. So blocks are the same for any
-    # number of threads.
+    # The last digits of a matrix product depend on its number of rows. So blocks are the same for
+    # any number of threads.
     blocks = list(rows.blocks())
     costs = given.cost() * np.array([block.begin[-1] for block in blocks], dtype=float)
     if blocks:
@@ -426,7 +428,7 @@ def _counter_pairs_gradient(
     given = Weights.read(values, lengths, first, hidden, heads, modifiers, output, inner=inner)
     result = Gradients.of(given)
     along = change.detach().cpu().contiguous().numpy()
-    # Late in training most items have certain structures, and gradients of 0.
+    # Late in training, most items have certain structures, and gradients of exactly 0.
     given = replace(given, lengths=np.where(along.any((1, 2)), given.lengths, 0))
     costs = 3 * given.costs()
     parts = ranges(costs)
@@ -489,19 +491,20 @@ def counter_pairs(
     A score is outputᵀ relu(hiddenᵀ relu(firstᵀ x) + heads[h] + modifiers[m]), or 0 for padding and
     for h = m. On a GPU it is computed by torch's operations, in O(B·n²·H) memory.
 
+    For positions i < j, the input x holds for each of the K counters: v_j − v_i; the minimum of v_i
+    … v_{j−1} less v_i, and less v_j; and the same for the maximum. All of these are clipped to −1 …
+    1. Then follow exp(−d²), exp(−4(d − 1)²) and exp(−4(d + 1)²) for d = v_j − v_i, and at the end
+    exp(i − j) and 1.
+
     Args:
-        values: ``(B, n, K)``, float32 or float64 like all others. For positions i < j, the input x
-            of the perceptron has for each of the K values: v_j − v_i; the minimum of v_i … v_{j−1}
-            less v_i, and less v_j; and the same for the maximum. All of these are clipped to −1 …
-            1. Then follow exp(−d²), exp(−4(d − 1)²) and exp(−4(d + 1)²) for d = v_j − v_i, and at
-            the end exp(i − j) and 1.
+        values: ``(B, n, K)``, the counters v, float32 or float64 like all others.
         lengths: ``(B,)`` int64; padding is not read.
         first: ``(8·K + 2, H)`` for h = i and m = j alone; with H more columns also for h = j and m
             = i.
         hidden: ``(H, H)``.
         heads, modifiers: ``(B, n, H)``.
         output: ``(H,)``.
-        inner: leave v_i out of the extremes. Over an empty range they count as 1 and −1.
+        inner: whether extremes leave out v_i. Over an empty range they count as 1 and −1.
     """
     score = pairs_by_tensors if values.is_cuda else _counter_pairs
     return score(values, lengths, first, hidden, heads, modifiers, output, inner)

@@ -65,7 +65,7 @@ def read_arc_scores(scores, n, direction, max_arc_length, result):
         for modifier in range(n + 1, result.shape[1]):
             target[modifier] = -np.inf
         if suspect:
-            # The entry found may not be an arc.
+            # The score that is not finite may belong to a forbidden arc.
             _, not_finite = scan(target)
             wrong |= not_finite
     return NOT_FINITE if wrong else FEASIBLE

@@ -1,7 +1,7 @@
 """An exponential that vectorises: no call, no table, no branch.
 
-The error is about one unit in the last place. The argument is reduced as in Cody and Waite (1980).
-A Taylor polynomial follows.
+The argument is reduced as in Cody and Waite (1980), and a Taylor polynomial follows. The error is
+about one unit in the last place.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LN2_LOW = 1.90821492927058770002e-10
 ROUND = 6755399441055744.0
 # Below this the result would be subnormal, and 0 is returned.
 LOWEST = -708.0
-# The same for float32, and the coefficients of a polynomial for 2**x, −.5 ≤ x ≤ .5, from the second
-# on. The first is 1. It has the smallest relative error, 1e-7.
+# The same for float32, and the coefficients of a polynomial for 2**x, −.5 ≤ x ≤ .5, without the
+# constant 1. Among such polynomials it has the smallest relative error, 1e-7.
 ROUND_FLOAT32, LOWEST_FLOAT32 = 12582912.0, -87.0
 POWER_OF_TWO = (0.69314698, 0.24022242, 0.055507337, 0.0096715126, 0.0013264727)
 

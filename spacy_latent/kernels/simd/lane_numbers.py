@@ -1,18 +1,19 @@
-"""Number types in SIMD lanes for the recurrences of kernels.simd.lanes.
+"""Number types (semirings) in SIMD lanes, for the recurrences of kernels.simd.lanes.
 
-Each type is a class. Its instance holds the charts, ``(count, rows, columns, LANES)``. The instance
-is the first argument of the recurrence and of the operations below. Its type selects them when the
-recurrence is compiled. So a recurrence is written once, and machine code is cached for each number
-type.
+A number type is a NamedTuple that holds the charts, ``(count, rows, columns, LANES)``. It is the
+first argument of a recurrence and of the operations below. Its type selects the operations when the
+recurrence is compiled. A recurrence is thus written once, and its machine code is cached for each
+number type.
 
-Two kinds of vectors are passed. A *cell* is an entry of the charts. A *total* is a sum before it is
-written to a cell. They differ only for derivatives: a cell is then the pair of the known value and
-its derivative, and a total is the derivative alone.
+The operations pass two kinds of vectors. A *cell* is an entry of a chart. A *total* is an
+accumulator: a sum that is not yet written to a chart. They differ only for ``Tangents``, whose cell
+is the pair of value and tangent. Its total is the tangent alone, since the charts hold the values
+already.
 
-Operations are generated as source, not selected one by one: with ``compilation.implements`` the
-first call took 13 % longer. Functions that are called in a loop with a number have forceinline and
-no branch. With a branch, the outside sums of constituency trees took twice the time. The likely
-cause is that numba counts references to the charts at each call.
+Operations are intrinsics that generate LLVM code. With ``compilation.implements`` instead, the
+first call took 13 % longer. Functions that take a number and are called in a loop have forceinline
+and no branch. With a branch, the outside pass of constituency trees took twice as long, probably
+because numba counts references to the charts at each call.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.simd.lanes import LANES_TYPE, store, vector_at
 from spacy_latent.kernels.simd.vector import FLAGS, LANES, VECTOR, broadcast, larger
 
-# The chart of the weights, [i, j]. For maxima, and in ``Tangents.change``, it holds their
-# logarithms.
+# The chart of the weights, [i, j]. It holds scores for maxima, and their tangents in
+# ``Tangents.change``.
 WEIGHT = 0
 
 
 class Sums(NamedTuple):
-    """Sums of products.
+    """The semiring (+, ×).
 
     Attributes:
-        floor: a number added wherever an underflow is possible.
+        floor: added to each sum and weight that may have underflowed. It is 0 for plain sums, and
+            above 0 for upper bounds (see kernels.simd.lanes.keep_trusted).
     """
 
     charts: NDArray[np.float64]
@@ -49,10 +51,10 @@ class Sums(NamedTuple):
 
 
 class Tangents(NamedTuple):
-    """Tangents of sums.
+    """Forward derivatives of ``Sums``.
 
     Attributes:
-        charts: the sums, with floor 0.
+        charts: the sums, with floor 0; only read.
         change: their tangents.
     """
 
@@ -61,7 +63,7 @@ class Tangents(NamedTuple):
 
 
 class Maxima(NamedTuple):
-    """Maxima of sums."""
+    """The semiring (max, +)."""
 
     charts: NDArray[np.float64]
 
@@ -78,16 +80,16 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
 
 
 class _OfSums:
-    """Rules of ``Sums`` on vectors of llvmlite.
+    """Arithmetic of ``Sums`` on llvmlite vectors.
 
-    Cells are lists of vectors, and totals are vectors.
+    A cell is a list of vectors, and a total is a vector.
     """
 
     one = 1.0
 
     @staticmethod
     def change(cell: Sequence[Any]) -> Any:
-        """Return a cell as a total."""
+        """Return the part of a cell that a total holds."""
         return cell[0]
 
     @staticmethod
@@ -105,13 +107,13 @@ class _OfSums:
         """Return ``total`` times a weight as stored in the charts.
 
         Args:
-            known: the value of the product, if it is known.
+            known: the value of the product, for tangents.
         """
         return _plus(builder, floor, _times(builder, total, _plus(builder, weight[0], floor)))
 
     @staticmethod
     def products(builder: Any, pairs: Sequence[Any]) -> Any:
-        """Return Σ a · weight."""
+        """Return Σ a · weight over pairs (a, weight)."""
         (a, weight), *others = pairs
         total = _times(builder, a[0], weight[0])
         for a, weight in others:
@@ -120,12 +122,12 @@ class _OfSums:
 
     @staticmethod
     def gradient(builder: Any, gradient: Sequence[Any], cell: Sequence[Any]) -> Any:
-        """Return the vectors to write for the gradient of a cell."""
+        """Return the vector to write for the gradient of a cell."""
         return gradient[0]
 
 
 class _OfMaxima(_OfSums):
-    """Rules of ``Maxima``, which have no gradients."""
+    """Arithmetic of ``Maxima``, which have no gradients."""
 
     one = 0.0
 
@@ -166,7 +168,7 @@ class _OfTangents(_OfSums):
     @staticmethod
     def products(builder: Any, pairs: Sequence[Any]) -> Any:
         total = _OfSums.products(builder, [(a[1:], weight) for a, weight in pairs])
-        # In this order, since gradients may be as large as float64 allows if weights are small.
+        # In this order, since gradients may be close to the range of float64 if weights are small.
         for a, weight in pairs:
             change = _times(builder, weight[0], weight[1])
             total = _plus(builder, total, _times(builder, a[0], change))
@@ -174,7 +176,7 @@ class _OfTangents(_OfSums):
 
     @staticmethod
     def gradient(builder: Any, gradient: Sequence[Any], cell: Sequence[Any]) -> Any:
-        # The tangent of the marginal, from which nothing else is computed.
+        # The tangent of the marginal. No other result needs the tangent of the gradient.
         total = _times(builder, gradient[1], cell[0])
         return _plus(builder, total, _times(builder, gradient[0], cell[1]))
 
@@ -209,14 +211,14 @@ class _Number:
     def start(self, array: Any, chart: Any) -> Any:
         """Return the address of a chart.
 
-        Cells are counted from there, and their offsets are the same in each chart.
+        The offset of a cell from it is the same in each chart.
         """
         builder = self.builder
         cells = builder.mul(chart, builder.mul(self.rows, self.columns))
         return builder.gep(array.data, [builder.mul(cells, cells.type(LANES))])
 
     def places(self, chart: Any, i: Any, j: Any) -> list[Any]:
-        """Return the addresses of the value and of its tangent."""
+        """Return the addresses of a cell's value and, for tangents, its tangent."""
         cell = self.builder.add(self.builder.mul(i, self.columns), j)
         return [vector_at(self.builder, self.start(array, chart), cell) for array in self.arrays]
 
@@ -233,7 +235,7 @@ class _Number:
         return [value] if kind == LANES_TYPE else cgutils.unpack_tuple(self.builder, value, 2)
 
     def total(self, kind: Any, value: Any) -> Any:
-        """Return a total or a cell as a total."""
+        """Return a total unchanged, and a cell as a total."""
         return value if kind == LANES_TYPE else self.rules.change(self.unpacked(kind, value))
 
     def packed(self, cell: list[Any]) -> Any:
@@ -264,7 +266,7 @@ def rows_of(typingctx: Any, number: Any) -> Any:
 
 @intrinsic
 def one(typingctx: Any, number: Any) -> Any:
-    """Return the total 1 of a product of no factors."""
+    """Return the empty product, as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rules = _RULES[signature.args[0].instance_class]
@@ -300,8 +302,7 @@ def _writer(both: bool) -> Any:
     return intrinsic(build)
 
 
-# (number, chart, i, j, total): write the cell [i, j], and with ``both`` also [j, i]. Returns the
-# cell.
+# (number, chart, i, j, total): write the cell [i, j], with ``both`` also [j, i], and return it.
 write = _writer(both=False)
 write_both = _writer(both=True)
 
@@ -317,7 +318,7 @@ def write_weighted(
         own = _Number(context, builder, signature, value)
         total = own.total(signature.args[4], total)
         places, weights = own.places(chart, i, j), own.places(chart.type(WEIGHT), h, m)
-        # The order decides which of two products is rounded.
+        # The order of loads decides which of two products is rounded before the sum.
         known = builder.load(places[0], align=8)
         weight = [builder.load(place, align=8) for place in reversed(weights)][::-1]
         total = own.rules.times_weight(builder, total, weight, known, own.floor)
@@ -336,7 +337,8 @@ def write_gradient(
 ) -> Any:
     """Write the gradient [i, j] of a cell of the chart ``source``, and return it as a cell.
 
-    In place of its tangent, the tangent of the marginal is stored.
+    For tangents, the chart gets the tangent of the marginal, gradient · cell, and the returned cell
+    the tangent of the gradient.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -366,7 +368,7 @@ def plus(typingctx: Any, number: Any, total: Any, other: Any) -> Any:
 
 @intrinsic
 def plus_floor(typingctx: Any, number: Any, total: Any) -> Any:
-    """Return the sum of a total or cell and the floor, if there is one, as a total."""
+    """Return a total or cell plus the floor, if the number has one, as a total."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
@@ -378,7 +380,7 @@ def plus_floor(typingctx: Any, number: Any, total: Any) -> Any:
 
 @intrinsic
 def plus_product(typingctx: Any, number: Any, total: Any, a: Any, b: Any) -> Any:
-    """Return total + a · b for two cells."""
+    """Return total + a · b for cells a and b."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         own = _Number(context, builder, signature, arguments[0])
@@ -426,17 +428,17 @@ def dots_of_rows(
 ) -> Any:
     """Return an operation (number, cells, begin, end) that computes dot products of rows.
 
-    For each of ``dots``, which are pairs of charts (x, y), for two rows r and two others c, it
-    computes
+    ``dots`` are pairs of charts (x, y). For each pair, two rows r of x and two rows c of y, the
+    operation computes
 
         Σ_{begin ≤ k < end} x.flat[cells[2 · dot] + r · columns + k]
                           · y.flat[cells[2 · dot + 1] + step · c · columns + k]
 
-    and returns them as a tuple of totals, the last index the fastest.
+    It returns them as a tuple of totals, in the order of dot, r and c.
 
     Args:
-        down: whether k runs from the last to the first, since the entries written last are best
-            read last.
+        down: whether k runs from the last to the first. The entries written last are still in the
+            cache then.
         apart: whether each dot, and each term of its tangent, has its own loop.
     """
 
@@ -517,12 +519,12 @@ _dots = dots_of_rows([(0, 0)], 1, apart=True)
 
 @kernel
 def dots_from_before(number, sums, row, x, y, shift, first, i, last):
-    """Write the contributions of spans that start before i to the spans of rows i and i + 1.
+    """Write the products with spans that start before i to the sums of rows i and i + 1.
 
-    They are totals of products of the charts x, from row i + ``shift`` on, and y. They are written
-    to rows ``row`` and ``row`` + 1 of ``sums``.
+    They are products of rows of the charts x, from row i + ``shift`` on, and y. The totals are
+    written to rows ``row`` and ``row`` + 1 of ``sums``.
     """
-    # Offsets from the start of all charts.
+    # Offsets in flattened charts.
     rows, columns = rows_of(number), columns_of(number)
     above = (x * rows + i + shift) * columns
     for k in range(i, last, 2):

@@ -1,8 +1,8 @@
-"""Charts of LANES sentences in SIMD lanes: a cell is a vector with one number of each sentence.
+"""Charts of LANES sentences in SIMD lanes: each cell is a vector with one number per sentence.
 
-Charts are ``(rows, columns, LANES)`` float64 and contiguous. Kernels on such vectors have the same
-loops as those over one sentence. They have no reductions, no remainder loops, and no branches on
-the values of cells.
+Charts are ``(rows, columns, LANES)``, contiguous float64. Kernels on them have the same loops as
+kernels on one sentence. They need no reductions within a vector, no remainder loops, and no
+branches on the values of cells.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from spacy_latent.kernels.simd.vector import (
 if TYPE_CHECKING:
     import torch
 
-# LANES sentences of one length take as long as about this many single ones.
+# LANES sentences of one length in lanes take as long as this many sentences one by one.
 COST = 3.0
-# Charts that start at whole cache lines are read in half the time.
+# Charts that start at a cache line are read in half the time.
 ALIGNMENT = 8
-# Charts of this many longer sentences do not fit the caches.
+# Charts of LANES sentences longer than this do not fit in the caches.
 LONGEST = 200
-# Header of the values saved by marginals: a flag, the start of the charts, each lane's sum over
-# structures.
+# Header of the values saved by marginals: a flag, the offset of the charts, and the sum over
+# structures of each lane.
 HEADER, KEPT = 2 + LANES, 2.0
-# The maximum of no numbers, finite since −inf minus −inf is NaN.
+# The maximum over an empty set, finite since −inf minus −inf is NaN.
 LOWEST = -1e300
 # Products of weights whose logarithm is above LOG_SMALLEST fit in float64. Numbers that may have
 # underflowed are below FLOOR.
@@ -145,19 +145,19 @@ divide = _operation(2, lambda builder, a, b: builder.fdiv(a, b, flags=FLAGS))
 # total + a · b
 add_product = _operation(3, _add_product)
 maximum = _operation(2, larger)
-# The smaller of both, or the first if the second is −inf.
+# The smaller number, or the first if the second is −inf.
 smaller_above = _operation(2, _smaller_above)
-# The second if the first is above 0, else 0.
+# The second number if the first is above 0, else 0.
 where_positive = _operation(2, _where_positive)
-# As kernels.simd.exponential.exponential.
+# See kernels.simd.exponential.exponential.
 exponential_lanes = _operation(1, exponential_of)
 
 
 @kernel
 def lanes_shape(n):
-    """Return the rows and columns of a chart of n + 1 nodes and up to one more.
+    """Return the rows and columns of a chart for n + 1 nodes and up to one more.
 
-    Rows an odd number of cache lines apart do not evict each other.
+    Each row has an odd number of cache lines, so that neighbouring rows do not evict each other.
     """
     return n + 2, (n + 2) | 1
 
@@ -224,7 +224,7 @@ def interleave_row(source, starts, limits, size, row):
 
 @kernel
 def interleave(items, size, chart):
-    """Write ``items`` (LANES, rows, columns) float64 to the first ``size`` rows and columns."""
+    """Write ``items`` (LANES, rows, columns) float64 to ``size`` rows and columns of a chart."""
     starts, limits = np.empty(LANES, np.int64), np.full(LANES, size)
     source = items.reshape(-1)
     for i in range(size):
@@ -284,7 +284,7 @@ def separate_row(row, begin, size, result, starts):
 
 @kernel
 def log_of_products(tops, totals, n, lane):
-    """Return Σ_{1 ≤ m ≤ n} tops[m] + log totals[m] of a lane; totals are at most n + 1."""
+    """Return Σ_{1 ≤ m ≤ n} tops[m] + log totals[m] of a lane, for totals up to n + 1."""
     result, product = 0.0, 1.0
     for m in range(1, n + 1):
         result += tops[m, lane]
@@ -297,9 +297,9 @@ def log_of_products(tops, totals, n, lane):
 
 @kernel
 def longest_beside(items, lengths):
-    """Return the longest length of LANES items if they are faster in lanes.
+    """Return the length of the longest item of a group, or 0 if solving one by one is faster.
 
-    It is −1 if there are no items, and 0 if they are faster one by one.
+    The group has LANES item numbers, −1 for a free lane.
     """
     longest, work = 0, 0.0
     for b in items:
@@ -316,7 +316,7 @@ def begin_group(items, lengths, operation, sizes, partitions, log_partition, res
     """Write the lengths of a group's items to ``sizes``, and the results of items without tokens.
 
     Returns:
-        As :func:`longest_beside`.
+        The result of :func:`longest_beside`.
     """
     for lane in range(LANES):
         b = items[lane]
@@ -335,12 +335,11 @@ def open_charts(group, longest, count, operation, kept, spare, partitions):
     """Return the charts of a group of sentences, ``(count, *lanes_shape(longest), LANES)``.
 
     Args:
-        kept: values saved for each item. If its width is 0, nothing is saved and the charts are in
-            ``spare``.
-        partitions: written if the charts were saved: the sums over structures.
+        kept: values saved for each item. If its width is 0, the charts are in ``spare`` instead.
+        partitions: the sums over structures, written if the charts hold results of an earlier call.
 
     Returns:
-        The charts, the header before them for :func:`keep`, and whether they were saved.
+        The charts, the header before them for :func:`keep`, and whether they hold such results.
     """
     record = spare
     if kept.shape[1] > 0:
@@ -359,11 +358,11 @@ def open_charts(group, longest, count, operation, kept, spare, partitions):
 
 @kernel
 def keep_trusted(bounds, sizes, partitions):
-    """Set to 0 each sum over structures that may have lost terms.
+    """Set to 0 each sum over structures that may have lost terms by underflow.
 
     Args:
-        bounds: upper bounds of the sums, with FLOOR wherever an underflow is possible; 0 if none
-            is.
+        bounds: upper bounds of the sums: the same recurrence with FLOOR added wherever an underflow
+            is possible. A bound of 0 means that no underflow is possible.
 
     Returns:
         Whether no sum has lost terms.
@@ -373,7 +372,7 @@ def keep_trusted(bounds, sizes, partitions):
         total, bound = partitions[lane], bounds[lane]
         trusted = 0.0 < total < np.inf
         if not bound <= 0.0:
-            # A sum below FLOOR may itself have lost digits.
+            # A sum below FLOOR may itself have lost precision.
             trusted &= total > FLOOR and bound - total <= 1e-15 * total
         partitions[lane] = total if trusted else 0.0
         all_trusted &= trusted or sizes[lane] == 0
@@ -382,12 +381,12 @@ def keep_trusted(bounds, sizes, partitions):
 
 @kernel
 def drop_lost(lost, row, partitions):
-    """Discard the results of lanes in which ``lost`` is not 0.
+    """Set the sum over structures to 0 in lanes whose results have overflowed.
 
-    ``lost`` is a sum of zero times each number, so it is NaN after an overflow. A sum over spans
-    may be so small that its relative change overflows.
+    A sum over spans may be so small that its relative tangent overflows.
 
     Args:
+        lost: a vector, the sum of all results times zero, which is NaN after an overflow.
         row: workspace.
     """
     store(row, 0, 0, lost)
@@ -398,22 +397,22 @@ def drop_lost(lost, row, partitions):
 
 @kernel
 def keep(header, partitions):
-    """Mark the charts as filled, for the derivatives."""
+    """Mark the charts as filled, so that Hessian products read them."""
     header[0] = KEPT
     for lane in range(LANES):
         header[2 + lane] = partitions[lane]
 
 
 def group_size(shape: torch.Size) -> int:
-    """Return the size of a group as ``Family.group`` of kernels.autograd.operators."""
+    """Return the size of a group (see ``Family.group`` of kernels.autograd.operators)."""
     return LANES if shape[0] >= COST and shape[1] <= LONGEST else 1
 
 
 def kept_beside(n, charts):
-    """Return the float64 numbers per item that items in lanes may save, in whole vectors.
+    """Return the float64 numbers per item that a group in lanes may save, in whole vectors.
 
-    There are up to n words and ``charts`` charts of :func:`lanes_shape`. n may be a symbol of
-    torch.
+    The items have up to n words, and ``charts`` charts of :func:`lanes_shape`. n may be a symbolic
+    size of torch.
     """
     columns = (n + 2) // 2 * 2 + 1
     size = HEADER + ALIGNMENT + charts * (n + 2) * columns * LANES

@@ -10,13 +10,13 @@ from llvmlite import ir
 
 from spacy_latent.kernels.core.compilation import kernel
 
-# Bits of the mantissa, the bits of √½, and the number of terms of the series below above rounding.
+# Bits of the mantissa, the bits of √½, and the number of terms of the series that exceed rounding.
 FLOAT64, FLOAT32 = (52, 0x3FE6A09E667F3BCD, 11), (23, 0x3F3504F3, 5)
 
 
 @kernel
 def log_sum_of_pairs(a, b, da, db):
-    """Return log Σ exp(a + b), and the mean of da + db weighted by its terms."""
+    """Return log Σ exp(a + b), and its tangent: the mean of da + db weighted by the terms."""
     top = -np.inf
     for k in range(len(a)):
         top = max(top, a[k] + b[k])
@@ -32,7 +32,7 @@ def log_sum_of_pairs(a, b, da, db):
 
 @kernel
 def log_add(a, b):
-    """Return log(e^a + e^b), and the share of e^b in it."""
+    """Return log(e^a + e^b), and the share of e^b in the sum."""
     if b == -np.inf:
         return a, 0.0
     if a == -np.inf:
@@ -47,10 +47,10 @@ def log_add(a, b):
 def logarithm_of(builder: Any, x: Any) -> Any:
     """Return the logarithm of a vector of float32 or float64.
 
-    Numbers must be finite and not subnormal; the result is −∞ for subnormal numbers and for numbers
-    that are not above 0. The error is two units in the last place, or two units of 1 near 1.
+    Numbers must be finite. The result is −∞ for numbers that are subnormal or not above 0. The
+    error is two units in the last place, or for numbers near 1 two units in the last place of 1.
 
-    With x = 2**k · m and √½ ≤ m < √2 it is k·log 2 + 2·artanh s, s = (m − 1)/(m + 1).
+    With x = 2**k · m and √½ ≤ m < √2, log x = k·log 2 + 2·artanh s for s = (m − 1)/(m + 1).
     """
     vector = x.type
     double = vector.element == ir.DoubleType()

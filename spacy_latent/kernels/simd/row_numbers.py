@@ -1,17 +1,18 @@
-"""Number types in rows for the recurrences over the spans of one sentence.
+"""Number types (semirings) for recurrences over the spans of one sentence, row by row.
 
-Each type is a class. Its instance holds the charts, ``(count, rows, columns)`` float64, and the
-weights, ``(rows, columns)`` of any size. The instance is the first argument of the recurrence and
-of the operations below. Its type selects them when the recurrence is compiled, as in
+A number type is a NamedTuple that holds the charts, ``(count, rows, columns)`` float64, and the
+weights, ``(rows, columns)`` of any size. It is the first argument of a recurrence and of the
+operations below. Its type selects the operations when the recurrence is compiled, as in
 kernels.simd.lane_numbers.
 
-A *cell* [i, k] is the entry of a chart for a span. A *total* is a sum before it is written to a
-cell, a float64. For derivatives it is the derivative alone, and the charts hold the known values.
+A *cell* [i, k] is the entry of a chart for a span. A *total* is an accumulator, a float64 that is
+not yet written to a chart. For ``Tangents``, a total is the tangent alone, since the charts hold
+the values already.
 
-Charts are filled row by row. When a span is finished, its products are at once added to all longer
-spans of its row that begin with it. A recurrence consists of these *joins*: (chart of the longer
-span, chart of the span that follows, chart of the span). They define the loops over rows for each
-number type, inside and outside.
+Charts are filled row by row. When a span is finished, its products are added at once to all longer
+spans of its row that begin with it. A recurrence is described by *joins*: (chart of the longer
+span, chart of the following span, chart of the finished span). The loops over rows, inside and
+outside, are generated from the joins for each number type.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ Join = tuple[int, int, int]
 
 
 class Sums(NamedTuple):
-    """Sums of products.
+    """The semiring (+, ×).
 
     Attributes:
-        floor: a number added wherever an underflow is possible.
+        floor: added to each sum and weight that may have underflowed. It is 0 for plain sums, and
+            above 0 for upper bounds.
     """
 
     weights: NDArray[np.float64]
@@ -45,10 +47,10 @@ class Sums(NamedTuple):
 
 
 class Tangents(NamedTuple):
-    """Tangents of sums.
+    """Forward derivatives of ``Sums``.
 
     Attributes:
-        charts: the sums, with floor 0.
+        charts: the sums, with floor 0; only read.
         change: their tangents.
     """
 
@@ -59,7 +61,7 @@ class Tangents(NamedTuple):
 
 
 class Maxima(NamedTuple):
-    """Maxima of sums."""
+    """The semiring (max, +)."""
 
     weights: NDArray[np.float64]
     charts: NDArray[np.float64]
@@ -77,7 +79,10 @@ def _times(builder: Any, a: Any, b: Any) -> Any:
 
 
 class _OfSums:
-    """Rules of ``Sums`` on numbers of llvmlite: lists of the known value and its tangent."""
+    """Arithmetic of ``Sums`` on llvmlite numbers.
+
+    A cell is a list of its value and, for tangents, its tangent.
+    """
 
     nothing, one, neutral = 0.0, 1.0, 1.0
     collect = "add"
@@ -96,9 +101,9 @@ class _OfSums:
 
     @staticmethod
     def pushes(count: int) -> list[Statement]:
-        """Return the statements that add the products of a span to longer spans.
+        """Return the statements that add the products of a finished span to longer spans.
 
-        Rows are the longer spans and the following spans; scalars are the span.
+        Rows are the longer spans, then the following spans. Scalars are the finished span.
         """
         return [("add", p, ((p, count + p),)) for p in range(count)]
 
@@ -106,8 +111,8 @@ class _OfSums:
     def pulls(count: int) -> list[Statement]:
         """Return the statements of the adjoint of ``pushes``.
 
-        Rows are gradients of the longer spans, the following spans and their gradients; scalars are
-        the span.
+        Rows are the gradients of the longer spans, the following spans, and their gradients.
+        Scalars are the finished span.
         """
         return [
             statement
@@ -120,9 +125,9 @@ class _OfSums:
 
 
 class _OfTangents(_OfSums):
-    """Rules of ``Tangents``.
+    """Arithmetic of ``Tangents``.
 
-    All rows and scalars have values and tangents, except the written ones.
+    All rows and scalars come as values and then tangents. Only tangents are written.
     """
 
     one = 0.0
@@ -154,7 +159,7 @@ class _OfTangents(_OfSums):
 
 
 class _OfMaxima(_OfSums):
-    """Rules of ``Maxima``, which have no gradients."""
+    """Arithmetic of ``Maxima``, which have no gradients."""
 
     nothing, one, neutral = -np.inf, 0.0, 0.0
     collect = "max"
@@ -236,7 +241,7 @@ def _constant(name: str) -> Any:
     return intrinsic(build)
 
 
-# (number): the total of an empty sum, and the total 1 of an empty product.
+# (number): the empty sum, and the empty product, as totals.
 nothing = _constant("nothing")
 one = _constant("one")
 
@@ -296,9 +301,9 @@ def times_weight(
 def marginal(
     typingctx: Any, number: Any, total: Any, chart: Any, source: Any, i: Any, k: Any
 ) -> Any:
-    """Return a gradient [i, k], in ``chart``, times the cell of the chart ``source``.
+    """Return a gradient times its cell, which is a marginal, as a total.
 
-    The result is a total.
+    The gradient is the cell [i, k] of ``chart``. It belongs to the cell [i, k] of ``source``.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -333,21 +338,21 @@ def _of_two_rows(copy: bool) -> Any:
     return intrinsic(build)
 
 
-# (number, chart, i, source, k, begin, end): write row k of ``source`` to row i of a chart, or add
-# it, from ``begin`` on and in whole vectors.
+# (number, chart, i, source, k, begin, end): copy row k of ``source`` to row i of ``chart``, or add
+# it, for begin ≤ j < end in whole vectors.
 copy_row = _of_two_rows(copy=True)
 add_row = _of_two_rows(copy=False)
 
 
 def pushes_of(joins: Sequence[Join]) -> Any:
-    """Return an operation (number, i, k, following, totals, begin, end) for joins.
+    """Return an operation (number, i, k, following, totals, begin, end) that pushes a span.
 
-    For each of ``joins`` (to, row, by), with f and t at its index in ``following`` and ``totals``,
-    it adds
+    For each of ``joins`` (to, row, by), the operation adds
 
-        to[i, j] += t · row[f, j] for begin ≤ j < end, in whole vectors.
+        to[i, j] += t · row[f, j] for begin ≤ j < end, in whole vectors,
 
-    t is the total of the cell by[i, k], which need not be written yet.
+    with f and t at the index of the join in ``following`` and ``totals``. t is the total of the
+    cell by[i, k], which need not be written yet.
     """
     count = len(joins)
 
@@ -388,11 +393,11 @@ def pushes_of(joins: Sequence[Join]) -> Any:
 def pulls_of(joins: Sequence[Join], gradient: Mapping[int, int]) -> Any:
     """Return the adjoint of :func:`pushes_of`, an operation (number, i, k, following, begin, end).
 
-    The operation adds to the gradients of the spans that follow. It returns a tuple of the summands
-    of the gradients of the cells by[i, k], as totals.
+    The operation adds to the gradients of the following spans. It returns one total for each join:
+    its contribution to the gradient of the cell by[i, k].
 
     Args:
-        gradient: the chart of the gradients of each chart.
+        gradient: maps each chart to the chart of its gradients.
     """
     count = len(joins)
 

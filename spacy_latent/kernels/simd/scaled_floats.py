@@ -1,9 +1,8 @@
 """Sums of products in scaled floats: rows of numbers mantissa · 2^exponent.
 
-Sentences whose sums do not fit float64 then need no logarithms. An exponent is an integer stored as
-float64. It is EMPTY for the number 0.
-
-Derivatives share the exponents of their numbers, which are constant under differentiation.
+They serve sentences whose sums do not fit in float64, without logarithms. Mantissa and exponent are
+float64 arrays; the exponent is an integer, and EMPTY for the number 0. A tangent has the exponent
+of its number.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ def power(x):
 
 @kernel
 def split(x):
-    """Return mantissa and exponent of exp(x), x below +inf."""
+    """Return mantissa and exponent of exp(x) for x < +inf."""
     if x == -np.inf:
         return 0.0, EMPTY
     exponent = np.floor(x * LOG2_E + 0.5)
     rest = (x - exponent * LN2_HIGH) - exponent * LN2_LOW
-    # For x so large that its last digit is more than 1, the remainder has no correct digit.
+    # If x is so large that its last digit is above 1, the remainder has no correct digit.
     return math.exp(min(max(rest, -1.0), 1.0)), exponent
 
 
 @kernel
 def normalised(value, exponent):
-    """Return the factor that brings a value ≥ 0 to [1/2, 1), and the new exponent."""
+    """Return the factor that scales a value ≥ 0 into [1/2, 1), and the new exponent."""
     if not value > 0.0:
         return 1.0, EMPTY
     shift = float(math.frexp(value)[1])
@@ -82,7 +81,7 @@ def pull(outer, target_exponents, row, outer_row, exponents, scalar, exponent, s
     """Run the adjoint of :func:`push`.
 
     The adjoint of the row is added to ``outer_row``. The adjoint of a number with exponent e has
-    exponent −e.
+    the exponent −e.
 
     Args:
         outer: the adjoint of the target.

@@ -1,7 +1,7 @@
 """Short loops over rows as vector code.
 
-numba's own loops check the rows for overlap each time, and run up to 31 remaining numbers as scalar
-code.
+numba's own loops check at each call whether rows overlap, and compute up to 31 remaining numbers
+one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from spacy_latent.kernels.core.compilation import kernel
 
-# Numbers in a vector. Rows must be padded to whole vectors up to the end of a loop.
+# Numbers in a vector. Rows must be padded to whole vectors at the end of a loop.
 LANES = 8
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 # Bytes of a cache line.
@@ -30,9 +30,9 @@ FLAGS = ("contract", "nsz")
 
 @kernel
 def aligned_empty(size):
-    """Return ``size`` uninitialised float64 from the start of a cache line.
+    """Return ``size`` uninitialised float64 that start at a cache line.
 
-    Vectors that cross two cache lines take half as long again.
+    Vectors that cross two cache lines take one and a half times as long.
     """
     room = np.empty(size + LANES)
     start = -(np.int64(room.ctypes.data) // 8) % LANES
@@ -46,10 +46,10 @@ def fused_loop(statements: Sequence[Statement]) -> Any:
     """Return a compiled function of (rows, scalars, begin, end): one loop over begin ≤ j < end.
 
     It runs in whole vectors, so up to LANES − 1 numbers past the end are also computed. It returns
-    the tuple of results, which starts with 0.0 and ends with the dots.
+    a tuple of 0.0 and the results of the "dot" statements.
 
     Args:
-        rows: a tuple of contiguous rows of float64. Written rows overlap with no other row. Rows
+        rows: a tuple of contiguous float64 rows. A written row must not overlap another row. Rows
             that are only read may be float32.
         scalars: a tuple of float64, (0.0,) if there are none.
         statements: in order, with r, r' as indices of ``rows`` and s as an index of ``scalars``:
@@ -151,11 +151,12 @@ def loop_of(
 def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, end: Any) -> Any:
     """Set row[j] to −inf if owners[j] is ``owner``, and return the first j with the largest row[j].
 
-    The result is begin if the row is −inf everywhere. The range is begin ≤ j < end, in whole
-    vectors. The row is contiguous float64 without NaN.
+    If the row is −inf everywhere, the result is ``begin``. The range is begin ≤ j < end, in whole
+    vectors.
 
     Args:
-        owners: int64, contiguous, as long as the row.
+        row: contiguous float64 without NaN.
+        owners: contiguous int64, as long as the row.
     """
     signature = types.int64(row, owners, types.int64, types.int64, types.int64)
 
@@ -181,7 +182,7 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
             builder.store(builder.select(better, values, known), largest)
             here = broadcast(builder, index)
             builder.store(builder.select(better, here, builder.load(where)), where)
-        # Among the lanes with the largest value, the one that found it first.
+        # Several lanes may hold the largest value: take the first index.
         values = builder.load(largest)
         top = broadcast(builder, _reduce(builder, values, larger))
         lanes = ir.Constant(wide, list(range(LANES)))
@@ -189,7 +190,7 @@ def best_outside(typingctx: Any, row: Any, owners: Any, owner: Any, begin: Any, 
         far = ir.Constant(wide, [1 << 62] * LANES)
         indices = builder.select(builder.fcmp_ordered("==", values, top), indices, far)
         found = _reduce(builder, indices, _smaller)
-        # If all numbers are −inf, no lane has found a larger one.
+        # If all numbers are −inf, no lane holds an index.
         empty = builder.fcmp_ordered(
             "==", builder.extract_element(top, ir.IntType(32)(0)), ir.DoubleType()(float("-inf"))
         )
@@ -250,17 +251,17 @@ def _maxima_in_vectors(
 
 @kernel
 def column_maxima(matrix, begin, size, largest, where):
-    """Write the maximum of each column j < size over rows begin ≤ i < size, off the diagonal.
+    """Write the maximum of each column j < size over rows begin ≤ i < size, except the diagonal.
 
-    The first row with the maximum is written to ``where``. If all numbers are −inf, the results are
-    −inf and ``begin``.
+    The first row with the maximum is written to ``where``. If all numbers are −inf, the maximum is
+    −inf and the row ``begin``.
 
     Args:
         matrix: float32 or float64, contiguous, with rows of at least ``size`` numbers.
-        largest, where: written; float64 and int64, of at least ``size`` numbers.
+        largest, where: float64 and int64, of at least ``size`` numbers; written.
 
     Returns:
-        Whether any of these numbers is NaN or +inf. The written results are then invalid.
+        Whether any of the compared numbers is NaN or +inf. The written results are then invalid.
     """
     if size >= LANES:
         return _maxima_in_vectors(matrix, begin, size, largest, where)
@@ -287,12 +288,14 @@ def merge_column(
     row: Any,
     labels: Any,
 ) -> Any:
-    """Add ``cost`` to row[i], and take the maximum with matrix[i, column] + shift, for i < size.
+    """Set row[i] to max(row[i] + cost, matrix[i, column] + shift) for i < size.
 
-    If the latter is larger, ``label`` replaces labels[i]. All arrays are contiguous. The matrix is
-    float32 or float64, the others float64.
+    If the second number is larger, ``label`` replaces labels[i]. Whole vectors of ``row`` and
+    ``labels`` are computed; past ``size`` only the cost is added.
 
-    Whole vectors of ``row`` and ``labels`` are computed; past ``size`` only the cost is added.
+    Args:
+        matrix: float32 or float64, contiguous.
+        row, labels: float64, contiguous.
     """
     number, real = types.int64, types.float64
     signature = types.none(matrix, number, real, real, real, number, row, labels)
@@ -345,13 +348,14 @@ def merge_column(
 
 @intrinsic
 def best_of_rows(typingctx: Any, previous: Any, block: Any, result: Any) -> Any:
-    """Write result[j] = max over i of previous[i] + block[i, j], and return a sum for a check.
+    """Write result[j] = max over i of previous[i] + block[i, j], and return a sum as a check.
 
-    The sum of the numbers read is NaN or +inf if any of them is. ``block`` is contiguous, float32
-    or float64, without NaN, and has as many rows as columns.
+    The returned sum is over all numbers read. It is NaN or +inf if any of them is.
 
-    Whole vectors are computed. There must be LANES − 1 numbers of padding after each row of
-    ``block`` and in ``result``.
+    Args:
+        block: square, float32 or float64, contiguous, without NaN. LANES − 1 numbers after it are
+            also read, since whole vectors are computed.
+        result: float64. LANES − 1 numbers of padding are also written.
     """
     signature = types.float64(previous, block, result)
 
@@ -457,8 +461,8 @@ def add_product(
 ) -> Any:
     """Add Σ_s factors.flat[begin + r · across + s · along] · rows[k + s, j] to result[i + r, j].
 
-    r and s are below GROUP, and j < size, in whole vectors. Matrices are contiguous float64, and
-    ``result`` and ``rows`` have none of these rows in common.
+    r and s are below GROUP, and j < size, in whole vectors. Matrices are contiguous float64. The
+    read rows and the written rows must not overlap.
     """
     number = types.int64
     signature = types.none(result, number, factors, number, number, number, rows, number, number)
@@ -585,9 +589,9 @@ def _scan_vectors(typingctx: Any, row: Any) -> Any:
 
 @kernel
 def scan(row):
-    """Return the largest number of a contiguous row, and whether any is NaN or +inf.
+    """Return the largest number of a contiguous row, and whether any number is NaN or +inf.
 
-    The row is float32 or float64. If the second result is true, the first is invalid.
+    The row is float32 or float64. If any number is, the first result is invalid.
     """
     largest, wrong = _scan_vectors(row)
     for j in range(len(row) // LANES * LANES, len(row)):
@@ -609,7 +613,8 @@ def line_of(kind: Any) -> ir.VectorType:
 
 
 def larger(builder: Any, a: Any, b: Any) -> Any:
-    # These flags give one instruction. Without them a masked store delays the next load.
+    # With these flags the maximum is one instruction. Otherwise a masked store delays the next
+    # load.
     flags = ("nnan", "nsz")
     return builder.select(builder.fcmp_ordered(">", a, b, flags=flags), a, b, flags=flags)
 

@@ -1,13 +1,16 @@
-"""Bellman's recursion with the quadratically smoothed maximum (Mensch and Blondel 2018).
+"""Dynamic programming with the quadratically smoothed maximum (Mensch and Blondel 2018).
 
 It runs over chains and over the paths of dynamic time warping. max_Ω(x) is the largest p·x − ½(‖p‖²
 − 1) over the simplex. Let y = x − max x, and θ the threshold for which p = (y − θ)₊ sums to 1. The
-value is max x + θ + ½(‖p‖² + 1). The tangent of p is the tangent of its scores, less its mean over
-the support of p.
+value is max x + θ + ½(‖p‖² + 1). The tangent of p is the tangent of x, less its mean over the
+support of p.
 
-For kernels.autograd.operators these are families whose log-partition is the smoothed value and
+For kernels.autograd.operators, these are families whose log-partition is the smoothed value, and
 whose marginals are its gradient. γ is not an argument: the caller divides scores by it and
-multiplies the value. Everything is float64, for any dtype of the scores.
+multiplies the value. Everything is float64, whatever the dtype of the scores.
+
+The backward pass is the adjoint of the recursion. ``flow`` names the adjoint of a state: the share
+of the solution that passes through it. A state divides it among its predecessors by their shares p.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 def _step(previous, block, top, threshold, known, count, total, result):
     """Write result[t] = max_Ω over p of previous[p] + block[p, t].
 
-    The largest is written to ``top``, 0 if all are −inf, and θ to ``threshold``.
-
     Args:
+        top: written: the largest number, 0 if all are −inf.
+        threshold: written: θ.
         known, count, total: workspaces of a row.
     """
     tags = len(block)
@@ -74,13 +77,13 @@ def _step(previous, block, top, threshold, known, count, total, result):
             share = max(base + row[t] - top[t] - threshold[t], 0.0)
             total[t] += share * share
     for t in range(tags):
-        # −inf if all are −inf.
+        # The result is −inf if all numbers are −inf.
         result[t] += threshold[t] + 0.5 * (total[t] + 1.0)
 
 
 @kernel
 def _divide_last(row, shares):
-    """Return max_Ω of a row whose largest is 0, and write the shares."""
+    """Return max_Ω of a row whose largest number is 0, and write its shares p."""
     threshold = sparsemax_threshold(row, len(row))
     total = 0.0
     for t in range(len(row)):
@@ -89,8 +92,8 @@ def _divide_last(row, shares):
     return threshold + 0.5 * (total + 1.0)
 
 
-# In the same order of summation as _step. For scores of large magnitude another order gives other
-# digits, and the shares of a tag would not sum to 1.
+# The order of summation is that of _step. Another order would round differently: at scores of large
+# magnitude, the shares of a tag would not sum to 1.
 @kernel(fastmath=FUSED)
 def _divide(previous, block, top, threshold, flow, before, target):
     """Divide the flow of each tag among the tags before it."""
@@ -111,7 +114,7 @@ def sum_over_chains(start, stop, scores, lengths, along, operation, value, resul
     for b in range(start, stop):
         room = max(room, lengths[b])
     shape = (room, tags)
-    # Values are centred, since they would be large for a long text.
+    # Values are centred, since they would grow with the length of the text.
     values, tops, thresholds = np.empty(shape), np.empty(shape), np.empty(shape)
     known, count, total = np.empty(tags), np.empty(tags), np.empty(tags)
     flow, before = np.empty(tags), np.empty(tags)
@@ -150,12 +153,12 @@ def sum_over_chains(start, stop, scores, lengths, along, operation, value, resul
 
 @kernel(fastmath=ANY_ORDER)
 def _change_forward(gradient, along, n, change, mean, flow, support):
-    """Write the change of the value of tag t at position i to change[i, t].
+    """Write the tangent of the value of tag t at position i to change[i, t].
 
-    It is 0 if no flow reaches the tag. mean[i, t] is the mean of the changes of its scores over the
-    support.
+    It is 0 if the flow of the tag is 0.
 
     Args:
+        mean: written: mean[i, t] is the mean of the tangents of the tag's scores over the support.
         flow, support: workspaces of a row.
     """
     tags = len(flow)
@@ -182,10 +185,10 @@ def _change_forward(gradient, along, n, change, mean, flow, support):
 
 @kernel(fastmath=ANY_ORDER)
 def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, result):
-    """Write the product: the change of the flow from each tag to each tag before it.
+    """Write the Hessian product: the tangent of the flow from each tag to each tag before it.
 
     Args:
-        d_flow: the change of the flow of the last tags at first.
+        d_flow: at the call, the tangent of the flow of the last tags; overwritten.
         flow, d_before: workspaces of a row.
     """
     tags = len(flow)
@@ -224,8 +227,8 @@ def _change_backward(gradient, along, n, change, mean, flow, d_flow, d_before, r
 def product_with_hessian(start, stop, gradient, lengths, along, result, status):
     """Compute the Hessian product as ``Family.product`` of kernels.autograd.operators.
 
-    Parts without flow do not contribute. The gradient determines the shares of the others, and
-    their support.
+    It only needs the gradient, which determines the shares and their support. Parts without flow do
+    not contribute.
     """
     room, tags = 1, gradient.shape[3]
     for b in range(start, stop):
@@ -257,7 +260,7 @@ def product_with_hessian(start, stop, gradient, lengths, along, result, status):
 
 @kernel
 def _reach(values, shares):
-    """Return max_Ω of three values, and the share of each; all 0 if all are −inf."""
+    """Return max_Ω of three values, and write their shares; all are 0 if all values are −inf."""
     top = max(values[0], max(values[1], values[2]))
     shares[:] = 0.0
     if top == -np.inf:
@@ -274,9 +277,9 @@ def _forward(s, ds, rows, columns, operation, total, change, shares, d_shares):
     Args:
         total: (rows + 1, columns + 1), written: the value of the paths up to and including cell (i
             − 1, j − 1).
-        shares: (rows + 1, columns + 1, 3), written: shares of the predecessors: above, to the left,
-            and diagonal.
-        change, d_shares: their changes, for a Hessian product only.
+        shares: (rows + 1, columns + 1, 3), written: the shares of the predecessors above, to the
+            left, and on the diagonal.
+        change, d_shares: tangents of total and shares, written for a Hessian product only.
     """
     slopes = operation == HESSIAN_PRODUCT
     total[: rows + 1, 0], total[0, : columns + 1] = -np.inf, -np.inf
@@ -343,7 +346,7 @@ def sum_over_paths(
 ):
     """Compute the smoothed maximum as ``Family.total`` of kernels.autograd.operators.
 
-    Scores are ``(B, N, M)``, lengths ``(B, 2)``. moves always belongs to warping.
+    Scores are ``(B, N, M)``, lengths ``(B, 2)``. ``moves`` must be WARPING.
     """
     most_rows, most_columns = room_of(start, stop, lengths)
     s, ds = np.empty((most_rows, most_columns)), np.zeros((most_rows, most_columns))
@@ -370,7 +373,7 @@ def sum_over_paths(
             _backward(rows, columns, operation, shares, d_shares, flow, d_flow, result[b])
 
 
-# Used for sums alone; the other operations come from the families of the structures.
+# Used for sums alone. Best structures and samples come from the families of the structures.
 CHAINS = replace(
     linear_chain.FAMILY,
     total=sum_over_chains,

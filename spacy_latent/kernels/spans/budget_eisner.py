@@ -1,6 +1,6 @@
 """The best projective dependency tree if words have a budget of modifiers.
 
-Spans are those of Eisner (1996). Each also has the number of modifiers that its head may have on
+The spans of Eisner (1996) have one more index: the number of modifiers that the head may have on
 that side. Time is O(n³·k²) for a budget k.
 """
 
@@ -28,8 +28,8 @@ def best_budget_tree(
     with ``single_root``.
 
     Args:
-        scores: ``(n+1, n+1)``, ``[head, modifier]``; −inf forbids an arc. The diagonal and column 0
-            must be −inf; they are not read. No NaN, no +inf.
+        scores: ``(n+1, n+1)``, ``[head, modifier]``, without NaN and +inf; −inf forbids an arc. The
+            diagonal and column 0 must be −inf.
         heads: ``(n+1,)``, written; ``heads[0]`` is −1.
 
     Returns:
@@ -40,12 +40,13 @@ def best_budget_tree(
     if n == 0:
         return True
     room = budget + 1
-    # Complete spans [left end, right end, c], whose head has at most c modifiers in them. The
-    # root's are at c = 0.
+    # Complete spans [left end, right end, c], whose head has at most c modifiers in them. Spans of
+    # the root are at c = 0.
     right = np.full((n + 1, n + 1, room), -np.inf)
     left = np.full((n + 1, n + 1, room), -np.inf)
-    # Arcs, and pairs of spans between their ends, [left end, right end, c, d]. c bounds the
-    # modifiers of the head, d those of the modifier, each on the side of the other.
+    # Incomplete spans, and the products between their ends, [left end, right end, c, d]. c bounds
+    # the modifiers of the head, and d those of the modifier, on the side where the two face each
+    # other.
     to_right = np.full((n + 1, n + 1, room, room), -np.inf)
     to_left = np.full((n + 1, n + 1, room, room), -np.inf)
     for i in range(n, -1, -1):
@@ -79,8 +80,8 @@ def best_budget_tree(
     if right[0, n, 0] == -np.inf:
         return False
 
-    # Stack of spans to open: ends, the number of modifiers allowed, and whether the head is at the
-    # left.
+    # Stack of spans to backtrack: the two ends, the number of modifiers allowed, and whether the
+    # head is at the left.
     waiting = np.empty((2 * n + 3, 4), dtype=np.int64)
     waiting[0] = 0, n, 0, 1
     depth = 1

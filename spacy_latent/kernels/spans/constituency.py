@@ -1,13 +1,13 @@
-"""Binary constituency trees: CKY and inside-outside.
+"""Binary constituency trees: CKY and inside-outside, O(n³) time and O(n²) memory, in float64.
 
-The recurrences are from Baker (1979): O(n³) time and O(n²) memory, in float64.
+The recurrences are from Baker (1979). Charts are ``(n, width)``, [first word, last word]. Rows are
+filled from the last to the first. A finished span is pushed at once into all longer spans of its
+row.
 
-Charts are ``(n, width)``, [first word, last word]. Rows are filled from the last to the first. A
-finished span is at once pushed into all longer spans of its row. Every tree has the spans of single
-words, so their scores are added at the end. The weights of the other spans are exp(score − c), with
-c chosen so that the sum over trees is near 1. If an overflow or underflow could matter,
-:func:`sum_by_exponents` solves the sentence with scaled floats: each number has its own exponent.
-Samples are drawn from charts of logarithms.
+Every tree has the spans of single words, so their scores are added at the end. The weights of the
+other spans are exp(score − c), with c chosen so that the sum over trees is near 1. If an overflow
+or underflow could matter, :func:`sum_by_exponents` solves the sentence with scaled floats, in which
+each number has its own exponent. Samples are drawn from charts of logarithms.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from spacy_latent.kernels.spans.constituency_lanes import CHARTS as CHARTS_BESID
 from spacy_latent.kernels.spans.constituency_lanes import read_spans, sum_side_by_side
 
 HEADER = 8
-# Weights, sums over splits, inside, outside, outside times weight.
+# Charts: weights, sums over splits, inside, outside, outside times weight.
 WEIGHT, SPLITS, INSIDE, OUTSIDE, PASSED = range(5)
 
 # Joins over the last word of spans that start at i and are split after k (see
@@ -72,7 +72,7 @@ def _width(n):
 
 @kernel(forceinline=True)
 def _fill_spans(number, n):
-    """Fill SPLITS and INSIDE, which must be filled with the empty sum.
+    """Fill SPLITS and INSIDE, the inside pass; at the call they hold the empty sum.
 
     Args:
         number: a number type of kernels.simd.row_numbers.
@@ -89,7 +89,7 @@ def _fill_spans(number, n):
 def _spread_spans(number, n):
     """Fill OUTSIDE and PASSED, the gradients of INSIDE and SPLITS.
 
-    They must be 0, except the gradient of the whole sentence.
+    At the call they hold 0, except the gradient of the whole sentence.
     """
     for i in range(n - 1):
         for k in range(n - 1, i - 1, -1):
@@ -102,10 +102,11 @@ def _spread_spans(number, n):
 
 @kernel
 def _inside(s, n, center, floor, charts):
-    """Fill the first three charts.
+    """Fill WEIGHT, SPLITS and INSIDE.
 
     Args:
-        floor: added to each weight and span.
+        center: subtracted from each score.
+        floor: added to each weight and span, see ``Sums``.
 
     Returns:
         The sum over trees.
@@ -122,14 +123,14 @@ def _inside(s, n, center, floor, charts):
 
 @kernel
 def _trusted_inside(s, n, center, low, charts):
-    """Fill the first three charts, and check the precision of the sum.
+    """Fill WEIGHT, SPLITS and INSIDE, and check the precision of the sum.
 
     Args:
         low: the lowest score.
 
     Returns:
-        The sum over trees, 0 if it is not precise, or +inf after an overflow, as in
-        kernels.spans.inside_outside.
+        The sum over trees, 0 if it is not precise, or +inf after an overflow (see
+        kernels.spans.inside_outside).
     """
     bound = np.inf
     safe = (n - 1) * (low - center) >= LOG_SMALLEST
@@ -138,13 +139,13 @@ def _trusted_inside(s, n, center, low, charts):
     total = _inside(s, n, center, 0.0, charts)
     if not total < np.inf:
         return np.inf
-    # A sum below FLOOR may itself have lost digits.
+    # A sum below FLOOR may itself have lost precision.
     return total if safe or (total > FLOOR and bound - total <= 1e-15 * total) else 0.0
 
 
 @kernel
 def _scaled_inside(s, n, charts):
-    """Fill the first three charts with a scaling that fits float64.
+    """Fill WEIGHT, SPLITS and INSIDE with a scaling for which the sum fits in float64.
 
     Returns:
         The constant subtracted from the scores, −inf if no score is above −inf; and the sum over
@@ -181,7 +182,7 @@ def _scaled_inside(s, n, charts):
 
 @kernel(fastmath=ANY_ORDER)
 def _outside(n, charts):
-    """Fill the last two charts.
+    """Fill OUTSIDE and PASSED.
 
     Returns:
         The sum over trees, times the sum of the marginals of spans of two or more words.
@@ -209,10 +210,10 @@ def _tangent(n, charts, dcharts):
 
 @kernel
 def _log_inside(s, ds, n, inside, dinside, turned, dturned):
-    """Run inside on logarithms, with tangents; single words have score 0.
+    """Run the inside pass on logarithms, with tangents along ``ds``; single words have score 0.
 
     Args:
-        turned: written: the transposed chart, [last, first].
+        turned, dturned: written: the transposed charts, [last, first].
     """
     for i in range(n - 1, -1, -1):
         inside[i, i] = turned[i, i] = 0.0
@@ -230,12 +231,13 @@ def _log_inside(s, ds, n, inside, dinside, turned, dturned):
 
 @kernel
 def _scaled_float_inside(s, ds, n, charts, change, powers):
-    """Run _inside in scaled floats (see kernels.simd.scaled_floats), with its tangent along ``ds``.
+    """Run :func:`_inside` in scaled floats, with its tangent along ``ds``.
 
     The tangent is left out if ``change`` is empty.
 
     Args:
-        charts, change, powers: (2, n, n), for the sums over splits and the spans.
+        charts, change, powers: mantissas, their tangents, and exponents, each (2, n, n): sums over
+            splits, and inside.
     """
     charts[:] = 0.0
     change[:] = 0.0
@@ -273,7 +275,7 @@ def _scaled_float_outside(s, ds, n, charts, change, powers, outer, d_outer, out,
     """Write the marginals and their tangents, from the results of _scaled_float_inside.
 
     Args:
-        outer, d_outer: like charts and change, with the negated exponents of these.
+        outer, d_outer: adjoints of charts and change; their exponents are the negated ``powers``.
     """
     outer[:] = 0.0
     d_outer[:] = 0.0
@@ -314,10 +316,10 @@ def _scaled_float_outside(s, ds, n, charts, change, powers, outer, d_outer, out,
 
 
 def alone_size(n):
-    """Return the float64 numbers that a single item of n words may save.
+    """Return the float64 numbers that an item of n words may save if it is solved alone.
 
     They are a header with a flag and the sum over trees, then the charts. This is Python code,
-    since n may be a symbol of torch.
+    since n may be a symbolic size of torch.
     """
     width = (n + LANES - 1) // LANES * LANES
     return HEADER + 5 * n * width
@@ -329,7 +331,7 @@ _item_size = kernel(alone_size)
 def kept_size(n):
     """Return the float64 numbers per item that items of up to n words may save, in whole vectors.
 
-    n may be a symbol of torch.
+    n may be a symbolic size of torch.
     """
     return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
 
@@ -381,8 +383,8 @@ def sum_over_constituency_trees(
             if known:
                 log_partition[b] = math.log(total) + (n - 1) * center + words
             if known and operation != LOG_PARTITION:
-                # The expected sum for n − 1 spans. It is smaller after an overflow or underflow in
-                # the outside pass.
+                # The sum over trees times the expected number of spans, n − 1. It is smaller after
+                # an overflow or underflow in the outside pass.
                 expected = _outside(n, charts)
                 known = abs(expected / total - (n - 1)) < 1e-11 * n
             if known:
@@ -411,14 +413,14 @@ def sum_over_constituency_trees(
                     inner, outer = charts[INSIDE, i, j], charts[OUTSIDE, i, j]
                     value = dcharts[OUTSIDE, i, j] * inner + outer * dcharts[INSIDE, i, j]
                     result[b, i, j] = value / total - inner * outer / total * relative
-            # A sum over spans may be so small that its relative change overflows.
+            # A sum over spans may be so small that its relative tangent overflows.
             if not is_finite(result[b], n):
                 status[b] = UNSOLVED
 
 
 @kernel
 def _adds_up(marginals, n):
-    """Return whether the marginals are probabilities of 2n − 1 spans in all."""
+    """Return whether the marginals are probabilities that sum to the 2n − 1 spans of a tree."""
     total, right = 0.0, True
     for i in range(n):
         for j in range(i, n):
@@ -522,7 +524,7 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
     """Draw exact samples, from the longest span down.
 
     Args:
-        samples: ``(K, B, N, 2)``, as ``spans`` in best_constituency_trees.
+        samples: ``(K, B, N, 2)``, in the format of ``spans`` in best_constituency_trees.
     """
     longest = 0
     for b in range(start, stop):
@@ -557,7 +559,7 @@ def sample_constituency_trees(start, stop, scores, lengths, seeds, samples, stat
                 count += 1
                 top, total = inside[i, j] - s[i, j], 1.0
                 if abs(inside[i, j]) > LARGE or abs(s[i, j]) > LARGE:
-                    # This difference has too few digits.
+                    # The difference of these numbers has lost too many digits.
                     top, total = -np.inf, 0.0
                     for k in range(i, j):
                         top = max(top, inside[i, k] + turned[j, k + 1])

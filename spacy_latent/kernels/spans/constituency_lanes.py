@@ -3,8 +3,9 @@
 The sums, and the checks of their precision, are the same as in kernels.spans.constituency.
 Sentences that fail the checks are solved there.
 
-Charts are laid out as in kernels.spans.inside_outside_lanes. Charts that are read by row and by
-column are symmetric, and rows are filled in pairs i, m = i + 1. A word is a span of weight 1.
+Charts are laid out as in kernels.spans.inside_outside_lanes: charts that are read by row and by
+column are symmetric, and rows are filled in pairs i, m = i + 1. A single word is a span of weight
+1.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def read_spans(scores, n, s):
 
 @kernel
 def charts_size(n):
-    """Return the float64 numbers that charts of LANES items of at most n words need."""
+    """Return the float64 numbers in the charts of LANES items of at most n words."""
     rows, columns = lanes_shape(n)
     return CHARTS * rows * columns * LANES
 
@@ -103,7 +104,7 @@ def lanes_size(n):
 
 @kernel
 def _weights(w, n, sizes, centers, low):
-    """Replace the scores in ``w`` by exp(score − center), with the sum over trees near 1.
+    """Replace the scores in ``w`` by exp(score − center), so that the sum over trees is near 1.
 
     Args:
         centers: (1, 1, LANES), written.
@@ -149,7 +150,8 @@ def _column(number, i, j, of_i, of_m):
 def _inside(number, n):
     """Fill the inside chart of n words, an even number.
 
-    ``number`` is any number type of kernels.simd.lane_numbers.
+    Args:
+        number: any number type of kernels.simd.lane_numbers.
     """
     columns = columns_of(number)
     for i in range(n - 2, -1, -2):
@@ -161,7 +163,7 @@ def _inside(number, n):
             at = j * columns
             of_i, more_i, of_m, more_m = _dots(number, (above - 1, at), m + 1, j)
             _column(number, i, j, of_i, of_m)
-            # The split at j itself.
+            # Add the split at j itself.
             last = read(number, INSIDE, j, j + 1)
             more_i = plus_product(number, more_i, read(number, INSIDE, i, j - 1), last)
             more_m = plus_product(number, more_m, read(number, INSIDE, m, j - 1), last)
@@ -170,12 +172,12 @@ def _inside(number, n):
 
 @kernel
 def _weights_of_best(charts, n, sizes, centers, low):
-    """Write weights as :func:`_weights` does, with centers for which the best tree has weight 1.
+    """Write weights like :func:`_weights`, with centers for which the best tree has weight 1.
 
     The sums of the most likely spans are then near 1, whatever the scale of the scores.
 
     Args:
-        charts: the weights are scores at first.
+        charts: WEIGHT holds the scores at the call, and the weights afterwards.
     """
     w = charts[WEIGHT]
     _inside(Maxima(charts), n)
@@ -191,8 +193,8 @@ def _weights_of_best(charts, n, sizes, centers, low):
         center = 0.0
         if sizes[lane] > 1 and charts[INSIDE, 0, sizes[lane] - 1, lane] > -np.inf:
             center = charts[INSIDE, 0, sizes[lane] - 1, lane] / (sizes[lane] - 1)
-        # A span with a much larger score is in no tree of similar probability, and charts would
-        # overflow.
+        # A span with a much larger score is in no tree of similar probability. Its weight is
+        # bounded, since it would overflow.
         centers[0, 0, lane] = max(center, highest[0, 0, lane] + LOG_SMALLEST)
     center = load(centers, 0, 0)
     for i in range(n):
@@ -211,7 +213,7 @@ def _trusted_sums(charts, n, sizes, centers, low, partitions):
     """
     bounds, logs = np.zeros(LANES), np.zeros(LANES)
     for lane in range(LANES):
-        # A sentence of one word has no weight.
+        # A sentence of one word needs no weights.
         if sizes[lane] > 1:
             logs[lane] = (sizes[lane] - 1) * (low[0, 0, lane] - centers[0, 0, lane])
     if logs.min() < LOG_SMALLEST:
@@ -227,7 +229,7 @@ def _trusted_sums(charts, n, sizes, centers, low, partitions):
 
 @kernel(forceinline=True)
 def _of_span(number, i, k, total):
-    """Write the gradient of a span, and return its product with the weight."""
+    """Write the gradient of a span, and return its product with the weight of the span."""
     gradient = write(number, OUTSIDE, i, k, plus(number, total, read(number, OUTSIDE, i, k)))
     return write_both(number, PASSED, i, k, times_weight(number, gradient, i, k))
 
@@ -244,18 +246,19 @@ def _of_column(number, sums, i, k, of_i, of_m):
 
 @kernel(forceinline=True)
 def _outside(number, n, sums):
-    """Fill the last two charts from the seeds in OUTSIDE, which is 0 elsewhere.
+    """Fill OUTSIDE and PASSED.
 
-    ``number`` is any number type, as in _inside.
+    At the call OUTSIDE holds the gradients of whole sentences and is 0 elsewhere.
 
     Args:
+        number: a number type with gradients of kernels.simd.lane_numbers.
         sums: (2, columns, LANES) workspace.
     """
     columns = columns_of(number)
     for i in range(0, n, 2):
         m, above = i + 1, i * columns
         dots_from_before(number, sums, 0, INSIDE, PASSED, -1, 0, i, n - 1)
-        # The rest comes from spans that end after k.
+        # Add the contributions of longer spans in the same row, which end after k.
         for k in range(n - 1, i, -2):
             below = (k + 1) * columns
             of_i, more_i, of_m, more_m = _dots_down(number, (above, below), k + 1, n)

@@ -2,9 +2,9 @@
 
 Charts are ``(nodes, stride)``, ``[left end, right end]``. A *complete* span has all modifiers of
 its head on that side. An *incomplete* span is a head, a modifier and the tokens between them. Rows
-are filled from the last to the first. A finished cell is at once pushed into all longer spans of
-its row, so every inner loop is an element-wise maximum over contiguous rows. The arguments of the
-maxima are computed during backtracking, and only for the cells of the best tree.
+are filled from the last to the first. A finished cell is pushed at once into all longer spans of
+its row, so every inner loop is an element-wise maximum over contiguous rows. There are no back
+pointers: backtracking searches the argument of each maximum, only for the cells of the best tree.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def float_workspace_size(n: int) -> int:
 def fill_spans(number, n, first):
     """Fill the charts of spans over the nodes from ``first`` to n.
 
-    The charts must be filled with the empty sum. Row n + 1 is read for spans with no token between
-    their ends, and only needs the empty sum.
+    At the call the charts hold the empty sum. So does row n + 1, which stands for spans without
+    tokens.
 
     Args:
-        number: a number type of kernels.simd.row_numbers; its weights are those of arcs, [head,
+        number: a number type of kernels.simd.row_numbers, with the weights of arcs, [head,
             modifier].
     """
     for i in range(n, first - 1, -1):
@@ -75,8 +75,9 @@ def fill_spans(number, n, first):
             write(number, TO_RIGHT, i, k, to_right)
             write(number, TO_LEFT, i, k, to_left)
             # Cells are only written as whole vectors, since reading a vector soon after one of its
-            # numbers was written stalls. So right[i, k] gets its arc in the loop, from right[k, k],
-            # and left[i, k] when the row is done. Entries left of k are the empty sum there.
+            # numbers was written stalls. So the product of right[k, k] and the arc is pushed to
+            # right[i, k] in the loop, and left[i, k] gets its arc when the row is done. Entries
+            # before column k hold the empty sum there.
             right = plus(number, read(number, RIGHT, i, k), to_right)
             left = plus(number, read(number, LEFT, i, k), to_left)
             following, totals = (k + 1, k, k), (right, to_right, left)
@@ -124,8 +125,8 @@ def best_projective_tree(
     first = 1 if single_root else 0
     _fill(scores, n, first, charts)
 
-    # Stack of spans to open: their two ends, and whether the head is at the left (1) or the right
-    # (0).
+    # Stack of spans to backtrack: their two ends, and whether the head is at the left (1) or the
+    # right (0).
     depth = 0
     if single_root:
         root, best = 0, -np.inf

@@ -1,7 +1,7 @@
 """The best projective trees of LANES sentences at a time in SIMD lanes (see kernels.simd.lanes).
 
-The algorithm is the same as in kernels.spans.eisner. Charts and pairs of rows are laid out as in
-kernels.spans.inside_outside_lanes, which uses the same loop for sums and derivatives.
+The algorithm is the same as in kernels.spans.eisner. Charts are laid out as in
+kernels.spans.inside_outside_lanes, whose sums and derivatives use the same loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def charts_of_trees(n):
 
 @kernel(forceinline=True)
 def _arcs(number, i, j, between):
-    """Write both arcs of a span, from the total between its ends.
+    """Write both arcs of a span, from the sum over splits between its ends.
 
     Returns:
         Their cells.
@@ -55,7 +55,7 @@ def _arcs(number, i, j, between):
 
 @kernel(forceinline=True)
 def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m):
-    """Finish the spans from i and m = i + 1 to j, from the totals of splits between m and j."""
+    """Finish the spans from i and m = i + 1 to j, from the sums over splits between m and j."""
     m = i + 1
     between_m = plus(number, between_m, read(number, RIGHT, m, j - 1))
     arc_right, arc_left = _arcs(number, m, j, between_m)
@@ -75,9 +75,10 @@ def _column(number, i, j, between_i, between_m, right_i, right_m, left_i, left_m
 
 @kernel
 def fill_spans(number, last, first):
-    """Fill the first five charts for the nodes first .. last, an even number.
+    """Fill the first five charts for the nodes first .. last, an even number of nodes.
 
-    ``number`` is any number type of kernels.simd.lane_numbers.
+    Args:
+        number: any number type of kernels.simd.lane_numbers.
     """
     columns = columns_of(number)
     for i in range(last - 1, first - 1, -2):
@@ -95,7 +96,7 @@ def fill_spans(number, last, first):
             r_i, more_r_i, r_m, more_r_m = twelve[4:8]
             l_i, more_l_i, l_m, more_l_m = twelve[8:12]
             _column(number, i, j, b_i, b_m, r_i, r_m, l_i, l_m)
-            # The splits at j itself.
+            # Add the splits at j itself.
             left = read(number, LEFT, j, j + 1)
             right = read(number, RIGHT, j, j + 1)
             arc = read(number, TO_LEFT, j, j + 1)
@@ -122,7 +123,7 @@ def trace(charts, lane, n, first, heads, stack):
     heads[0] = -1
     if n == 0:
         return True
-    # Stack of spans to open: their two ends, and whether the head is at the left.
+    # Stack of spans to backtrack: their two ends, and whether the head is at the left.
     if first == 1:
         root, best = 0, -np.inf
         for r in range(1, n + 1):
@@ -145,7 +146,7 @@ def trace(charts, lane, n, first, heads, stack):
         i, j = stack[3 * depth], stack[3 * depth + 1]
         if i == j:
             continue
-        # The argument of a maximum equals it. Charts are read along their rows.
+        # The argument of a maximum is found by comparing with it. Charts are read along their rows.
         if stack[3 * depth + 2] == 1:
             best, k = right[i, j, lane], i + 1
             while k < j and to_right[i, k, lane] + right[j, k, lane] != best:
@@ -177,15 +178,15 @@ def set_scores(charts, matrices, sizes, longest, rows):
     """Write the scores of all sentences to the charts.
 
     Args:
-        matrices: ``(LANES, room)`` float64. A sentence with n tokens has the first (n + 1)²
-            numbers, [head, modifier]; column 0 and the diagonal are −inf. Each row has the capacity
-            of the longest sentence and LANES more numbers.
-        sizes, longest: as in :func:`best_trees_beside`.
+        matrices: ``(LANES, room)`` float64. The first (n + 1)² numbers of a row are the scores of a
+            sentence with n tokens, [head, modifier], with −inf in column 0 and on the diagonal.
+            Each row is as large as the longest sentence needs, plus LANES numbers.
+        sizes, longest: see :func:`best_trees_beside`.
         rows: ``(2, LANES)`` int64, workspace.
     """
     chart, source = charts[WEIGHT], matrices.reshape(-1)
     starts, limits = rows[0], rows[1]
-    # The node after the last may be computed too (see :func:`best_trees_beside`).
+    # Pairs of rows may include the node after the last.
     nodes = longest + 2
     for h in range(nodes):
         for lane in range(LANES):
@@ -200,13 +201,13 @@ def best_trees_beside(sizes, longest, single_root, charts, heads, stack, solved)
     """Write the best trees of LANES sentences, with the same result as kernels.spans.eisner.
 
     Args:
-        sizes: tokens of each; −1 for no sentence.
+        sizes: the number of tokens of each sentence, −1 for a free lane.
         longest: the largest size, not 0.
-        charts: a workspace from :func:`charts_of_trees` for at least as many tokens; the scores are
-            kept.
+        charts: a workspace from :func:`charts_of_trees` for at least as many tokens, with the
+            scores, which are kept.
         heads: ``(LANES, S)`` int32, S above each size, written.
-        solved: ``(LANES,)``, written: whether there is a tree.
         stack: 6·S int32, workspace.
+        solved: ``(LANES,)``, written: whether there is a tree.
     """
     first = 1 if single_root else 0
     fill_spans(Maxima(charts), longest + (longest + 1 - first) % 2, first)

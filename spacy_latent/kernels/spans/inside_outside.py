@@ -4,11 +4,11 @@ The recurrences are from Eisner (1996) and Paskin (2001): O(n³) time and O(n²)
 Charts are laid out as in kernels.spans.eisner.
 
 Weights are exp(score) divided by the sum of their column. A cell is then the probability that
-independently drawn heads form its span, and at most 1. Inner loops are multiply-adds on contiguous
-rows. Since few of all choices of heads for a long sentence are trees, each weight is scaled by some
-γ ≥ 1. If an overflow or underflow could matter (see :func:`_trusted_inside`),
-:func:`sum_by_exponents` solves the sentence with scaled floats: each number has its own exponent.
-Samples are then drawn from charts of logarithms.
+independently drawn heads form its span, and at most 1. Few choices of heads for a long sentence are
+trees, so each weight is also multiplied by some γ ≥ 1. If an overflow or underflow could matter
+(see :func:`_trusted_inside`), :func:`sum_by_exponents` solves the sentence with scaled floats, in
+which each number has its own exponent. Samples are then drawn from charts of logarithms. All inner
+loops are multiply-adds on contiguous rows.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ def _weights(scores, n, log_gamma, w, column):
     for m in range(1, n + 1):
         column_sum = top[m] + math.log(total[m]) - log_gamma
         shift += column_sum
-        # From here on the logarithm of the column's sum, and the remaining factor of its
-        # exponentials.
+        # From here on: the logarithm of the divisor, and the factor of the exponentials.
         top[m] = column_sum
         total[m] = gamma / total[m]
     smallest = 0.0
@@ -140,10 +139,10 @@ def _weights(scores, n, log_gamma, w, column):
 
 @kernel(fastmath=FUSED)
 def _weights_beside(scores, n, heads, w):
-    """Write exp(score − the score of the token's arc in a tree).
+    """Write exp(score − the score of the token's arc in the given tree).
 
     Returns:
-        As :func:`_weights`. The first is −inf if float64 cannot hold the charts in any case.
+        The two results of :func:`_weights`. The first is −inf if the weights do not fit in float64.
     """
     shift, smallest, largest = 0.0, 0.0, 0.0
     for m in range(1, n + 1):
@@ -160,10 +159,10 @@ def _weights_beside(scores, n, heads, w):
 
 @kernel
 def _trusted_inside(w, n, first, smallest, charts):
-    """Fill ``charts`` as _inside does, and check the precision of the sum.
+    """Fill ``charts`` like :func:`_inside`, and check the precision of the sum.
 
-    Underflowed numbers are below FLOOR. With FLOOR added wherever an underflow is possible, the sum
-    is an upper bound; the plain sum is a lower bound. An overflow shows in both.
+    Numbers that have underflowed are below FLOOR. The plain sum is a lower bound. The sum with
+    FLOOR added wherever an underflow is possible is an upper bound. An overflow shows in both.
 
     Returns:
         The sum over trees, 0 if it is not precise, or +inf after an overflow.
@@ -175,22 +174,22 @@ def _trusted_inside(w, n, first, smallest, charts):
     partition = _inside(w, n, first, 0.0, charts)
     if not partition < np.inf:
         return np.inf
-    # A sum below FLOOR may itself have lost digits.
+    # A sum below FLOOR may itself have lost precision.
     known = partition > FLOOR and bound - partition <= 1e-15 * partition
     return partition if safe or known else 0.0
 
 
 @kernel
 def _inside_by_columns(s, n, first, w, column, charts):
-    """Fill ``w`` and ``charts``, with each token's weights divided by their sum.
+    """Fill ``w`` and ``charts``, with the weights of each token divided by their sum.
 
     Returns:
         The log of the product of the divisors, −inf if a token has no head; and the sum over trees
         of the weights, 0 if it is not precise.
     """
     shift, partition = -np.inf, 0.0
-    # The number of trees grows by a factor of about 6.75 per token. If a few arcs have all the
-    # weight, most of them are compatible.
+    # The number of trees grows by a factor of about 6.75 per token. If few arcs have all the
+    # weight, most choices of heads are trees. Then γ = 1 is tried.
     for log_gamma in (max(math.log(n) - 1.91, 0.0), 0.0):
         shift, smallest = _weights(s, n, log_gamma, w, column)
         if shift == -np.inf:
@@ -203,7 +202,7 @@ def _inside_by_columns(s, n, first, w, column, charts):
 
 @kernel
 def _scaled_inside(s, n, first, w, column, heads, integers, charts):
-    """Fill ``w`` and ``charts`` with a scaling that fits float64.
+    """Fill ``w`` and ``charts`` with a scaling for which the sum fits in float64.
 
     Args:
         heads: workspace.
@@ -215,7 +214,7 @@ def _scaled_inside(s, n, first, w, column, heads, integers, charts):
     shift, partition = _inside_by_columns(s, n, first, w, column, charts)
     if shift == -np.inf or partition > 0.0:
         return shift, partition
-    # If the best heads of the tokens are not compatible: divide by the weight of the best tree.
+    # The best heads of the tokens form no tree. Divide by the weights of the best tree's arcs.
     floats = charts.reshape(-1)[: float_workspace_size(n)]
     if not best_projective_tree(s, n, first == 1, heads, integers, floats):
         return -np.inf, 0.0
@@ -228,9 +227,9 @@ def _scaled_inside(s, n, first, w, column, heads, integers, charts):
 
 @kernel(forceinline=True)
 def _spread_spans(number, n, first, result):
-    """Fill the charts of gradients and write the marginals.
+    """Run the outside pass: fill the charts of gradients and write the marginals.
 
-    At first the charts of gradients are 0, except the gradients of the sum over trees.
+    At the call the charts of gradients are 0, except the gradients of the sum over trees.
     """
     for i in range(first, n + 1):
         for k in range(n, i, -1):
@@ -254,10 +253,10 @@ def _spread_spans(number, n, first, result):
 
 @kernel(fastmath=ANY_ORDER)
 def _inside(w, n, first, floor, charts):
-    """Fill the first charts of (5 or 10, n+2, stride).
+    """Fill the inside charts, the first of (5 or 10, n+2, stride).
 
     Args:
-        floor: added to each weight, arc and span.
+        floor: added to each weight, arc and span, see ``Sums``.
 
     Returns:
         The sum over trees.
@@ -275,7 +274,7 @@ def _inside(w, n, first, floor, charts):
 
 @kernel(fastmath=ANY_ORDER)
 def _outside(w, n, first, charts, partition, result):
-    """Write the marginals and the gradients of log Z (the last charts) after _inside."""
+    """Write the marginals, and the gradients of log Z to the last charts, after _inside."""
     charts[CHARTS:] = 0.0
     right, left = charts[RIGHT], charts[LEFT]
     if first == 0:
@@ -329,7 +328,7 @@ def _outside_tangent(w, dw, n, first, charts, change, partition, d_partition, ou
 
 @kernel
 def _log_inside(s, ds, n, first, charts, change):
-    """Run _inside and _inside_tangent on logarithms.
+    """Run :func:`_inside` and :func:`_inside_tangent` on logarithms.
 
     Returns:
         log Z and its tangent.
@@ -394,10 +393,9 @@ def _scaled_float_arcs(s, n, arcs):
 
 @kernel
 def _scaled_float_push(charts, change, powers, to, i, row, k, by, at, begin):
-    """Add row k of one chart times the cell (i, at) of another to row i of a third.
+    """Add row k of the chart ``row`` times the cell (i, at) of ``by`` to row i of ``to``.
 
-    The entries run from ``begin`` on. There is only one if ``at`` is i; otherwise they run to the
-    end.
+    The product is over the columns from ``begin`` on, or over this column alone if ``at`` is i.
     """
     size = 1 if at == i else charts.shape[2] - begin
     scalar, exponent = charts[by, i, at], powers[by, i, at]
@@ -447,12 +445,14 @@ def _normalise(charts, change, powers, chart, i, k):
 
 @kernel
 def _scaled_float_inside(arcs, ds, n, first, charts, change, powers):
-    """Run _inside in scaled floats (see simd.scaled_floats), with _inside_tangent along ``ds``.
+    """Run :func:`_inside` in scaled floats, with its tangent along ``ds``.
 
     The tangent is left out if ``change`` is empty.
 
     Args:
-        charts, change, powers: (5, n+2, n+1); the sum over trees is RIGHT[0, n].
+        arcs: mantissas and exponents of the weights.
+        charts, change, powers: mantissas, their tangents, and exponents, each (5, n+2, n+1). The
+            sum over trees is RIGHT[0, n].
     """
     w, v = arcs[0], arcs[1]
     charts[:] = 0.0
@@ -494,7 +494,7 @@ def _scaled_float_outside(arcs, ds, n, first, charts, change, powers, outer, d_o
     """Write the marginals and their tangents, from the results of _scaled_float_inside.
 
     Args:
-        outer, d_outer: like charts and change, with the negated exponents of these.
+        outer, d_outer: adjoints of charts and change; their exponents are the negated ``powers``.
     """
     w = arcs[0]
     outer[:] = 0.0
@@ -545,9 +545,7 @@ def _scaled_float_outside(arcs, ds, n, first, charts, change, powers, outer, d_o
 
 @kernel
 def _subtract_best(s, n, single_root):
-    """Subtract the score of the best tree's arc from each column.
-
-    Relevant logarithms are then small.
+    """Subtract the score of the best tree's arc from each column, so that logarithms are small.
 
     Returns:
         The sum of these scores, or −inf if there is no tree.
@@ -569,7 +567,7 @@ def _subtract_best(s, n, single_root):
 
 @kernel
 def _adds_up(marginals, n, totals, tolerance):
-    """Return whether each token's marginals sum to 1, as they do without overflow and underflow."""
+    """Return whether the marginals of each token sum to 1, as they do without lost precision."""
     totals[:] = 0.0
     for h in range(n + 1):
         source = marginals[h]
@@ -582,10 +580,10 @@ def _adds_up(marginals, n, totals, tolerance):
 
 
 def alone_size(n):
-    """Return the float64 numbers that a single item of n tokens may save.
+    """Return the float64 numbers that an item of n tokens may save if it is solved alone.
 
     They are a flag, the sum over trees, the weights, the charts and their gradients. This is Python
-    code, since n may be a symbol of torch.
+    code, since n may be a symbolic size of torch.
     """
     stride = (n + 1 + LANES) // LANES * LANES
     return HEADER + 11 * (n + 2) * stride
@@ -597,7 +595,7 @@ _item_size = kernel(alone_size)
 def kept_size(n):
     """Return the float64 numbers per item that items of up to n tokens may save, in whole vectors.
 
-    n may be a symbol of torch.
+    n may be a symbolic size of torch.
     """
     return torch.sym_max(alone_size(n), kept_beside(n, CHARTS_BESIDE))
 
@@ -675,7 +673,7 @@ def sum_over_projective_trees(
             change = tangents[: 10 * area].reshape((2 * CHARTS, *shape))
             d_partition = _inside_tangent(w, dw, n, first, charts, change)
             _outside_tangent(*(w, dw, n, first, charts, change, partition, d_partition), result[b])
-            # A sum over spans may be so small that its relative change overflows.
+            # A sum over spans may be so small that its relative tangent overflows.
             if not is_finite(result[b], n + 1):
                 status[b] = UNSOLVED
 
@@ -739,10 +737,7 @@ def sum_by_exponents(
 
 @kernel
 def _pick(a, b, logs, state):
-    """Draw k with a probability proportional to a[k]·b[k].
-
-    If the numbers are ``logs``, it is proportional to exp(a[k] + b[k]).
-    """
+    """Draw k with a probability proportional to a[k]·b[k], or exp(a[k] + b[k]) if ``logs``."""
     top = -np.inf if logs else 0.0
     for k in range(len(a) if logs else 0):
         top = max(top, a[k] + b[k])
@@ -764,8 +759,8 @@ def _pick(a, b, logs, state):
 def _draw(n, first, charts, logs, stack, state, heads):
     """Draw one tree from the inside charts or their logarithms, from the longest span down.
 
-    With ``first`` = 1, the row of the root in BETWEEN holds the spans before each token, including
-    its own arc.
+    With a single root (``first`` = 1), row 0 of BETWEEN holds, for each token, the sum over its
+    modifiers on the left times the weight of its root arc.
     """
     to_right, to_left, right, left = charts[1], charts[2], charts[3], charts[4]
     if first == 0:
@@ -806,7 +801,7 @@ def sample_projective_trees(
 ):
     """Write the heads of exact samples to ``samples`` (K, B, N+1), −1 for node 0 and padding.
 
-    Items whose sums do not fit float64 with a simple scaling are left UNSOLVED.
+    Items whose sums lose precision with the weights of :func:`_weights` get the status UNSOLVED.
     """
     longest = 0
     for b in range(start, stop):

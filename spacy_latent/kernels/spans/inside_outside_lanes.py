@@ -3,9 +3,9 @@
 The sums, and the checks of their precision, are the same as in kernels.spans.inside_outside.
 Sentences that fail the checks are solved there.
 
-Charts are symmetric: [i, j] and [j, i] are the same span. All spans that start or end at one token
-are then a row. Padding tokens of shorter sentences have weight 0. Rows are filled in pairs i, m = i
-+ 1, for which right[i, i] = left[i, i] = 1 is known.
+Charts are symmetric: [i, j] and [j, i] are the same span. A row thus holds all spans that start or
+end at one token. Padding tokens of shorter sentences have weight 0. Rows are filled in pairs i, m =
+i + 1, since right[i, i] = left[i, i] = 1 is known.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ from spacy_latent.kernels.spans.eisner_lanes import (
     trace,
 )
 
-# Charts after WEIGHT and those of kernels.spans.eisner_lanes: gradients of log Z. OF_ARC is [head,
-# modifier].
+# Charts after WEIGHT and the charts of kernels.spans.eisner_lanes: gradients of log Z. OF_ARC is
+# [head, modifier].
 OF_RIGHT, OF_LEFT, OF_BETWEEN, OF_ARC = range(5, 9)
 CHARTS = 9
 
@@ -131,14 +131,14 @@ def _weights(w, columns, n, sizes, gamma, low):
 
 @kernel
 def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
-    """Write weights as :func:`_weights` does, relative to the arcs of the best tree.
+    """Write weights like :func:`_weights`, relative to the arcs of the best tree.
 
     The best tree, and trees of similar probability, then have sums near 1, whatever the scale of
     the scores.
 
     Args:
-        charts: the weights are scores at first.
-        columns: the largest scores of columns at first; written: the scores of the best tree's
+        charts: WEIGHT holds the scores at the call, and the weights afterwards.
+        columns: the largest scores of columns at the call; written: the scores of the best tree's
             arcs, and 1.
     """
     w, top = charts[WEIGHT], columns[0:1]
@@ -148,8 +148,8 @@ def _weights_of_best(charts, columns, n, first, sizes, gamma, low):
         gamma[0, 0, lane] = 1.0
         if sizes[lane] > 0 and trace(charts, lane, sizes[lane], first, heads, stack):
             for m in range(1, sizes[lane] + 1):
-                # An arc with a much larger score is in no tree of similar probability, and charts
-                # would overflow.
+                # An arc with a much larger score is in no tree of similar probability. Its weight
+                # is bounded, since it would overflow.
                 largest = columns[0, m, lane] + LOG_SMALLEST
                 columns[0, m, lane] = max(w[heads[m], m, lane], largest)
     columns[1] = 1.0
@@ -167,7 +167,7 @@ def _of_span(number, i, k, of_right, of_left, of_arc, of_other):
     """Write the gradients of the span (i, k).
 
     Returns:
-        The cells of the first two gradients, and of the gradient of the sum between the ends.
+        The cells of OF_RIGHT, OF_LEFT and OF_BETWEEN.
     """
     right = write_both(number, OF_RIGHT, i, k, of_right)
     left = write_both(number, OF_LEFT, i, k, of_left)
@@ -182,7 +182,7 @@ def _of_first(number, sums, i, k, of_right, of_left, of_arc):
     """Finish the gradients of the span from i, the first of two rows, to k.
 
     Returns:
-        As :func:`_of_span`.
+        The cells of OF_RIGHT, OF_LEFT and OF_BETWEEN.
     """
     of_right = plus(number, of_right, load(sums, 0, k))
     of_right = plus(number, of_right, read(number, OF_RIGHT, i, k))
@@ -211,10 +211,10 @@ def _of_column(number, sums, i, k, right_i, right_m, left_i, left_m, arc_i, arc_
 def _outside(number, last, first, sums):
     """Fill the charts of gradients after fill_spans.
 
-    OF_RIGHT and OF_LEFT hold the seeds and are 0 elsewhere. The number type is ``Sums`` or
-    ``Tangents``. With ``Tangents``, OF_ARC gets the tangents of the marginals.
+    At the call OF_RIGHT and OF_LEFT hold the gradients from :func:`_seed` and are 0 elsewhere.
 
     Args:
+        number: ``Sums``, or ``Tangents``, with which OF_ARC gets the tangents of the marginals.
         sums: (6, columns, LANES) workspace.
     """
     columns = columns_of(number)
@@ -223,7 +223,7 @@ def _outside(number, last, first, sums):
         dots_from_before(number, sums, 0, TO_RIGHT, OF_RIGHT, 0, first, i, last)
         dots_from_before(number, sums, 2, RIGHT, OF_BETWEEN, -1, first, i, last)
         dots_from_before(number, sums, 4, LEFT, OF_LEFT, 0, first, i, last)
-        # The rest comes from spans that end after k.
+        # Add the contributions of longer spans in the same row, which end after k.
         for k in range(last, i, -2):
             at = k * columns
             cells = (above, at + columns, above, at, above, at)
@@ -235,7 +235,7 @@ def _outside(number, last, first, sums):
                 _of_first(number, sums, i, k, r_i, l_i, a_i)
             else:
                 _of_column(number, sums, i, k, r_i, r_m, l_i, l_m, a_i, a_m)
-                # The spans that end at k itself.
+                # Add the longer spans that end at k itself.
                 arc, span = read(number, TO_LEFT, k - 1, k), read(number, RIGHT, k - 1, k)
                 _of_column(
                     *(number, sums, i, k - 1),
@@ -250,7 +250,7 @@ def _outside(number, last, first, sums):
 
 @kernel
 def _seed(charts, first, sizes, partitions):
-    """Write the gradients of log Z that do not come from longer spans."""
+    """Write the gradients of log Z with respect to the spans of whole sentences."""
     charts[OF_RIGHT], charts[OF_LEFT] = 0.0, 0.0
     if first == 1:
         charts[TO_RIGHT, 0], charts[OF_ARC, 0] = 0.0, 0.0
@@ -271,7 +271,7 @@ def _seed(charts, first, sizes, partitions):
 
 @kernel
 def _seed_tangent(charts, change, first, sizes, partitions):
-    """Write the tangents of the seeds, and for the root's arcs those of the marginals."""
+    """Write the tangents of the results of :func:`_seed`, and of the marginals of root arcs."""
     change[OF_RIGHT], change[OF_LEFT], change[OF_ARC, 0] = 0.0, 0.0, 0.0
     for lane in range(LANES):
         n, scale = sizes[lane], 0.0
@@ -328,7 +328,7 @@ def _inside_sums(charts, last, first, sizes, smallest, partitions):
         n = sizes[lane]
         total = charts[RIGHT, 0, n, lane] if first == 0 and n > 0 else 0.0
         for r in range(1, first * n + 1):
-            # The divisor may be so large that a weight underflowed to 0.
+            # The divisor may be so large that a weight underflowed to 0, so it gets the floor, too.
             weight = charts[WEIGHT, 0, r, lane] + smallest
             total += charts[LEFT, 1, r, lane] * charts[RIGHT, r, n, lane] * weight
         partitions[lane] = total

@@ -1,14 +1,15 @@
 """Sums over the classes of spans, for charts of trees whose spans have one class each.
 
-Scores are ``(C, P, B)``, [class, cell, item]. Classes come first, so a vector holds neighbouring
-spans and no reduction within a vector is needed. Cells are the spans that begin with the first
-word, the shortest first, then those that begin with the next word. ``starts`` has n + 1 numbers:
-the first cell of each row, and P. A span longer than the last of its row has no class, and score 0.
+Scores are ``(C, P, B)``, [class, cell, item]. Classes come first, so that a vector holds
+neighbouring spans and needs no reduction. Cells are first all spans that begin with the first word,
+the shortest first, then those that begin with the next word, and so on. ``starts`` has n + 1
+numbers: the first cell of each row, and P. A row may end before the longest spans; these have no
+class and score 0.
 
 Charts are ``(B, n, n)`` float64, [item, first word, last word], for the kernels of trees without
-classes. Sums are in the precision of the scores. Each is stored with its largest term, so scores
-may be large. Nothing of the size of the scores is stored between the forward and the backward pass.
-Computing exponentials twice is faster than writing and reading them.
+classes. Sums are in the precision of the scores, relative to their largest term, so scores may be
+large. Nothing of the size of the scores is saved for the backward pass, since computing
+exponentials twice is faster than writing and reading them.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from spacy_latent.kernels.simd.vector import LINE, larger, line_of
 
 # Estimated nanoseconds of a span, and of one of its classes, for sharing rows among threads.
 SPAN_COST, CLASS_COST = 1.5, 0.2
-# Cache lines of neighbouring spans in a block. The runs of memory are long enough for prefetching,
-# at one place for each class.
+# Cache lines of neighbouring spans in a block. Each class is a run of memory that is long enough
+# for prefetching.
 TOGETHER = 8
 # The family of trees without classes.
 FAMILY = "spacy_latent.kernels.spans.constituency:FAMILY"
@@ -50,10 +51,11 @@ def _blocks_of_classes(lines: int, body: Callable[..., None]) -> Any:
     block. The last block may overlap the one before.
 
     Args:
-        body: (builder, kinds of vectors, ``each``, ``load``, ``store``), which generates the code
-            of a block. each(use) calls use(values, c) with the block's vectors of row c of the
-            matrix, in a loop over c. load(r) returns the vectors of a row, store(r, values) writes
-            them, and store(r, values, c) writes them to row c of a matrix.
+        body: a function (builder, vectors, each, load, store) that generates the code of a block.
+            ``vectors`` are the vector types of the matrix and the rows. each(use) calls use(values,
+            c) for each row c of the matrix, in a loop, with the block's vectors. load(r) returns
+            the vectors of a row, store(r, values) writes them, and store(r, values, c) writes them
+            to row c of a matrix.
     """
 
     def build(typingctx: Any, matrix: Any, begin: Any, end: Any, rows: Any) -> Any:
@@ -128,7 +130,7 @@ def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> 
 
     each(rise)
     shifts = [builder.load(top) for top in tops]
-    # Shifts are 0 if all scores are −inf, since −inf minus −inf is NaN.
+    # The shift is 0 if all scores are −inf, since −inf minus −inf is NaN.
     shifts = [
         builder.select(builder.fcmp_ordered("==", shift, low), nothing, shift) for shift in shifts
     ]
@@ -154,7 +156,7 @@ def _sum_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> 
 
 
 def _share_block(builder: Any, vectors: Any, each: Any, load: Any, store: Any) -> None:
-    """Write the shares of a block, whose rows are tops and factors, to a matrix."""
+    """Write the block of a matrix from its rows, tops and factors (see :func:`_share_classes`)."""
     shifts, factors = load(1), load(2)
 
     def share(values: list[Any], c: Any) -> None:
@@ -175,9 +177,9 @@ _share_blocks, _share_lines = (_blocks_of_classes(lines, _share_block) for lines
 def _sum_classes(scores, begin, end, tops, scales, folded):
     """Write folded[q] = log Σ_c exp(scores[c, q]) for begin ≤ q < end.
 
-    It is NaN if a score is NaN or +inf. exp(scores[c, q] − tops[q]) · scales[q] is the softmax, 0
-    if all scores are −inf. All arrays are contiguous and of one type, except ``folded``, which is
-    float64.
+    folded[q] is NaN if a score is NaN or +inf. The softmax is exp(scores[c, q] − tops[q]) ·
+    scales[q], or 0 if all scores are −inf. All arrays are contiguous and of one type, except
+    ``folded``, which is float64.
     """
     line = LINE // scores.itemsize
     if end - begin >= TOGETHER * line:
@@ -226,10 +228,9 @@ def _share_classes(scores, begin, end, tops, factors, result):
 def fold_rows(start, stop, starts, scores, lengths, tops, scales, folded, chart):
     """Write the rows start .. stop−1 of the chart of sums over classes.
 
-    The results of :func:`_sum_classes` are written too.
-
     Args:
         scores: ``(C, P·B)``.
+        tops, scales, folded: written by :func:`_sum_classes`.
     """
     batch = len(lengths)
     _sum_classes(scores, starts[start] * batch, starts[stop] * batch, tops, scales, folded)
@@ -265,15 +266,15 @@ def share_rows(start, stop, starts, scores, lengths, tops, scales, change, resul
 
 @kernel
 def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
-    """Write the rows start .. stop−1 of the chart of trees that agree with the observed spans.
+    """Write the rows start .. stop−1 of the chart of trees that agree with observed spans.
 
-    Such trees contain the observed spans, each with one of its classes. All other spans have the
-    first class.
+    Such trees contain the observed spans, each with one of its observed classes. All other spans
+    have the first class.
 
     Args:
         cells: ``(3, O)`` int64, item, first and last word of each observed span. Spans of an item
-            do not cross.
-        classes: ``(C, O)`` bool.
+            must not cross.
+        classes: ``(C, O)`` bool, the observed classes of each span.
     """
     batch = len(lengths)
     for i in range(start, stop):
@@ -285,8 +286,8 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
                 row[k] = own[k, b]
         for o in range(cells.shape[1]):
             row, first, last = chart[cells[0, o], i], cells[1, o], cells[2, o]
-            # Spans that cross the observed span: from before it into it, and from inside it to
-            # beyond it.
+            # Forbid spans that cross the observed span: from before it into it, or from inside it
+            # to beyond it.
             if i < first:
                 row[first:last] = -np.inf
             elif first < i <= last:
@@ -297,7 +298,7 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
             q = (starts[i] + cells[2, o] - i) * batch + cells[0, o]
             top, total = -np.inf, 0.0
             for c in range(len(scores)):
-                # NaN is kept too, so that it shows in the chart.
+                # NaN is kept, so that it shows in the chart.
                 if classes[c, o] and not scores[c, q] <= top:
                     top = np.float64(scores[c, q])
             if top > -np.inf:
@@ -311,12 +312,12 @@ def agreeing_rows(start, stop, starts, scores, lengths, cells, classes, chart):
 def subtract_agreeing_rows(
     start, stop, starts, scores, lengths, cells, classes, chart, marginals, result
 ):
-    """Subtract the gradient of the sum over agreeing trees from rows start .. stop−1.
-
-    The rows belong to a gradient ``(C, P·B)``.
+    """Subtract the gradient of the sum over agreeing trees from rows start .. stop−1 of ``result``.
 
     Args:
-        marginals: marginals of the chart of :func:`agreeing_rows`; 0 is written for observed spans.
+        marginals: marginals of the chart of :func:`agreeing_rows`; overwritten with 0 for observed
+            spans.
+        result: a gradient ``(C, P·B)``.
     """
     batch = len(lengths)
     for i in range(start, stop):
@@ -325,7 +326,7 @@ def subtract_agreeing_rows(
                 continue
             b, last = cells[0, o], cells[2, o]
             q = (starts[i] + last - i) * batch + b
-            # Every such tree contains the span, with one of its classes.
+            # Every agreeing tree contains the span, with one of its observed classes.
             marginals[b, i, last] = 0.0
             for c in range(len(scores)):
                 if classes[c, o]:
@@ -338,7 +339,7 @@ def subtract_agreeing_rows(
 
 
 class LabelledSpans:
-    """Scores on the CPU, and values that their sums save for the gradient.
+    """Scores of labelled spans on the CPU, with the values that the gradient of their sums needs.
 
     Attributes:
         scores: ``(C, P, B)``, float32 or float64.
@@ -418,7 +419,7 @@ class LabelledSpans:
 def _log_partition(
     scores: Tensor, lengths: Tensor, starts: Sequence[int], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return log-partitions with the marginals of spans, tops and scales for the gradient."""
+    """Return log-partitions, and for the gradient the marginals of spans, tops and scales."""
     from spacy_latent.kernels.autograd import operators
     from spacy_latent.kernels.core import gpu_transfers
 

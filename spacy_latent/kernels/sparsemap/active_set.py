@@ -1,13 +1,13 @@
-"""The active-set method of SparseMAP on lists of parts.
+"""The active-set method of SparseMAP (Niculae et al. 2018) on lists of parts.
 
 The module holds the linear algebra, the loop over the items of a batch, and the gradient. An oracle
-finds the best structure. It is a NamedTuple of settings, and its class implements the five
-functions under "the oracle" (see kernels.core.compilation.implements). Structures without such an
-oracle are solved by spacy_latent.structures.active_set, which shares :func:`let_in`.
+finds the best structure. It is a NamedTuple of settings whose class implements the five functions
+under "the oracle" (see kernels.core.compilation.implements). Structures without such an oracle are
+solved by spacy_latent.structures.active_set, which shares :func:`let_in`.
 
 An atom is a row of part numbers, so entries of the Gram matrix G count shared parts. Atoms are
 affinely independent but may be linearly dependent. G may then be singular, but G + 11ᵀ is
-invertible. It gives the same solutions, since weights sum to 1. Its inverse is updated one atom at
+invertible, and has the same solutions since weights sum to 1. Its inverse is updated by one atom at
 a time.
 """
 
@@ -19,9 +19,9 @@ from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE
 from spacy_latent.kernels.simd.vector import LANES, count_equal, fused_loop
 
-# Entries of G + 11ᵀ are integers. A smaller pivot is rounding: the atom depends on others.
+# Entries of G + 11ᵀ are integers. A smaller pivot is rounding, and the atom depends on the others.
 DEPENDENT = 1e-9
-# Relative error of a sum of some numbers of float64, over the sum of their absolute values.
+# Relative error of a float64 sum, as a fraction of the sum of absolute values.
 ROUNDING = 4e-15
 _collect = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
 _collect_one = fused_loop([("add", 0, ((0, 1),))])
@@ -30,7 +30,7 @@ _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
 
 @kernel
 def row_room(room):
-    """Return the numbers in a row of the inverse for ``room`` atoms: whole vectors."""
+    """Return the length of a row of the inverse for ``room`` atoms, in whole vectors."""
     return (room + LANES - 1) // LANES * LANES
 
 
@@ -86,8 +86,8 @@ def add_at_parts(atom, change, result):
     """Add ``change`` to ``result`` at the parts of an atom."""
     size = len(atom)
     if size > 0 and atom[size - 1] >= 0:
-        # A loop with a known end takes less than half the time. With unsigned indices numba does
-        # not check for negative ones, which count from the end.
+        # With a known end the loop takes less than half the time. numba checks signed indices for
+        # negative ones, which count from the end, but not unsigned ones.
         for k in range(size):
             result[np.uint32(atom[k])] += change
         return
@@ -109,8 +109,8 @@ def extend(count, size, gap, rounding, column, inverse, row_sums, direction, sol
     """Add an atom to the inverse of G + 11ᵀ of ``count`` others (arguments as in :func:`enter`).
 
     Returns:
-        Whether the atom is independent of the others and its gap exceeds their rounding. If not,
-        nothing is changed.
+        Whether the atom is independent of the others and its gap exceeds rounding. If not, nothing
+        is changed.
     """
     new = count
     for i in range(count):
@@ -121,8 +121,8 @@ def extend(count, size, gap, rounding, column, inverse, row_sums, direction, sol
     for i in range(count):
         pivot -= direction[i] * solved[i]
         defect -= direction[i] * row_sums[i]
-    # The new atom is a linear combination of the others plus a remainder. The gaps of the others,
-    # which should be 0, are rounded too.
+    # The new atom is a linear combination of the others plus a remainder. The gaps of the others
+    # are exactly 0 except for rounding, which the combination multiplies.
     multiples = 1.0
     for i in range(count):
         multiples += abs(solved[i])
@@ -157,20 +157,21 @@ def enter(
     direction,
     solved,
 ):
-    """Add the atom in row ``count`` to the support and move to the optimum of the new support.
+    """Add the atom in row ``count`` to the support, and move to the optimum of the new support.
 
     Args:
         width: rows of ``atoms`` are read up to here: to the end, or to the largest number of parts.
-            It is a separate argument, since numba does not see that the rows of a slice are
+            It is a separate argument, since numba cannot know that the rows of a slice are
             contiguous.
-        count: number of atoms of the support. ``weights`` and ``gradient``, s − μ, are at its
-            optimum.
+        count: number of atoms in the support. ``weights`` and ``gradient``, which is s − μ, are at
+            its optimum.
         size: number of parts of the new atom.
-        gap: (s − μ)·(a − μ) of the new atom a, positive.
-        rounding: rounding error of an atom's gap.
+        gap: (s − μ)·(a − μ) for the new atom a; positive.
+        rounding: rounding error of the gap of an atom.
         column: number of parts that the new atom shares with each atom of the support.
         inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse, ``direction``
             and ``solved`` have :func:`row_room` numbers.
+        direction, solved: workspaces.
 
     Returns:
         The new number of atoms, or 0, with nothing changed, if the new atom depends on the others.
@@ -180,8 +181,8 @@ def enter(
         return 0
     weights[new] = 0.0
     count += 1
-    # The gradient is equal along all atoms of the support and larger by `gap` along the new one.
-    # The direction to the optimum is the new atom's column of the inverse, with sum 0.
+    # Along all atoms of the support the gradient is equal, and along the new one larger by `gap`.
+    # The direction to the optimum is the new atom's column of the inverse, shifted to sum to 0.
     while True:
         total, sums = 0.0, 0.0
         for i in range(count):
@@ -203,7 +204,7 @@ def enter(
         leave(blocking, count, atoms, inverse, row_sums, weights, direction, solved)
         count -= 1
         if count == 1:
-            # The direction is zero here, but rounding times a huge gap is not.
+            # The direction to the optimum is 0, but a huge gap multiplies its rounding.
             weights[0] = 1.0
             return count
         if new == count:
@@ -239,7 +240,7 @@ def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
 
 @kernel
 def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, residual, change):
-    """Refine the weights by one step, which removes the rounding errors of many small steps.
+    """Refine the weights by one Newton step, which removes the rounding of many small steps.
 
     Args:
         gradient: written: s − μ for the new weights.
@@ -277,6 +278,8 @@ def gradient_of_weights(count, inverse, upstream, result, row_sums):
     """Write b = S p̄ − (1ᵀS p̄)·S1 / (1ᵀS1), S the inverse of G + 11ᵀ (Niculae et al. 2018a).
 
     Args:
+        upstream: p̄, the gradient of the weights.
+        result: written: b, the gradient of the scores of the atoms.
         row_sums: workspace.
     """
     for j in range(count):
@@ -310,19 +313,19 @@ def let_in(
     gap,
     workspace,
 ):
-    """Add the best structure for the gradient to the support and move to the new optimum.
+    """Add the best structure under the gradient to the support, and move to the new optimum.
 
-    The structure is in row ``count`` of ``atoms``, and the support has ``count`` atoms.
+    The structure is in row ``count`` of ``atoms``. The support has ``count`` atoms.
 
     Args:
-        width, weights, gradient, inverse, row_sums: as in :func:`enter`.
+        width, weights, gradient, inverse, row_sums: see :func:`enter`.
         by_slot: whether two atoms can share a part only at the same index of their rows, and rows
             are full up to ``width``.
         tolerance: a gap that counts as 0.
         last: whether no further atom may enter.
         indicator: int32 zeros, one for each part; not read if ``by_slot``.
-        gap: ``(1,)``, written for all atoms except the first: how much better the structure is than
-            the support.
+        gap: ``(1,)``, written for all atoms except the first: the score of the structure under the
+            gradient, less the score of the support's atoms.
         workspace: three rows like those of the inverse.
 
     Returns:
@@ -380,16 +383,16 @@ def let_in(
 def sizes_of(oracle, lengths, b):
     """Return the number of parts of item b, and the length of an atom's row.
 
-    The row is filled from its beginning.
+    Rows are filled from their beginning.
     """
 
 
 def prepare(oracle, start, stop, lengths):
-    """Return how many of the items start .. stop−1 may be open at a time, and their workspace."""
+    """Return how many of the items start .. stop−1 may be solved at a time, and their workspace."""
 
 
 def read_scores(oracle, scores, lengths, b, result):
-    """Write the scores of item b, float64, to the first numbers of ``result``.
+    """Write the scores of item b to the first numbers of ``result``, float64.
 
     There is one score for each part, −inf if it is forbidden.
 
@@ -399,12 +402,13 @@ def read_scores(oracle, scores, lengths, b, result):
 
 
 def find_best(oracle, lengths, items, calls, gradients, workspace, candidates, solved):
-    """Write the best structures of open items under their gradients.
+    """Write the best structures under the gradients of the items that are being solved.
 
     Args:
-        items: ``(P,)``, the item number at each place, or −1 for an empty place.
-        calls: how often the oracle was called before.
+        items: ``(P,)``, the item at each place, or −1 for a free place.
+        calls: ``(P,)``, the number of earlier calls for the item.
         gradients: ``(P, parts)``; the first numbers of a row belong to the item.
+        workspace: from :func:`prepare`.
         candidates: ``(P, W)`` int32, written: the parts of the structure, then −1.
         solved: ``(P,)``, written: whether there is a structure.
     """
@@ -438,22 +442,20 @@ def solve(
 ):
     """Solve SparseMAP for items ``start`` to ``stop``, calling the oracle directly.
 
-    Several items are open at a time if the oracle can solve them in SIMD lanes. A finished item is
-    replaced by the next.
+    If the oracle uses SIMD lanes, several items are solved at a time. A finished item is replaced
+    by the next.
 
     Args:
         scores: ``(B, N, M)`` float32 or float64. Everything else is float64: the gap is a
             difference of sums over parts that may be as large as the scores.
         atoms: ``(B, K, W)`` int32, with capacity for K − 1 atoms and a candidate; written: the
             parts of the support, row · M + column, padded with −1.
-        weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must be passed as
-            zeros.
-        residuals: like means; s − μ is written at parts that are not forbidden. It must be passed
-            filled with −inf.
+        weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must be zeros.
+        residuals: like means, filled with −inf; written: s − μ at parts that are not forbidden.
         inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b
             is the count² numbers from ``offsets[b]``. They are packed, so that unused memory is
             never touched.
-        counts, gaps: ``(B,)``; size of the support; duality gap.
+        counts, gaps: ``(B,)``; written: size of the support; duality gap.
         status: ``(B,)`` int8; written if an item is not feasible or not finite.
     """
     room = atoms.shape[1]
@@ -559,8 +561,8 @@ def find_both(start, stop, which, lengths, oracle, stride, gradients, candidates
     Args:
         stride: columns of the scores.
         gradients: ``(2, B, N·M)``.
-        candidates: ``(2, len(which), W)`` int32, written: the parts of the structures, row · M +
-            column as in :func:`solve`, then −1.
+        candidates: ``(2, len(which), W)`` int32, written: the parts of the structures, numbered as
+            in :func:`solve`, then −1.
     """
     sizes = lengths[which[start:stop]]
     places, workspace = prepare(oracle, 0, len(sizes), sizes)
@@ -593,10 +595,9 @@ def find_both(start, stop, which, lengths, oracle, stride, gradients, candidates
 
 @kernel
 def pull_back_weights(start, stop, atoms, counts, inverses, offsets, of_weights, result):
-    """Add the gradients of scores to ``result`` ``(B, P)``, from those of weights ``(B, K)``.
+    """Add the gradients of scores to ``result`` ``(B, P)``, from gradients of weights ``(B, K)``.
 
-    The other arguments are those that :func:`solve` wrote. All arrays are float64 except the
-    integers.
+    The other arguments are results of :func:`solve`.
     """
     room = 1
     for b in range(start, stop):

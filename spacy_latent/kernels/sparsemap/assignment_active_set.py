@@ -1,8 +1,8 @@
 """The oracle of one-to-one alignments (see kernels.sparsemap.active_set).
 
 Parts are cells, row · columns + column, in an array with no more rows than columns. Scores with
-more rows than columns are transposed. Consecutive searches have similar scores. If prices are
-unrestricted, a search therefore starts from the prices of the previous one.
+more rows than columns are transposed. Consecutive searches have similar scores, so a search starts
+from the prices of the one before, if prices are unrestricted.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
 """The faces that contain solutions of SparseMAP: all structures that tie with the support.
 
-Near scores s the solution μ moves along the differences of all structures that are best under the
-residual s − μ. Its Jacobian projects on these differences. The support is enough to represent μ,
-but may span less. For example, if four tag sequences tie, two of them may have the mean of all
-four. The missing structures are found from the rest of a gradient after projection on the support.
-Among the structures that tie, the best along that rest, or along its negative, is missing.
-Otherwise the face is complete.
+Near scores s, the solution μ moves along the differences of all structures that are best under the
+residual s − μ. Its Jacobian is the projection on these differences. The support is enough to
+represent μ, but its differences may span less. For example, if four tag sequences tie, two of them
+may have the mean of all four.
+
+The missing structures are found with the component of a gradient that is orthogonal to the
+differences of the support. Among the structures that tie, the best ones along it and against it are
+missing. If they are no better than the support, the face is complete.
 
 Items lie one after the other in flat arrays, and ``starts`` ``(F + 1,)`` has the first entry of
-each. ``which`` holds item numbers. Atoms are ``(F, K, W)`` int32, padded with −1. Their parts are
+each. ``which`` holds item numbers. Atoms are ``(F, K, W)`` int32, padded with −1; their parts are
 counted from the item's first part. The inverse of an item is that of G + 11ᵀ over its atoms, as in
-kernels.sparsemap.active_set. It begins at ``offsets`` ``(F,)`` and has rows of ``strides`` ``(F,)``
-numbers.
+kernels.sparsemap.active_set. It begins at ``offsets`` ``(F,)``, and its rows have ``strides``
+``(F,)`` numbers.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from spacy_latent.kernels.sparsemap.active_set import (
 # Structures tie if their scores under the residual differ by at most TIE, or by TIE_OF_RESIDUAL
 # times the largest residual of a part, whose rounding hides smaller differences.
 TIE, TIE_OF_RESIDUAL = 1e-7, 1e-10
-# The fraction of a gradient that is too small for another structure.
+# A component of a gradient below this fraction of it counts as 0.
 SLIGHT = 1e-7
-# Maximum number of corrections of a projection for the rounding of an inverse. They end once the
-# remainders along atoms differ by at most REFINED of the gradient.
+# Maximum number of steps that correct a projection for the rounding of an inverse. They end once
+# the remaining gradient differs between atoms by at most REFINED of the gradient.
 REFINEMENTS, REFINED = 5, 1e-11
-# Number of atoms that are checked for that.
+# Number of atoms at which this difference is checked.
 SAMPLED = 8
 
 
@@ -54,10 +56,10 @@ def _sum_at_parts(atom, values):
 
 @kernel
 def _spread(atoms, count, beside, rest, values):
-    """Set ``values`` to the remainders along every ``beside``-th atom.
+    """Write the sums of ``rest`` over every ``beside``-th atom to ``values``.
 
     Returns:
-        The range of the remainders.
+        Their range.
     """
     lowest, highest = np.inf, -np.inf
     for i in range(0, count, beside):
@@ -87,19 +89,19 @@ def survey(
     reaches,
     steps,
 ):
-    """Split the gradients ``upstream`` of the items which[start .. stop−1].
+    """Split the gradients ``upstream`` of the items which[start .. stop−1] in two components.
 
-    ``pulled`` is the component along differences of atoms, and ``left`` is the rest. All three are
-    flat. The rest is 0 at parts that no tying structure has.
+    ``pulled`` is the component along differences of atoms, and ``left`` the orthogonal one. The
+    latter is set to 0 at parts that no tying structure has. All three are flat.
 
     Args:
-        residuals: flat; −inf if a part is forbidden, or for padding.
+        residuals: flat; −inf if a part is forbidden, and for padding.
         levels: ``(F,)``, written: the score of the atoms under the residual.
-        ties: ``(F,)``, written: how much the score of a tying structure may differ from the level.
-        sizes: ``(F,)``, written: the norm of the gradient at the remaining parts.
-        steps: ``(F,)``, written: the factor with which ``left`` is added to the residual without
-            breaking ties; 0 if ``left`` is 0.
-        reaches: ``(F,)``, written: that factor times the norm of ``left``.
+        ties: ``(F,)``, written: by how much the score of a tying structure may differ from this.
+        sizes: ``(F,)``, written: the norm of the gradient at parts of possible tying structures.
+        reaches: ``(F,)``, written: the norm of the largest multiple of ``left`` that can be added
+            to the residual without breaking ties.
+        steps: ``(F,)``, written: the factor of this multiple, 0 if ``left`` is 0.
     """
     room = 1
     for index in range(start, stop):
@@ -117,8 +119,7 @@ def survey(
             along[part], rest[part] = 0.0, given[part]
         scale = 0.0
         for attempt in range(REFINEMENTS):
-            # Rounding comes from the inverse. If it affects any atoms, it also shows along a few of
-            # them.
+            # Rounding comes from the inverse. If it affects some atoms, a few of them show it, too.
             beside = max(count // SAMPLED, 1) if attempt > 0 else 1
             if _spread(atoms[f], count, beside, rest, values) <= REFINED * scale:
                 break
@@ -142,8 +143,8 @@ def survey(
         above, size = 0.0, 0.0
         for part in range(parts):
             above += max(residual[part], 0.0)
-        # A structure with such a part has at most the sum of all other positive residuals in
-        # addition.
+        # The score of a structure with a given part is at most the residual of this part plus the
+        # sum of all positive residuals.
         floor = levels[f] - above - ties[f]
         for part in range(parts):
             if min(residual[part], 0.0) >= floor:
@@ -151,8 +152,8 @@ def survey(
             else:
                 rest[part] = 0.0
         sizes[f] = np.sqrt(size)
-        # Two structures differ in at most twice their number of parts. Structures that tie with the
-        # support may have more parts than it has.
+        # Two structures differ in at most twice their number of parts. One more part is assumed,
+        # since structures that tie with the support may have more parts.
         reaches[f] = ties[f] / np.sqrt(2.0 * width)
         steps[f] = _step(rest, sizes[f], reaches[f]) if count > 0 else 0.0
 
@@ -168,7 +169,7 @@ def _step(rest, size, reach):
 
 @kernel
 def tilt(which, starts, residuals, left, steps, gradients):
-    """Write residuals to ``gradients`` ``(2, flat)``, with a step along ``left`` and against it."""
+    """Write residuals plus a step along ``left`` and against it, to ``gradients`` ``(2, flat)``."""
     for f in which:
         own = slice(starts[f], starts[f + 1])
         residual, rest, step = residuals[own], left[own], steps[f]
@@ -180,7 +181,7 @@ def tilt(which, starts, residuals, left, steps, gradients):
 
 @kernel
 def _gain(candidate, atom, residual, rest, level, tie, size):
-    """Return the remaining gradient along a candidate, less that along an atom.
+    """Return the remaining gradient along a candidate, less the remaining gradient along an atom.
 
     It is 0 if it is rounding, or if the candidate does not tie.
     """
@@ -222,9 +223,9 @@ def take(
 ):
     """Add a candidate to the atoms of each item, with weight 0.
 
-    It must tie with the atoms and be independent of them, and the remaining gradient along it must
-    exceed rounding. The component along it is moved from ``left`` to ``pulled``. The residual
-    becomes the same along all atoms.
+    A candidate is added if it ties with the atoms, is independent of them, and the remaining
+    gradient along it exceeds rounding. The component along it is moved from ``left`` to ``pulled``.
+    The residual is corrected so that its sum is the same along all atoms.
 
     Args:
         candidates: ``(len(which), W)``.
@@ -260,7 +261,7 @@ def take(
         atoms[f, new, :size] = candidate[:size]
         counts[f] += 1
         # As in kernels.sparsemap.active_set.enter, ``left`` is equal along all atoms except the new
-        # one. The residual is too, except for a gap so small that the atom never got a weight.
+        # one. So is the residual, except for a gap that was too small for the atom to get a weight.
         gap = _sum_at_parts(candidate, residual) - levels[f]
         total, of_sums = 0.0, 0.0
         for i in range(new + 1):

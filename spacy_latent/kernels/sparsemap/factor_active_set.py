@@ -1,6 +1,7 @@
-"""SparseMAP of many structures, solved repeatedly for points that change little.
+"""SparseMAP of many structures (factors), solved repeatedly for scores that change little.
 
-The active-set method starts from the support and the weights of the previous call.
+The scores are called points. The active-set method starts from the support and the weights of the
+previous call.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from spacy_latent.kernels.sparsemap.active_set import (
     sum_rows,
 )
 
-# A larger deviation between atoms of a solved support, relative to the points, means that its
-# inverse has had too many updates.
+# Largest difference of the gradient between atoms of a solved support, relative to the points. If
+# it is larger, the inverse has had too many updates, and is computed again.
 DRIFTED = 1e-11
 
 
 @kernel
 def _invert(atoms, count, indicator, inverse, row_sums):
-    """Compute the inverse of G + 11ᵀ, positive definite and integer, and its product with 1."""
+    """Write the inverse of the positive definite integer matrix G + 11ᵀ, and its row sums."""
     for i in range(count):
         for part in atoms[i]:
             if part < 0:
@@ -59,7 +60,7 @@ def _invert(atoms, count, indicator, inverse, row_sums):
 
 @kernel
 def _solve(count, inverse, row_sums, upstream, result):
-    """Write the change of weights, with sum 0, for a change of the scores of the atoms."""
+    """Write the change of the weights, with sum 0, for a change of the scores of the atoms."""
     sum_rows(upstream, inverse, count, result)
     total, sums = 0.0, 0.0
     for i in range(count):
@@ -71,10 +72,10 @@ def _solve(count, inverse, row_sums, upstream, result):
 
 @kernel
 def _spread(atoms, count, gradient, residual):
-    """Set ``residual`` to the gradient along each atom less its mean over atoms.
+    """Write the gradient along each atom, less its mean over atoms, to ``residual``.
 
     Returns:
-        The largest absolute value.
+        Its largest absolute value.
     """
     average = 0.0
     for i in range(count):
@@ -107,7 +108,7 @@ def _settle(
     """Move ``weights`` to the optimum for new points, over the support or a subset of it.
 
     Returns:
-        The number of remaining atoms.
+        The number of atoms that stay in the support.
     """
     kept = 0.0
     for i in range(count):
@@ -146,10 +147,11 @@ def _settle(
 
 @kernel
 def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums, weights):
-    """Solve the factors ``which`` for new points over the old support.
+    """Solve the factors ``which`` for new points over their old supports.
 
     Args:
-        starts: ``(F + 1,)``, the edges of each factor in ``points`` and ``gradients``.
+        starts: ``(F + 1,)``, the first edge of each factor in ``points`` and ``gradients``, and the
+            end.
         atoms: ``(F, K, W)`` int32, edges counted from the factor's first, padded with −1.
     """
     room = row_room(atoms.shape[1])
@@ -191,13 +193,13 @@ def offer(
     """Add the best atom under the gradient to the support of each factor of ``which``.
 
     Args:
-        candidates: ``(len(which), W)`` int32, like rows of ``atoms``, which have capacity for one
-            more.
-        gaps: ``(F,)``, written: how much better the atom was; 0 if the factor is solved.
+        candidates: ``(len(which), W)`` int32, like rows of ``atoms``.
+        atoms: with capacity for one more.
+        gaps: ``(F,)``, written: how much better the atom was than the support; 0 if it is solved.
 
     Returns:
-        ``(len(which),)`` bool: False if the atom is not better than the support by more than the
-        factor's tolerance. That factor is solved.
+        ``(len(which),)`` bool: False for a factor whose atom is not better by more than the
+        factor's tolerance. This factor is solved.
     """
     workspace, gap = np.empty((3, row_room(atoms.shape[1]))), np.empty(1)
     changed = np.zeros(len(which), dtype=np.bool_)
@@ -209,7 +211,7 @@ def offer(
         f = which[index]
         atoms[f, counts[f]] = candidates[index]
         gap[0] = np.inf
-        # An atom that depends on the support has no gap beyond rounding.
+        # If an atom depends on the support, its gap is only rounding.
         after = let_in(
             atoms[f],
             atoms.shape[2],

@@ -1,6 +1,6 @@
 """The minimum of a convex quadratic function under bounds, by an active set.
 
-It gives the step of Newton's method if prices may not be negative.
+It is a step of Newton's method for prices with bounds (see kernels.sparsemap.tree_prices).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import numpy as np
 
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
 
-# A variable is dependent on others if its pivot is at most this fraction of its second derivative.
+# A variable counts as dependent on others if its pivot is at most this fraction of its second
+# derivative.
 DEPENDENT = 1e-11
-# The fraction of the largest slope that is too small for a change of the active set.
+# A bound is only left for a slope above this fraction of the largest slope.
 WORTHLESS = 1e-3
-# Maximum changes of the active set per number. Any result is lower than the start.
+# Maximum changes of the active set, per variable. After them the value is still below the value at
+# 0.
 CHANGES = 2
 
 
@@ -27,9 +29,9 @@ def dot(first, second, size):
 
 @kernel
 def solve(matrix, number, ridge, values):
-    """Overwrite ``values`` with the solution by Cholesky factors.
+    """Overwrite ``values`` with the solution of the linear system, by Cholesky factors.
 
-    The factors overwrite the lower half of the matrix. Dependent variables stay 0.
+    The factors overwrite the lower half of the matrix. Dependent variables are set to 0.
     """
     for j in range(number):
         whole = matrix[j, j] + ridge
@@ -50,13 +52,13 @@ def solve(matrix, number, ridge, values):
 
 @kernel
 def find_least(slopes, matrix, number, ridge, lowest, highest, step):
-    """Set ``step``, ``(number,)``, to the minimum of the function with these slopes at 0.
+    """Write the minimum of the function with the given slopes at 0 to ``step``, ``(number,)``.
 
     Args:
-        matrix: second derivatives, ``(number, number)``; the lower half is read and the upper half
+        matrix: second derivatives, ``(number, number)``; the lower half is read, and the upper half
             written.
         ridge: added to the diagonal; above 0.
-        lowest, highest: bounds of each number, at most and at least 0; they may be infinite.
+        lowest, highest: bounds of each variable, at most and at least 0; they may be infinite.
     """
     free, places = np.ones(number, dtype=np.bool_), np.empty(number, dtype=np.int64)
     factors, goal = np.empty((number, number)), np.empty(number)
@@ -67,7 +69,7 @@ def find_least(slopes, matrix, number, ridge, lowest, highest, step):
         for j in range(i):
             matrix[j, i] = matrix[i, j]
     for _ in range(CHANGES * number):
-        # The minimum with the variables that are not free at their bounds.
+        # The minimum over the free variables, with all others at their bounds.
         size = 0
         for i in range(number):
             if free[i]:
@@ -82,7 +84,7 @@ def find_least(slopes, matrix, number, ridge, lowest, highest, step):
             for other in range(place + 1):
                 factors[place, other] = matrix[i, places[other]]
         solve(factors, size, ridge, goal)
-        # Move towards it until variables reach a bound, where they stay.
+        # Move towards it until some variables reach a bound, where they stay.
         fraction = 1.0
         for place in range(size):
             i = places[place]
@@ -99,7 +101,7 @@ def find_least(slopes, matrix, number, ridge, lowest, highest, step):
                 step[i] += fraction * (goal[place] - step[i])
         if fraction < 1.0:
             continue
-        # The variable with the steepest slope away from its bound.
+        # Free the variable that a gradient step would move farthest from its bound.
         leaves, most = -1, enough
         for i in range(number):
             if not free[i]:

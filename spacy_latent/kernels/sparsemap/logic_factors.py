@@ -1,8 +1,8 @@
-"""Projections on the convex hulls of logic factors, and products with their Jacobians.
+"""Projections onto the convex hulls of logic factors, and products with their Jacobians.
 
-A factor is a run of edges, one for each of its parts. Three kinds are enough. The others are these
-with negated inputs. For example, an or of n inputs means that at most n − 1 of the negations are
-true.
+A factor is a run of edges, one for each of its parts. Three kinds are enough, since the others are
+these kinds with negated inputs. For example, an or of n inputs means that at most n − 1 of the
+negated inputs are true.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ AT_MOST = 0
 EXACTLY = 1
 OR_OUT = 2
 
-# How a coordinate of a factor's solution depends on the input point. It is fixed, or free, or in a
-# group. A group keeps its signed sum; the coordinates of a tied group share one signed value.
+# How a coordinate of a factor's solution depends on the input point: not at all, alone, or as one
+# of a group. A group keeps its signed sum. The coordinates of a tied group are equal, except for
+# their signs.
 FIXED = 0
 FREE = 1
 IN_GROUP = 2
 IN_GROUP_NEGATED = 3
 
 
-# Solutions often lie on vertices. A value within this distance of 0 or 1 is rounding and must not
-# count as free.
+# Solutions often lie on vertices. A value within this distance of 0 or 1 is rounding, and its
+# coordinate is not free.
 ROUNDING = 1e-12
 
 
@@ -46,7 +47,7 @@ def _total(points, size, threshold):
 
 @kernel
 def _threshold(points, size, goal, breakpoints):
-    """Return t such that Σ clip(w − t, 0, 1) is ``goal``, which is between 0 and ``size``."""
+    """Return t such that Σ clip(w − t, 0, 1) is ``goal``, between 0 and ``size``."""
     for i in range(size):
         breakpoints[i] = points[i]
         breakpoints[size + i] = points[i] - 1.0
@@ -73,7 +74,7 @@ def _threshold(points, size, goal, breakpoints):
 
 @kernel
 def project_exactly(points, size, limit, result, breakpoints):
-    """Project on {0 ≤ y ≤ 1, Σy = limit} in O(n log n); ±inf fixes a coordinate to 1 or 0.
+    """Project onto {0 ≤ y ≤ 1, Σy = limit} in O(n log n); ±inf fixes a coordinate to 1 or 0.
 
     Args:
         breakpoints: workspace, twice ``size``.
@@ -93,8 +94,8 @@ def project_exactly(points, size, limit, result, breakpoints):
     threshold = 0.0
     shifted = np.empty(finite)
     for _ in range(2 if finite else 0):
-        # First relative to the largest point, then to the point nearest to the threshold. Points of
-        # large magnitude that tie then still tie.
+        # Relative to the largest coordinate, then again to the one nearest to the threshold.
+        # Coordinates of large magnitude that tie then still tie.
         filled = 0
         for i in range(size):
             if -np.inf < points[i] < np.inf:
@@ -118,10 +119,10 @@ def project_exactly(points, size, limit, result, breakpoints):
 
 @kernel
 def _project(kind, limit, points, size, result, marks, work):
-    """Project on one factor without negated inputs.
+    """Project onto one factor without negated inputs.
 
     Returns:
-        Status, and whether the factor's group is tied.
+        The status, and whether the factor's group is tied.
     """
     if kind == OR_OUT:
         return _project_or_out(points, size, result, marks, work)
@@ -131,8 +132,8 @@ def _project(kind, limit, points, size, result, marks, work):
             result[i] = _clip(points[i])
             marks[i] = FREE if 0.0 < result[i] < 1.0 else FIXED
             total += result[i]
-        # At the limit the constraint may be active even if clipping alone satisfies it, since
-        # another factor may hold the point there.
+        # If the sum is exactly the limit, another factor may hold the point there. The constraint
+        # then counts as active.
         if total < limit - ROUNDING:
             return FEASIBLE, False
     if not project_exactly(points, size, limit, result, work):
@@ -144,7 +145,7 @@ def _project(kind, limit, points, size, result, marks, work):
 
 @kernel
 def _project_or_out(points, size, result, marks, work):
-    """Project on {y_i ≤ t ≤ Σy, 0 ≤ y, t ≤ 1}, t the last coordinate.
+    """Project onto {y_i ≤ t ≤ Σy, 0 ≤ y, t ≤ 1}, with t as the last coordinate.
 
     The method is from Martins et al. (2015), section 5.2.
     """
@@ -157,7 +158,7 @@ def _project_or_out(points, size, result, marks, work):
             result[i] = 0.0
             marks[i] = FIXED
         return (INFEASIBLE if largest == np.inf else FEASIBLE), False
-    # Project on {y ≤ t} alone: t is the mean of itself and of the inputs above it.
+    # Project onto {y ≤ t} alone: t is the mean of itself and of the inputs above it.
     order = np.argsort(-points[:last])
     total, pooled = points[last], 0
     output = total
@@ -199,16 +200,15 @@ def _project_or_out(points, size, result, marks, work):
 
 @kernel
 def project_logic(live, kinds, limits, starts, negated, points, result, marks, tied, status):
-    """Project ``points`` on the hull of each live factor.
-
-    Marks record how the projection depends on the points.
+    """Project ``points`` onto the hull of each live factor.
 
     Args:
         live, kinds, limits: ``(F,)``.
         starts: ``(F + 1,)``; factor f has the edges from ``starts[f]`` to ``starts[f + 1]``. The
             last edge of an OR_OUT factor is its output.
-        negated, points, result, marks: per edge; the last two are written. A point of −inf fixes
-            its edge to 0.
+        negated, points: per edge. A point of −inf fixes its edge to 0.
+        result: per edge, written: the projection.
+        marks: per edge, written: how the projection depends on the points (see FIXED).
         tied, status: ``(F,)``, written.
     """
     widest = 1

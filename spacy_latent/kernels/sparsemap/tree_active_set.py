@@ -1,7 +1,7 @@
 """The oracle of dependency trees (see kernels.sparsemap.active_set).
 
 Parts are arcs, head · (n + 1) + modifier. An atom has n of them, in the order of the modifiers. Up
-to LANES sentences are open at a time, so that their best projective trees can be found in SIMD
+to LANES sentences are solved at a time, so that their best projective trees can be found in SIMD
 lanes.
 """
 
@@ -34,7 +34,7 @@ arborescence_floats = arborescence.float_workspace_size
 projective_integers = eisner.integer_workspace_size
 projective_floats = eisner.float_workspace_size
 
-# Minimum number of open sentences, out of LANES, for which solving in SIMD lanes pays off.
+# Minimum number of sentences at a time, out of LANES, for which SIMD lanes are faster.
 BESIDE = 3
 
 
@@ -53,13 +53,14 @@ class TreeOracle(NamedTuple):
     by_slot: bool = True
 
 
-# Lower bound of scores after subtraction of the best. Sums over a tree's arcs then stay finite.
+# Lower bound of scores after subtraction of the best, so that sums over the arcs of a tree are
+# finite.
 LOWEST = -1e300
 
 
 @kernel
 def _take_off_common(square, n):
-    """Subtract the best score of each modifier's heads from the scores of that modifier.
+    """Subtract the best score of each modifier's heads from all scores of the modifier.
 
     Each tree has exactly one head per modifier, so the solution stays the same. A common offset
     then costs no digits.

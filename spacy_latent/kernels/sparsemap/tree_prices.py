@@ -1,13 +1,15 @@
-"""The Euclidean projection of scores on averages of dependency trees with a budget, by dual prices.
+"""Euclidean projection of scores onto averages of dependency trees with a budget, by dual prices.
 
-Without the tree constraint, the heads of each word are a projection onto the simplex. The other
-constraints on averages of trees have prices (dual variables), which change the scores of heads. No
-word has more modifiers than its budget, the root has one modifier, and each set of words is entered
-from outside (Edmonds 1967). The best prices minimise a convex function with a continuous gradient
-that is piecewise quadratic. Newton's method takes a few steps, each to the minimum of the current
-piece within the bounds of the prices. If words are similar, many constraints are nearly equal and
-most have price 0. A step that is only clipped at the bounds makes no progress then. There are too
-many sets of words, so only those get prices that maximum flows find to be violated.
+Without further constraints, the shares of a word's heads are a projection onto the simplex. An
+average of trees satisfies more constraints: a word has no more modifiers than its budget, the root
+has one modifier, and at least 1 enters each set of words from outside (Edmonds 1967). Each of these
+constraints has a price (dual variable), which changes the scores of heads. There are too many sets
+of words, so only sets get a price that maximum flows find to be violated.
+
+The best prices minimise a convex function whose gradient is continuous and piecewise linear.
+Newton's method takes a few steps. Each goes to the minimum of the current quadratic piece within
+the bounds of the prices. If words are similar, many constraints are nearly equal, and most have
+price 0. A step that ignores the bounds, and is clipped afterwards, makes no progress then.
 """
 
 from __future__ import annotations
@@ -33,26 +35,27 @@ SETS_PER_WORD = 4
 # Maximum number of Newton steps before new sets are searched. Most items need less than 30.
 STEPS = 200
 # PRECISION: tolerance of constraints. SHORTFALL: how much less than 1 may enter a set of words.
-# AT_THE_START: both tolerances for a fraction of the scores or an incomplete list of sets, whose
-# prices are only a start.
+# AT_THE_START: both tolerances while prices are only a start: for a fraction of the scores, or for
+# an incomplete list of sets.
 PRECISION, SHORTFALL, AT_THE_START = 1e-11, 1e-9, 1e-3
-# The fraction of a step that is too short to make progress.
+# Shortest fraction of a step that makes progress.
 SHORTEST_STEP = 1e-10
 # Maximum number of steps without better prices, once these are within the tolerance. If constraints
 # are dependent, rounding leaves a residual that no step lowers.
 STANDSTILL = 5
-# Required fraction of the decrease that the gradient predicts; rounding relative to the value.
+# Required fraction of the decrease that the gradient predicts, and rounding relative to the value.
 DECREASE, ROUNDING = 1e-4, 1e-13
-# Differences between the scores of a word's heads that are small, and the growth factor from one
-# fraction of large scores to the next.
+# Scores are small if the scores of a word's heads differ by at most SMALL. Larger scores are solved
+# first for a fraction, which grows by the factor GROWTH.
 SMALL, GROWTH = 5.0, 4.0
-# Largest differences for which prices in float64 are precise enough. Larger ones are clipped or
+# Largest differences for which float64 prices are precise enough. Larger ones are clipped or
 # scaled.
 LARGEST = 1e8
-# If prices fall below the value of every average by this margin, they prove that there is none.
+# If prices fall by this margin below a lower bound of the value of all averages, there is no
+# average.
 MARGIN = 1.0
-# Constraints hold with equality within TIGHT. STEP is a trial step from the mean. A constraint is
-# broken by at least SHARE_OF_STEP of it.
+# Constraints hold with equality within TIGHT. STEP is the length of a trial step from the mean. A
+# constraint counts as violated if the step breaks it by at least SHARE_OF_STEP of its length.
 TIGHT, STEP, SHARE_OF_STEP = 1e-8, 1e-5, 1e-3
 # Added to the second derivatives: RIDGE times their mean, and DAMPING times the residual up to
 # LARGEST_DAMPING.
@@ -61,14 +64,14 @@ RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _pay(row, n, scores, prices):
-    """Write the scores of the heads of a word less their prices."""
+    """Write the scores of a word's heads less their prices."""
     for head in range(n + 1):
         row[head] = scores[head] - prices[head]
 
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _from_outside(row, members, size):
-    """Return the share of a word's heads that are not in a set."""
+    """Return the total share of a word's heads that are outside of a set."""
     total = 0.0
     for head in range(size):
         if not members[head]:
@@ -78,17 +81,17 @@ def _from_outside(row, members, size):
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
 def _make_cheaper(row, members, size, price):
-    """Add the price to heads that are not in a set."""
+    """Add the price to the scores of heads that are outside of a set."""
     for head in range(size):
         row[head] += 0.0 if members[head] else price
 
 
 @kernel
 def _take_heads(n, scores, prices, sets, count, heads):
-    """Write each word's shares of its heads at these prices, ``(n, n+1)``.
+    """Write the shares of each word's heads at the given prices, ``(n, n+1)``.
 
     Returns:
-        The value of the shares: scores less prices, less half of the squares.
+        The value of the shares: their scores less prices, less half of their squares.
     """
     worth = 0.0
     for word in range(n):
@@ -99,7 +102,7 @@ def _take_heads(n, scores, prices, sets, count, heads):
                 _make_cheaper(row, sets[c], n + 1, prices[n + 1 + c])
         top = row.max()
         if not np.isfinite(top):
-            # A step to prices that overflow is never taken.
+            # A step to prices that overflow is not taken.
             return np.inf
         for head in range(n + 1):
             row[head] -= top
@@ -115,7 +118,7 @@ def _take_heads(n, scores, prices, sets, count, heads):
 
 @kernel
 def _slack(n, heads, budget, sets, count, slack):
-    """Write the slack of each constraint, which is the gradient by the prices."""
+    """Write the slack of each constraint, which is the gradient with respect to its price."""
     slack[0] = 1.0
     slack[1 : n + 1] = budget
     for word in range(n):
@@ -134,8 +137,8 @@ def _bounded(c, price, single_root):
     """Return the nearest price that a constraint may have.
 
     If the root has exactly one modifier, the constraint is an equation, with a price of any sign.
-    If it may have more, the constraint is that it has at least one, and the price can only be
-    negative.
+    Otherwise the root has at least one, and its price is at most 0. All other prices are at least
+    0.
     """
     if c > 0:
         return max(price, 0.0)
@@ -146,8 +149,11 @@ def _bounded(c, price, single_root):
 def _second_derivatives(n, heads, sets, chosen, number, matrix):
     """Write the second derivatives for the chosen constraints.
 
-    The lower half of ``(number, number)`` is written. A word's shares change with the prices, less
-    their mean over the heads with a share.
+    They follow from the shares of a word's heads, which change by the change of prices less its
+    mean over the heads with a share.
+
+    Args:
+        matrix: ``(number, number)``; the lower half is written.
     """
     matrix[:number, :number] = 0.0
     taken = np.empty(n + 1, dtype=np.int64)
@@ -191,13 +197,13 @@ def _find_prices(
 ):  # fmt: skip
     """Improve prices in place by Newton's method.
 
-    It runs until the residual is below the precision, or below the tolerance if steps make no
-    further progress.
+    It ends when the residual is below ``precision``, or when it is below ``tolerance`` and further
+    steps make no progress.
 
     Returns:
         The largest violation of a constraint; the number of steps; and INFEASIBLE if the prices
-        prove that no average satisfies all constraints. Their value is then less than that of any
-        average.
+        prove that no average satisfies all constraints, because their value is less than the value
+        of any average.
     """
     number_of_all = n + 1 + count
     slack, slack_there = np.empty(number_of_all), np.empty(number_of_all)
@@ -210,8 +216,8 @@ def _find_prices(
     other = np.empty_like(heads)
     best_prices, best_heads = np.empty(number_of_all), np.empty_like(heads)
     steps, residual, least_residual, standing = 0, np.inf, np.inf, 0
-    # No prices have a lower value than an average (weak duality). No average has a lower value than
-    # the worst heads, whose squares contribute at most a half.
+    # By weak duality, no prices have a lower value than an average. No average has a lower value
+    # than the worst heads, whose squares contribute at most a half.
     least = 0.0
     for word in range(n):
         lowest = 0.0
@@ -299,14 +305,14 @@ def _nearest_item(
     """Solve one item, starting from given prices.
 
     Args:
-        scores, heads: ``(n, n+1)``.
-        precision: the residual at which Newton's method ends. All later arguments are written.
-        prices: the last ones belong to ``count`` sets of words.
-        short: ``(2n, n+1)`` bool, workspace for sets entered by too little.
+        scores: ``(n, n+1)``.
+        precision: the residual at which Newton's method ends.
+        mean, prices, sets, heads: written. The last prices belong to ``count`` sets of words.
+        short: ``(2n, n+1)`` bool, workspace for sets that less than 1 enters.
 
     Returns:
         The largest violation of a constraint, infinite if the item is not solved; the number of
-        steps, and of sets; and INFEASIBLE if there is no such average.
+        steps; the number of sets; and INFEASIBLE if there is no such average.
     """
     iterations, goal = 0, precision
     while True:
@@ -320,7 +326,7 @@ def _nearest_item(
         for word in range(n):
             for head in range(n + 1):
                 mean[head, word + 1] = heads[word, head]
-        # A set that already has a price is not found again.
+        # The shortfall of a set that has a price already is within the violation.
         shortfall = max(min(tolerance, max(SHORTFALL, goal)), 2.0 * violation)
         more = entered_too_little(mean[: n + 1, : n + 1], shortfall, short)
         if more == 0 and goal <= precision:
@@ -328,9 +334,9 @@ def _nearest_item(
         if more == 0:
             goal = precision
             continue
-        # Prices that change with the next sets need not be precise.
+        # More sets will change the prices, so these need not be precise.
         goal = max(precision, AT_THE_START)
-        # Sets with price 0 are entered by enough without their constraint.
+        # Sets with price 0 need no constraint.
         kept = 0
         for c in range(count):
             if prices[n + 1 + c] > 0.0:
@@ -350,7 +356,7 @@ def _nearest_item(
 def _quarters(n, scores, result):
     """Write a quarter of the difference between each head of a word and its best one, at most 0.
 
-    Differences of two such numbers fit in float64.
+    The difference of two quarters is finite in float64.
 
     Args:
         result: ``(n, n+1)``.
@@ -385,14 +391,14 @@ def _nearest_by_fractions(
     n, scores, range_of_scores, budget, single_root, most_steps, tolerance,
     mean, prices, sets, heads, short,
 ):  # fmt: skip
-    """Solve one item as :func:`_nearest_item` does, for scores of large magnitude.
+    """Solve one item like :func:`_nearest_item`, for scores of large magnitude.
 
-    A step is short relative to the prices of such scores. The prices of a fraction of the scores
-    are soon found, and then scaled up with the fraction.
+    The prices of such scores are large compared to a step. The prices for a small fraction of the
+    scores are found soon, and then scaled up with the fraction.
 
     Args:
         range_of_scores: the largest difference between two heads of a word.
-        prices: 0 at first.
+        prices: 0 at the call.
     """
     given = np.empty((n, n + 1))
     fraction = SMALL / max(range_of_scores, SMALL)
@@ -430,11 +436,12 @@ def nearest_items(
         scores: ``(B, N+1, N+1)``, float64, ``[head, modifier]``; −inf if there is no arc.
         most_steps: bound on the steps of Newton's method for an item.
         tolerance: bound on the residual.
-        mean: like scores, 0 at first; written.
-        prices: ``(B, N+1+S)``, 0 at first, of root, budgets and sets of words.
-        sets, counts: ``(B, S, N+1)``, the nodes of each set; and the number of sets.
-        residual: the largest violation of a constraint, infinite if an item is not solved (see
-            :func:`nearest_average`).
+        mean: like scores, zeros; written.
+        prices: ``(B, N+1+S)``, zeros; written: the prices of root, budgets and sets of words.
+        sets, counts: ``(B, S, N+1)`` and ``(B,)``, written: the nodes of each set, and the number
+            of sets.
+        residual: written: the largest violation of a constraint, infinite if an item is not solved
+            (see :func:`nearest_average`).
         status: as in kernels.core.status.
     """
     longest = 1
@@ -446,7 +453,7 @@ def nearest_items(
         residual[b], iterations[b], counts[b], status[b] = 0.0, 0, 0, FEASIBLE
         if n == 0:
             continue
-        # Contiguous copies, for vectors.
+        # Contiguous copies, which vectorise.
         own, heads = np.empty((n, n + 1)), np.empty((n, n + 1))
         short = np.empty((2 * n, n + 1), dtype=np.bool_)
         range_of_scores = _quarters(n, scores[b], whole)
@@ -462,7 +469,7 @@ def nearest_items(
             n, own, min(4.0 * range_of_scores, LARGEST), budget, single_root, most_steps,
             tolerance, mean[b], prices[b], sets[b], heads, short,
         )  # fmt: skip
-        # Clipping a head's score only matters if the head has a share. Heads that have one keep
+        # Clipping the score of a head only matters if it has a share. Heads that have a share keep
         # their full score.
         if 4.0 * range_of_scores <= LARGEST or status[b] == INFEASIBLE:
             continue
@@ -486,17 +493,17 @@ def nearest_items(
 def nearest_gradient_items(
     start, stop, lengths, budget, single_root, mean, prices, sets, counts, upstream, result
 ):  # fmt: skip
-    """Write the gradient of Σ upstream · mean by the scores to ``result``, in their shape.
+    """Write the gradient of Σ upstream · mean with respect to the scores to ``result``.
 
-    It is upstream less its mean over the heads in which a word has a share. The components that
-    change a constraint are projected out. These are constraints with a price, and those that hold
-    with equality and would be violated by a step along the gradient or against it.
+    It is ``upstream`` less its mean over the heads of a word that have a share, projected so that a
+    step along it keeps all active constraints. These are constraints with a price, and constraints
+    that hold with equality and that a step along the gradient, or against it, would violate.
     """
     for b in range(start, stop):
         n, count = lengths[b], counts[b]
         result[b] = 0.0
         heads, change = np.empty((n, n + 1)), np.empty((n, n + 1))
-        # Maximum flows find at most two sets for each word, in a step and in the opposite step.
+        # Maximum flows find at most two sets for each word, once for a step and once against it.
         own = np.zeros((count + 4 * n, n + 1), dtype=np.bool_)
         own[:count] = sets[b, :count, : n + 1]
         short = np.empty((2 * n, n + 1), dtype=np.bool_)
@@ -526,7 +533,7 @@ def nearest_gradient_items(
 
 @kernel
 def _keep(n, heads, sets, chosen, number, change):
-    """Project ``change`` on steps that keep the chosen constraints and the heads with a share."""
+    """Project ``change`` onto steps that keep the chosen constraints and the heads with a share."""
     _centre(n, heads, change)
     values, matrix = np.empty(number), np.empty((number, number))
     for i in range(number):
@@ -549,7 +556,7 @@ def _keep(n, heads, sets, chosen, number, change):
 def _hold(n, heads, budget, change, sets, count, chosen, number, short):
     """Choose constraints that hold with equality and are violated by a step along ``change``.
 
-    A step against it also counts. A step against all chosen constraints together may violate none.
+    A step against it is tested, too, since it may violate constraints that the first one leaves.
 
     Returns:
         The number of chosen constraints, and of sets.
@@ -609,7 +616,7 @@ def _centre(n, heads, change):
 
 @kernel
 def _change_of(n, sets, c, change):
-    """Return the change of the left side of a constraint."""
+    """Return by how much ``change`` changes the left side of a constraint."""
     total = 0.0
     for word in range(n):
         if c <= n:
@@ -646,7 +653,7 @@ class _NearestAverage(torch.autograd.Function):
         given = (array, sizes, float(max_modifiers), single_root, max_iter, tolerance)
         found = (mean, prices, sets, counts, residual, iterations, status)
         spread(nearest_items, ctx.costs, given + found)
-        # Prices belong to the words of the item, then to its sets.
+        # Prices of each item: for its words, then for its sets.
         ctx.solution = (sizes, float(max_modifiers), single_root, mean, prices, sets, counts)
         infeasible = torch.from_numpy(status == INFEASIBLE)
         results = torch.from_numpy(residual), torch.from_numpy(iterations), infeasible
@@ -673,24 +680,25 @@ def nearest_average(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the averages of dependency trees within the budget that are nearest to the scores.
 
-    They keep to the budget on average. The result is differentiable once, and on the CPU.
+    Averages satisfy the budget, and single trees in them may not. The result is once
+    differentiable, and on the CPU.
 
     Args:
-        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf if there is no arc, as for padding. If
-            the solution uses an arc that is worse than another one of its modifier by more than
-            1e8, the scores of the item are divided until no difference is larger than that.
-            Averages whose values differ by less than a 1e8th may then be confused.
+        scores: ``(B, N+1, N+1)``, ``[head, modifier]``; −inf if there is no arc, as for padding.
+            Differences between the heads of a modifier should be at most 1e8. If the solution uses
+            a head that is worse by more, the scores of the item are divided until no difference is
+            larger. Averages whose values differ by less than a 1e8th may then be confused.
         lengths: ``(B,)``, int64.
-        max_modifiers: bound for each word; the root has one modifier if ``single_root``, else any
+        max_modifiers: bound for each word. The root has one modifier if ``single_root``, else any
             number.
         max_iter: bound on the steps of Newton's method for an item.
         tolerance: bound on the residual, at least ``PRECISION``.
 
     Returns:
-        The averages; the largest violation of a constraint in each, float64; the steps, int64; and
-        whether an item is proved to have no such average, bool. The violation is infinite for such
-        items and for unsolved ones. An item is unsolved if ``max_iter`` steps were not enough, or
-        no step makes progress, or more sets of words need a price than ``SETS_PER_WORD`` for each
-        word. Its average is then invalid.
+        The averages; the largest violation of a constraint in each, float64; the number of steps,
+        int64; and whether an item is proved to have no such average, bool. The violation is
+        infinite for such items and for unsolved ones. An item is unsolved if ``max_iter`` steps
+        were not enough, or no step makes progress, or more sets of words need a price than
+        ``SETS_PER_WORD`` for each word. Its average is then invalid.
     """
     return _NearestAverage.apply(scores, lengths, max_modifiers, single_root, max_iter, tolerance)
