@@ -31,7 +31,7 @@ def commands(arguments: list[str] | None = None) -> list[list[str]]:
     device = ["--gpu-id", str(given.gpu_id)]
     return [
         *(evaluation + device for evaluation in evaluations),
-        ["spacy_latent.cli.compare", *metrics],
+        ["spacy_latent", "evaluate", "compare", *metrics],
     ]
 
 

@@ -275,9 +275,10 @@ def scores_of(model: Path) -> dict[str, Any]:
 
 
 def evaluated(model: Path, corpora: Sequence[str]) -> dict[str, Any]:
-    """Scores of a trained pipeline, by ``spacy latent scores``."""
+    """Scores of a trained pipeline, by ``spacy latent evaluate scores``."""
     metrics = model.parent / "scores.json"
-    command = [sys.executable, "-m", "spacy_latent", "scores", str(model), *corpora]
+    command = [sys.executable, "-m", "spacy_latent", "evaluate", "scores"]
+    command += [str(model), *corpora]
     command += ["--metrics", str(metrics)]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     if done.returncode:

@@ -149,18 +149,18 @@ def test_parts_that_are_no_tree(doc):
     annotations.write(doc, "x", [of_kind("parts", [[1], [3]])])
     latent = doc._.latent["x"]
     assert latent.spans[0].decoded.tolist() == [[1], [3]]
-    with pytest.raises(LatentError, match="not a dependency tree"):
+    with pytest.raises(LatentError, match="tree"):
         _ = latent.heads
     for read in (latent.arcs, latent.items, latent.brackets, lambda: latent.tags):
-        with pytest.raises(LatentError, match=r"its kind is 'parts'.*decoded"):
+        with pytest.raises(LatentError, match="'parts'"):
             read()
-    with pytest.raises(LatentError, match="displaCy has no drawing of Some"):
+    with pytest.raises(LatentError, match=r"displaCy.*Some"):
         latent.to_displacy()
 
 
 def test_the_error_says_where_it_is(doc):
     annotations.write(doc, "x", [ITEMS])
-    with pytest.raises(LatentError, match=r"has no tags: its kind is 'items'.*items\(\)"):
+    with pytest.raises(LatentError, match=r"'items'.*items\(\)"):
         _ = doc._.latent["x"].tags
 
 
@@ -169,7 +169,7 @@ def test_items(doc):
     latent = doc._.latent["x"]
     assert latent.items() == [Item(1, 0.75), Item(3, 0.5)]
     assert latent.items(threshold=0.2) == [Item(1, 0.75), Item(3, 0.5), Item(4, 0.25)]
-    with pytest.raises(LatentError, match=r"no alternatives are stored\. .*set `alternatives`"):
+    with pytest.raises(LatentError, match="alternatives"):
         latent.items(alternative=0)
     assert latent.displacy_style == "ent"
     (drawing,) = latent.to_displacy()
@@ -237,10 +237,10 @@ def test_cells(doc):
     assert latent.cells() == [Cell(0, 4, 0.75), Cell(1, 3, 0.5)]
     assert latent.cells(threshold=0.2) == [*latent.cells(), Cell(1, 4, 0.25)]
     assert latent.cells(alternative=0) == [Cell(0, 3, 0.0)]
-    with pytest.raises(LatentError, match=r"has no arcs: its kind is 'cells'.*cells\(\)"):
+    with pytest.raises(LatentError, match=r"'cells'.*cells\(\)"):
         latent.arcs()
     annotations.write(doc, "x", [of_kind("cells", [[0, 1]])])
-    with pytest.raises(LatentError, match="Set other_start and other_end"):
+    with pytest.raises(LatentError, match=r"other_start.*other_end"):
         doc._.latent["x"].cells()
 
 
@@ -268,8 +268,7 @@ def test_an_alternative_that_does_not_exist_is_refused(doc, accessor, alternativ
     second.labels, second.alternative_labels = ("x",), [labels[:1]]
     annotations.write(doc, "x", [first, second])
     read = getattr(doc._.latent["x"], accessor)
-    told = r"'x' 3 alternatives are stored \(0 to 2\)\. .*set `alternatives`"
-    with pytest.raises(LatentError, match=rf"alternative is {alternative}, .*{told}"):
+    with pytest.raises(LatentError, match=rf"alternative.*{alternative}.*'x'.*0 to 2"):
         read(alternative=alternative)
     assert len(read(alternative=2)) == 2 and len(read(alternative=0)) == len(read())
 
@@ -278,7 +277,7 @@ def test_an_alternative_that_does_not_exist_is_refused(doc, accessor, alternativ
 def test_a_threshold_that_is_no_probability_is_refused(doc, threshold):
     annotations.write(doc, "x", [ITEMS])
     for read in (doc._.latent["x"].items, doc._.latent["x"].to_displacy):
-        with pytest.raises(LatentError, match=f"threshold is {threshold}; expected a prob"):
+        with pytest.raises(LatentError, match="threshold"):
             read(threshold=threshold)
     assert len(doc._.latent["x"].items(threshold=0)) == 3
 
@@ -291,7 +290,7 @@ def test_an_alternative_that_does_not_exist_does_not_agree_with_the_first(doc):
     latent = doc._.latent["x"]
     assert latent.differences(1) == ([Entity(1, 2, "A", None)], [])
     for read in (latent.differences, latent.entities):
-        with pytest.raises(LatentError, match=r"2 alternatives are stored \(0 to 1\)"):
+        with pytest.raises(LatentError, match="0 to 1"):
             read(5)
 
 
@@ -430,7 +429,7 @@ def test_the_support_of_sparsemap_is_stored():
 
 
 def test_an_unknown_level_is_refused():
-    with pytest.raises(LatentError, match="annotate is 'all'"):
+    with pytest.raises(LatentError, match="annotate"):
         latent_pipeline("textcat", encoder={"annotate": "all"})
 
 
@@ -469,7 +468,7 @@ def test_only_tags_of_entities_make_entities():
     assert names_entities(names) and not names_entities(None)
     for other in (("O", "NOUN"), ("NOUN", "VERB"), ("O", "B-")):
         assert not names_entities(other)
-        with pytest.raises(LatentError, match="make no entities"):
+        with pytest.raises(LatentError, match="entities"):
             entities_of(np.array([1, 0]), other)
 
 
@@ -553,13 +552,13 @@ def test_what_spacy_is_told_to_drop_is_dropped(doc, way):
 def test_json_that_does_not_have_all_is_told(doc):
     found = srsly.json_loads(srsly.json_dumps(doc.to_json(underscore=["latent"])))
     del found["_"]["latent"]["x"]["stored"]
-    with pytest.warns(LatentWarning, match="No structure of 'x' is on the doc"):
+    with pytest.warns(LatentWarning, match="'x'"):
         assert not Doc(vocab).from_json(found)._.latent
-    with pytest.warns(LatentWarning, match="of other tokens"):
+    with pytest.warns(LatentWarning, match="tokens"):
         Doc(vocab, words=["other"])._.latent = doc._.latent
     for broken in ("!", "AAAA", "wA=="):
         found["_"]["latent"]["x"]["stored"] = broken
-        with pytest.raises(LatentError, match="stored of 'x' cannot be read"):
+        with pytest.raises(LatentError, match="'x'"):
             Doc(vocab).from_json(found)
-    with pytest.raises(LatentError, match="To put structures on a doc"):
+    with pytest.raises(LatentError, match="doc"):
         doc._.latent = [1, 2]

@@ -211,7 +211,7 @@ def test_gold_of_other_parts_is_refused_by_name(nlp: Language) -> None:
     examples = keyword_examples(nlp, 1)
     doc = examples[0].reference
     write(doc, "encoder", [SpanStructure(0, len(doc), "KOfN", "items", np.array([1]))])
-    with pytest.raises(LatentError, match="Stretch is made of stretches"):
+    with pytest.raises(LatentError, match=r"Stretch.*stretches"):
         nlp.update(examples)
 
 
@@ -236,12 +236,12 @@ def test_it_is_read_drawn_and_printed(nlp: Language) -> None:
     assert annotation.displacy_style == "span"
     (drawing,) = annotation.to_displacy()
     assert drawing["spans"][0]["start_token"] == 2
-    with pytest.raises(LatentError, match=r"its kind is 'stretches'.*brackets\(\)"):
+    with pytest.raises(LatentError, match=r"'stretches'.*brackets\(\)"):
         annotation.arcs()
     ElementTree.fromstring(render_svg(doc))
     assert "a stretch" in render(doc, page=True, jupyter=False)
     assert render_svg(doc, style="stretch") == render_svg(doc)
-    with pytest.raises(LatentError, match="drawn with stretch"):
+    with pytest.raises(LatentError, match="stretch"):
         render(doc, style="tree", jupyter=False)
     assert format_annotation(annotation).splitlines()[1].startswith("from good to stop")
     (entry,) = to_json(doc, ["encoder"]).values()
@@ -339,14 +339,13 @@ def test_every_kind_is_complete() -> None:
 
 
 def test_names_that_are_taken_or_unknown() -> None:
-    with pytest.raises(LatentError, match="'items' is a kind of this package"):
+    with pytest.raises(LatentError, match="'items'"):
         register_kind(Kind("items"))
-    with pytest.raises(LatentError, match="like 'nothing'; expected one of"):
+    with pytest.raises(LatentError, match="'nothing'"):
         register_kind(Kind("test_kinds.lost", like="nothing"))
     register_kind(Kind("test_kinds.a"))
     register_kind(Kind("test_kinds.b", like="test_kinds.a"))
-    said = r"like 'test_kinds\.b', which is like 'test_kinds\.a' in turn"
-    with pytest.raises(LatentError, match=said):
+    with pytest.raises(LatentError, match=r"test_kinds\.b.*test_kinds\.a"):
         register_kind(Kind("test_kinds.a", like="test_kinds.b"))
     assert find_kind("test_kinds.b").plural == "structures"
 
@@ -359,16 +358,16 @@ def test_nothing_can_be_said_of_a_field_that_another_kind_has() -> None:
 
 @pytest.mark.parametrize("accessors", ["items", ("wins",)])
 def test_accessors_that_there_are_not(accessors: Any) -> None:
-    with pytest.raises(LatentError, match="expected a tuple of some of heads, arcs, items"):
+    with pytest.raises(LatentError, match="heads, arcs, items"):
         register_kind(Kind("test_kinds.wins", accessors=accessors))
 
 
 def test_what_is_no_kind_or_no_drawing_is_refused() -> None:
     for given in (Kind, "windows", Kind("")):
-        with pytest.raises(LatentError, match="expected a Kind with a name"):
+        with pytest.raises(LatentError, match="name"):
             register_kind(given)  # type: ignore[arg-type]
     drawings: Any = {"blocks": draw_highlights}
-    with pytest.raises(LatentError, match=r"drawings \['blocks'\] that are no Drawing"):
+    with pytest.raises(LatentError, match="'blocks'"):
         register_kind(Kind("test_kinds.drawn", drawings=drawings))
 
 
@@ -376,5 +375,5 @@ def test_a_function_of_a_kind_without_a_return_is_named() -> None:
     nothing: Any = lambda decoded, tokens: None  # noqa: E731
     own = register_kind(Kind("test_kinds.silent", statistics=nothing))
     span = SpanStructure(0, 2, "Silent", own.name, np.array([[0], [1]]))
-    with pytest.raises(LatentError, match=r"statistics of the kind .*silent' gives None"):
+    with pytest.raises(LatentError, match=r"silent'.*None"):
         structure_statistics(span)

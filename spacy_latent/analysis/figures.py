@@ -1,8 +1,8 @@
 """Figures of a report, in one record each: numbers on a pipeline's structures on a corpus.
 
 :func:`spacy_latent.pipeline.assessment.assess` fills them in. Verdicts, the page, ``spacy latent
-stats`` and ``spacy latent compare`` read them. NaN stands for an unknown number. :func:`plain`
-converts them to JSON, in which a field that is None by default has no key.
+evaluate stats`` and ``spacy latent evaluate compare`` read them. NaN stands for an unknown number.
+:func:`plain` converts them to JSON, in which a field that is None by default has no key.
 """
 
 from __future__ import annotations

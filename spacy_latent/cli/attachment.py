@@ -1,7 +1,4 @@
-"""Command ``spacy latent attachment``: unlabelled attachment of a pipeline's trees.
-
-python -m spacy_latent.cli.attachment training/tree_ewt_supervised/model-best corpus/ewt/dev.spacy
-"""
+"""Command ``spacy latent evaluate attachment``: unlabelled attachment of a pipeline's trees."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import typer
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -24,6 +20,14 @@ if TYPE_CHECKING:
     from spacy_latent.analysis.attachment import Share
     from spacy_latent.analysis.progress import Progress
     from spacy_latent.analysis.trees import Heads
+
+EXAMPLES = """
+Examples:
+
+  spacy latent evaluate attachment training/model-best dev.spacy
+
+  spacy latent evaluate attachment training/model-best training/parser/model-best dev.spacy
+"""
 
 
 def main(
@@ -88,7 +92,10 @@ def main(
 
 def refuse_other_order(corpus: Path, models: Sequence[Path]) -> None:
     """Exit with an error if the corpus is not the last argument."""
-    order = "Give the pipelines first, and the corpus last: spacy latent attachment MODEL CORPUS"
+    order = (
+        "Give the pipelines first, and the corpus last: "
+        "spacy latent evaluate attachment MODEL CORPUS"
+    )
     if (corpus / "config.cfg").is_file():
         fail(f"{corpus} is a pipeline, and a corpus was expected", order)
     for path in models:
@@ -243,7 +250,3 @@ def for_json(table: dict[str, dict[str, Share]]) -> dict[str, dict[str, Any]]:
         found[name] = {way: share for way, (share, _, _) in row.items()}
         found[name] |= {f"{way}, 95 %": [low, high] for way, (_, low, high) in row.items()}
     return {name: plain(row) for name, row in found.items()}
-
-
-if __name__ == "__main__":
-    run(main)

@@ -1,7 +1,4 @@
-"""Comparison of the scores of several evaluations, or of pipelines on a corpus.
-
-python -m spacy_latent.cli.compare metrics/latent.json metrics/baseline.json
-"""
+"""Command ``spacy latent evaluate compare``: scores of evaluations or pipelines, side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -23,10 +19,10 @@ SPEED = "speed"
 EXAMPLES = """
 Examples:
 
-  spacy latent compare metrics/latent.json metrics/baseline.json
+  spacy latent evaluate compare metrics/latent.json metrics/baseline.json
 
-  spacy latent compare training/seed-0/model-best training/seed-1/model-best --corpus
-  corpus/dev.spacy
+  spacy latent evaluate compare training/seed-0/model-best training/seed-1/model-best
+  --corpus corpus/dev.spacy
 """
 
 
@@ -191,7 +187,3 @@ def _row(found: Score | OtherScore) -> tuple[str, ...]:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}" if math.isfinite(value) else "–"
-
-
-if __name__ == "__main__":
-    run(main)

@@ -225,7 +225,7 @@ def marked(found: Explanation) -> str:
 
 
 def _figures(found: Sequence[Faithfulness]) -> tuple[str, str]:
-    # In percent, as in 'spacy latent rationale'. Adding 0 turns −0 into 0.
+    # In percent, as in 'spacy latent evaluate rationale'. Adding 0 turns −0 into 0.
     means = (
         sum(getattr(each, name) for each in found) / len(found)
         for name in ("comprehensiveness", "sufficiency")

@@ -1,7 +1,4 @@
-"""Command ``spacy latent pairs``: accuracy and word alignments of classifiers of text pairs.
-
-python -m spacy_latent.cli.pairs training/one_to_one/model-best corpus/alignment/dev.spacy
-"""
+"""Command ``spacy latent evaluate pairs``: accuracy and alignments of classifiers of pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import typer
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -28,9 +24,10 @@ Fields = tuple[str | None, str | None, str | None]
 EXAMPLES = """
 Examples:
 
-  spacy latent pairs training/model-best dev.jsonl
+  spacy latent evaluate pairs training/model-best dev.jsonl
 
-  spacy latent pairs training/one_to_one/model-best training/attention/model-best dev.jsonl
+  spacy latent evaluate pairs training/one_to_one/model-best training/attention/model-best
+  dev.jsonl
 """
 FIELD = "Field of .jsonl, or column of .tsv, of the"
 COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
@@ -184,7 +181,8 @@ def main(
     if (corpus / "config.cfg").is_file():
         fail(
             f"{corpus} is a pipeline, and a corpus was expected",
-            "Give the pipelines first, and the corpus last: spacy latent pairs MODEL CORPUS",
+            "Give the pipelines first, and the corpus last: "
+            "spacy latent evaluate pairs MODEL CORPUS",
         )
     try:
         judged = [model_row(path, corpus, (first, second, label)) for path in models]
@@ -209,7 +207,3 @@ def main(
     msg.table(table, header=header, aligns=("l", *("r" for _ in header[1:])), divider=True)
     if metrics is not None:
         write_json(metrics, {row.pop("name"): row for row in rows})
-
-
-if __name__ == "__main__":
-    run(main)

@@ -1,7 +1,4 @@
-"""Rationales of a trained pipeline, with controls.
-
-python -m spacy_latent.cli.rationale training/rationale/model-best corpus/dev.spacy
-"""
+"""Command ``spacy latent evaluate rationale``: a pipeline's rationales, with controls."""
 
 from __future__ import annotations
 
@@ -14,11 +11,18 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
-from spacy_latent.corpora.standard_streams import run
 from spacy_latent.corpora.text_files import forgiving_lines
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
+
+EXAMPLES = """
+Examples:
+
+  spacy latent evaluate rationale training/model-best corpus/dev.spacy
+
+  spacy latent evaluate rationale training/model-best corpus/dev.spacy --words positive.txt
+"""
 
 COLUMNS = {
     "rate": "words %",
@@ -103,7 +107,3 @@ def _shown(value: float | None, column: str) -> str:
         return "-"
     # Adding 0 turns −0 into 0.
     return f"{value:.2f}" if column == "spans" else f"{round(100 * value, 1) + 0:.1f}"
-
-
-if __name__ == "__main__":
-    run(main)

@@ -1,4 +1,4 @@
-"""Command ``spacy latent scores``: all scores of a pipeline's scorers.
+"""Command ``spacy latent evaluate scores``: all scores of a pipeline's scorers.
 
 ``spacy evaluate`` leaves out scores that it does not know.
 """
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 EXAMPLES = """
 Examples:
 
-  spacy latent scores training/model-best corpus/dev.spacy
+  spacy latent evaluate scores training/model-best corpus/dev.spacy
 
-  spacy latent scores training/model-best corpus/test.spacy corpus/depth6.spacy --metrics
-  metrics.json
+  spacy latent evaluate scores training/model-best corpus/test.spacy corpus/depth6.spacy
+  --metrics metrics.json
 """
 SPEED = "speed"
 

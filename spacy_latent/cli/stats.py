@@ -1,4 +1,4 @@
-"""Command ``spacy latent stats``: statistics of a pipeline's structures, in the terminal."""
+"""Command ``spacy latent evaluate stats``: statistics of a pipeline's structures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 EXAMPLES = """
 Examples:
 
-  spacy latent stats training/model-best corpus/dev.spacy
+  spacy latent evaluate stats training/model-best corpus/dev.spacy
 
-  head -100 texts.txt | spacy latent stats training/model-best
+  head -100 texts.txt | spacy latent evaluate stats training/model-best
 
-  spacy latent stats training/model-best corpus/dev.spacy --json > stats.json
+  spacy latent evaluate stats training/model-best corpus/dev.spacy --json > stats.json
 """
 
 

@@ -117,7 +117,7 @@ class PairSpans:
                 "to hold for one of two texts. Make such docs with "
                 "spacy_latent.corpora.text_pairs.make_pair_doc, and train with the reader "
                 "spacy-latent.TextPairs.v1, which keeps the spans. 'spacy evaluate' drops them; "
-                "take 'spacy latent pairs MODEL CORPUS'."
+                "take 'spacy latent evaluate pairs MODEL CORPUS'."
             )
         return spans[0].start, spans[0].end
 

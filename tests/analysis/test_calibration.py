@@ -33,7 +33,7 @@ def test_error_by_hand() -> None:
     assert expected_calibration_error([1.0] * 4, [False] * 4) == 1.0
     assert expected_calibration_error([0.25] * 4, [True, False, False, False]) == 0.0
     assert math.isnan(expected_calibration_error([], []))
-    with pytest.raises(LatentError, match="2 probabilities, 1 outcomes"):
+    with pytest.raises(LatentError, match=r"2.*1"):
         expected_calibration_error([0.1, 0.2], [True])
 
 
@@ -81,7 +81,7 @@ def test_the_scorer_adds_it_to_those_of_spacy() -> None:
 
 def test_the_scorer_of_a_component_with_another_name_says_so() -> None:
     build: Any = registry.get("scorers", "spacy-latent.entity_scorer.v1")
-    with pytest.warns(LatentWarning, match="component 'ner'.*The docs have crf_ner"):
+    with pytest.warns(LatentWarning, match=r"'ner'.*crf_ner"):
         scores = build(component="ner")([example(0.75, True)])
     assert scores["ents_f"] == 1.0 and scores["ents_ece"] is None
 
@@ -147,7 +147,7 @@ def test_a_threshold_covers_what_it_is_to() -> None:
         for _ in range(3000)
     ]
     assert 0.78 <= np.mean(covered) <= 0.85
-    with pytest.raises(LatentError, match="takes at least 9 texts with entities, and there are 8"):
+    with pytest.raises(LatentError, match=r"9.*8"):
         conformal_threshold([0.5] * 8, 0.9)
-    with pytest.raises(LatentError, match="coverage is 1"):
+    with pytest.raises(LatentError, match="coverage"):
         conformal_threshold([0.5], 1)

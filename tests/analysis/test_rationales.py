@@ -104,9 +104,9 @@ def test_erasure_where_nothing_is_left(nlp) -> None:
     nothing = erasure(nlp, [doc], [mask("...")], ["B"])
     assert nothing.comprehensiveness == 0.0
     assert nothing.sufficiency == pytest.approx(0.9 - 0.5) and nothing.alone == 0.0
-    with pytest.raises(LatentError, match="no doc with words"):
+    with pytest.raises(LatentError, match="words"):
         erasure(nlp, [nlp.make_doc("")], [mask("")])
-    with pytest.raises(LatentError, match=r"no doc\.cats"):
+    with pytest.raises(LatentError, match=r"doc\.cats"):
         erasure(spacy.blank("en"), [doc], [mask("xxx")])
 
 

@@ -41,9 +41,9 @@ def test_the_lines(tmp_path: Path) -> None:
 def test_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.txt"
     path.write_text("1 2 3\n{broken\n", encoding="utf8")
-    with pytest.raises(LatentError, match="no evaluations"):
+    with pytest.raises(LatentError, match="evaluations"):
         read_training_log(path)
-    with pytest.raises(LatentError, match="does not exist"):
+    with pytest.raises(LatentError, match="exist"):
         read_training_log(tmp_path / "none")
 
 
@@ -55,5 +55,5 @@ def test_logs_of_any_program(tmp_path: Path) -> None:
     first, second = read_training_log(path)
     assert first["losses"] == {"a\u2028b\x85": 0.09} and second["step"] == 500
     path.write_text(TABLE, encoding="utf-16")
-    with pytest.raises(LatentError, match="is in UTF-16"):
+    with pytest.raises(LatentError, match="UTF-16"):
         read_training_log(path)

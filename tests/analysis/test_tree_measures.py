@@ -51,7 +51,7 @@ def test_predictions_that_are_no_trees_are_counted_and_references_refused() -> N
     assert found["attachment"].tolist() == [[5, 6]]
     # [MIN heads 7 all the same, and hangs on nothing.
     assert found["yields"].tolist() == [[0, 2, 1]] and found["one arc"].tolist() == [[0, 1]]
-    with pytest.raises(LatentError, match="reference 0 hold a cycle"):
+    with pytest.raises(LatentError, match="reference 0"):
         tree_counts([GOLD], [loop])
 
 

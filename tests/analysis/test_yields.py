@@ -102,11 +102,11 @@ def test_several_roots() -> None:
 
 
 def test_heads_that_are_no_trees_are_refused() -> None:
-    with pytest.raises(LatentError, match="heads of tree 1 hold a cycle"):
+    with pytest.raises(LatentError, match="tree 1"):
         compare_yields([[0, 0], [1, 0]], [[0, 0], [0, 0]])
-    with pytest.raises(LatentError, match="heads of reference 0 hold a cycle"):
+    with pytest.raises(LatentError, match="reference 0"):
         compare_yields([[0, 0, 0]], [[1, 2, 0]])
-    with pytest.raises(LatentError, match="The tree 0 has 2 tokens and a head of index 2"):
+    with pytest.raises(LatentError, match="tree 0"):
         compare_yields([[0, 2]], [[0, 0]])
     with pytest.raises(LatentError, match="3 tokens"):
         compare_yields([[0, 0, 0]], [[0, 0]])

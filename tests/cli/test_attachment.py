@@ -34,7 +34,7 @@ def files(tmp_path_factory):
 
 
 def run(*arguments):
-    return CliRunner().invoke(latent_cli, ["attachment", *map(str, arguments)])
+    return CliRunner().invoke(latent_cli, ["evaluate", "attachment", *map(str, arguments)])
 
 
 def shares(row):

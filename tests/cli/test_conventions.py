@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from spacy_latent.cli import compare, corpus, listops, pairs, pipelines
 from spacy_latent.cli.app import latent_cli
@@ -53,6 +54,19 @@ WITHOUT_CODE = {
 def test_who_loads_a_pipeline_can_import_what_it_is_made_of(path: str) -> None:
     opts = [option for parameter in COMMANDS[path].params for option in parameter.opts]
     assert ("--code" in opts) != (path in WITHOUT_CODE)
+
+
+def test_evaluations_are_in_one_group_and_under_their_old_names() -> None:
+    group: Any = get_command(latent_cli)
+    for name, command in group.commands["evaluate"].commands.items():
+        before = group.commands[name]
+        assert before.hidden and before.callback is not None
+        assert [each.opts for each in before.params] == [each.opts for each in command.params]
+    shown = CliRunner().invoke(latent_cli, ["--help"]).output
+    assert "evaluate" in shown and "attachment" not in shown
+    # Its JSON is still all that is on standard output.
+    old = CliRunner().invoke(latent_cli, ["compare", "none.json"])
+    assert old.exit_code == 1 and old.stdout == "" and "none.json" in old.stderr
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -70,9 +70,9 @@ def test_standard_input_is_read_as_files_are(monkeypatch: pytest.MonkeyPatch) ->
     given("\ufeffé\na\n".encode())
     assert list(lines_of_stdin()) == ["é", "a"]
     given("é\n".encode("utf16"))
-    with pytest.raises(LatentError, match="Standard input is not in UTF-8"):
+    with pytest.raises(LatentError, match="UTF-8"):
         list(lines_of_stdin())
     # Python reads it like this if the locale is C, as it often is in a container.
     given("a\né\n".encode("latin1"), "surrogateescape")
-    with pytest.raises(LatentError, match="not in UTF-8: line 2 has the byte E9"):
+    with pytest.raises(LatentError, match=r"line 2.*E9"):
         list(lines_of_stdin())

@@ -90,9 +90,9 @@ def test_what_an_encoding_lacks_is_printed_as_escapes(run: Run, saved: Path, lab
     )
     explained = run("explain", model, TEXT, "-c", "latent_textcat", "--steps", 1, "--label", LABEL)
     assert f"latent_textcat: {label}" in explained
-    table = run("scores", model, saved / "texts.jsonl")
+    table = run("evaluate", "scores", model, saved / "texts.jsonl")
     assert "cats_micro_f" in table
-    wrong = run("scores", model, saved / f"{LABEL}.jsonl", code=1)
+    wrong = run("evaluate", "scores", model, saved / f"{LABEL}.jsonl", code=1)
     assert label.split()[1] in wrong and "does not exist" in " ".join(wrong.split())
 
 

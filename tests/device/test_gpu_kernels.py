@@ -165,7 +165,7 @@ def test_bad_items_are_named(structure: Any, kernels: None) -> None:
     operations = (structure.map, structure.log_partition, structure.marginals)
     scores[3] = -torch.inf
     for operation in operations:
-        with pytest.raises(InfeasibleError, match=r"item\(s\) 3 of"):
+        with pytest.raises(InfeasibleError, match=r"\b3\b"):
             operation(scores, lengths)
     for value in (torch.nan, torch.inf):
         scores[(0, 0, 1) if structure.parts == "arcs" else (0, 1, 2)] = value

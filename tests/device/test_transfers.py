@@ -350,7 +350,7 @@ def test_a_gpu_that_is_lost_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) 
     with pretended_gpu():
         scores, lengths = on_gpu(SpanningTree())
         monkeypatch.setattr(torch.cuda, "synchronize", refuse)
-        with answering_kernels(fail), pytest.raises(LatentError, match="no longer use the GPU"):
+        with answering_kernels(fail), pytest.raises(LatentError, match="GPU"):
             SpanningTree().marginals(scores, lengths)
 
 
@@ -364,7 +364,7 @@ def test_items_can_be_looked_at_later() -> None:
         good = scores[:1], derived(lambda each: each[:1], lengths)
         log.clear()
         with (
-            pytest.raises(InfeasibleError, match=r"item\(s\) 1 of"),
+            pytest.raises(InfeasibleError, match=r"\b1\b"),
             dispatch.looked_at_later(),
         ):
             structure.marginals(*good)

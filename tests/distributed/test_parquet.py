@@ -202,7 +202,7 @@ def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
     import pyarrow as pa
 
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "other.parquet")
-    with pytest.raises(LatentError, match=r"has no column .*latent"):
+    with pytest.raises(LatentError, match="latent"):
         list(read_rows(tmp_path, VOCAB))
     for path in (tmp_path / "none", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)

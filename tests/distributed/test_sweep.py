@@ -99,7 +99,7 @@ def test_a_training_that_fails_is_told_and_not_tried_again(
 def test_a_study_of_something_else_is_refused(cells: list[Cell], tmp_path: Path) -> None:
     open_study(tmp_path / "sweep.log", "a", cells)
     for identity, others in (("b", cells), ("a", cells[:-1])):
-        with pytest.raises(LatentError, match="another config, grid or number of seeds"):
+        with pytest.raises(LatentError, match="config"):
             open_study(tmp_path / "sweep.log", identity, others)
 
 
@@ -113,7 +113,7 @@ def test_a_file_that_is_no_study_is_left_as_it_is(
         open_study(path, "", cells)
         return
     before = path.read_bytes()
-    with pytest.raises(LatentError, match=r"sv.csv is no study of a sweep.*Give another file"):
+    with pytest.raises(LatentError, match=r"sv.csv"):
         open_study(path, "", cells)
     assert path.read_bytes() == before
 
@@ -121,7 +121,7 @@ def test_a_file_that_is_no_study_is_left_as_it_is(
 def test_a_study_that_cannot_be_written_is_told(cells: list[Cell], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "sweep.log"):
-        with pytest.raises(LatentError, match="cannot be written"):
+        with pytest.raises(LatentError, match="written"):
             open_study(path, "", cells)
 
 
@@ -194,16 +194,16 @@ def test_a_training_ends_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_a_grid_that_is_none_is_refused(grid: str, tmp_path: Path) -> None:
     (tmp_path / "grid.json").write_text(grid)
-    with pytest.raises(LatentError, match=r"grid.json .*Expected an object|Expected an object"):
+    with pytest.raises(LatentError, match="object"):
         read_grid(tmp_path / "grid.json")
 
 
 @pytest.mark.parametrize(
     ("grid", "said"),
     [
-        ({"training.seed": [7, 8]}, "'training.seed' sets training.seed.*give --seeds"),
-        ({"a": {"b": {"training.seed": 7}}}, "'a' sets training.seed.*give --seeds"),
-        ({"x.y": [1, 2], "a": {"b": {"x.y": 3}}}, "'x.y' and 'a' both set x.y. Leave it to one"),
+        ({"training.seed": [7, 8]}, "'training.seed'.*--seeds"),
+        ({"a": {"b": {"training.seed": 7}}}, "'a'.*training.seed.*--seeds"),
+        ({"x.y": [1, 2], "a": {"b": {"x.y": 3}}}, "'x.y'.*'a'"),
     ],
 )
 def test_a_grid_that_would_not_do_what_it_says_is_refused(

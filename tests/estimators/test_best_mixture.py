@@ -94,9 +94,9 @@ def test_a_beam_of_merges_learns_in_a_latent_layer(name):
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"k": 0}, "BestMixture: k is 0"),
-        ({"k": 1}, "BestMixture: k is 1; .* at least 2"),
-        ({"prediction": "best"}, "BestMixture: prediction is 'best'"),
+        ({"k": 0}, r"BestMixture.*\bk\b"),
+        ({"k": 1}, r"BestMixture.*\bk\b"),
+        ({"prediction": "best"}, "BestMixture.*prediction"),
     ],
 )
 def test_bad_options_are_refused(options, said):

@@ -83,7 +83,7 @@ def test_spigot_draws_several_structures_and_takes_the_mean_of_their_steps() -> 
         noisy = (scores + one).detach().requires_grad_()
         steps.append(gradient_at_scores(Spigot(), noisy, own)[1])
     torch.testing.assert_close(found, (steps[0] + steps[1]) / 2)
-    with pytest.raises(LatentError, match="num_samples is 2 without noise"):
+    with pytest.raises(LatentError, match=r"num_samples.*2"):
         Spigot(num_samples=2)
 
 
@@ -205,16 +205,16 @@ def test_prediction_is_the_best_structure(estimator: Estimator) -> None:
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: SparseMAP(prediction="mean"), "prediction is 'mean'"),  # type: ignore[arg-type]
-        (lambda: SparseMAP(max_iter=0), "max_iter is 0"),
-        (lambda: SparseMAP(tolerance=float("nan")), "tolerance nan"),
-        (lambda: StraightThrough("softmax"), "backward is 'softmax'"),  # type: ignore[arg-type]
-        (lambda: Spigot(step_size=0.0), "step_size is 0"),
-        (lambda: Spigot(projection="best"), "projection is 'best'"),  # type: ignore[arg-type]
-        (lambda: Spigot(max_norm=-1.0), "max_norm is -1"),
-        (lambda: PerturbAndMap(noise="normal"), "noise is 'normal'"),  # type: ignore[arg-type]
-        (lambda: PerturbAndMap(scale=-1.0), "scale is -1"),
-        (lambda: PerturbAndMap(num_samples=0), "num_samples is 0"),
+        (lambda: SparseMAP(prediction="mean"), "prediction"),  # type: ignore[arg-type]
+        (lambda: SparseMAP(max_iter=0), "max_iter"),
+        (lambda: SparseMAP(tolerance=float("nan")), "tolerance"),
+        (lambda: StraightThrough("softmax"), "backward"),  # type: ignore[arg-type]
+        (lambda: Spigot(step_size=0.0), "step_size"),
+        (lambda: Spigot(projection="best"), "projection"),  # type: ignore[arg-type]
+        (lambda: Spigot(max_norm=-1.0), "max_norm"),
+        (lambda: PerturbAndMap(noise="normal"), "noise"),  # type: ignore[arg-type]
+        (lambda: PerturbAndMap(scale=-1.0), "scale"),
+        (lambda: PerturbAndMap(num_samples=0), "num_samples"),
     ],
 )
 def test_bad_options_are_refused(make: object, message: str) -> None:

@@ -168,7 +168,7 @@ def test_dense_marginalization_is_the_exact_gradient(structure: Structure) -> No
 
 
 def test_dense_marginalization_refuses_more_structures_than_it_may_sum() -> None:
-    with pytest.raises(LatentError, match="16 structures and max_structures is 10"):
+    with pytest.raises(LatentError, match=r"16.*max_structures.*10"):
         gradients(DenseMarginalization(10), SpanningTree(), 2)
 
 
@@ -233,14 +233,14 @@ def test_sum_and_sample_draws_nothing_twice_and_ends_where_there_is_no_rest() ->
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: ScoreFunction(0), "num_samples is 0"),
-        (lambda: ScoreFunction(1, LeaveOneOut()), "LeaveOneOut needs at least 2"),
-        (lambda: SumAndSample(1, LeaveOneOut()), "LeaveOneOut needs at least 2"),
-        (lambda: ScoreFunction(control_variate=ScoreFunction()), "expected a control"),
-        (lambda: MovingAverage(1.0), "decay is 1.0"),
-        (lambda: NetworkBaseline(0), "hidden_width is 0"),
-        (lambda: TopKSparsemax(0), "k is 0"),
-        (lambda: DenseMarginalization(5, "best"), "prediction is 'best'"),
+        (lambda: ScoreFunction(0), "num_samples"),
+        (lambda: ScoreFunction(1, LeaveOneOut()), "LeaveOneOut"),
+        (lambda: SumAndSample(1, LeaveOneOut()), "LeaveOneOut"),
+        (lambda: ScoreFunction(control_variate=ScoreFunction()), "control"),
+        (lambda: MovingAverage(1.0), "decay"),
+        (lambda: NetworkBaseline(0), "hidden_width"),
+        (lambda: TopKSparsemax(0), r"\bk\b"),
+        (lambda: DenseMarginalization(5, "best"), "prediction"),
     ],
 )
 def test_bad_settings_are_refused(make, message: str) -> None:

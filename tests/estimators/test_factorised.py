@@ -196,9 +196,9 @@ def test_choices_that_depend_on_each_other_are_refused(
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(LatentError, match="ReinMax: num_samples is 0"):
+    with pytest.raises(LatentError, match=r"ReinMax.*num_samples"):
         ReinMax(0)
-    with pytest.raises(LatentError, match="GumbelRao: num_redrawn is 0"):
+    with pytest.raises(LatentError, match=r"GumbelRao.*num_redrawn"):
         GumbelRao(num_redrawn=0)
-    with pytest.raises(LatentError, match=r"GumbelRao: temperature is 0"):
+    with pytest.raises(LatentError, match=r"GumbelRao.*temperature"):
         GumbelRao(0.0)

@@ -77,14 +77,13 @@ def test_heads_of_the_doc() -> None:
     assert first is not None and first.tolist() == [0, 1, 1, 3]
     # Heads beyond a span are its root.
     assert second is not None and second.tolist() == [0, 0, 0, 0]
-    with pytest.raises(LatentError, match=r"does not have the heads.*annotating_components"):
+    with pytest.raises(LatentError, match="annotating_components"):
         trees_of(estimator, SpanningTree(), doc_of(WORDS))
 
 
 @pytest.mark.parametrize("trees", ["heads", "right"])
 def test_a_tree_is_over_one_text(trees: Trees) -> None:
-    said = r"pairs of texts, and a tree is over one.*SentenceSpans.*put a latent_encoder"
-    with pytest.raises(LatentError, match=said):
+    with pytest.raises(LatentError, match="pairs"):
         GivenTrees(trees).given(SpanningTree(), [doc_of(WORDS, DEEP)], [[(0, 4, 4, 8)]])
 
 
@@ -134,27 +133,27 @@ def test_all_trees_of_a_set_are_equally_likely() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(LatentError, match="'up'; expected one of random, left"):
+    with pytest.raises(LatentError, match="'up'"):
         GivenTrees("up")  # type: ignore[arg-type]
-    with pytest.raises(LatentError, match="'nearest' and words is None"):
+    with pytest.raises(LatentError, match=r"'nearest'.*words"):
         GivenTrees("nearest")
-    with pytest.raises(LatentError, match="'flat' and words is"):
+    with pytest.raises(LatentError, match=r"'flat'.*words"):
         GivenTrees("flat", words=["a"])
-    with pytest.raises(IncompatiblePair, match=r"GivenTrees.*KOfN.*made of items"):
+    with pytest.raises(IncompatiblePair, match=r"GivenTrees.*KOfN"):
         GivenTrees().check(KOfN())
-    with pytest.raises(IncompatiblePair, match=r"trees = 'flat'.*ConstituencyTree.*one of random"):
+    with pytest.raises(IncompatiblePair, match=r"'flat'.*ConstituencyTree"):
         GivenTrees("flat").check(ConstituencyTree())
     scores, lengths = torch.zeros(1, 3, 3), torch.tensor([2])
     for structure, others in (
         (SpanningTree(), "left, right, flat, balanced, root"),
         (ConstituencyTree(), "left, right, balanced"),
     ):
-        with pytest.raises(LatentError, match=rf"looks at the words.*take one of {others}\.$"):
+        with pytest.raises(LatentError, match=rf"words.*{others}"):
             GivenTrees()(structure, scores, lengths, False)
-    with pytest.raises(IncompatiblePair, match=r"trees = 'root'.*ConstituencyTree.*one of random"):
+    with pytest.raises(IncompatiblePair, match=r"'root'.*ConstituencyTree"):
         GivenTrees("root")(ConstituencyTree(), scores, lengths, False)
     nlp = latent_pipeline("textcat", encoder={"model": GIVEN, "supervision": 0.5})
-    with pytest.raises(IncompatiblePair, match=r"supervision.*GivenTrees.*supervision = 0.0"):
+    with pytest.raises(IncompatiblePair, match=r"supervision.*GivenTrees"):
         initialized(nlp)
 
 
@@ -280,11 +279,11 @@ def as_of_docs(tree: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     "kind, tree, message",
     [
-        ("encoder", [0, 0], "of 3 tokens; expected for each"),
-        ("encoder", [0, 0, 3], "of 3 tokens; expected for each"),
-        ("encoder", [0, 2, 1], "hold a cycle"),
-        ("brackets", [[0, 1], [1, 2]], "binary tree over tokens 0 to 2"),
-        ("brackets", [], "binary tree over tokens 0 to 2"),
+        ("encoder", [0, 0], "3 tokens"),
+        ("encoder", [0, 0, 3], "3 tokens"),
+        ("encoder", [0, 2, 1], "cycle"),
+        ("brackets", [[0, 1], [1, 2]], "0 to 2"),
+        ("brackets", [], "0 to 2"),
     ],
 )
 def test_wrong_trees_of_ones_own(kind: str, tree: list[Any], message: str) -> None:

@@ -92,7 +92,7 @@ def test_the_average_is_composed_once_and_has_the_gradient_of_all() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(LatentError, match=r"num_samples is 0; expected .* at least 1"):
+    with pytest.raises(LatentError, match="num_samples"):
         SampledStraightThrough(0)
     with pytest.raises(IncompatiblePair, match=r"SampledStraightThrough.*OneToOneAlignment"):
         SampledStraightThrough().check(OneToOneAlignment())

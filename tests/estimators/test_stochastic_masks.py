@@ -228,13 +228,13 @@ def test_what_does_not_fit_is_refused() -> None:
             kind().check(Bits(budget=3))
         with pytest.raises(IncompatiblePair, match="transitions"):
             kind(transitions=0.1).check(Bits("arcs"))
-        with pytest.raises(LatentError, match=r"rate is 1\.5"):
+        with pytest.raises(LatentError, match="rate"):
             kind(rate=1.5)
     with pytest.raises(IncompatiblePair, match=r"entropy_weight.*MixedDirichlet"):
         check_entropy_weight(OneOfN(), MixedDirichlet(), 0.1)
     with pytest.raises(IncompatiblePair, match=r"MixedDirichlet.*KOfN"):
         MixedDirichlet().check(KOfN())
-    with pytest.raises(LatentError, match="concentration is 0"):
+    with pytest.raises(LatentError, match="concentration"):
         MixedDirichlet(0)
-    with pytest.raises(LatentError, match="temperature is 0"):
+    with pytest.raises(LatentError, match="temperature"):
         HardConcrete(0)

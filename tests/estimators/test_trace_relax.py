@@ -56,7 +56,7 @@ def with_steep(
 
 
 def test_one_sample_has_no_others_to_be_compared_with() -> None:
-    with pytest.raises(LatentError, match="TraceRelax: leave_one_out is true and num_samples 1"):
+    with pytest.raises(LatentError, match=r"TraceRelax.*leave_one_out.*num_samples"):
         TraceRelax(leave_one_out=True)
 
 
@@ -96,7 +96,7 @@ def test_it_says_nothing_of_how_probable_a_structure_is_and_needs_its_loss() -> 
 
 @pytest.mark.parametrize("setting", ["num_samples", "hidden_width"])
 def test_bad_settings_are_refused_under_its_own_name(setting: str) -> None:
-    with pytest.raises(LatentError, match=f"TraceRelax: {setting} is 0;"):
+    with pytest.raises(LatentError, match=rf"TraceRelax.*{setting}"):
         TraceRelax(**{setting: 0})
 
 

@@ -137,9 +137,9 @@ def test_an_alpha_for_each_item_is_that_item_alone() -> None:
     same = OneOfN().entmax(scores, lengths, torch.tensor(1.5))
     assert torch.equal(same, OneOfN().entmax(scores, lengths, 1.5))
     for wrong in (1.0, 0.5, float("nan"), float("inf"), torch.tensor([1.5, 1.5, 1.0, 2.0, 2.0])):
-        with pytest.raises(InvalidScores, match=r"above 1.*marginals"):
+        with pytest.raises(InvalidScores, match="marginals"):
             OneOfN().entmax(scores, lengths, wrong)
-    with pytest.raises(InvalidScores, match=r"shape \(3,\)"):
+    with pytest.raises(InvalidScores, match=r"\(3,\)"):
         OneOfN().entmax(scores, lengths, torch.full((3,), 1.5))
 
 
@@ -257,9 +257,9 @@ def test_estimators_take_choices_of_one_only() -> None:
         torch.testing.assert_close(draw.mean().sum(1), torch.ones(2))
         with pytest.raises(IncompatiblePair, match=f"{estimator.name}.*SpanningTree"):
             estimator.check(SpanningTree())
-    with pytest.raises(LatentError, match=r"alpha is 1\.0.*Marginals"):
+    with pytest.raises(LatentError, match="alpha"):
         Entmax(1.0)
-    with pytest.raises(LatentError, match="penalty is -1"):
+    with pytest.raises(LatentError, match="penalty"):
         Fusedmax(-1)
-    with pytest.raises(LatentError, match="penalty is nan"):
+    with pytest.raises(LatentError, match="penalty"):
         Oscarmax(float("nan"))

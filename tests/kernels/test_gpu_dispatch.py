@@ -48,9 +48,7 @@ def wrong(kernels: Any, operation: int, call: Any) -> None:
     call.result.flatten()[0] += 1
 
 
-@pytest.mark.parametrize(
-    ("launch", "said"), [(refuse, "no compiler"), (wrong, "first result is not the CPU's")]
-)
+@pytest.mark.parametrize(("launch", "said"), [(refuse, "no compiler"), (wrong, "first result")])
 def test_what_a_kernel_cannot_do_the_cpu_does(
     launch: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

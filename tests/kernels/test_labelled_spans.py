@@ -166,12 +166,12 @@ def test_results_do_not_depend_on_threads(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "lengths, starts, told",
     [
-        ([3, 4], (0, 3, 5, 6), "between 3 and 4, .* 0 to 3 words"),
-        ([-1, 3], (0, 3, 5, 6), "between -1 and 3"),
-        ([3, 3, 3], (0, 3, 5, 6), r"lengths \(3,\)"),
-        ([3, 3], (0, 3, 5, 7), r"starts end with \[7\]"),
-        ([3, 3], (0, 3, 5), r"starts end with \[5\]"),
-        ([3, 3], (), r"starts end with \[\]"),
+        ([3, 4], (0, 3, 5, 6), "3 and 4.*0 to 3"),
+        ([-1, 3], (0, 3, 5, 6), "-1 and 3"),
+        ([3, 3, 3], (0, 3, 5, 6), r"\(3,\)"),
+        ([3, 3], (0, 3, 5, 7), r"\[7\]"),
+        ([3, 3], (0, 3, 5), r"\[5\]"),
+        ([3, 3], (), r"\[\]"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

@@ -98,7 +98,7 @@ def test_gradients() -> None:
 
 def test_wrong_sizes_are_refused() -> None:
     build = registry.get("misc", "spacy-latent.CounterSpanScorer.v1")
-    with pytest.raises(LatentError, match="CounterSpanScorer: counters is 0"):
+    with pytest.raises(LatentError, match=r"CounterSpanScorer.*counters"):
         build(counters=0)
-    with pytest.raises(LatentError, match="CounterSpanScorer: hidden_width is 0"):
+    with pytest.raises(LatentError, match=r"CounterSpanScorer.*hidden_width"):
         build(hidden_width=0)

@@ -123,9 +123,9 @@ def test_what_is_no_tree_is_refused() -> None:
     cyclic[0, 1, 2] = cyclic[0, 2, 1] = 1.0
     soft[0, 0, 1], soft[0, 2, 1], soft[0, 0, 2] = 0.5, 0.5, 1.0
     for z in (cyclic, soft):
-        with pytest.raises(LatentError, match="no hard dependency tree"):
+        with pytest.raises(LatentError, match="dependency"):
             make()(torch.zeros(1, 2, WIDTH).double(), z.double(), torch.tensor([2]))
-    with pytest.raises(LatentError, match="hidden_width is 0"):
+    with pytest.raises(LatentError, match="hidden_width"):
         build_gated_recursive_heads_v1(hidden_width=0)
 
 

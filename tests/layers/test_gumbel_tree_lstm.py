@@ -175,9 +175,9 @@ def test_a_long_sentence_keeps_the_precision_of_hard_choices():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(LatentError, match="output is 'leaf'"):
+    with pytest.raises(LatentError, match="output"):
         build_gumbel_tree_lstm_v1(output="leaf")
-    with pytest.raises(LatentError, match="output_width is 0"):
+    with pytest.raises(LatentError, match="output_width"):
         build_gumbel_tree_lstm_v1(output_width=0)
 
 
@@ -210,7 +210,7 @@ def test_other_cells_compose_the_greedy_tree(encoder):
 @pytest.mark.parametrize("name", ["MergeGatedRecursiveTree", "SpanAttention"])
 def test_a_composer_of_other_parts_is_refused(name):
     composer = registry.get("misc", f"spacy-latent.{name}.v1")()
-    with pytest.raises(LatentError, match=f"the composer is '{name}'; expected one that composes"):
+    with pytest.raises(LatentError, match=f"'{name}'"):
         registry.get("misc", "spacy-latent.GumbelTree.v1")(composer)
 
 

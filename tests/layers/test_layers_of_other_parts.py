@@ -154,7 +154,7 @@ def test_selection_takes_the_chosen():
 @pytest.mark.parametrize("name", ["TagEmbedding", "TagSequenceEmbedding", "SegmentAttention"])
 def test_tags_of_another_number_are_refused(name):
     composer = make(name, num_tags=3)
-    with pytest.raises(LatentError, match=rf"{name}: num_tags is 3.* 4 "):
+    with pytest.raises(LatentError, match=rf"{name}.*num_tags.*3.*4"):
         composer(torch.randn(3, 5, 6), structures(name), LENGTHS)
 
 
@@ -340,22 +340,22 @@ def test_spans_that_are_no_tree_are_refused():
 @pytest.mark.parametrize(
     "name, options, said",
     [
-        *[(name, {"hidden_width": 0}, f"{name}: hidden_width is 0") for name in SCORERS],
-        ("TransitionScorer", {"num_tags": 0}, "TransitionScorer: num_tags is 0"),
-        ("TagEmbedding", {"num_tags": 0}, "TagEmbedding: num_tags is 0"),
-        ("EmissionScorer", {"num_tags": 0}, "EmissionScorer: num_tags is 0"),
-        ("TagSequenceEmbedding", {"num_tags": 0}, "TagSequenceEmbedding: num_tags is 0"),
-        ("SegmentScorer", {"num_tags": 0}, "SegmentScorer: num_tags is 0"),
-        ("SegmentScorer", {"max_length": 0}, "SegmentScorer: max_length is 0"),
-        ("SegmentAttention", {"num_tags": 0}, "SegmentAttention: num_tags is 0"),
-        ("SegmentAttention", {"output_width": 0}, "SegmentAttention: output_width is 0"),
-        ("SpanAttention", {"output_width": 0}, "SpanAttention: output_width is 0"),
-        ("ChartTreeLstm", {"output_width": 0}, "ChartTreeLstm: output_width is 0"),
-        ("ChartTreeLstm", {"output": "leaf"}, "ChartTreeLstm: output is 'leaf'"),
-        ("BinaryTreeLstm", {"output_width": 0}, "BinaryTreeLstm: output_width is 0"),
-        ("BinaryTreeLstm", {"output": "leaf"}, "BinaryTreeLstm: output is 'leaf'"),
+        *[(name, {"hidden_width": 0}, f"{name}.*hidden_width") for name in SCORERS],
+        ("TransitionScorer", {"num_tags": 0}, "TransitionScorer.*num_tags"),
+        ("TagEmbedding", {"num_tags": 0}, "TagEmbedding.*num_tags"),
+        ("EmissionScorer", {"num_tags": 0}, "EmissionScorer.*num_tags"),
+        ("TagSequenceEmbedding", {"num_tags": 0}, "TagSequenceEmbedding.*num_tags"),
+        ("SegmentScorer", {"num_tags": 0}, "SegmentScorer.*num_tags"),
+        ("SegmentScorer", {"max_length": 0}, "SegmentScorer.*max_length"),
+        ("SegmentAttention", {"num_tags": 0}, "SegmentAttention.*num_tags"),
+        ("SegmentAttention", {"output_width": 0}, "SegmentAttention.*output_width"),
+        ("SpanAttention", {"output_width": 0}, "SpanAttention.*output_width"),
+        ("ChartTreeLstm", {"output_width": 0}, "ChartTreeLstm.*output_width"),
+        ("ChartTreeLstm", {"output": "leaf"}, "ChartTreeLstm.*output"),
+        ("BinaryTreeLstm", {"output_width": 0}, "BinaryTreeLstm.*output_width"),
+        ("BinaryTreeLstm", {"output": "leaf"}, "BinaryTreeLstm.*output"),
         *[
-            (name, {option: value}, f"{name}: {option} is {value!r}")
+            (name, {option: value}, f"{name}.*{option}")
             for name in ("GatedRecursiveTree", "MergeGatedRecursiveTree")
             for option, value in (("output_width", 0), ("hidden_width", 0), ("output", "leaf"))
         ],

@@ -57,7 +57,7 @@ class Short(ItemScorer):
 
 
 def test_scores_of_fewer_words_are_refused() -> None:
-    with pytest.raises(LatentError, match=r"Short gave .* \(2, 3\); KOfN over 4 .* \(2, 4\)"):
+    with pytest.raises(LatentError, match=r"Short.*\(2, 3\).*\(2, 4\)"):
         layer(scorer=Short(SELECTOR))(*rows([4, 3]))
 
 
@@ -204,5 +204,5 @@ def test_words_that_may_not_be_chosen_are_not_seen() -> None:
 
 
 def test_more_than_two_tags_are_refused() -> None:
-    with pytest.raises(LatentError, match=r"two tags, unchosen and chosen.*num_tags to 2"):
+    with pytest.raises(LatentError, match="num_tags"):
         RationaleReader(READER, "tags").chosen(torch.zeros(1, 4, 3))

@@ -19,7 +19,7 @@ def test_of_what_is_composed_in_ranges() -> None:
     made = concurrently(lambda given: given.square() * weight, inputs, [weight])
     (gradient,) = torch.autograd.grad(torch.cat(made).sum(), weight, create_graph=True)
     torch.testing.assert_close(gradient, torch.full((3,), 5.0))
-    with pytest.raises(NotDifferentiable, match="several ranges of items"):
+    with pytest.raises(NotDifferentiable, match="ranges"):
         gradient.sum().backward()
 
 
@@ -30,7 +30,7 @@ def test_of_trees_composed_round_by_round() -> None:
     z = ProjectiveTree(single_root=True).map(torch.randn(1, 5, 5), lengths)
     total = composer(vectors, z, lengths).square().sum()
     (gradient,) = torch.autograd.grad(total, vectors, create_graph=True)
-    with pytest.raises(NotDifferentiable, match="differentiated once"):
+    with pytest.raises(NotDifferentiable, match="once"):
         gradient.square().sum().backward()
 
 

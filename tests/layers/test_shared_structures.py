@@ -401,7 +401,7 @@ def test_gradients_of_several_threads_are_there_once(three_threads: None) -> Non
     vectors = torch.randn(ITEMS, SIZE, WIDTH, requires_grad=True)
     made = composer.compose_several(vectors, torch.zeros(ITEMS, SIZE + 1, SIZE + 1), LENGTHS).sum()
     torch.autograd.grad(made, vectors, retain_graph=True)
-    with pytest.raises(LatentError, match="Compose again"):
+    with pytest.raises(LatentError, match="Compose"):
         torch.autograd.grad(made, vectors)
 
 
@@ -417,7 +417,7 @@ def test_errors_of_any_thread_are_raised(three_threads: None, failing: int) -> N
 
     vectors, z = torch.zeros(ITEMS, SIZE, WIDTH), torch.zeros(ITEMS, SIZE + 1, SIZE + 1)
     for _ in range(3):
-        with pytest.raises(ValueError, match="of one item"):
+        with pytest.raises(ValueError, match="item"):
             Failing().compose_several(vectors, z, LENGTHS)
     made = build_graph_convolution_v1()(WIDTH).compose_several(vectors, z, LENGTHS)
     assert made.shape == vectors.shape

@@ -95,5 +95,5 @@ def test_straight_through_is_part_of_torch_func(estimator: Estimator) -> None:
 
 def test_what_cannot_be_part_of_it_is_named() -> None:
     scores, lengths = torch.randn(1, 4, 4), torch.tensor([3])
-    with pytest.raises(NotTraceable, match=r"PerturbedMean cannot .* Use backward\(\)"):
+    with pytest.raises(NotTraceable, match="PerturbedMean"):
         grad(lambda given: PerturbedMean()(SpanningTree(), given, lengths, True).z.sum())(scores)

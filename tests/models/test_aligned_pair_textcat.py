@@ -216,7 +216,7 @@ def test_a_doc_that_is_no_pair_is_refused_with_advice_and_the_others_go_on():
         nlp("just one text")
     several = make_pair_doc(nlp, "a b", "c d")
     several.spans["b"] = [several[2:3], several[3:4]]
-    with pytest.raises(LatentError, match=r"has 2 of the one span .*spans\['b'\]"):
+    with pytest.raises(LatentError, match=r"spans\['b'\]"):
         nlp(several)
     overlapping = make_pair_doc(nlp, "a b", "c d")
     overlapping.spans["b"] = [overlapping[1:4]]
@@ -263,7 +263,7 @@ def test_a_long_pair_is_split_with_one_warning_and_no_word_is_lost():
     nlp = trained(pipeline(span_getter=misc("PairSpans", max_length=100)), steps=1)
     words = [f"w{i % 50}" for i in range(10_000)]
     doc = make_pair_doc(nlp, words, words[:9_950])
-    with pytest.warns(LatentWarning, match="10000 tokens is longer than max_length=100"):
+    with pytest.warns(LatentWarning, match=r"10000.*max_length=100"):
         doc = nlp(doc)
     spans = doc._.latent[NAME].spans
     assert len(spans) == 100 and sum(map(len, spans)) == 10_000
@@ -272,9 +272,9 @@ def test_a_long_pair_is_split_with_one_warning_and_no_word_is_lost():
 
 
 def test_span_getters_that_cannot_work_are_refused():
-    with pytest.raises(LatentError, match="both texts are under 'a'"):
+    with pytest.raises(LatentError, match="'a'"):
         PairSpans("a", "a")
-    with pytest.raises(LatentError, match="max_length is 0"):
+    with pytest.raises(LatentError, match="max_length"):
         PairSpans(max_length=0)
     nlp = pipeline(span_getter=misc("DocSpans"))
     made = examples(nlp)

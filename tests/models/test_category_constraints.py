@@ -36,7 +36,7 @@ def test_sums_probabilities_and_losses_are_those_of_all_sets(exclusive, one_of, 
     constraints = CategoryConstraints(exclusive, one_of, implied)
     sets = allowed_by(constraints)
     if not len(sets):
-        with pytest.raises(LatentError, match="allow no set"):
+        with pytest.raises(LatentError, match="set"):
             constraints.over(LABELS)
         return
     field = constraints.over(LABELS)
@@ -94,8 +94,8 @@ def test_large_scores_leave_probabilities(scale):
 @pytest.mark.parametrize(
     "given, said",
     [
-        ({"exclusive": [["a"]]}, "exclusive has \\['a'\\]"),
-        ({"implied": [["a", "a"]]}, "two different labels"),
+        ({"exclusive": [["a"]]}, r"exclusive.*'a'"),
+        ({"implied": [["a", "a"]]}, "different"),
     ],
 )
 def test_groups_that_say_nothing_are_refused(given, said):
@@ -104,11 +104,11 @@ def test_groups_that_say_nothing_are_refused(given, said):
 
 
 def test_names_that_are_no_labels_and_tied_labels_are_refused():
-    with pytest.raises(LatentError, match="names \\['z'\\]"):
+    with pytest.raises(LatentError, match="'z'"):
         CategoryConstraints([["a", "z"]]).over(LABELS)
     tied = [f"label{i}" for i in range(40)]
     ring = [[one, other] for one in tied[:20] for other in tied[20:]]
-    with pytest.raises(LatentError, match="more than 65,536 states of"):
+    with pytest.raises(LatentError, match="65,536"):
         CategoryConstraints(implied=ring, exclusive=[]).over(tied)
 
 
@@ -118,5 +118,5 @@ def test_what_only_unknown_labels_break_is_named():
     truths[1, 0] = truths[1, 2] = 1.0
     known = torch.zeros(2, 6)
     known[1, 0] = known[1, 2] = 1.0
-    with pytest.raises(LatentError, match="text\\(s\\) \\[1\\]"):
+    with pytest.raises(LatentError, match=r"\[1\]"):
         field.loss(torch.zeros(1, 2, 6), truths, known)

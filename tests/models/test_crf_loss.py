@@ -111,9 +111,9 @@ def test_items_without_a_sequence_have_no_gradient_and_wrong_scores_are_named() 
     rows[4, 1] = torch.nan
     with pytest.raises(InvalidScores, match=r"\[2\]"):
         chain.batch_sums(rows, lengths)
-    with pytest.raises(InvalidScores, match="add up to T"):
+    with pytest.raises(InvalidScores, match="add up"):
         chain.batch_sums(torch.zeros(4, 4), lengths)
-    with pytest.raises(InvalidScores, match="as bound"):
+    with pytest.raises(InvalidScores, match="bound"):
         chain.batch_sums(torch.zeros(5, 3), lengths)
 
 
@@ -216,7 +216,7 @@ def test_other_losses_refuse_wrong_runs() -> None:
     emissions, transitions = random_scores(2, 0)
     found = TagScores(emissions.float().numpy(), transitions.float().numpy())  # type: ignore[arg-type]
     free = np.ones((2, K), dtype=bool)
-    with pytest.raises(LatentError, match=r"'perceptron'.*expected 'crf'"):
+    with pytest.raises(LatentError, match=r"'perceptron'.*'crf'"):
         wrong = [TagEvidence.of_mask(free, [Run(0, (U_A,))])]
         loss_and_gradient("perceptron", found, TAGS, wrong)
     losses, _, _ = loss_and_gradient("perceptron", found, TAGS, [TagEvidence.of_mask(free)])

@@ -188,23 +188,23 @@ def test_any_number_of_labels() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"annotate": "map"}, LatentError, 'Set annotate = "none"'),
-        ({"size": 1}, LatentError, "size is 1"),
+        ({"annotate": "map"}, LatentError, "annotate"),
+        ({"size": 1}, LatentError, "size"),
         (
             {"structure": {"@misc": "spacy-latent.SpanningTree.v1"}},
             IncompatiblePair,
-            "DocumentCode cannot be combined with SpanningTree",
+            "DocumentCode.*SpanningTree",
         ),
         (
             {"estimator": {"@misc": "spacy-latent.Marginals.v1"}},
             IncompatiblePair,
-            "EvidenceBound cannot be combined with Marginals",
+            "EvidenceBound.*Marginals",
         ),
-        ({"size": 100, "estimator": None}, LatentError, "size 100 has 100 codes"),
+        ({"size": 100, "estimator": None}, LatentError, "size.*100 codes"),
         (
             {"structure": {"@misc": "spacy-latent.Bits.v1"}, "size": 16, "estimator": None},
             LatentError,
-            r"has 6.55e\+04 codes, and DenseMarginalization sums 64",
+            r"6.55e\+04 codes.*DenseMarginalization.*64",
         ),
         (
             {
@@ -215,7 +215,7 @@ def test_any_number_of_labels() -> None:
                 },
             },
             IncompatiblePair,
-            "DocumentCode cannot be combined with GoldAgreement",
+            "DocumentCode.*GoldAgreement",
         ),
     ],
 )
@@ -227,5 +227,5 @@ def test_what_is_no_code_is_refused(settings, error, message) -> None:
 def test_a_model_without_codes_gives_none() -> None:
     nlp = spacy.blank("en")
     component: Any = nlp.add_pipe("latent_textcat")
-    with pytest.raises(LatentError, match="gives docs no codes"):
+    with pytest.raises(LatentError, match="codes"):
         codes(component.model, [nlp.make_doc("a")])

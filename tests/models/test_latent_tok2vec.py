@@ -66,7 +66,7 @@ def test_white_space_only(model):
 
 
 def test_ten_thousand_tokens(model):
-    with pytest.warns(LatentWarning, match="split into windows"):
+    with pytest.warns(LatentWarning, match="windows"):
         (vectors,) = model.predict(docs_of(10_000))
     assert vectors.shape == (10_000, WIDTH) and np.isfinite(vectors).all()
 
@@ -96,7 +96,7 @@ def test_groups_hold_every_token_once_and_bound_the_padding():
 
 @pytest.mark.parametrize("spans", [[(0, 2), (1, 3)], [(2, 3), (0, 1)], [(0, 9)], [(1, 1)]])
 def test_impossible_spans_are_refused(spans):
-    with pytest.raises(LatentError, match="span getter"):
+    with pytest.raises(LatentError, match="span"):
         group_spans([3], [spans])
 
 
@@ -197,7 +197,7 @@ def test_configs_that_cannot_work_are_refused_when_they_are_read():
         ({"width": 0}, "width"),
         ({"width": 3, "residual": True}, "residual"),
         ({"temperature": 0.0}, "temperature"),
-        ({"temperature": []}, "schedule is empty"),
+        ({"temperature": []}, "schedule"),
         ({"dropout": 1.0}, "dropout"),
         ({"scorer_learn_rate": -1.0}, "scorer_learn_rate"),
     ]:
@@ -297,19 +297,19 @@ def test_gradients_of_several_batches_add_up(model, scaled):
 )
 def test_a_part_in_the_place_of_another_is_refused(argument, given, expected):
     part = spacy.registry.resolve({argument: {"@misc": f"spacy-latent.{given}.v1"}})
-    with pytest.raises(LatentError, match=f"{argument} is of type .*; expected {expected}"):
+    with pytest.raises(LatentError, match=rf"{argument}.*{expected}"):
         build(**part)
 
 
 def test_an_infinite_entropy_weight_is_refused():
-    with pytest.raises(LatentError, match="entropy_weight is inf"):
+    with pytest.raises(LatentError, match="entropy_weight"):
         build(entropy_weight=float("inf"))
 
 
 def test_a_span_getter_that_forgets_docs_is_refused():
     model = build(span_getter=lambda docs: [])
     model.initialize()
-    with pytest.raises(LatentError, match=r"spans for 0 docs; expected .* 2 docs"):
+    with pytest.raises(LatentError, match=r"spans.*0.*2"):
         model.predict(docs_of(2, 3))
 
 
@@ -319,5 +319,5 @@ def test_vectors_that_are_not_finite_are_an_error():
     with torch.no_grad():
         for parameter in latent_layer(model).composer.parameters():
             parameter.fill_(float("nan"))
-    with pytest.raises(LatentError, match="vectors with NaN"):
+    with pytest.raises(LatentError, match="NaN"):
         model.predict(docs_of(2, 3))

@@ -82,7 +82,7 @@ def test_releases_one_after_another_however_they_are_nested() -> None:
 def test_a_release_to_fewer_words_is_refused_with_both(
     restricted: Any, free: Any, names: tuple[str, str]
 ) -> None:
-    with pytest.raises(LatentError, match="A release of candidates from") as refused:
+    with pytest.raises(LatentError, match="release") as refused:
         build_released_candidates_v1(restricted, free, 3)
     before, after = str(refused.value).split(" to ")[:2]
     assert names[0] in before and names[1] in after
@@ -94,12 +94,12 @@ def test_what_is_not_known_is_looked_at_in_docs_of_training() -> None:
     assert chosen(fine, 2, "a good new film") == "good new film"
     wrong = build_released_candidates_v1(Long(3), Long(4), 2)
     assert chosen(wrong, 0, "a good film") == "good film"
-    with pytest.raises(LatentError, match=r"from Long to Long.*'a new film'.*'new' may be chosen"):
+    with pytest.raises(LatentError, match=r"Long.*Long.*'a new film'.*'new'"):
         chosen(wrong, 1, "a new film")
     # Neither after the release nor at prediction is there another set to compare with.
     assert chosen(wrong, 2, "a new film") == chosen(wrong, None, "a new film") == "film"
     function = build_released_candidates_v1(first_of_doc, Long(3), 2)
-    with pytest.raises(LatentError, match=r"from first_of_doc to Long.*'a' may be chosen"):
+    with pytest.raises(LatentError, match=r"first_of_doc.*Long.*'a'"):
         chosen(function, 0, "a new film")
 
 
@@ -108,7 +108,7 @@ def test_a_stage_after_the_next_is_looked_at_too() -> None:
         Long(4), build_released_candidates_v1(AllWords(), Long(1), 4), 2
     )
     assert chosen(made, 0, "a new film") == "film"
-    with pytest.raises(LatentError, match=r"from AllWords\(\) to Long"):
+    with pytest.raises(LatentError, match=r"AllWords\(\).*Long"):
         wrong = build_released_candidates_v1(
             Long(4), build_released_candidates_v1(AllWords(), Long(2), 4), 2
         )
@@ -117,7 +117,7 @@ def test_a_stage_after_the_next_is_looked_at_too() -> None:
 
 @pytest.mark.parametrize("release_at", [0, -1, 1.5, True, float("inf"), None])
 def test_a_release_that_never_comes_or_was_before_training_is_refused(release_at: Any) -> None:
-    with pytest.raises(LatentError, match=r"release_at is .*AllWords\(\) follows ContentWords\("):
+    with pytest.raises(LatentError, match=r"release_at.*AllWords.*ContentWords"):
         build_released_candidates_v1(NO_STOP_WORDS, None, release_at)
 
 

@@ -285,11 +285,11 @@ def test_weights_may_be_schedules() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (build_evidence_bound_v1, LatentError, "decoder is .* BagOfWords; expected ArcDecoder"),
+        (build_evidence_bound_v1, LatentError, "decoder.*BagOfWords.*ArcDecoder"),
         (
             partial(build_crf_autoencoder_v1, build_bag_of_words_v1()),
             LatentError,
-            "decoder is .* BagOfWords; expected ArcDecoder",
+            "decoder.*BagOfWords.*ArcDecoder",
         ),
         (
             partial(build_evidence_bound_v1, build_words_by_heads_v1(), build_learned_prior_v1()),
@@ -299,7 +299,7 @@ def test_weights_may_be_schedules() -> None:
         (
             partial(build_evidence_bound_v1, build_words_by_heads_v1(), build_words_by_heads_v1()),
             LatentError,
-            "prior is .*; expected Prior",
+            "prior.*Prior",
         ),
     ],
 )
@@ -311,12 +311,12 @@ def test_what_does_not_fit_trees_is_refused_by_name(make, error, message) -> Non
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(build_words_by_heads_v1, size=1), "WordsByHeads: size is 1"),
-        (partial(build_crf_autoencoder_v1, learn_rate=math.nan), "CrfAutoencoder: learn_rate"),
-        (partial(build_crf_autoencoder_v1, labelled_weight=-1.0), "labelled_weight is -1"),
+        (partial(build_words_by_heads_v1, size=1), "WordsByHeads.*size"),
+        (partial(build_crf_autoencoder_v1, learn_rate=math.nan), "CrfAutoencoder.*learn_rate"),
+        (partial(build_crf_autoencoder_v1, labelled_weight=-1.0), "labelled_weight"),
         (
             partial(build_crf_autoencoder_v1, build_words_by_heads_v1(attr="WORD")),
-            "CrfAutoencoder: .* attr is 'WORD'",
+            "CrfAutoencoder.*attr.*'WORD'",
         ),
     ],
 )
@@ -326,7 +326,7 @@ def test_settings_out_of_range_are_refused(make, message) -> None:
 
 
 def test_a_prior_of_arcs_is_none_of_items() -> None:
-    with pytest.raises(IncompatiblePair, match=r"LearnedArcPrior .* OneOfN"):
+    with pytest.raises(IncompatiblePair, match=r"LearnedArcPrior.*OneOfN"):
         build_learned_arc_prior_v1()(OneOfN())
     assert not build_uniform_prior_v1()(SpanningTree())(
         torch.randn(1, 3, 3), torch.tensor([2])

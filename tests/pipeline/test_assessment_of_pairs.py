@@ -73,7 +73,7 @@ def test_pairs_are_read_from_files(nlp: Language, saved: Path) -> None:
     assert len(found) == len(ROWS) + 1
     assert found[0].predicted.spans["a"][0].text == PAIRS[0][0]
     assert len(read_examples(nlp, str(saved), limit=3)) == 3
-    with pytest.raises(LatentError, match="pairs of texts"):
+    with pytest.raises(LatentError, match="pairs"):
         read_examples(nlp, "-")
     nlp.config["corpora"] = {
         "dev": {"@readers": "spacy-latent.TextPairs.v1", "path": None, "first": "one"}
@@ -98,7 +98,7 @@ def test_a_page_with_drawings(saved: Path, tmp_path: Path) -> None:
     assert len(span[2]) == len(span[3])
     # Nothing is aligned with an empty text.
     assert gallery["docs"][-1][6][0][0] == []
-    result = CliRunner().invoke(app, ["latent", "stats", *arguments[2:]])
+    result = CliRunner().invoke(app, ["latent", "evaluate", "stats", *arguments[2:]])
     assert result.exit_code == 0 and "nearest same word" in result.output
 
 
@@ -116,14 +116,14 @@ def test_pairs_are_drawn_and_one_text_is_refused(saved: Path, tmp_path: Path) ->
 def test_entities_are_not_latent(component: str | None) -> None:
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner")
-    with pytest.raises(LatentError, match=r"crf_ner are not latent.*spacy evaluate"):
+    with pytest.raises(LatentError, match="crf_ner"):
         choose_components(nlp, component)
 
 
 def test_a_name_that_is_not_there_is_not_called_learned() -> None:
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner")
-    with pytest.raises(LatentError, match=r"no latent component 'ner'.*are crf_ner"):
+    with pytest.raises(LatentError, match=r"'ner'.*crf_ner"):
         choose_components(nlp, "ner")
 
 

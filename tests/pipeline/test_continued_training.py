@@ -15,8 +15,8 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.util import load_config
 
 from spacy_latent.cli.init_config import filled
-from tests.pages import ROOT, blocks
 from tests.pipeline.small_pipelines import TOK2VEC
+from tests.repository.pages import ROOT, blocks
 
 LISTENER = {
     "@architectures": "spacy.Tok2VecListener.v1",

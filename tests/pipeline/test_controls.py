@@ -19,7 +19,7 @@ from spacy_latent.pipeline.controls import (
     unintended_differences,
 )
 from tests.pipeline.small_pipelines import INLINE, TOK2VEC, initialized, latent_pipeline, stock
-from tests.recipes import recipe
+from tests.repository.recipes import recipe
 
 GIVEN = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat", "seed": 0, "words": None}
 ENCODER = "components.latent_encoder.model.estimator"
@@ -112,17 +112,17 @@ def test_inline_layers_defaults_and_settings_that_need_scores() -> None:
 
 
 def test_what_has_no_control() -> None:
-    with pytest.raises(LatentError, match="no latent layer whose estimator"):
+    with pytest.raises(LatentError, match="estimator"):
         control_config(read("ner_baseline"))
-    with pytest.raises(LatentError, match=r"decides while it composes.*BinaryTreeLstm"):
+    with pytest.raises(LatentError, match="BinaryTreeLstm"):
         control_config(read("listops_gumbel_tree_lstm"))
-    with pytest.raises(LatentError, match="no component 'tree'; it has latent_encoder, textcat"):
+    with pytest.raises(LatentError, match=r"'tree'.*latent_encoder, textcat"):
         control_config(read("demo_attention"), components=["tree"])
-    with pytest.raises(LatentError, match="'up'; expected one of random"):
+    with pytest.raises(LatentError, match="'up'"):
         control_config(read("demo_attention"), "up")
     # A structure that is no tree is refused when the control is made, with the reason.
     made, _ = control_config(read("rationale_k_of_n"))
-    with pytest.raises(LatentError, match=r"GivenTrees.*KOfN.*made of items"):
+    with pytest.raises(LatentError, match=r"GivenTrees.*KOfN"):
         spacy.util.load_model_from_config(made, auto_fill=True)
 
 

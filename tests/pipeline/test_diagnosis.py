@@ -98,7 +98,7 @@ def test_a_classifier_that_cannot_read_empty_texts(pooled: tuple[str, ...]) -> N
         assert len(list(nlp.pipe(texts))) == 2
         return
     assert all(f"use_reduce_{which}" in found[0].text for which in pooled)
-    with pytest.raises(ValueError, match="lengths must be > 0"):
+    with pytest.raises(ValueError, match="lengths"):
         list(nlp.pipe(texts))
     nlp = spacy.blank("en")
     own = {**model, "@architectures": "spacy-latent.TextCatReduce.v1"}

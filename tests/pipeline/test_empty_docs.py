@@ -325,5 +325,5 @@ def test_an_embedder_that_answers_for_other_docs_is_refused() -> None:
     docs = list(docs_of(nlp, "tok2vec", PLAIN))
     own = model._func
     model._func = lambda node, given, is_train: own(node, given[1:], is_train)
-    with pytest.raises(LatentError, match=r"2 docs of \[4, 5\] tokens; expected .* 3 docs"):
+    with pytest.raises(LatentError, match=r"2.*\[4, 5\].*3"):
         token_vectors(model, docs, False)

@@ -290,16 +290,16 @@ def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
     path, found = tmp_path / "crf_ner" / "cfg", pipe.calibration.to_dict()
     assert EntityCalibration.from_dict(found, "crf_ner", ["GPE"]) == pipe.calibration
     for change, message in (
-        ({"temperature": math.inf}, "not finite"),
-        ({"temperature": 0.0}, "temperature 0.0"),
-        ({"temperature": "hot"}, "no number"),
-        ({"biases": {"NONE": 1.0}}, "biases of the labels NONE"),
-        ({"shifts": {"GPE": "much"}}, "no number"),
-        ({"shifts": [1.0]}, "expected numbers by label"),
-        ({"shift": None}, "no number"),
-        ({"least": None}, "without the other"),
-        ({"coverage": 2.0}, "coverage 2.0"),
-        ({"least": "low"}, "no number"),
+        ({"temperature": math.inf}, "finite"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": "hot"}, "number"),
+        ({"biases": {"NONE": 1.0}}, "biases.*NONE"),
+        ({"shifts": {"GPE": "much"}}, "number"),
+        ({"shifts": [1.0]}, "numbers"),
+        ({"shift": None}, "number"),
+        ({"least": None}, "other"),
+        ({"coverage": 2.0}, "coverage"),
+        ({"least": "low"}, "number"),
         ({"heat": 1.0}, "heat"),
     ):
         with pytest.raises(LatentError, match=message):
@@ -307,7 +307,7 @@ def test_what_was_saved_is_checked(nlp: Language, tmp_path: Path) -> None:
     nlp.to_disk(tmp_path)
     good = srsly.read_json(path)
     srsly.write_json(path, {**good, "calibration": 3})
-    with pytest.raises(LatentError, match="expected its fields by name"):
+    with pytest.raises(LatentError, match="fields"):
         spacy.load(tmp_path)
     # Weights that were saved without one leave none behind.
     srsly.write_json(path, {"labels": good["labels"]})
@@ -321,7 +321,7 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
     pipe.add_label("ORG")
     assert pipe.calibration is not None and nlp(TEXT).ents
     unknown = Example.from_dict(nlp.make_doc(TEXT), {"entities": [(7, 13, "NEW")]})
-    with pytest.raises(LatentError, match="'NEW' is unknown"):
+    with pytest.raises(LatentError, match="'NEW'"):
         nlp.update([unknown], sgd=nlp.resume_training())
     assert pipe.calibration is not None
     with pytest.warns(LatentWarning, match="left out"):
@@ -334,36 +334,36 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
 
 def test_what_cannot_be_calibrated(nlp: Language) -> None:
     empty = [Example.from_dict(nlp.make_doc(TEXT), {"entities": []})]
-    with pytest.raises(LatentError, match="No text has an annotated entity"):
+    with pytest.raises(LatentError, match="text"):
         calibrate(nlp, empty)
     known = calibrate(nlp, doubtful(nlp)).calibration
-    with pytest.raises(LatentError, match="takes at least 99 texts"):
+    with pytest.raises(LatentError, match="99"):
         calibrate(nlp, doubtful(nlp), coverage=0.99)
     assert nlp.get_pipe("crf_ner").calibration == known  # type: ignore[union-attr]
-    with pytest.raises(LatentError, match="expected a crf_ner"):
+    with pytest.raises(LatentError, match="crf_ner"):
         calibrate(spacy.blank("en"), [])
-    with pytest.raises(LatentError, match="'other' is none of them: crf_ner"):
+    with pytest.raises(LatentError, match=r"'other'.*crf_ner"):
         calibrate(nlp, doubtful(nlp), "other")
-    with pytest.raises(LatentError, match="stored no set of possible entities"):
+    with pytest.raises(LatentError, match="possible"):
         nlp(TEXT)._.latent["crf_ner"].possible_entities()
     nlp.get_pipe("crf_ner").add_label("PERSON")  # type: ignore[union-attr]
-    with pytest.raises(LatentError, match=r"not trained on PERSON since .* Train it"):
+    with pytest.raises(LatentError, match="PERSON"):
         calibrate(nlp, doubtful(nlp))
 
 
 def test_what_is_given_in_python_is_told_where_it_is_something_else(nlp: Language) -> None:
     docs = [example.reference for example in doubtful(nlp)]
     for call in (calibrate, measure):
-        with pytest.raises(LatentError, match=r"hold a Doc; expected Examples.*make_doc"):
+        with pytest.raises(LatentError, match=r"Doc.*Examples"):
             call(nlp, docs)  # type: ignore[arg-type]
     for coverage in ("0.9", 1, True):
-        with pytest.raises(LatentError, match=r"coverage is .* between 0 and 1"):
+        with pytest.raises(LatentError, match="coverage"):
             calibrate(nlp, doubtful(nlp), coverage=coverage)  # type: ignore[arg-type]
     found = calibrate(nlp, lambda: doubtful(nlp))
     assert found.calibration == calibrate(nlp, doubtful(nlp)).calibration
-    with pytest.raises(LatentError, match="given a list; expected what calibrate"):
+    with pytest.raises(LatentError, match="list"):
         set_precision(nlp, doubtful(nlp), 0.7)  # type: ignore[arg-type]
-    with pytest.raises(LatentError, match=r"precision is '0\.7'; expected a number"):
+    with pytest.raises(LatentError, match="precision"):
         set_precision(nlp, found, "0.7")  # type: ignore[arg-type]
 
 
@@ -383,7 +383,7 @@ def test_texts_with_other_labels_are_no_measure_of_confidence(nlp: Language) -> 
         Example.from_dict(nlp.make_doc("Anna is here"), {"entities": [(0, 4, "PERSON")]}),
         Example.from_dict(nlp.make_doc("nobody is here"), {"entities": []}),
     ]
-    with pytest.raises(LatentError, match=r"trained on the labels GPE, and .* another one: PERSON"):
+    with pytest.raises(LatentError, match=r"GPE.*PERSON"):
         calibrate(nlp, other)
 
 
@@ -403,7 +403,7 @@ def marked(nlp: Language, rest: str) -> list[Example]:
 
 def test_what_is_found_where_annotation_is_missing_is_counted_apart(nlp: Language) -> None:
     partly = [*marked(nlp, "missing"), *doubtful(nlp)]
-    with pytest.warns(PartlyAnnotated, match="24 of 96 entities that crf_ner finds .* too high"):
+    with pytest.warns(PartlyAnnotated, match=r"24 of 96.*crf_ner"):
         found = calibrate(nlp, partly)
     # In texts with an annotated entity all are right, and nothing is known about the other texts.
     assert [len(found.after.probabilities), found.after.unannotated] == [72, 24]
@@ -413,9 +413,9 @@ def test_what_is_found_where_annotation_is_missing_is_counted_apart(nlp: Languag
 
 
 def test_a_precision_is_refused_where_no_token_is_outside(nlp: Language) -> None:
-    with pytest.warns(PartlyAnnotated, match="the precision cannot be known"):
+    with pytest.warns(PartlyAnnotated, match="precision"):
         found = calibrate(nlp, marked(nlp, "missing"))
-    with pytest.raises(LatentError, match=r"No token .* is annotated as .*set_ents"):
+    with pytest.raises(LatentError, match="set_ents"):
         set_precision(nlp, found, 0.5, few=True)
     found = calibrate(nlp, marked(nlp, "outside"))
     assert (
@@ -426,7 +426,7 @@ def test_a_precision_is_refused_where_no_token_is_outside(nlp: Language) -> None
 
 def test_less_sure_entities_are_left_out(nlp: Language) -> None:
     whole = calibrate(nlp, doubtful(nlp))
-    with pytest.raises(LatentError, match=r"At no confidence the precision is 0\.97"):
+    with pytest.raises(LatentError, match=r"0\.97"):
         set_precision(nlp, whole, 0.97, confidence=None)
     pipe: Any = nlp.get_pipe("crf_ner")
     for annotate in ("probabilities", "map", "none"):
@@ -460,7 +460,7 @@ def test_less_sure_entities_are_left_out(nlp: Language) -> None:
     assert least.threshold == 0 == pipe.cfg["min_confidence"]
     assert nlp.config["components"]["crf_ner"]["min_confidence"] == 0
     assert nlp(TEXT).ents
-    with pytest.raises(LatentError, match="min_confidence is 2"):
+    with pytest.raises(LatentError, match="min_confidence"):
         trained(min_confidence=2)
 
 
@@ -483,7 +483,7 @@ def test_a_threshold_that_keeps_few_is_set_only_where_asked(
     found = replace(calibrate(nlp, doubtful(nlp)), after=entities)
     pipe: Any = nlp.get_pipe("crf_ner")
     if refused:
-        with pytest.raises(LatentError, match=rf"would keep {right} of {right + wrong} .*{advice}"):
+        with pytest.raises(LatentError, match=rf"{right} of {right + wrong}.*{advice}"):
             set_precision(nlp, found, 0.99, confidence=None)
         assert pipe.cfg["min_confidence"] == 0.0
     least = set_precision(nlp, found, 0.99, confidence=None, few=refused)
@@ -495,7 +495,7 @@ def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None
     found = calibrate(nlp, doubtful(nlp))
     pipe: Any = nlp.get_pipe("crf_ner")
     # Half of 48 are right: no lower bound is as high.
-    with pytest.raises(LatentError, match=r"do not support a precision of 0\.5"):
+    with pytest.raises(LatentError, match=r"0\.5"):
         set_precision(nlp, found, 0.5)
     assert pipe.cfg["min_confidence"] == 0.0
     least = set_precision(nlp, found, 0.3)
@@ -503,14 +503,14 @@ def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None
     # Fewer than one in ten, so that the sequence starts lower.
     said, correct = [0.9] * 30 + [0.5] * 470, [True] * 30 + [False] * 470
     few = replace(found, after=JudgedEntities(said, correct, ["GPE"] * 500, 30))
-    with pytest.raises(LatentError, match=r"do not support"):
+    with pytest.raises(LatentError, match="support"):
         set_precision(nlp, few, 0.9)
     assert set_precision(nlp, few, 0.9, few=True).kept == 30
     assert pipe.cfg["min_confidence"] == pytest.approx(0.7)
     for wrong in (0, 1, "much"):
-        with pytest.raises(LatentError, match="confidence is"):
+        with pytest.raises(LatentError, match="confidence"):
             set_precision(nlp, found, 0.5, confidence=wrong)  # type: ignore[arg-type]
-    with pytest.raises(LatentError, match="no texts promise more"):
+    with pytest.raises(LatentError, match="promise"):
         set_precision(nlp, found, 1.0)
 
 

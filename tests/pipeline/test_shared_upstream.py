@@ -398,8 +398,7 @@ def test_a_component_of_another_kind_is_named_in_a_warning() -> None:
         return losses
 
     upstream.update = update
-    said = "'latent_encoder' listens to 'tok2vec', which is neither.*stand before"
-    with pytest.warns(LatentWarning, match=said):
+    with pytest.warns(LatentWarning, match=r"'latent_encoder'.*'tok2vec'"):
         nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]
 
 
@@ -409,5 +408,5 @@ def test_so_is_one_whose_listeners_are_of_another_kind() -> None:
     initialized(nlp)
     encoder: Any = nlp.get_pipe("latent_encoder")
     encoder.model.layers[0].attrs["_upstream_name"] = "curated"
-    with pytest.warns(LatentWarning, match="'latent_encoder' listens to 'curated', which is"):
+    with pytest.warns(LatentWarning, match=r"'latent_encoder'.*'curated'"):
         nlp.update(examples(nlp), sgd=False)  # type: ignore[arg-type]

@@ -24,8 +24,8 @@ from spacy.training.loop import train
 from spacy.util import is_package, load_config
 from thinc.api import Adam, Config, fix_random_seed
 
-from tests import pages
 from tests.pipeline.small_pipelines import TOK2VEC, examples, latent_pipeline, step, stock
+from tests.repository import pages
 
 NAME = "en_core_web_sm"
 REAL = os.environ.get("SPACY_LATENT_PIPELINE", NAME if is_package(NAME) else "")

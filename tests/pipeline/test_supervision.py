@@ -247,7 +247,7 @@ def test_the_loss_has_to_fit_the_set_of_each_stage() -> None:
         "structure": released,
         "estimator": {"@misc": "spacy-latent.SparseMAP.v1"},
     }
-    with pytest.raises(IncompatiblePair, match=r"The loss 'crf' .* BudgetTree"):
+    with pytest.raises(IncompatiblePair, match=r"'crf'.*BudgetTree"):
         initialized(pipeline(model))
     initialized(pipeline(model, supervision_loss="sparsemap"))
 
@@ -372,7 +372,7 @@ def test_references_that_say_nothing_or_what_cannot_be() -> None:
     optimizer = initialized(nlp, sample=sample)
     assert step(nlp, [bare, other], optimizer)["latent_encoder_supervision"] == 0.0
     # In all of the sample some head comes later.
-    with pytest.warns(LatentWarning, match="none of SpanningTree"):
+    with pytest.warns(LatentWarning, match="SpanningTree"):
         losses = step(nlp, [*sample, bare, other], optimizer)
     assert losses["latent_encoder_supervision"] == 0.0 and losses["textcat"] > 0
 
@@ -398,7 +398,7 @@ def test_spans_that_are_no_binary_tree_do_not_count(model: dict[str, Any]) -> No
     spans = np.array([[0, 3], [1, 2]], dtype="int32")
     flat = SpanStructure(0, 4, "ConstituencyTree", "spans", spans)
     write(sample[2].reference, "latent_encoder", [flat])
-    with pytest.warns(LatentWarning, match="do not count"):
+    with pytest.warns(LatentWarning, match="count"):
         losses = step(nlp, sample[2:], optimizer)
     assert losses["latent_encoder_supervision"] == 0.0 and losses["textcat"] > 0
 
@@ -433,15 +433,15 @@ def test_an_estimator_is_not_asked_where_nobody_composes_its_structures(
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(LatentError, match="supervision is -1"):
+    with pytest.raises(LatentError, match="supervision"):
         pipeline({"tok2vec": TOK2VEC}, supervision=-1)
-    with pytest.raises(LatentError, match="latent_encoder: the loss is 'hinge'"):
+    with pytest.raises(LatentError, match=r"latent_encoder.*'hinge'"):
         pipeline({"tok2vec": TOK2VEC}, supervision_loss="hinge")
-    with pytest.raises(LatentError, match="latent_encoder: the margin is 1"):
+    with pytest.raises(LatentError, match=r"latent_encoder.*margin"):
         pipeline({"tok2vec": TOK2VEC}, supervision_margin=1.0)
-    with pytest.raises(LatentError, match="latent_encoder: the scale of the noise is 0"):
+    with pytest.raises(LatentError, match=r"latent_encoder.*noise"):
         pipeline({"tok2vec": TOK2VEC}, supervision_loss="perturbed", supervision_noise=0.0)
-    with pytest.raises(LatentError, match="teacher_forcing needs gold"):
+    with pytest.raises(LatentError, match="teacher_forcing"):
         pipeline({"tok2vec": TOK2VEC}, supervision=0, teacher_forcing=True)
     gumbel = {"@architectures": "spacy-latent.ParserTok2Vec.v1", "tok2vec": TOK2VEC}
     with pytest.raises(IncompatiblePair, match=r"'crf'.*ParserTree.*log_prob"):
@@ -449,5 +449,5 @@ def test_settings_that_cannot_work_are_refused() -> None:
     nlp = pipeline({"tok2vec": TOK2VEC})
     sample = with_brackets(examples(nlp))
     optimizer = initialized(nlp, sample=sample)
-    with pytest.raises(LatentError, match=r"has spans .* SpanningTree is made of heads"):
+    with pytest.raises(LatentError, match=r"spans.*SpanningTree"):
         step(nlp, sample, optimizer)

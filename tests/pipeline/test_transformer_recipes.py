@@ -23,7 +23,7 @@ from tests.pipeline.small_pipelines import (
     save_small_transformer,
     step,
 )
-from tests.recipes import RECIPES
+from tests.repository.recipes import RECIPES
 
 CONFIGS = [path for path in RECIPES if "_transformer" in path.stem]
 SENTENCES = [("I like London", "I hate London"), ("I hate Paris", "I hate Paris a lot")]

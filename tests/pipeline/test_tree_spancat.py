@@ -82,7 +82,7 @@ def test_it_learns_spans_that_nest(nlp: Language) -> None:
 
 def test_a_corpus_without_spans_is_warned_of() -> None:
     nlp = pipeline(spans_key="phrases")
-    with pytest.warns(LatentWarning, match=r"no span in doc.spans\['phrases'\] in the") as warned:
+    with pytest.warns(LatentWarning, match="'phrases'") as warned:
         optimizer = initialized(nlp, sample=examples(nlp))
     said = str(warned[0].message)
     assert "spans_key" in said and "initialize.components.tree_spancat.labels" in said
@@ -264,7 +264,7 @@ def test_without_labels_it_does_not_keep_a_shared_embedder_from_learning() -> No
     tagged = [
         Example.from_dict(nlp.make_doc(text), {"tags": ["A", "B"]}) for text in ("a b", "c d")
     ]
-    with pytest.warns(LatentWarning, match="no span"):
+    with pytest.warns(LatentWarning, match="span"):
         optimizer = initialized(nlp, sample=tagged)
     before = nlp.get_pipe("tok2vec").model.to_bytes()  # type: ignore[union-attr]
     # The tagger's output begins at zero, and its gradient does.
@@ -286,7 +286,7 @@ def test_spans_that_cross_are_left_out_with_a_warning() -> None:
     nlp = pipeline()
     initialized(nlp, sample=examples(nlp))
     crossing = [(0, 2, "NP"), (1, 3, "NP"), (2, 4, "NP")]
-    with pytest.warns(LatentWarning, match="1 annotated span.*left out.*'dog in' of 'the dog in"):
+    with pytest.warns(LatentWarning, match=r"1.*'dog in'"):
         lost = loss_of(nlp, example(nlp, "the dog in the park", crossing))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -296,13 +296,13 @@ def test_spans_that_cross_are_left_out_with_a_warning() -> None:
     assert lost == again == pytest.approx(kept)
     # All spans of training data are counted.
     data = [("the dog in the park", crossing), *NESTED, ("a cat in a park", crossing)]
-    with pytest.warns(LatentWarning, match="2 annotated span"):
+    with pytest.warns(LatentWarning, match=r"\b2\b"):
         initialized(pipeline(), sample=[example(nlp, *one) for one in data])
 
 
 @pytest.mark.parametrize(
     ("max_width", "max_length", "message"),
-    [(3, 128, "has 4 tokens, and max_width is 3"), (None, 3, "lies in more than one sentence")],
+    [(3, 128, "4 tokens.*max_width.*3"), (None, 3, "sentence")],
 )
 def test_spans_that_no_tree_has_room_for(
     max_width: int | None, max_length: int, message: str
@@ -326,7 +326,7 @@ def test_no_span_begins_or_ends_with_white_space() -> None:
         assert not any(token.is_space for token in ends)
     # White space within a span takes nothing from it.
     assert found(nlp(texts[3]))[0] == (0, 6, "NP")
-    with pytest.warns(LatentWarning, match="'the dog  ' begins or ends with white space"):
+    with pytest.warns(LatentWarning, match="'the dog  '"):
         lost = loss_of(nlp, example(nlp, texts[1], [(0, 3, "NP"), (0, 2, "NP")]))
     assert lost == pytest.approx(loss_of(nlp, example(nlp, texts[1], [(0, 2, "NP")])))
 
@@ -355,7 +355,7 @@ def test_spans_that_the_tokens_do_not_fit_are_left_out() -> None:
     reference = Doc(nlp.vocab, words=["the", "dog", "s", "ran"], spaces=[True, False, True, False])
     reference.spans[KEY] = [Span(reference, 0, 2, label="NP")]
     misaligned = Example(Doc(nlp.vocab, words=["the", "dogs", "ran"]), reference)
-    with pytest.warns(LatentWarning, match="do not fit them"):
+    with pytest.warns(LatentWarning, match="fit"):
         lost = loss_of(nlp, misaligned)
     assert lost == pytest.approx(loss_of(nlp, example(nlp, "the dogs ran", [])))
 
@@ -363,7 +363,7 @@ def test_spans_that_the_tokens_do_not_fit_are_left_out() -> None:
 def test_a_span_without_tokens_is_left_out_for_that_reason() -> None:
     nlp = pipeline()
     initialized(nlp, sample=examples(nlp))
-    with pytest.warns(LatentWarning, match="a span of 'the dogs ran' has no tokens"):
+    with pytest.warns(LatentWarning, match="'the dogs ran'"):
         lost = loss_of(nlp, example(nlp, "the dogs ran", [(2, 2, "NP"), (0, 2, "NP")]))
     assert lost == pytest.approx(loss_of(nlp, example(nlp, "the dogs ran", [(0, 2, "NP")])))
 
@@ -385,7 +385,7 @@ def test_labels_not_seen_together_count_as_either() -> None:
     spans: Any = nlp.get_pipe("tree_spancat")
     pairs = spans.model.get_ref("pairs")
     pairs.set_param("weight", np.zeros_like(pairs.get_param("weight")))
-    with pytest.warns(LatentWarning, match="NP, PP at once.*add_label_set"):
+    with pytest.warns(LatentWarning, match="NP, PP"):
         loss = loss_of(nlp, example(nlp, "a cat", [(0, 2, "NP"), (0, 2, "PP")]))
     # Weights are 0: each of three classes of three spans is as likely, and two of one span agree.
     assert loss == pytest.approx(np.log(3**3 / 2), rel=1e-5)
@@ -425,7 +425,7 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
     nlp.initialize(lambda: examples(nlp))
     spans: Any = nlp.get_pipe("tree_spancat")
     assert spans.labels == ("NP", "X") and spans.label_data == labels
-    with pytest.raises(LatentError, match=r"label 'PP' is unknown.*NP, X.*add_label"):
+    with pytest.raises(LatentError, match=r"'PP'.*NP, X"):
         nlp.update(examples(nlp))
 
 
@@ -465,14 +465,14 @@ def test_other_keys_of_spans() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"threshold": -0.1}, r"threshold is -0.1; expected a number in \[0, 1\]"),
-        ({"annotate": "all"}, "annotate is 'all'"),
-        ({"probability_threshold": 2.0}, "probability_threshold is 2.0"),
-        ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width is 0"),
-        ({"model": {**MODEL, "max_width": 0}}, "max_width is 0"),
+        ({"threshold": -0.1}, "threshold"),
+        ({"annotate": "all"}, "annotate"),
+        ({"probability_threshold": 2.0}, "probability_threshold"),
+        ({"model": {**MODEL, "hidden_width": 0}}, "hidden_width"),
+        ({"model": {**MODEL, "max_width": 0}}, "max_width"),
         (
             {"model": {**MODEL, "span_getter": {"@misc": "spacy-latent.PairSpans.v1"}}},
-            "gives pairs of texts.*SentenceSpans",
+            "pairs.*SentenceSpans",
         ),
         (
             {"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}},
@@ -518,7 +518,7 @@ def test_a_span_getter_may_give_nothing() -> None:
 
 def test_a_long_doc_is_split(nlp: Language) -> None:
     doc = Doc(nlp.vocab, words=FIRST.split() * 100)
-    with pytest.warns(LatentWarning, match="longer than max_length=128"):
+    with pytest.warns(LatentWarning, match="max_length=128"):
         nlp(doc)
     assert len(doc._.latent["tree_spancat"].spans) == 5
     assert max(end for _, end, _ in found(doc)) > 590

@@ -178,7 +178,7 @@ def test_any_number_of_labels_and_spans() -> None:
     "name", ["StraightThrough", "Marginals", "SparseMAP", "PerturbAndMap", "MixedDirichlet"]
 )
 def test_estimators_without_a_posterior_are_refused_when_the_config_is_loaded(name) -> None:
-    with pytest.raises(IncompatiblePair, match=f"EvidenceBound cannot .* with {name}"):
+    with pytest.raises(IncompatiblePair, match=rf"EvidenceBound.*{name}"):
         pipeline(estimator={"@misc": f"spacy-latent.{name}.v1"})
 
 
@@ -201,12 +201,12 @@ def test_bounds_of_docs_are_what_training_reports() -> None:
     assert losses["latent_textcat_bound"] == pytest.approx(-np.mean(of_texts), rel=1e-5)
     without = pipeline(evidence=None)
     without.initialize(lambda: labelled)
-    with pytest.raises(LatentError, match="has no bound"):
+    with pytest.raises(LatentError, match="bound"):
         evidence_bounds(without.get_pipe("latent_textcat").model, [])  # type: ignore[attr-defined]
 
 
 def test_something_else_in_its_place_is_refused() -> None:
-    with pytest.raises(LatentError, match=r"evidence is of type .*; expected EvidenceBound"):
+    with pytest.raises(LatentError, match=r"evidence.*EvidenceBound"):
         pipeline(evidence=ONE)
 
 

@@ -49,7 +49,7 @@ def test_every_step_that_runs_a_pipeline_takes_the_gpu_of_the_project():
     running = 0
     for command in COMMANDS.values():
         for line in command["script"]:
-            if re.search("cli.compare|benchmarks recipes|spacy package", line):
+            if re.search("evaluate compare|benchmarks recipes|spacy package", line):
                 continue
             if "training/" in line or "_recipes" in line:
                 running += 1
@@ -81,7 +81,7 @@ def test_what_is_compared_was_trained_and_has_its_metrics():
     found = list(lines_of("compare_recipes"))
     for command, arguments in found:
         *evaluations, compared = compare_recipes.commands(arguments)
-        assert compared[1:] and set(compared[1:]) <= set(command["outputs"])
+        assert compared[3:] and set(compared[3:]) <= set(command["outputs"])
         assert {line[2] for line in evaluations} <= set(command["deps"])
     assert len(found) > 5
 

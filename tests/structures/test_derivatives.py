@@ -79,7 +79,7 @@ def test_a_hessian_of_the_entropy_is_refused() -> None:
     def entropy(scores: Tensor) -> Tensor:
         return ProjectiveTree().entropy(scores, LENGTHS).sum()
 
-    with pytest.raises(NotDifferentiable, match="log_partition and log_prob twice"):
+    with pytest.raises(NotDifferentiable, match=r"log_partition.*log_prob"):
         torch.autograd.functional.hessian(entropy, trees().detach())
 
 
@@ -88,7 +88,7 @@ def test_a_hessian_of_the_entropy_is_refused() -> None:
 )
 def test_second_derivatives_of_sparsemap_are_refused(structure: Structure) -> None:
     scores = trees()
-    with pytest.raises(NotDifferentiable, match="sparsemap can be differentiated once"):
+    with pytest.raises(NotDifferentiable, match="sparsemap"):
         again(structure.sparsemap(scores, LENGTHS).mean.square().sum(), scores, scores.detach())
 
 
@@ -163,13 +163,13 @@ def test_sparsemap_has_no_forward_mode(structure: Structure) -> None:
     scores, lengths = scores_for(structure, 4, 2)
     with (
         forward_ad.dual_level(),
-        pytest.raises(NotDifferentiable, match="no derivative in forward"),
+        pytest.raises(NotDifferentiable, match="forward"),
     ):
         structure.sparsemap(forward_ad.make_dual(scores, scores), lengths)
 
 
 def test_both_modes_at_once_are_refused() -> None:
     scores = trees()
-    with forward_ad.dual_level(), pytest.raises(NotDifferentiable, match="have a tangent and"):
+    with forward_ad.dual_level(), pytest.raises(NotDifferentiable, match="tangent"):
         dual: Any = forward_ad.make_dual(scores, scores.detach())
         ProjectiveTree().log_partition(dual, LENGTHS)

@@ -139,7 +139,7 @@ def test_what_structures_can_have() -> None:
     assert able(ParserTree()) == []
     with pytest.raises(IncompatiblePair, match=r"OneToOneAlignment.*log_prob.*'sparsemap'"):
         check_loss(OneToOneAlignment(), "crf")
-    with pytest.raises(IncompatiblePair, match=r"of decisions.*'crf'"):
+    with pytest.raises(IncompatiblePair, match=r"decisions.*'crf'"):
         check_loss(ShiftReduce(), "perceptron")
 
 
@@ -255,19 +255,19 @@ def test_forbidden_parts_and_padding(loss: str) -> None:
 
 
 def test_settings_that_cannot_be() -> None:
-    with pytest.raises(LatentError, match="x: the loss is 'hinge'; expected one of crf"):
+    with pytest.raises(LatentError, match=r"x: .*'hinge'"):
         check_loss_settings("x", "hinge", 0.0)
-    with pytest.raises(LatentError, match="the margin is -1"):
+    with pytest.raises(LatentError, match=r"margin.*-1"):
         check_loss_settings("x", "perceptron", -1.0)
-    with pytest.raises(LatentError, match="the margin is nan"):
+    with pytest.raises(LatentError, match=r"margin.*nan"):
         check_loss_settings("x", "perceptron", float("nan"))
-    with pytest.raises(LatentError, match="Only the perceptron's margin"):
+    with pytest.raises(LatentError, match="perceptron"):
         check_loss_settings("x", "crf", 1.0)
     for bad in ((0.0, 1), (float("nan"), 1), (1.0, 0)):
-        with pytest.raises(LatentError, match="x: the scale of the noise is"):
+        with pytest.raises(LatentError, match=r"x: .*noise"):
             check_loss_settings("x", "perturbed", 0.0, *bad)
     scores, lengths = torch.zeros(1, 3), torch.tensor([3])
-    with pytest.raises(LatentError, match=r"'perturbed' needs noise \(K, B"):
+    with pytest.raises(LatentError, match=r"'perturbed'.*noise"):
         structured_loss(OneOfN(), scores, scores, lengths, "perturbed")
 
 

@@ -81,7 +81,7 @@ def test_one_of_n_is_what_the_general_algorithm_gives() -> None:
             assert torch.equal(found.z[:, 0], general.z[:, 0])
             assert torch.equal(found.z.sum(2), general.z.sum(2))
             assert torch.equal(found.z[0], structure.map(scores, lengths))
-    with pytest.raises(InvalidScores, match="k is 0"):
+    with pytest.raises(InvalidScores, match=r"\bk\b"):
         structure.top_k(scores, torch.tensor([4, 3, 1]), 0)
     with pytest.raises(InfeasibleError):
         structure.top_k(torch.full((1, 2), -torch.inf), torch.tensor([2]), 1)
@@ -117,7 +117,7 @@ def test_monotone_alignments_are_those_of_the_general_algorithm(
         general = lawler(structure, *structure._read(scores, lengths), k)
         torch.testing.assert_close(found.scores, general.scores)
         assert torch.equal(found.z.double(), general.z.double())
-    with pytest.raises(InvalidScores, match="k is 0"):
+    with pytest.raises(InvalidScores, match=r"\bk\b"):
         structure.top_k(scores, lengths, 0)
     if moves == "dtw":
         with pytest.raises(InfeasibleError):
@@ -190,11 +190,11 @@ def test_ties_give_distinct_structures() -> None:
 
 
 def test_refuses_k_below_one_and_infeasible_items() -> None:
-    with pytest.raises(InvalidScores, match="k is 0"):
+    with pytest.raises(InvalidScores, match=r"\bk\b"):
         SpanningTree().top_k(torch.zeros(1, 3, 3), torch.tensor([2]), 0)
     scores = torch.zeros(2, 3, 3)
     scores[1, :, 2] = -torch.inf
-    with pytest.raises(InfeasibleError, match=r"item\(s\) 1 "):
+    with pytest.raises(InfeasibleError, match=r"\b1\b"):
         listed_trees().top_k(scores, torch.tensor([2, 2]), 2)
 
 

@@ -120,7 +120,7 @@ def test_the_best_values_of_factors_without_a_part_in_common() -> None:
     assert best.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]] and best.dtype == torch.float32
     assert ItemGraph((1,), [OrOut([], 0)]).map(torch.ones(1)).tolist() == [0.0]
     assert ItemGraph((2,), []).map(torch.ones(2)).tolist() == [0.0, 0.0]
-    with pytest.raises(NotTractable, match=r"share parts.*sparsemap"):
+    with pytest.raises(NotTractable, match="sparsemap"):
         ItemGraph((2,), [Or([0, 1]), AtMostOne([0, 1])]).map(torch.ones(2))
     for wrong in (torch.ones(3), None, torch.tensor([torch.nan, 0.0])):
         with pytest.raises(InvalidScores):
@@ -156,18 +156,18 @@ def test_ties_share(value: float) -> None:
 
 def test_what_is_wrong_with_a_factor() -> None:
     for factor, message in [
-        (Budget([0, 1], -1), "limit is -1"),
-        (Budget([0, 1], 1.5), "limit is 1.5"),  # type: ignore[arg-type]
-        (Budget([0, 1], np.nan), "limit is nan"),  # type: ignore[arg-type]
-        (Budget([0, 0], 1), r"parts \[0\] repeat"),
-        (Budget([-1, 0], 1), r"parts \[-1\] are negative, .* leave them out"),
-        (Budget(np.array([False, True, True]), 1), r"np.flatnonzero\(mask\)"),  # type: ignore[arg-type]
-        (Budget([0, 1.7], 1), r"parts are \[0, 1.7\]"),  # type: ignore[list-item]
-        (Budget([(0, 1)], 1), r"parts are \[\(0, 1\)\]"),  # type: ignore[list-item]
-        (Xor([0, 1], 0), "negated are 0"),  # type: ignore[arg-type]
-        (Or([0, 1], [2]), "negated parts"),
-        (Implication([0], 1, [2]), "negated parts"),
-        (Xor([0, 7]), "names part 7"),
+        (Budget([0, 1], -1), "limit.*-1"),
+        (Budget([0, 1], 1.5), r"limit.*1\.5"),  # type: ignore[arg-type]
+        (Budget([0, 1], np.nan), "limit.*nan"),  # type: ignore[arg-type]
+        (Budget([0, 0], 1), r"parts.*\[0\]"),
+        (Budget([-1, 0], 1), r"parts.*\[-1\]"),
+        (Budget(np.array([False, True, True]), 1), "mask"),  # type: ignore[arg-type]
+        (Budget([0, 1.7], 1), r"parts.*\[0, 1.7\]"),  # type: ignore[list-item]
+        (Budget([(0, 1)], 1), r"parts.*\[\(0, 1\)\]"),  # type: ignore[list-item]
+        (Xor([0, 1], 0), "negated.*0"),  # type: ignore[arg-type]
+        (Or([0, 1], [2]), "negated"),
+        (Implication([0], 1, [2]), "negated"),
+        (Xor([0, 7]), "7"),
     ]:
         with pytest.raises(LatentError, match=message):
             ItemGraph((3,), [factor])

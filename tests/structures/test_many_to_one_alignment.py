@@ -26,5 +26,5 @@ def test_what_is_no_number_is_refused_with_the_item() -> None:
     scores[1, 0, 0] = torch.nan
     with pytest.raises(InvalidScores, match="1"):
         ManyToOneAlignment().map(scores, lengths)
-    with pytest.raises(InvalidScores, match=r"\(B, 2\) with one for each axis"):
+    with pytest.raises(InvalidScores, match=r"\(B, 2\)"):
         ManyToOneAlignment().map(scores, torch.tensor([[2, 2, 1], [2, 2, 1]]))

@@ -204,18 +204,18 @@ def test_what_cannot_be_is_refused():
             getattr(structure, name)(scores, LENGTHS)
     forbidden = scores.clone()
     forbidden[2, 1] = -math.inf
-    with pytest.raises(InfeasibleError, match=r"item\(s\) 2 of"):
+    with pytest.raises(InfeasibleError, match=r"\b2\b"):
         structure.map(forbidden, LENGTHS)
-    with pytest.raises(InvalidScores, match="k is 0"):
+    with pytest.raises(InvalidScores, match=r"\bk\b"):
         structure.top_k(scores, LENGTHS, 0)
-    with pytest.raises(InvalidScores, match="lengths lie between 5 and 5"):
+    with pytest.raises(InvalidScores, match="5 and 5"):
         structure.map(scores[:1], torch.tensor([5]))
 
 
 def test_it_trains_in_a_latent_layer_and_only_with_merges():
     scorer, vectors = parser()
     composer = registry.get("misc", "spacy-latent.MergeTreeLstm.v1")(output="root")(6).double()
-    with pytest.raises(IncompatiblePair, match="MergeScorer cannot be combined with ShiftReduce"):
+    with pytest.raises(IncompatiblePair, match=r"MergeScorer.*ShiftReduce"):
         LatentLayer(scorer, ShiftReduce(), BestStraightThrough(), composer)
     layer = LatentLayer(scorer, MergeSequence(), BestStraightThrough(k=3), composer)
     layer(vectors, LENGTHS).vectors.square().sum().backward()

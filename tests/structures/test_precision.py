@@ -102,7 +102,7 @@ def test_counting_refuses_what_is_no_number(structure: Structure) -> None:
     for value in (torch.nan, torch.inf):
         given = scores.clone()
         given[(1, *used)] = value
-        with pytest.raises(InvalidScores, match=r"item\(s\) \[1\]"):
+        with pytest.raises(InvalidScores, match=r"\[1\]"):
             structure.log_count(given, lengths)
         # At padding they change nothing.
         shorter = lengths.clone()

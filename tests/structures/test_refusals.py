@@ -81,14 +81,14 @@ class Pairs(Structure):
 def test_a_log_partition_without_a_gradient_is_named() -> None:
     scores = torch.randn(2, 3, requires_grad=True)
     for operation in ("marginals", "entropy"):
-        with pytest.raises(LatentError, match=r"_log_partition has a NaN gradient .* \[1\] of"):
+        with pytest.raises(LatentError, match=r"_log_partition.*\[1\]"):
             getattr(Pairs(), operation)(scores, LENGTHS)
     # At what is no part nobody sees it.
     Pairs().log_partition(scores, LENGTHS).sum().backward()
     assert scores.grad is not None and scores.grad.isfinite().all()
     forbidden = torch.tensor([[0.5, -torch.inf, 0.1], [1.0, 2.0, 0.0]], requires_grad=True)
     total = Pairs().log_partition(forbidden, LENGTHS)
-    with pytest.raises(LatentError, match="NaN gradient"):
+    with pytest.raises(LatentError, match="NaN"):
         total.sum().backward()
     # It is not the structure's where it comes from behind.
     (gradient,) = torch.autograd.grad(
@@ -141,7 +141,7 @@ def test_entropy_and_divergence_are_without_what_all_structures_have(structure: 
 
 def test_sums_that_overflow_are_not_infeasible() -> None:
     scores, lengths = torch.full((1, 4, 4), -1e308, dtype=torch.float64), torch.tensor([[4, 4]])
-    with pytest.raises(InvalidScores, match=r"item\(s\) \[0\] of the batch are too large"):
+    with pytest.raises(InvalidScores, match=r"\[0\]"):
         MonotoneAlignment().marginals(scores, lengths)
 
 
@@ -155,9 +155,9 @@ def test_what_is_no_tensor_is_refused(structure: Structure) -> None:
     if "entropy" in structure.tractable:
         calls += [structure.log_partition, structure.entropy]
     for call in calls:
-        with pytest.raises(InvalidScores, match=r"lengths list; expected tensors"):
+        with pytest.raises(InvalidScores, match="list"):
             call(scores, lengths.tolist())
-        with pytest.raises(InvalidScores, match="scores are ndarray"):
+        with pytest.raises(InvalidScores, match=r"scores.*ndarray"):
             call(scores.numpy(), lengths)
 
 
@@ -169,7 +169,7 @@ def test_scores_in_eight_bits_are_read(structure: Structure) -> None:
 
 
 def test_a_mask_is_no_length() -> None:
-    with pytest.raises(InvalidScores, match=r"torch.bool; expected int64. .* mask.sum\(1\)"):
+    with pytest.raises(InvalidScores, match=r"torch.bool"):
         KOfN(2).map(torch.randn(2, 3), torch.ones(2, dtype=torch.bool))
 
 
@@ -179,20 +179,20 @@ def test_structures_of_decisions_are_not_broadcast(structure: Structure) -> None
     z = structure.map(scores, lengths)
     assert structure.log_prob(z[None], scores, lengths).shape == (1, 3)
     for wrong in (z[:1], z[0], z[:, :2], z[None, :2], z[None, None]):
-        with pytest.raises(InvalidScores, match="structures have shape"):
+        with pytest.raises(InvalidScores, match=r"structures.*shape"):
             structure.log_prob(wrong, scores, lengths)
 
 
 def test_what_else_is_no_tensor_is_refused() -> None:
     scores, lengths, structure = torch.randn(2, 4), torch.tensor([4, 3]), KOfN(2)
     wrong: Any = scores.numpy()
-    with pytest.raises(InvalidScores, match="structures are ndarray; expected a tensor"):
+    with pytest.raises(InvalidScores, match=r"structures.*ndarray"):
         structure.log_prob(wrong, scores, lengths)
-    with pytest.raises(InvalidScores, match="those of q ndarray; expected tensors"):
+    with pytest.raises(InvalidScores, match=r"q.*ndarray"):
         structure.kl(scores, wrong, lengths)
     seed: Any = 42
     for draw in (structure.sample, structure.sample_trace):
-        with pytest.raises(InvalidScores, match=r"generator is 42; .*manual_seed\(seed\)"):
+        with pytest.raises(InvalidScores, match=r"generator.*42"):
             draw(scores, lengths, 2, seed)
 
 
@@ -204,27 +204,27 @@ def test_structures_are_not_broadcast(operation: str) -> None:
     z = KOfN(2).map(scores, lengths)
     assert call(z, scores, lengths).shape == (3,) and call(z[None], scores, lengths).shape == (1, 3)
     for wrong in (z[:1], z[0], z[:, :2], z[None, :2], z[None, None]):
-        with pytest.raises(InvalidScores, match=r"structures have shape"):
+        with pytest.raises(InvalidScores, match=r"structures.*shape"):
             call(wrong, scores, lengths)
-    with pytest.raises(InvalidScores, match=r"item\(s\) \[1\]"):
+    with pytest.raises(InvalidScores, match=r"\[1\]"):
         call(z, torch.where(torch.arange(3)[:, None] == 1, torch.nan, scores), lengths)
 
 
 def test_other_shapes_and_counts() -> None:
     scores, lengths = torch.randn(2, 4), torch.tensor([4, 3])
     for operation in (KOfN(2).kl, KOfN(2).cross_entropy):
-        with pytest.raises(InvalidScores, match=r"\(2, 4\) and \(1, 4\); expected the same"):
+        with pytest.raises(InvalidScores, match=r"\(2, 4\).*\(1, 4\)"):
             operation(scores, scores[:1], lengths)
     for structure in (KOfN(2), Runs(3, 2), Bits()):
-        with pytest.raises(InvalidScores, match=r"contains: structures have shape \(4,\)"):
+        with pytest.raises(InvalidScores, match=r"contains.*\(4,\)"):
             structure.contains(scores[0], lengths)
-        with pytest.raises(InvalidScores, match=r"k is 2.5; expected a whole number"):
+        with pytest.raises(InvalidScores, match=r"\bk\b.*2.5"):
             structure.top_k(scores, lengths, 2.5)  # type: ignore[arg-type]
-        with pytest.raises(InvalidScores, match="num_samples is 0"):
+        with pytest.raises(InvalidScores, match="num_samples"):
             structure.sample(scores, lengths, 0)
-        with pytest.raises(InvalidScores, match="max_iter is 0"):
+        with pytest.raises(InvalidScores, match="max_iter"):
             structure.sparsemap(scores, lengths, max_iter=0)
-        with pytest.raises(InvalidScores, match="tolerance -1"):
+        with pytest.raises(InvalidScores, match="tolerance"):
             structure.sparsemap(scores, lengths, tolerance=-1.0)
 
 
@@ -237,10 +237,10 @@ class NoneNamed(Whole):
 
 
 def test_an_error_that_names_no_item_ends_a_search() -> None:
-    with pytest.raises(InfeasibleError, match="that the structure does not name"):
+    with pytest.raises(InfeasibleError):
         NoneNamed().contains(torch.ones(2, 3), LENGTHS)
     wanted = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3)
-    with pytest.raises(InfeasibleError, match="that the structure does not name"):
+    with pytest.raises(InfeasibleError):
         _complete(NoneNamed(), *wanted, LENGTHS, torch.tensor([True, True]))
 
 
@@ -257,9 +257,9 @@ class OfAnotherShape(Whole):
 @pytest.mark.parametrize(
     "given, message",
     [
-        (lambda z: z[:, :-1], r"_map gives Tensor of shape \(2, 2\); expected .*\(2, 3\)"),
-        (lambda z: z.numpy(), "_map gives ndarray; expected a tensor"),
-        (lambda z: None, "_map gives NoneType; expected a tensor"),
+        (lambda z: z[:, :-1], r"_map.*\(2, 2\).*\(2, 3\)"),
+        (lambda z: z.numpy(), "_map.*ndarray"),
+        (lambda z: None, "_map.*NoneType"),
     ],
 )
 def test_a_best_structure_of_another_shape_is_refused(given, message: str) -> None:

@@ -166,14 +166,14 @@ def test_what_it_cannot_do_is_refused():
         with pytest.raises(NotTractable, match="estimate_entropy"):
             getattr(structure, name)(scores, lengths)
     for estimator in (SparseMAP(), Marginals()):
-        with pytest.raises(IncompatiblePair, match=r"these are of decisions.*BestStraightThrough"):
+        with pytest.raises(IncompatiblePair, match=r"decisions.*BestStraightThrough"):
             estimator.check(structure)
     BestStraightThrough().check(structure)
-    with pytest.raises(LatentError, match="beam_size is 0"):
+    with pytest.raises(LatentError, match="beam_size"):
         ShiftReduce(beam_size=0)
-    with pytest.raises(LatentError, match="k is 1"):
+    with pytest.raises(LatentError, match=r"\bk\b"):
         BestStraightThrough(k=1)
-    with pytest.raises(InvalidScores, match="k is 0"):
+    with pytest.raises(InvalidScores, match=r"\bk\b"):
         structure.top_k(scores, lengths, 0)
     with pytest.raises(InvalidScores, match="item"):
         structure.sample(scores * math.nan, lengths)

@@ -176,8 +176,8 @@ def test_wrong_input_is_refused() -> None:
     lengths = torch.tensor([3, 3])
     for bad, match in (
         ((scores.int(), lengths), "float"),
-        ((scores, torch.tensor([3, 4])), "room for 0 to 3"),
-        ((scores, torch.tensor([-1, 3])), "between -1"),
+        ((scores, torch.tensor([3, 4])), "0 to 3"),
+        ((scores, torch.tensor([-1, 3])), "-1"),
         ((scores, torch.tensor([3])), "shape"),
         ((scores[:, :, :3], lengths), "N\\+1"),
         ((scores[0], lengths), "shape"),

@@ -232,9 +232,9 @@ def test_schemes_allow_what_spells_spans(scheme: str) -> None:
 
 def test_tags_of_another_scheme_are_refused() -> None:
     for tags in (["O", "S-PER"], ["O", "B"], ["O", "B-"], ["O", "-"]):
-        with pytest.raises(InvalidScores, match="scheme 'biluo'"):
+        with pytest.raises(InvalidScores, match="'biluo'"):
             allowed_transitions(tags, "biluo")
-    with pytest.raises(InvalidScores, match="scheme 'iob2'"):
+    with pytest.raises(InvalidScores, match="'iob2'"):
         allowed_transitions(["O", "U-PER"], "iob2")
     with pytest.raises(InvalidScores, match="bio"):
         scheme_tags(["PER"], "bio")  # type: ignore[arg-type]
@@ -296,10 +296,10 @@ def test_wrong_input_is_refused() -> None:
     structure = TagSequence().bind(*random_bound(3))
     for bad, match in (
         ((scores.int(), lengths), "float"),
-        ((scores, torch.tensor([3, 5])), "room for 0 to 4"),
+        ((scores, torch.tensor([3, 5])), "0 to 4"),
         ((scores, torch.tensor([3])), "shape"),
-        ((scores[..., :2], lengths), "3, as bound"),
-        ((scores[..., :0], lengths), "as bound"),
+        ((scores[..., :2], lengths), "bound"),
+        ((scores[..., :0], lengths), "bound"),
     ):
         with pytest.raises(InvalidScores, match=match):
             structure.map(*bad)
@@ -412,7 +412,7 @@ def test_best_tags_are_the_map() -> None:
 def test_steps_along_tags_that_do_not_fit_are_refused() -> None:
     scores, lengths = torch.zeros(1, 30, 3), torch.tensor([30])
     for tags in (torch.zeros(1, 2), torch.full((1, 30), 3), torch.full((1, 30), -1)):
-        with pytest.raises(InvalidScores, match=r"follow: tags have shape .* from 0 to 2"):
+        with pytest.raises(InvalidScores, match=r"follow.*from 0 to 2"):
             TagSequence().follow(tags.int(), scores, lengths)
 
 

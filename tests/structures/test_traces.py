@@ -329,7 +329,7 @@ def test_what_has_no_trace_says_so() -> None:
         ProjectiveTree().sample_trace(torch.zeros(1, 3, 3), torch.tensor([2]))
     with pytest.raises(NotTractable, match="sample_trace"):
         KOfN(2, exactly=False).sample_trace(torch.zeros(1, 3), torch.tensor([2]))
-    with pytest.raises(InvalidScores, match="num_samples is 0"):
+    with pytest.raises(InvalidScores, match="num_samples"):
         SpanningTree().sample_trace(torch.zeros(1, 3, 3), torch.tensor([2]), 0)
 
 

@@ -296,17 +296,17 @@ def test_every_check_has_a_mistake_that_it_finds() -> None:
 
 def test_problems_without_an_item_to_name_are_refused() -> None:
     for lengths in ((3, 2), (3, 2, 0)):
-        with pytest.raises(LatentError, match="at least three"):
+        with pytest.raises(LatentError, match="three"):
             Problem(KOfN(2), lengths, (4,))
 
 
 def test_a_class_is_refused() -> None:
-    with pytest.raises(LatentError, match="the class Own is given; expected one that is made"):
+    with pytest.raises(LatentError, match="Own"):
         check_estimator(Own)  # type: ignore[arg-type]
 
 
 def test_all_that_fails_is_said_at_once() -> None:
-    with pytest.raises(AssertionError, match=r"(?s)checks failed.*- draws: .*- errors: "):
+    with pytest.raises(AssertionError, match=r"(?s)draws.*errors"):
         check_estimator(BothWrong(), PROBLEMS)
 
 

@@ -138,9 +138,9 @@ def test_alternatives_of_alignments():
 
 
 def test_styles_that_do_not_fit_are_refused():
-    with pytest.raises(LatentError, match="which is drawn with alignment, heatmap"):
+    with pytest.raises(LatentError, match="alignment, heatmap"):
         render(aligned(), style="tree", jupyter=False)
-    with pytest.raises(LatentError, match="there are tree, alignment"):
+    with pytest.raises(LatentError, match="tree, alignment"):
         render(aligned(), style="pie", jupyter=False)
 
 

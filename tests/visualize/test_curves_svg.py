@@ -84,5 +84,5 @@ def test_a_constant_counter_and_long_texts() -> None:
 
 def test_what_has_no_counters_is_refused() -> None:
     doc = annotated("heads", [0, 1, 1, 3, 3, 1], words=WORDS)
-    with pytest.raises(LatentError, match=r"CounterScorer.*Leave the option counters out"):
+    with pytest.raises(LatentError, match=r"CounterScorer.*counters"):
         render(doc, jupyter=False, options={"counters": True})

@@ -75,7 +75,7 @@ def test_alternatives_and_gold_are_drawn_below_each_other():
     assert [d["title"] for d in make_drawings(doc, alternatives=2)] == ["0.75", "0.25"]
     gold = Doc(doc.vocab, words=["a", "b"], heads=[1, 1], deps=["x", "ROOT"])
     assert [d["title"] for d in make_drawings(doc, gold=gold)] == ["latent_encoder", "gold"]
-    with pytest.raises(LatentError, match="tokenised alike"):
+    with pytest.raises(LatentError, match="tokenised"):
         render(doc, gold=[Doc(doc.vocab, words=["a"])], jupyter=False)
 
 
@@ -178,7 +178,7 @@ def test_structures_of_several_styles_share_a_page():
     items, tree = annotated("items", [1], words=["a", "b"]), make_doc(["a", "b"], [0, 1])
     html = render([items, tree, items], page=True, jupyter=False)
     assert html.count("<html") == html.count("<svg") == 1 and html.count("<mark") == 2
-    with pytest.raises(LatentError, match="drawn with dep, ent"):
+    with pytest.raises(LatentError, match="dep, ent"):
         render([items, tree], style="ent", jupyter=False)
     assert "<mark" in render(items, style="ent", jupyter=False)
 
@@ -225,14 +225,14 @@ def test_a_kind_without_the_drawing_is_told_how_to_register_it(style):
     for kind in ["test_drawing.undrawn", *(["test_drawing.x", "parts"] if style else [])]:
         doc = annotated(kind, [[0, 1]], words=["a", "b"])
         own = "windows" if kind == "parts" else kind
-        named = rf"register_kind\(Kind\('{own}', drawings=\{{'{style or 'blocks'}': Drawing"
+        named = rf"register_kind.*{own}.*{style or 'blocks'}"
         with pytest.raises(LatentError, match=named):
             render(doc, jupyter=False, **asked)
     for kind, decoded in (("heads", [0, 1]), ("items", [0])):
         if style and style not in find_kind(kind).drawings:
-            with pytest.raises(LatentError, match=r"name a component\.$"):
+            with pytest.raises(LatentError, match="component"):
                 render(annotated(kind, decoded, words=["a", "b"]), jupyter=False, **asked)
-    with pytest.raises(LatentError, match=r"style is 'rows'; .*register_kind"):
+    with pytest.raises(LatentError, match=r"'rows'.*register_kind"):
         render(doc, jupyter=False, style="rows")
 
 
@@ -240,7 +240,7 @@ def test_what_has_no_drawing_is_said():
     doc = annotated("cells", [[0, 1]], words=["a", "b"])
     with pytest.raises(LatentError, match="other_start"):
         render(doc, jupyter=False)
-    with pytest.raises(LatentError, match="displaCy has no drawing"):
+    with pytest.raises(LatentError, match="displaCy"):
         render(doc, style="dep", jupyter=False)
     assert format_annotation(doc._.latent["latent_encoder"]) == "a ~ b"
 
@@ -291,9 +291,9 @@ def test_a_page_of_docs_without_structures_is_refused(style):
         lambda: render(doc, style=style, page=True, jupyter=False),
         lambda: render_svg(doc),
     ):
-        with pytest.raises(LatentError, match=r"no latent structure .*inspect_docs\(nlp, docs\)"):
+        with pytest.raises(LatentError, match=r"inspect_docs\(nlp, docs\)"):
             draw()
-    with pytest.raises(LatentError, match=r"of 'x' on the doc.*inspect_docs\(nlp, docs\)"):
+    with pytest.raises(LatentError, match=r"'x'.*inspect_docs\(nlp, docs\)"):
         render(doc, "x", style=style, jupyter=False)
     write(doc, "x", [])
     assert "<html" in render(doc, style=style, page=True, jupyter=False)

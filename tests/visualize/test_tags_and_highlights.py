@@ -112,7 +112,7 @@ def test_entities_are_marked_with_label_and_probability():
     assert found == [["a", "b", "PER"], ["b", "PER"]] and html.index("0.70") < html.index("0.30")
     names = [cell[0] for cell in rows(render(entities(), style="tags", jupyter=False))[1] if cell]
     assert names == ["B-PER", "L-PER", "O"]
-    with pytest.raises(LatentError, match="have no names"):
+    with pytest.raises(LatentError, match="names"):
         render(annotated("tags", [0], words=["a"]), style="entities", jupyter=False)
 
 

@@ -66,18 +66,18 @@ def test_entities_and_pairs() -> None:
     nlp = pairs.trained(pairs.pipeline(), steps=2)
     page = explore(nlp, ["the dog runs", "the dog runs fast"], most=4).page
     assert any(line.startswith("dog ~ dog") for line in lines(page))
-    with pytest.raises(LatentError, match="reads two texts, and 1 were given"):
+    with pytest.raises(LatentError, match=r"two.*1"):
         explore(nlp, "the dog runs")
 
 
 def test_what_cannot_be_explored_says_so(nlp: Language) -> None:
-    with pytest.raises(LatentError, match=r"no structure of 'ner'.*latent_encoder"):
+    with pytest.raises(LatentError, match=r"'ner'.*latent_encoder"):
         explore(nlp, TEXT, "ner")
     with pytest.raises(TooMuch, match="tokens"):
         explore(nlp, "a " * 400)
     with pytest.raises(TooMuch):
         explore(nlp, TEXT, limits=Limits(tokens=2))
-    with pytest.raises(LatentError, match="reads one text, and 2 were given"):
+    with pytest.raises(LatentError, match=r"one.*2"):
         explore(nlp, [TEXT, TEXT])
     assert "Predicted" in explore(nlp, "").page
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spacy_latent"
 # Without spaCy and Thinc; the second only name their types.
 NUMBERS, TYPED = ("kernels", "structures"), ("estimators", "layers")

@@ -24,7 +24,7 @@ from confection import Config
 from spacy.language import Language
 from spacy.util import load_config, load_model_from_config, registry
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -246,7 +246,9 @@ def check_command(words: list[str]) -> None:
         for target in words[1:]:
             assert "=" in target or target in targets, f"make {target}: there are {targets}"
     elif words[0] not in ("cd", "git", "head", "cat", "mkdir", "cp"):
-        raise AssertionError(f"tests/pages.py does not know how to check {' '.join(words)!r}")
+        raise AssertionError(
+            f"tests/repository/pages.py does not know how to check {' '.join(words)!r}"
+        )
 
 
 def _split_at_module(words: list[str]) -> tuple[str, list[str]]:

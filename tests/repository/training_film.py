@@ -2,7 +2,7 @@
 
 Trains ``configs/demo.cfg`` on the corpus of ``make demo``, with a logger that draws.
 
-python -m tests.training_film
+python -m tests.repository.training_film
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from spacy.cli.train import train
 from spacy.util import load_config
 
-from tests.drawings import DOCS
-from tests.pages import ROOT
+from tests.repository.drawings import DOCS
+from tests.repository.pages import ROOT
 
 PICTURE = DOCS / "images" / "training_film.svg"
 EXPRESSION = "[MAX 2 [MIN 9 4 ] 3 ]"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Modules of components beside those that the page names: their methods are public, too.
 COMPONENTS = ("crf_ner", "latent_parser", "latent_textcat", "tree_spancat")
 A_FLOOR_ABOVE = "of a floor above, which kinds may not name"

@@ -67,11 +67,11 @@ def test_a_variant_is_its_base_with_its_changes(folder: Path) -> None:
 
 
 def test_what_is_no_recipe_is_refused(folder: Path) -> None:
-    with pytest.raises(KeyError, match="'fourth' is no recipe"):
+    with pytest.raises(KeyError, match="'fourth'"):
         recipes.load("fourth", folder)
     (folder / "third.cfg").write_text(BASE)
     recipes.variants.cache_clear()
-    with pytest.raises(ValueError, match=r"\[third\] is a recipe already"):
+    with pytest.raises(ValueError, match="third"):
         recipes.names(folder)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from spacy_latent.kernels.core.compilation import PREFIX, digest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 CHECK = """
 import spacy, spacy_latent, sys

@@ -1,10 +1,10 @@
 """docs/reference.md is what the docstrings say."""
 
-from tests.reference import PAGE, _text, page
+from tests.repository.reference import PAGE, _text, page
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf8") == page(), "run python -m tests.reference"
+    assert PAGE.read_text(encoding="utf8") == page(), "run python -m tests.repository.reference"
 
 
 def test_what_a_line_of_prose_begins_with_is_no_setting() -> None:

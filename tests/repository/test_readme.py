@@ -10,7 +10,7 @@ from thinc.api import Config
 
 from spacy_latent.cli.init_config import filled, with_refusal, with_structure
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf8")
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf8")
 
 HEAD = """
 [nlp]
@@ -69,4 +69,4 @@ def test_every_name_in_the_table_is_registered():
 
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (Path(__file__).parents[1] / target).exists(), target
+        assert (Path(__file__).parents[2] / target).exists(), target

@@ -1,6 +1,6 @@
 """The pictures that the pages of docs/ draw by their own code.
 
-python -m tests.drawings
+python -m tests.repository.drawings
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.pages import ROOT, run_python
+from tests.repository.pages import ROOT, run_python
 
 DOCS = ROOT / "docs"
 # By the page, and by the file's name: the variable of the page that holds the picture.

@@ -14,7 +14,7 @@ import pytest
 
 from tests.visualize.browser import chromium
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Resources that a browser loads by itself, as opposed to links that a reader may follow.
 LOADED = re.compile(
     r"<(?:script|img|iframe|source|link(?![^>]*rel=\"?(?:canonical|next|prev)))[^>]*"

@@ -26,10 +26,10 @@ from spacy_latent.kinds import find_kind
 from spacy_latent.pipeline.assessment import assess
 from spacy_latent.visualize import render
 from spacy_latent.visualize.report import render_report
-from tests.pages import blocks, entry_points, run_python
+from tests.repository.pages import blocks, entry_points, run_python
 from tests.visualize.test_report import gallery
 
-PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +117,9 @@ def test_the_best_runs_in_order(page: dict[str, Any]) -> None:
 
 
 def test_what_it_cannot_do_is_refused_by_name(page: dict[str, Any]) -> None:
-    with pytest.raises(IncompatiblePair, match=r"Marginals .* Window"):
+    with pytest.raises(IncompatiblePair, match=r"Marginals.*Window"):
         page["make_layer"](Marginals())
-    with pytest.raises(IncompatiblePair, match=r"relaxed.* Window"):
+    with pytest.raises(IncompatiblePair, match=r"relaxed.*Window"):
         page["make_layer"](Spigot(projection="relaxed"))
 
 

@@ -1,6 +1,6 @@
 """docs/reference.md from the docstrings and signatures of what the package registers.
 
-python -m tests.reference
+python -m tests.repository.reference
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spacy_latent.estimators.rewards import Reward
 from spacy_latent.models.category_constraints import CategoryConstraints
 from tests.matrix import registered
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 ENTRY = re.compile(r"([a-zA-Z_]\w*(?:, \w+)*)( \([^)]*\))?: (?=\S)")
 INTRODUCTION = """# Reference
 
-Names, settings and their defaults, written by `python -m tests.reference` from the docstrings; a
-test compares. In a config, a name stands with its registry: `@misc = "spacy-latent.KOfN.v1"`,
-`@architectures = "spacy-latent.LatentTok2Vec.v1"`, `factory = "latent_encoder"`. Shapes: B items in
-a batch, n tokens, K structures for each item.
+Names, settings and their defaults, written by `python -m tests.repository.reference` from the
+docstrings; a test compares. In a config, a name stands with its registry:
+`@misc = "spacy-latent.KOfN.v1"`, `@architectures = "spacy-latent.LatentTok2Vec.v1"`,
+`factory = "latent_encoder"`. Shapes: B items in a batch, n tokens, K structures for each item.
 """
 
 

@@ -1,6 +1,6 @@
 """Whether a release is what its tag says.
 
-python -m tests.release v0.1.0
+python -m tests.repository.release v0.1.0
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HEADING = re.compile(r"^## \[([^\]]+)\](?: - (\S+))?$", re.M)
 
 
@@ -44,6 +44,6 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("Say the tag: python -m tests.release v0.1.0")
+        sys.exit("Say the tag: python -m tests.repository.release v0.1.0")
     wrong = problems(sys.argv[1])
     sys.exit("\n".join(wrong) if wrong else None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spacy_latent"
 OPENING = re.compile(r"(What|Where|Which|Of|As|Those|That|How|Whether|With|For|If|In|By)\b")
 

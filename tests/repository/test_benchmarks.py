@@ -10,7 +10,7 @@ import pytest
 from benchmarks import cases, footprint, headlines, inference, pages, scaling, sections
 from benchmarks.gpu.structures import results
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("row", inference.ROWS, ids=lambda row: row.work)

@@ -24,7 +24,7 @@ from tests.pipeline.small_pipelines import (
     stock,
 )
 
-PAGE = Path(__file__).parents[1] / "docs" / "encoders.md"
+PAGE = Path(__file__).parents[2] / "docs" / "encoders.md"
 BLOCKS = re.findall(
     r"^#+ ([^\n]*)\n|```ini\n(.*?)```", PAGE.read_text(encoding="utf8"), re.S | re.M
 )

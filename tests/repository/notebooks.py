@@ -1,6 +1,6 @@
 """The notebooks: their code, cell after cell, and what they show, which is kept with them.
 
-python -m tests.notebooks
+python -m tests.repository.notebooks
 
 runs them in a kernel of Jupyter and writes them with their outputs.
 """
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 

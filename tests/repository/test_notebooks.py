@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.notebooks import NOTEBOOKS, keep, printed, read, run_cells, run_in_kernel, shown
+from tests.repository.notebooks import (
+    NOTEBOOKS,
+    keep,
+    printed,
+    read,
+    run_cells,
+    run_in_kernel,
+    shown,
+)
 
 ANY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 SHOWCASE = "quickstart"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import srsly
 
-from tests import release
-from tests.pages import PAGES, check_command, commands
+from tests.repository import release
+from tests.repository.pages import PAGES, check_command, commands
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 

@@ -119,7 +119,7 @@ def test_whatever_the_component_is_called_its_texts_are_kept(called: Called) -> 
 
 def test_texts_without_words_leave_no_line(called: Called) -> None:
     empty = Doc(Vocab(), words=[])
-    with pytest.raises(SystemExit, match="there is nothing to explain"):
+    with pytest.raises(SystemExit, match="explain"):
         called([], [Example(empty, empty)])
     with pytest.raises(SystemExit, match="2"):
         called(["--texts", "0"], [])
