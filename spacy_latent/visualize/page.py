@@ -30,11 +30,11 @@ RULES = """
 .sl-weight>span{display:block;height:100%;background:var(--sl-accent)}
 /* A shadow at each side on which the drawing goes on. */
 .sl-scroll{overflow-x:auto;max-width:100%;background:
-linear-gradient(to right,var(--sl-ground) 30%,transparent) left/2.5rem 100% no-repeat local,
-linear-gradient(to left,var(--sl-ground) 30%,transparent) right/2.5rem 100% no-repeat local,
+linear-gradient(to right,var(--sl-ground) 30%,transparent) left/2.5rem calc(100% + 2px) no-repeat local,
+linear-gradient(to left,var(--sl-ground) 30%,transparent) right/2.5rem calc(100% + 2px) no-repeat local,
 linear-gradient(to right,var(--sl-muted),transparent) left/.7rem 100% no-repeat scroll,
 linear-gradient(to left,var(--sl-muted),transparent) right/.7rem 100% no-repeat scroll}
-.sl-scroll>svg>.sl-ground{fill:none}
+.sl-scroll>svg>rect.sl-ground{fill:none}
 .sl-scroll:focus-visible{outline:2px solid var(--sl-accent)}
 @media print{
 .spacy-latent{padding:0;min-height:0!important}
