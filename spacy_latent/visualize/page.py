@@ -30,8 +30,8 @@ RULES = """
 .sl-weight>span{display:block;height:100%;background:var(--sl-accent)}
 /* A shadow at each side on which the drawing goes on. */
 .sl-scroll{overflow-x:auto;max-width:100%;background:
-linear-gradient(to right,var(--sl-ground) 30%,transparent) left/2.5rem calc(100% + 2px) no-repeat local,
-linear-gradient(to left,var(--sl-ground) 30%,transparent) right/2.5rem calc(100% + 2px) no-repeat local,
+linear-gradient(to right,var(--sl-ground) 30%,transparent) left/2.5rem 102% no-repeat local,
+linear-gradient(to left,var(--sl-ground) 30%,transparent) right/2.5rem 102% no-repeat local,
 linear-gradient(to right,var(--sl-muted),transparent) left/.7rem 100% no-repeat scroll,
 linear-gradient(to left,var(--sl-muted),transparent) right/.7rem 100% no-repeat scroll}
 .sl-scroll>svg>rect.sl-ground{fill:none}
