@@ -20,7 +20,11 @@ DRAWINGS = Path(__file__).parents[1] / "docs" / "images"
 SIZE, ROW, MARGIN, PLOT, RADIUS = 13, 22, 12, 420, 4
 # Distance of the ticks, by the largest range that has it, in percent.
 TICKS = ((8, 1), (20, 2), (50, 5), (101, 10), (math.inf, 100))
-STYLE = f"svg{{{variables(False)}}}@media (prefers-color-scheme:dark){{svg{{{variables(True)}}}}}"
+# The scheme also sets the background of a picture that a browser shows alone.
+STYLE = (
+    f"svg{{color-scheme:light dark;{variables(False)}}}"
+    f"@media (prefers-color-scheme:dark){{svg{{{variables(True)}}}}}"
+)
 
 
 def color(name: str) -> str:

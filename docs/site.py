@@ -28,6 +28,7 @@ ELSEWHERE = {
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\((images/\w+)\.png\)")
+SHOWN = re.compile(r'(<img [^>]*src="(images/[^"#]+)"[^>]*>)')
 TABLE = re.compile(r"<table>.*?</table>", re.S)
 CELL = re.compile(r"<th[^>]*>(.*?)</th>", re.S)
 TAG = re.compile(r"<[^>]+>")
@@ -74,7 +75,11 @@ def for_both_schemes(picture: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Every cell of a table knows its column, which narrow screens show beside it."""
+    """Every cell of a table knows its column, which narrow screens show beside it.
+
+    A picture leads to itself at its full size, since its labels are small on a narrow screen.
+    """
+    html = SHOWN.sub(r'<a href="\2">\1</a>', html)
     return TABLE.sub(with_columns, html)
 
 

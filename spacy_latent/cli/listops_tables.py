@@ -25,6 +25,7 @@ SPACING = 2
 # Least number of expressions of a depth with a column of its own.
 ENOUGH = 50
 WHOLE = "whole trees"
+DEPTH = "depth"
 Share = Sequence[float] | None
 
 
@@ -100,7 +101,7 @@ def by_depth(figures: dict[str, Any]) -> list[Table]:
     if len(columns) < 2:
         return []
     above = (
-        ("depth", tuple(depth for depth, _ in notes)),
+        (DEPTH, tuple(depth for depth, _ in notes)),
         ("expressions", tuple(count for _, count in notes)),
     )
     tables = []
@@ -318,7 +319,10 @@ def _side_by_side(tables: Sequence[Table]) -> Markup:
 
     made = []
     for table in tables:
-        rows = [FigureRow(name, [(cell, "") for cell in cells]) for name, cells in table.above]
+        rows = [
+            FigureRow(name, [(cell, "") for cell in cells], names_columns=name == DEPTH)
+            for name, cells in table.above
+        ]
         rows += [
             FigureRow(
                 row.name,

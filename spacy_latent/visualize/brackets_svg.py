@@ -15,7 +15,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, of_words, shortened, text
 from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
-from spacy_latent.visualize.picture import Picture, folded
+from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
 from spacy_latent.visualize.text_size import text_width
 from spacy_latent.visualize.tree_svg import CLEAR, TOKEN
 
@@ -76,6 +76,7 @@ def draw_brackets(
     labelled = [b for b in brackets if b.label and not b.shared and step >= STEP_WITH_LABELS]
     edges = _edges(words, labelled, look)
     across = edges[-1] + look.offset_x
+    breaks = [look.x(end, across) for end in row_ends(edges[1:], look)]
     content = []
     for i, word in enumerate(words):
         center = (edges[i] + edges[i + 1]) / 2
@@ -90,7 +91,8 @@ def draw_brackets(
         y = 20 + WORD + level * step
         drawn = [_bracket(bracket, left, right, y, min(step - 3, 7), look, words)]
         if step >= STEP_WITH_LABELS and bracket.label and not bracket.shared:
-            where = {"x": (left + right) / 2, "y": y - CLEAR, "font-size": LABEL}
+            middle = in_one_row((left + right) / 2, text_width(bracket.label, LABEL) / 2, breaks)
+            where = {"x": middle, "y": y - CLEAR, "font-size": LABEL}
             attributes = {"class": "displacy-label sl-number", "text-anchor": "middle", **where}
             attributes["direction"] = "ltr"
             drawn.append(element("text", attributes, text(bracket.label)))

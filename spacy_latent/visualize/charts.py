@@ -82,7 +82,9 @@ def reliability_diagram(bins: Sequence[Bin]) -> Markup:
     for share in (0.0, 0.5, 1.0):
         across, up = left + size * share, size * (1 - share)
         shown = f"{100 * share:.0f} %"
-        down = {"x": f"{across:.0f}", "y": size + 14, "text_anchor": "middle"}
+        # The labels at the ends stay clear of the other axis and of the edge.
+        anchor = "start" if share == 0.0 else "end" if share == 1.0 else "middle"
+        down = {"x": f"{across:.0f}", "y": size + 14, "text_anchor": anchor}
         beside = {"x": left - 6, "y": f"{up + 4:.0f}", "text_anchor": "end"}
         parts.append(tag("text", shown, class_="small", **down))
         parts.append(tag("text", shown, class_="small", **beside))

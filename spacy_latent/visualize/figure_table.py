@@ -22,11 +22,13 @@ border-bottom:1px solid var(--sl-line);font-weight:400;vertical-align:top}
 .sl-figures tr.sl-below th:first-child{padding-inline-start:1.2rem}
 .sl-figures small{display:block;color:var(--sl-muted);font-weight:400;font-size:.75rem}
 @media (max-width:40rem){
+.sl-figures :is(table,caption,tbody){display:block}
 .sl-figures tr{display:flex;flex-wrap:wrap;gap:0 .9rem;padding:.2rem 0;
 border-bottom:1px solid var(--sl-line)}
 .sl-figures tr>*{border-bottom:0;padding:.1rem 0}
+.sl-figures td{white-space:normal}
 .sl-figures th[scope=row]{flex:1 0 100%;white-space:normal}
-.sl-figures thead{display:none}
+.sl-figures thead,.sl-figures tr.sl-names,.sl-figures td:empty{display:none}
 .sl-figures td::before{content:attr(data-column) " ";color:var(--sl-muted);font-weight:400;
 font-size:.8rem}
 }
@@ -43,16 +45,25 @@ class FigureRow:
         cells: Text of each column, with a small line below it or "".
         own: True for the row of a model, false for a control.
         below: True if the row belongs to the row above it.
+        names_columns: True if the cells are further names of the columns.
     """
 
     name: str
     cells: Sequence[tuple[str, str]]
     own: bool = False
     below: bool = False
+    names_columns: bool = False
 
 
 def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]) -> Markup:
-    """Return a table whose first column has the names of the rows."""
+    """Return a table whose first column has the names of the rows.
+
+    Narrow screens show no header. Each cell there has the names of its column beside it.
+    """
+    told = list(columns)
+    for row in rows:
+        if row.names_columns:
+            told = [f"{name}, {row.name} {cell}" for name, (cell, _) in zip(told, row.cells)]
     head = [tag("th", None), *(tag("th", column, scope="col") for column in columns)]
     body = [
         tag(
@@ -60,9 +71,9 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
             tag("th", row.name, scope="row"),
             [
                 tag("td", value, tag("small", note) if note else None, data_column=column)
-                for column, (value, note) in zip(columns, row.cells)
+                for column, (value, note) in zip(told, row.cells)
             ],
-            class_=" ".join(["sl-own"] * row.own + ["sl-below"] * row.below) or None,
+            class_=_classes(row),
         )
         for row in rows
     ]
@@ -74,6 +85,11 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
     )
     # A region that scrolls has to be reachable with the keyboard.
     return tag("div", table, class_="sl-figures", tabindex=0, role="region", aria_label=caption)
+
+
+def _classes(row: FigureRow) -> str | None:
+    names = {"sl-own": row.own, "sl-below": row.below, "sl-names": row.names_columns}
+    return " ".join(name for name, given in names.items() if given) or None
 
 
 __all__ = ["RULES", "FigureRow", "figure_table"]

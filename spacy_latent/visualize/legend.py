@@ -43,6 +43,7 @@ SIGNS: Mapping[str, tuple[str, str]] = {
     "differs": ("line dashed contrast", "not in the first drawing"),
     "below": ("", "above the words: the latent tree; below them: the gold tree"),
     "unlike gold": ("line dashed contrast", "only one of the two trees has it"),
+    "rows": ("", "lines that end at the side of a row go on in the next row, at the same height"),
     "counters": ("", "curves: the counters of the scorer, after each word"),
 }
 

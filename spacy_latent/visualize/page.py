@@ -28,11 +28,18 @@ RULES = """
 .sl-panel>header{font-size:.85rem;font-weight:600;display:flex;flex-wrap:wrap;gap:.6em;align-items:center}
 .sl-weight{display:inline-block;width:5rem;height:.5rem;background:var(--sl-line);border-radius:.25rem;overflow:hidden}
 .sl-weight>span{display:block;height:100%;background:var(--sl-accent)}
-.sl-scroll{overflow-x:auto;max-width:100%}
+/* A shadow at each side on which the drawing goes on. */
+.sl-scroll{overflow-x:auto;max-width:100%;background:
+linear-gradient(to right,var(--sl-ground) 30%,transparent) left/2.5rem 102% no-repeat local,
+linear-gradient(to left,var(--sl-ground) 30%,transparent) right/2.5rem 102% no-repeat local,
+linear-gradient(to right,var(--sl-muted),transparent) left/.7rem 100% no-repeat scroll,
+linear-gradient(to left,var(--sl-muted),transparent) right/.7rem 100% no-repeat scroll}
+.sl-scroll>svg>rect.sl-ground{fill:none}
 .sl-scroll:focus-visible{outline:2px solid var(--sl-accent)}
 @media print{
 .spacy-latent{padding:0;min-height:0!important}
 .sl-scroll,.sl-figures{overflow:visible}
+.sl-scroll{background:none}
 .sl-scroll svg{min-width:0!important}
 .sl-figure,.sl-figures{break-inside:avoid}
 .spacy-latent h1,.spacy-latent p{break-after:avoid}

@@ -82,12 +82,7 @@ def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
     across, down = picture.size
     if len(ends) <= LONG:
         return picture
-    breaks, last = [0.0], 0.0
-    for end in ends:
-        if end - breaks[-1] > look.fold and last > breaks[-1]:
-            breaks.append(last)
-        last = end
-    breaks.append(across)
+    breaks = [0.0, *row_ends(ends, look), across]
     widest = max(b - a for a, b in pairwise(breaks))
     name = f"sl-{sha1(picture.content.encode()).hexdigest()[:12]}-row"
     rows = []
@@ -104,7 +99,35 @@ def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
         if not i:
             inside = element("g", {"id": name}, picture.content)
         rows.append(element("svg", window, inside))
-    return replace(picture, content="".join(rows), size=(widest, down * len(rows)))
+    signs = picture.signs | ({"rows"} if len(rows) > 1 else set())
+    return replace(
+        picture, content="".join(rows), size=(widest, down * len(rows)), signs=frozenset(signs)
+    )
+
+
+def row_ends(ends: Sequence[float], look: Look) -> list[float]:
+    """Return the ends of all rows except the last one, for the arguments of :func:`folded`."""
+    if len(ends) <= LONG:
+        return []
+    found, begin, last = [], 0.0, 0.0
+    for end in ends:
+        if end - begin > look.fold and last > begin:
+            found.append(last)
+            begin = last
+        last = end
+    return found
+
+
+def in_one_row(x: float, half: float, breaks: Sequence[float]) -> float:
+    """Return the middle of a label, moved so that no end of a row cuts the label.
+
+    Args:
+        x: The middle of the label.
+        half: Half the width of the label.
+        breaks: Positions at which rows end.
+    """
+    cut = next((end for end in breaks if abs(end - x) < half), None)
+    return x if cut is None else cut + (half if x >= cut else -half)
 
 
 def stylesheet() -> str:

@@ -17,7 +17,7 @@ from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, of_words, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.palette import light, opacity, width
-from spacy_latent.visualize.picture import Picture, folded
+from spacy_latent.visualize.picture import Picture, folded, in_one_row, row_ends
 from spacy_latent.visualize.text_size import text_width
 
 WORD = 15
@@ -212,7 +212,7 @@ class _Side:
             x, turn = columns.port(self, arc.modifier, i), self.turn(i, base, up, look)
             lines.append((x, turn))
             half = text_width(_root_label(arc), LABEL) / 2 + 1
-            x = max(half, min(columns.across - half, x))
+            x = max(half, min(columns.across - half, in_one_row(x, half, columns.breaks)))
             label = _label(_root_label(arc), x, turn, up, arc.faint or arc.shared)
             drawn.append(of_words(look.marked, _words(arc), label))
         lines.sort()
@@ -221,7 +221,9 @@ class _Side:
                 turn, (left, right) = self.turn(i, base, up, look), self._sides(columns, i)
                 inside = lines[bisect_right(lines, (left, inf)) : bisect_left(lines, (right, -inf))]
                 passing = [x for x, other in inside if up * other > up * turn]
-                x = _clear(left, right, text_width(arc.label, LABEL) / 2, passing)
+                passing += [x for x in columns.breaks if left < x < right]
+                half = text_width(arc.label, LABEL) / 2
+                x = in_one_row(_clear(left, right, half, passing), half, columns.breaks)
                 label = _label(arc.label, x, turn, up, arc.faint)
                 drawn.append(of_words(look.marked, _words(arc), label))
         return drawn
@@ -281,7 +283,7 @@ class _Side:
 
 
 class _Columns:
-    """Positions of the words, and of the ends of arcs at each word."""
+    """Positions of the words, of the ends of arcs at each word, and of the ends of rows."""
 
     def __init__(self, words: Sequence[str], sides: Sequence[_Side], look: Look) -> None:
         gap = GAP[look.compact]
@@ -306,6 +308,7 @@ class _Columns:
             self.ends.append(x)
         self.across = x + look.offset_x
         self.centers = [look.x(center, self.across) for center in self.centers]
+        self.breaks = [look.x(end, self.across) for end in row_ends(self.ends, look)]
 
     def port(self, side: _Side, word: int, arc: int) -> float:
         shift = self._shift(side, word, arc)

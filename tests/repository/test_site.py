@@ -65,6 +65,9 @@ def test_the_site_is_whole_and_needs_no_other(tmp_path: Path) -> None:
         cells = re.findall(r"<td[^>]*>", page.read_text(encoding="utf8").split("<article", 1)[-1])
         assert all("data-column=" in cell for cell in cells), page.name
     assert "<svg" in (tmp_path / "notebook_listops.html").read_text(encoding="utf8")
+    # Labels of pictures are small on a narrow screen: each picture leads to itself alone.
+    drawn = (tmp_path / "results_parsing.html").read_text(encoding="utf8")
+    assert '<a href="images/learning_parsers.svg"><img' in drawn
     check_narrow(tmp_path)
 
 

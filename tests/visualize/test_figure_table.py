@@ -128,3 +128,19 @@ def test_cells_have_a_second_line_where_there_is_one() -> None:
     assert [cell.text for cell in table.iter("td")] == ["1.0", None]
     assert [small.text for small in table.iter("small")] == ["0–2"]
     assert [line.get("class") for line in table.iter("tr")] == [None, "sl-own sl-below"]
+
+
+def test_cells_have_all_names_of_their_column() -> None:
+    rows = [
+        FigureRow("depth", [("2", ""), ("3", "")], names_columns=True),
+        FigureRow("r", [("1.0", ""), ("", "")]),
+    ]
+    table = ElementTree.fromstring(figure_table("c", ["x", "x"], rows))
+    cells = [[cell.get("data-column") for cell in row.iter("td")] for row in table.iter("tr")]
+    assert cells[1:] == [["x, depth 2", "x, depth 3"]] * 2
+
+
+def test_each_depth_of_a_corpus_has_its_name_beside_its_figures() -> None:
+    page = make_closing(figures("test"))
+    for depth in ("2–4", "2", "3", "4"):
+        assert f'data-column="test, depth {depth}"' in page

@@ -9,6 +9,7 @@ import pytest
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.picture import LONG, Picture, folded
+from spacy_latent.visualize.text_size import text_width
 from tests.visualize.structures import annotated
 from tests.visualize.test_tree_svg import SVG, word_places
 
@@ -55,3 +56,31 @@ def test_shorter_ones_and_one_that_is_wider_than_a_row() -> None:
     ends = [10.0 * i for i in range(1, LONG)] + [900.0, 1000.0]
     wide = folded(picture, ends, Look(fold=50.0))
     assert wide.size is not None and wide.size[0] == 900.0 - 10.0 * (LONG - 1)
+
+
+@pytest.mark.parametrize("lang", ["en", "he"])
+def test_no_row_ends_within_a_label(lang: str) -> None:
+    words = [f"w{i}" for i in range(LONG + 60)]
+    # Every third word is a root, and the head of both words after it.
+    heads = [0 if i % 3 == 0 else i - i % 3 + 1 for i in range(len(words))]
+    parts = {(head, i): 0.5 for i, head in enumerate(heads, 1)}
+    doc = annotated("heads", heads, parts, words=words, lang=lang)
+    for fold in range(400, 460, 6):
+        svg = render(doc, jupyter=False, options={"fold": fold})
+        ends = sorted(end for _, end, _ in rows(svg))[:-1]
+        labels = [
+            (float(label.get("x", 0)), text_width(label.text or "", 10) / 2)
+            for label in ElementTree.fromstring(svg).iter(f"{SVG}text")
+            if "displacy-label" in label.get("class", "")
+        ]
+        assert len(ends) > 1 and len(labels) == len(words)
+        for x, half in labels:
+            assert all(abs(x - end) >= half - 0.5 for end in ends)
+
+
+def test_the_legend_explains_rows_if_there_are_any() -> None:
+    long, short = (
+        annotated("heads", list(range(n)), words=["word"] * n) for n in (LONG + 30, LONG)
+    )
+    pages = [render(doc, page=True, jupyter=False, options={"fold": 700}) for doc in (long, short)]
+    assert ["next row" in page for page in pages] == [True, False]
