@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from spacy.tokens import Doc
 from thinc.api import Model, torch2xp
 from thinc.types import Floats2d
@@ -244,8 +245,8 @@ def run(
 ) -> tuple[Any, Callable[[], Any]]:
     """Return the result of ``work`` on the embedder's rows of all docs, one doc after the other.
 
-    In training ``work`` returns a loss ``(1,)``, None and further results. The callback passes the
-    gradient of the loss to all weights.
+    In training ``work`` returns the loss as a tuple, None and further results. The callback passes
+    the gradient of the loss to all weights.
     """
     tok2vec, trees = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
@@ -263,10 +264,10 @@ def forward_trees(model: Model, inputs: tuple[list[Floats2d], Work], is_train: b
     bring_dropout(model, shim.module)
     if not is_train:
         return shim.predict((rows, work)), refuse_backprop
-    (loss, _, told), backprop_rows = shim.begin_update((rows, work))
+    ((loss,), _, told), backprop_rows = shim.begin_update((rows, work))
 
     def backprop() -> list[Floats2d]:
-        gradient = torch2xp(backprop_rows(loss.new_ones(loss.shape)))
+        gradient = torch2xp(backprop_rows([torch.ones_like(loss)]))
         return ops.unflatten(ops.asarray2f(gradient), sizes)
 
     return (float(loss.detach()), told), backprop

@@ -101,7 +101,7 @@ class SpanModule(nn.Module):
         given: Given | None = None,
         supervision: Supervision | None = None,
         edits: list[Edits] | None = None,
-    ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
+    ) -> tuple[tuple[Tensor], Tensor | None, list[LatentOutput]]:
         """Return the rows, the penalty and the structures of each group.
 
         Args:
@@ -124,7 +124,7 @@ class SpanModule(nn.Module):
         given: Given | None,
         supervision: Supervision | None,
         edits: list[Edits] | None,
-    ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
+    ) -> tuple[tuple[Tensor], Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
         loss, tokens = rows.new_zeros(()), 0
@@ -162,7 +162,7 @@ class SpanModule(nn.Module):
             supervision.mean = float(loss.detach())
             loss = supervision.weight * share_of_batch() * loss
             penalty = loss if penalty is None else penalty + loss
-        return result.float(), penalty, outputs
+        return (result.float(),), penalty, outputs
 
     def penalty(self, placed: Placed, outputs: list[LatentOutput]) -> Tensor | None:
         if not self.training:
@@ -389,15 +389,13 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     prepare(model, is_train)
     backprop_rows = None
     if is_train:
-        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
+        ((result,), _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
     else:
         edits = edits_of_layer(model, groups, spans)
         if edits is not None:
             known = [known[0] if known else None, None, edits]
-        result, _, outputs = shim.predict((rows, groups, *known))
-        # The sum is cheaper to check: if it is finite, so are all vectors.
-        if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
-            refuse_not_finite()
+        (result,), _, outputs = shim.predict((rows, groups, *known))
+        refuse_not_finite([result])
     # torch may need its result for the backward pass, so callers get a copy.
     vectors = torch2xp(result.detach().clone() if is_train else result)
     batch = LatentBatch(
@@ -412,7 +410,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
             raise LatentError("The latent layer cannot backpropagate from a prediction.")
         given = ops.xp.concatenate([ops.asarray2f(d) for d in gradients if len(d)])
         gradient = xp2torch(ops.xp.ascontiguousarray(given), device=shim.device)
-        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows(gradient))), lengths)
+        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows([gradient]))), lengths)
 
     return batch, backprop
 

@@ -144,15 +144,16 @@ class LatentShim(PyTorchShim):
     def begin_update(self, inputs: Any) -> Any:
         """Run the module in training.
 
-        The output of the module is ``(rows, penalty, details)``. The penalty is a scalar that is
-        added to the objective, or None.
+        The output of the module is ``(results, penalty, details)``. The results are a tuple of
+        tensors. The penalty is a scalar that is added to the objective, or None.
 
         Args:
             inputs: arguments of the module. inputs[0] is the tensor that gets a gradient, made
                 while operations are recorded.
 
         Returns:
-            The output, and a callback from the gradient of rows to the gradient of inputs[0].
+            The output, and a callback from the gradients of the results to the gradient of
+            inputs[0].
 
         Raises:
             LatentError: if the output does not depend on inputs[0] by operations that torch has
@@ -163,19 +164,22 @@ class LatentShim(PyTorchShim):
         module.train()
         try:
             with recording(), torch.autocast("cuda", enabled=cast), _threads_for(inputs[0]):
-                rows, penalty, details = module(*inputs)
+                results, penalty, details = module(*inputs)
         finally:
             module.eval()
-        if not rows.requires_grad:
+        if not any(result.requires_grad for result in results):
             _refuse_no_gradient("nothing that could be trained")
 
-        def backprop(gradient: Tensor) -> Tensor:
-            gradients = [gradient.to(rows.dtype)]
-            roots = [rows]
+        def backprop(gradients: Sequence[Tensor]) -> Tensor:
+            pairs = [
+                (result, gradient.to(result))
+                for result, gradient in zip(results, gradients, strict=True)
+                if result.requires_grad
+            ]
             if penalty is not None:
-                roots.append(penalty)
-                gradients.append(torch.ones_like(penalty))
-            scaled = self._grad_scaler.scale(gradients, inplace=False)
+                pairs.append((penalty, torch.ones_like(penalty)))
+            roots, given = zip(*pairs)
+            scaled = self._grad_scaler.scale(given, inplace=False)
             # Gradients of earlier batches are unscaled already and must not be so again.
             earlier = [(parameter, parameter.grad) for parameter in module.parameters()]
             for parameter, _ in earlier:
@@ -194,7 +198,7 @@ class LatentShim(PyTorchShim):
                     parameter.grad = gradient if new is None else gradient.add_(new)
             return received
 
-        return (rows, penalty, details), backprop
+        return (results, penalty, details), backprop
 
     def accumulate(self, objective: Callable[[Any], Tensor], like: Tensor) -> None:
         """Add the gradient of ``objective``, without dropout, to the gradients of the weights.

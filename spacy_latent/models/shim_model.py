@@ -1,8 +1,9 @@
 """Thinc model around a torch module that is built when the width of its input is known."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+import torch
 from thinc.api import Model, xp2torch
 from thinc.types import Floats2d
 from torch import Tensor
@@ -102,12 +103,17 @@ def rows_of(model: Model, arrays: Sequence[Floats2d], requires_grad: bool = Fals
     return xp2torch(flat, device=shim.device, requires_grad=requires_grad)
 
 
-def refuse_not_finite() -> NoReturn:
+def refuse_not_finite(results: Sequence[Tensor]) -> None:
     """Raise an error for a prediction with vectors that are not finite.
 
     In training, a step that overflows in half precision is skipped. In prediction the overflow
     would be hidden.
     """
+    # The sum is cheaper to check: if it is finite, so are all vectors.
+    if torch.isfinite(torch.stack([result.sum() for result in results]).sum()):
+        return
+    if all(torch.isfinite(result).all() for result in results):
+        return
     raise LatentError(
         "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
         "embedder's vectors, are not finite: train again with a lower learning rate or "

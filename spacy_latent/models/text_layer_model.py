@@ -169,22 +169,16 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     if words is not None:
         read = (*read, None, torch.as_tensor(words))
     if is_train:
-        (result, _, (outputs, counts, features)), backprop_rows = shim.begin_update(read)
+        (results, _, (outputs, features)), backprop_rows = shim.begin_update(read)
     else:
         edits = edits_of_layer(model, groups, spans)
         if edits is not None:
             read = (rows, groups, docs, texts, known[0] if known else None, edits)
-        result, _, (outputs, counts, features) = shim.predict(read)
-        if not torch.isfinite(result).all():
-            refuse_not_finite()
-    held = result.detach()
-    size = result.numel() - sum(counts[1:]) * len(sizes)
-    vectors: Any = torch2xp(held[:size].view(counts[0] * len(sizes), -1).clone())
+        results, _, (outputs, features) = shim.predict(read)
+        refuse_not_finite(results)
+    pooled, weights, log_probs, extras, *more = (result.detach() for result in results)
+    vectors: Any = torch2xp(pooled.flatten(0, 1).clone())
     batch = LatentBatch([], spans, groups, [detached(output) for output in outputs])
-    each = held[size:].split([rows * len(sizes) for rows in counts[1:]])
-    weights, log_probs, extras, *more = (
-        part.view(rows, len(sizes)) for part, rows in zip(each, counts[1:])
-    )
     told = features.detach()
     evidence = EvidenceTerms(*more) if more else None
     made = TextVectors(ops.asarray2f(vectors), weights, log_probs, extras, told, batch, evidence)
@@ -193,9 +187,8 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         if backprop_rows is None:
             raise LatentError("The latent layer cannot backpropagate from a prediction.")
         d_vectors = xp2torch(ops.xp.ascontiguousarray(gradients[0]), device=shim.device)
-        parts = [d_vectors, *(part.to(d_vectors) for part in gradients[1:])]
-        gradient = torch.cat([part.flatten() for part in parts])
-        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows(gradient))), sizes)
+        d_rows = backprop_rows([d_vectors.view(pooled.shape), *gradients[1:]])
+        return ops.unflatten(ops.asarray2f(torch2xp(d_rows)), sizes)
 
     return made, backprop
 

@@ -83,7 +83,7 @@ def token_vectors(structure: Structure, estimator: Estimator, composer: Composer
     groups = group_spans(SIZES, [[(0, size)] for size in SIZES])
 
     def step(rows: Tensor) -> Tensor:
-        return module(rows, groups)[0]
+        return module(rows, groups)[0][0]
 
     return module, step
 
@@ -106,7 +106,7 @@ def text_vectors(structure: Structure, estimator: Estimator, composer: ComposerB
     docs = list(zip(ends, ends[1:]))
 
     def step(rows: Tensor) -> Tensor:
-        return module(rows, groups, docs, docs)[0]
+        return torch.stack([part.sum() for part in module(rows, groups, docs, docs)[0]])
 
     return module, step
 

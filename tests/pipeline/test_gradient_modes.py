@@ -159,10 +159,10 @@ class Halved(torch.nn.Module):
         self.unseen = unseen
         self.weight = torch.nn.Parameter(torch.ones(width))
 
-    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def forward(self, rows: torch.Tensor) -> tuple[tuple[torch.Tensor], None, None]:
         if self.unseen == "everything":
-            return (rows * self.weight).detach() / 2, None, None
-        return rows.detach() * self.weight / 2, None, None
+            return ((rows * self.weight).detach() / 2,), None, None
+        return (rows.detach() * self.weight / 2,), None, None
 
 
 @pytest.mark.parametrize("unseen, told", [("everything", "trained"), ("input", "embedder")])
@@ -174,7 +174,7 @@ def test_a_layer_that_would_learn_nothing_is_refused(unseen: str, told: str) -> 
     rows = torch.ones(2, 3, requires_grad=True)
     with pytest.raises(LatentError, match=told):
         _, backprop = shim.begin_update((rows,))
-        backprop(torch.ones(2, 3))
+        backprop([torch.ones(2, 3)])
 
 
 @pytest.mark.parametrize("name", ["latent_encoder", "latent_textcat"])
