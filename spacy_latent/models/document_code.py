@@ -24,6 +24,7 @@ from spacy_latent.layers.encoded_scorer import check_hidden_width
 from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound
 from spacy_latent.models.latent_text_classifier import classifier, init, run
+from spacy_latent.models.layer_settings import TrainingSettings
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans
 from spacy_latent.models.temperature import Temperature
@@ -114,11 +115,8 @@ def build_document_code_v1(
     )
     texts = text_layer_model(
         build,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
         input_width=width_of(tok2vec, []),
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
         staged=[structure, estimator],
         evidence=evidence,
     )

@@ -19,6 +19,7 @@ from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.layer_settings import TrainingSettings
 from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
@@ -69,14 +70,7 @@ def build_labelled_parser_v1(
     trees_of = check_structure(structure or SpanningTree(single_root=True))
     if max_length < 1:
         raise LatentError(f"LabelledParser: max_length is {max_length}; expected at least 1.")
-    if scorer_learn_rate < 0:
-        raise LatentError(
-            f"LabelledParser: scorer_learn_rate is {scorer_learn_rate}; expected a number >= 0."
-        )
-    if dropout is not None and not 0 <= dropout < 1:
-        raise LatentError(
-            f"LabelledParser: dropout is {dropout}; expected a number in [0, 1), or null."
-        )
+    training = TrainingSettings(scorer_learn_rate, Temperature(1.0), dropout)
     if evidence is not None:
         check_kind("evidence", evidence, Evidence)
         evidence.check_trees(trees_of)
@@ -94,11 +88,10 @@ def build_labelled_parser_v1(
         build,
         # The first prefix of a name counts.
         learn_rates={**own_rates, "": scorer_learn_rate},
-        temperature=Temperature(1.0),
+        temperature=training.temperature,
         has_layer=False,
     )
-    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
-    trees: Model = Model("labelled_trees", forward_trees, attrs=attrs, shims=[shim])
+    trees: Model = Model("labelled_trees", forward_trees, attrs=training.attrs, shims=[shim])
     model: Model = Model(
         NAME,
         forward,

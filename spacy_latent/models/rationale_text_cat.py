@@ -26,13 +26,14 @@ from spacy_latent.layers.rationale_layer import RationaleLayer
 from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates
 from spacy_latent.models.evidence_bound import EvidenceBound
-from spacy_latent.models.latent_layer_model import LatentBatch, check_entropy_weight
+from spacy_latent.models.latent_layer_model import LatentBatch
 from spacy_latent.models.latent_text_classifier import (
     classifier,
     init_output,
     latent_layer,
     used_poolings,
 )
+from spacy_latent.models.layer_settings import TrainingSettings, check_entropy_weight
 from spacy_latent.models.released_candidates import present_candidates
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
@@ -147,11 +148,8 @@ def build_rationale_text_cat_v1(
     )
     texts = text_layer_model(
         build,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
         input_width=None,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
         staged=[one for one in (candidates, structure, estimator) if isinstance(one, Staged)],
         evidence=evidence,
     )

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch, places_of
-from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
 from spacy_latent.models.evidence_bound import (
@@ -19,10 +18,10 @@ from spacy_latent.models.evidence_bound import (
     EvidenceTerms,
     is_exact,
 )
-from spacy_latent.models.latent_layer_model import build_latent_layer, total_penalty
+from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.span_groups import Group, Placed, of_group, side_by_side
-from spacy_latent.structures.base import Structure
 
 # Reductions that do not read all tokens of a text.
 ENDS = frozenset({"root", "first", "last"})
@@ -367,15 +366,6 @@ def _padded_words(words: Tensor, places: Tensor) -> Tensor:
 
 
 def build_text_module(
-    input_width: Width,
-    *,
-    pooling: tuple[str, ...],
-    texts: int,
-    structure: Structure,
-    estimator: Estimator,
-    scorer: ScorerBuilder,
-    composer: ComposerBuilder,
-    entropy_weight: float,
+    input_width: Width, *, settings: LayerSettings, pooling: tuple[str, ...], texts: int
 ) -> TextModule:
-    latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
-    return TextModule(latent, pooling, texts, entropy_weight)
+    return TextModule(settings.build(input_width), pooling, texts, settings.entropy_weight)
