@@ -95,22 +95,19 @@ def build_document_code_v1(
             f"a code is made of items, and this structure of {structure.parts}",
             "OneOfN, KOfN or Bits",
         )
-    scorer = partial(CodeScorer, size=size)
-    composer = partial(CodeEmbedding, output_width=code_width)
-    check_parts(structure, estimator, scorer, composer)
+    check_parts(structure, estimator, partial(CodeScorer), partial(CodeEmbedding))
     refuse_given(structure, estimator)
     refuse_many(structure, estimator, size)
     if evidence is not None:
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)
     refuse_separate(NAME, tok2vec)
+    layer = partial(DocumentCodeLayer, size=size, code_width=code_width, hidden_width=hidden_width)
     build = partial(
         build_code_module,
+        layer=layer,
         structure=structure,
         estimator=estimator,
-        size=size,
-        code_width=code_width,
-        hidden_width=hidden_width,
         evidence=evidence,
     )
     texts = text_layer_model(
@@ -164,23 +161,14 @@ def refuse_many(structure: Structure, estimator: Estimator, size: int) -> None:
 def build_code_module(
     width: int,
     *,
+    layer: partial[DocumentCodeLayer],
     structure: Structure,
     estimator: Estimator,
-    size: int,
-    code_width: int,
-    hidden_width: int | None,
     evidence: EvidenceBound | None,
 ) -> TextModule:
-    layer = DocumentCodeLayer(
-        width,
-        structure,
-        estimator.each(lambda stage: stage.for_width(width)),
-        size=size,
-        code_width=code_width,
-        hidden_width=hidden_width,
-    )
+    own = estimator.each(lambda stage: stage.for_width(width))
     # All tokens of a text have the same vector.
-    return TextModule(layer, ("first",), 1, 0.0, evidence)
+    return TextModule(layer(width, structure, own), ("first",), 1, 0.0, evidence)
 
 
 def codes(model: Model, docs: Sequence[Doc]) -> np.ndarray:
