@@ -59,7 +59,14 @@ class LayerSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Settings of the training of a latent layer; see ``build_latent_tok2vec_v1``."""
+    """Settings of the training of a latent layer; see ``build_latent_tok2vec_v1``.
+
+    Args:
+        scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
+        temperature: divisor of the scores at each update.
+        dropout: rate of every dropout of the module; None to follow ``training.dropout``.
+        mixed_precision: half precision in training on a GPU.
+    """
 
     scorer_learn_rate: float
     temperature: Temperature
