@@ -13,8 +13,9 @@ from thinc.types import Floats2d
 
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, used_poolings
-from spacy_latent.models.layer_settings import LayerSettings, TrainingSettings
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.span_getters import PairSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature

@@ -23,8 +23,8 @@ from spacy_latent.layers.document_code import CodeEmbedding, CodeScorer, Documen
 from spacy_latent.layers.encoded_scorer import check_hidden_width
 from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound
+from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, run
-from spacy_latent.models.layer_settings import TrainingSettings
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans
 from spacy_latent.models.temperature import Temperature

@@ -18,8 +18,7 @@ from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine
 from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
-from spacy_latent.models.latent_shim import LatentShim
-from spacy_latent.models.layer_settings import TrainingSettings
+from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
 from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
@@ -86,9 +85,9 @@ def build_labelled_parser_v1(
     own_rates = {} if evidence is None else {"evidence.": evidence.learn_rate}
     shim = LatentShim(
         build,
+        training,
         # The first prefix of a name counts.
         learn_rates={**own_rates, "": scorer_learn_rate},
-        temperature=training.temperature,
         has_layer=False,
     )
     trees: Model = Model("labelled_trees", forward_trees, attrs=training.attrs, shims=[shim])

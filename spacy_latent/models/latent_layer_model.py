@@ -20,8 +20,8 @@ from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
 from spacy_latent.models.batch_share import share_of_batch
 from spacy_latent.models.interventions import edits_of_layer
-from spacy_latent.models.latent_shim import Width
-from spacy_latent.models.layer_settings import LayerSettings, TrainingSettings
+from spacy_latent.models.latent_shim import TrainingSettings, Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model

@@ -20,8 +20,8 @@ from spacy_latent.models.latent_layer_model import (
     build_latent_layer_model,
     given_structures,
 )
-from spacy_latent.models.latent_shim import Width
-from spacy_latent.models.layer_settings import LayerSettings, TrainingSettings
+from spacy_latent.models.latent_shim import TrainingSettings, Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.listener import renew_listeners
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over

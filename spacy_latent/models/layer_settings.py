@@ -12,7 +12,6 @@ from spacy_latent.layers.fitting import build_part, check_parts
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import total
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 
 
@@ -55,37 +54,6 @@ class LayerSettings:
             build_part("composer", self.composer, composed),
             scorer_width=scorer_width,
         )
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """Settings of the training of a latent layer; see ``build_latent_tok2vec_v1``.
-
-    Args:
-        scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
-        temperature: divisor of the scores at each update.
-        dropout: rate of every dropout of the module; None to follow ``training.dropout``.
-        mixed_precision: half precision in training on a GPU.
-    """
-
-    scorer_learn_rate: float
-    temperature: Temperature
-    dropout: float | None
-    mixed_precision: bool = False
-
-    def __post_init__(self) -> None:
-        if self.scorer_learn_rate < 0:
-            raise LatentError(f"scorer_learn_rate is {self.scorer_learn_rate}, must be >= 0.")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise LatentError(f"dropout is {self.dropout}; expected a number in [0, 1), or null.")
-
-    @property
-    def attrs(self) -> dict[str, float]:
-        """Attributes of the Thinc model with the rate of dropout."""
-        # spaCy's training.dropout sets every attribute of the name dropout_rate.
-        if self.dropout is None:
-            return {"dropout_rate": 0.0}
-        return {"fixed_dropout_rate": self.dropout}
 
 
 def check_entropy_weight(structure: Structure, estimator: Estimator, weight: float) -> None:

@@ -9,8 +9,8 @@ from thinc.types import Floats2d
 
 from spacy_latent.layers.gumbel_tree_lstm import ParserBuilder, build_gumbel_tree_lstm_v1
 from spacy_latent.models.latent_layer_model import SpanModule, layer_model, span_module
+from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_tok2vec import check_widths, over_embedder
-from spacy_latent.models.layer_settings import TrainingSettings
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import SpanGetter
 from spacy_latent.models.temperature import Temperature

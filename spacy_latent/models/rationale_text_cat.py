@@ -27,13 +27,14 @@ from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates
 from spacy_latent.models.evidence_bound import EvidenceBound
 from spacy_latent.models.latent_layer_model import LatentBatch
+from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import (
     classifier,
     init_output,
     latent_layer,
     used_poolings,
 )
-from spacy_latent.models.layer_settings import LayerSettings, TrainingSettings
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.released_candidates import present_candidates
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter

@@ -9,8 +9,7 @@ from thinc.types import Floats2d
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.models.latent_shim import LatentShim, Width
-from spacy_latent.models.layer_settings import TrainingSettings
+from spacy_latent.models.latent_shim import LatentShim, TrainingSettings, Width
 from spacy_latent.models.separate_tok2vec import total, width_of
 from spacy_latent.models.token_vectors import with_tokens
 from spacy_latent.stages import Staged
@@ -42,9 +41,8 @@ def shim_model(
     """
     shim = LatentShim(
         build,
+        training,
         learn_rates={"latent.scorer.": training.scorer_learn_rate, **(learn_rates or {})},
-        temperature=training.temperature,
-        mixed_precision=training.mixed_precision,
         staged=staged,
     )
     dims = {"nI": None, "nO": width}

@@ -17,8 +17,8 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.models.evidence_bound import EvidenceBound, EvidenceTerms
 from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_layer_model import LatentBatch, detached, prepare
-from spacy_latent.models.latent_shim import Width
-from spacy_latent.models.layer_settings import LayerSettings, TrainingSettings
+from spacy_latent.models.latent_shim import TrainingSettings, Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.recorded import recorded
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
 from spacy_latent.models.span_groups import Spans, group_spans

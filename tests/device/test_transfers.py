@@ -428,8 +428,8 @@ def test_gradients_pass_transfers() -> None:
 def small_shim() -> latent_shim.LatentShim:
     shim = latent_shim.LatentShim(
         lambda width: torch.nn.Linear(width, 2),
+        latent_shim.TrainingSettings(1.0, Temperature(1.0), None),
         learn_rates={},
-        temperature=Temperature(1.0),
         has_layer=False,
     )
     shim.build(3)

@@ -17,7 +17,7 @@ from spacy.training import Example
 from thinc.api import Adam, Model, fix_random_seed
 
 from spacy_latent.errors import LatentError
-from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 from tests.pipeline.small_pipelines import INLINE, LISTENER, TOK2VEC, examples, stock
@@ -167,9 +167,8 @@ class Halved(torch.nn.Module):
 
 @pytest.mark.parametrize("unseen, told", [("everything", "trained"), ("input", "embedder")])
 def test_a_layer_that_would_learn_nothing_is_refused(unseen: str, told: str) -> None:
-    shim = LatentShim(
-        lambda width: Halved(width, unseen), learn_rates={}, temperature=Temperature(1.0)
-    )
+    training = TrainingSettings(1.0, Temperature(1.0), None)
+    shim = LatentShim(lambda width: Halved(width, unseen), training, learn_rates={})
     shim.build(3)
     rows = torch.ones(2, 3, requires_grad=True)
     with pytest.raises(LatentError, match=told):
