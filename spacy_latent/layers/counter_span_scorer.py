@@ -7,7 +7,11 @@ from torch import Tensor, nn
 
 from spacy_latent.kernels.scores.counter_pairs import SEEN, counter_pairs
 from spacy_latent.layers.base import ScorerBuilder
-from spacy_latent.layers.counting_scorer import CountingScorer, build_counting_scorer
+from spacy_latent.layers.counting_scorer import (
+    CounterSettings,
+    CountingScorer,
+    build_counting_scorer,
+)
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
 
 
@@ -30,18 +34,9 @@ class CounterSpanScorer(CountingScorer):
 
     parts = "spans"
 
-    def __init__(
-        self,
-        width: int,
-        counters: int,
-        hidden_width: int,
-        encoder: EncoderBuilder | None = None,
-        noise: float = 0.0,
-        whole_steps: bool = False,
-        step_cost: float = 0.0,
-        input_noise: float = 0.0,
-    ) -> None:
-        super().__init__(width, counters, encoder, noise, whole_steps, step_cost, input_noise)
+    def __init__(self, width: int, settings: CounterSettings) -> None:
+        super().__init__(width, settings)
+        counters, hidden_width = settings.counters, settings.hidden_width
         # For a span: eight features of each counter, and its shortness.
         self.span = nn.Linear(SEEN * counters + 1, hidden_width)
         self.hidden = nn.Linear(hidden_width, hidden_width)
@@ -77,23 +72,8 @@ def build_counter_span_scorer_v1(
     step_cost: float = 0.0,
     input_noise: float = 0.0,
 ) -> ScorerBuilder:
-    """Return a builder of :class:`CounterSpanScorer`.
-
-    For the other arguments see :class:`CountingScorer`.
-
-    Args:
-        counters: number of running sums.
-        hidden_width: of the hidden layers.
-        encoder: gives the scorer, and only the scorer, the context of each token; None for the
-            token vectors themselves. The increment of a token then depends on that token alone.
-    """
-    return build_counting_scorer(
-        CounterSpanScorer,
-        counters,
-        hidden_width,
-        encoder,
-        noise,
-        whole_steps,
-        step_cost,
-        input_noise,
+    """Return a builder of :class:`CounterSpanScorer`; see :class:`CounterSettings`."""
+    settings = CounterSettings(
+        counters, hidden_width, encoder, noise, whole_steps, step_cost, input_noise
     )
+    return build_counting_scorer(CounterSpanScorer, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,14 +16,15 @@ from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncodedScorer, EncoderBuilder, check_hidden_width
 
 
-class CountingScorer(EncodedScorer):
-    """Scorer in which each token moves K counters.
-
-    Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each counter. After it they are at c_i =
-    u_1 + … + u_i, before the first token at 0. The cube keeps values near 0 at 0: a token that is
-    to leave a counter alone must do so at each of its occurrences in a text.
+@dataclass(frozen=True)
+class CounterSettings:
+    """Settings of a scorer with counters.
 
     Args:
+        counters: number of running sums.
+        hidden_width: width of the hidden layers.
+        encoder: gives the scorer, and only the scorer, the context of each token; None for the
+            token vectors themselves. The increment of a token then depends on that token alone.
         noise: standard deviation of noise added to each step in training. The longer a text, the
             further it moves a counter. The model then learns steps near −1, 0 and 1 that stand out
             from it. These also hold for texts longer than those trained on.
@@ -39,6 +41,26 @@ class CountingScorer(EncodedScorer):
             1 can still change the sign that it began with by chance. It serves the purpose of
             ``noise`` as well, which may then be 0: with 0.4 the steps of a token keep a noise of
             0.12 around 0, and of 0.02 near −1 and 1.
+    """
+
+    counters: int
+    hidden_width: int
+    encoder: EncoderBuilder | None = None
+    noise: float = 0.0
+    whole_steps: bool = False
+    step_cost: float = 0.0
+    input_noise: float = 0.0
+
+
+class CountingScorer(EncodedScorer):
+    """Scorer in which each token moves K counters.
+
+    Token i adds u_i = tanh(U v_i)³, between −1 and 1, to each counter. After it they are at c_i =
+    u_1 + … + u_i, before the first token at 0. The cube keeps values near 0 at 0: a token that is
+    to leave a counter alone must do so at each of its occurrences in a text.
+
+    Args:
+        settings: counters, noise and costs.
     """
 
     counts = True
@@ -64,42 +86,30 @@ class CountingScorer(EncodedScorer):
     def score(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Return scores of parts from vectors that are encoded and 0 at padding."""
 
-    def __init__(
-        self,
-        width: int,
-        counters: int,
-        encoder: EncoderBuilder | None,
-        noise: float,
-        whole_steps: bool,
-        step_cost: float,
-        input_noise: float = 0.0,
-    ) -> None:
-        super().__init__(width, encoder)
-        self.step = nn.Linear(self.width, counters)
-        self.noise = noise
-        self.input_noise = input_noise
-        self.whole_steps = whole_steps
-        self.step_cost = step_cost
+    def __init__(self, width: int, settings: CounterSettings) -> None:
+        super().__init__(width, settings.encoder)
+        self.step = nn.Linear(self.width, settings.counters)
+        self.settings = settings
 
     def steps(self, vectors: Tensor) -> Tensor:
         """Return the increments of each token, ``(B, n, K)``, from encoded vectors."""
         if not self.training:
             return self._exact_steps(vectors)
-        added = _cube(with_noise(self.step(vectors), self.input_noise))
-        return with_noise(added, self.noise)
+        added = _cube(with_noise(self.step(vectors), self.settings.input_noise))
+        return with_noise(added, self.settings.noise)
 
     def _exact_steps(self, vectors: Tensor) -> Tensor:
         added = _cube(self.step(vectors))
-        return added.round() if self.whole_steps and not self.training else added
+        return added.round() if self.settings.whole_steps and not self.training else added
 
     def cost(self, vectors: Tensor, lengths: Tensor) -> Tensor | None:
-        if not self.step_cost:
+        if not self.settings.step_cost:
             return None
         # Steps are neither rounded nor noisy here; only padding is excluded.
         size = torch.tanh(self.step(self.read(vectors, lengths))).abs() ** 3
         token = torch.arange(vectors.shape[1], device=vectors.device)
         inside = (token < lengths[:, None].to(token.device))[..., None]
-        return self.step_cost * (size * inside).sum((1, 2))
+        return self.settings.step_cost * (size * inside).sum((1, 2))
 
     def counters(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """Return the counters after each token.
@@ -135,37 +145,20 @@ def with_noise(values: Tensor, deviation: float) -> Tensor:
 
 
 def build_counting_scorer(
-    kind: Callable[..., CountingScorer],
-    counters: int,
-    hidden_width: int,
-    encoder: EncoderBuilder | None,
-    noise: float,
-    whole_steps: bool,
-    step_cost: float = 0.0,
-    input_noise: float = 0.0,
+    kind: Callable[..., CountingScorer], settings: CounterSettings
 ) -> ScorerBuilder:
-    """Build a scorer from checked settings.
-
-    Args:
-        hidden_width: of the layers that read two places.
-    """
+    """Build a scorer, or raise an error for wrong settings."""
     name = kind.__name__
-    check_whole(name, counters=counters)
-    for setting, deviation in (("noise", noise), ("input_noise", input_noise)):
+    check_whole(name, counters=settings.counters)
+    for setting in ("noise", "input_noise"):
+        deviation = getattr(settings, setting)
         if not 0 <= deviation < float("inf"):
             raise LatentError(
                 f"{name}: {setting} is {deviation}; expected a standard deviation, at least 0."
             )
-    if not 0 <= step_cost < float("inf"):
-        raise LatentError(f"{name}: step_cost is {step_cost}; expected a number, at least 0.")
-    check_hidden_width(name, hidden_width)
-    return partial(
-        kind,
-        counters=counters,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        noise=noise,
-        whole_steps=whole_steps,
-        step_cost=step_cost,
-        input_noise=input_noise,
-    )
+    if not 0 <= settings.step_cost < float("inf"):
+        raise LatentError(
+            f"{name}: step_cost is {settings.step_cost}; expected a number, at least 0."
+        )
+    check_hidden_width(name, settings.hidden_width)
+    return partial(kind, settings=settings)

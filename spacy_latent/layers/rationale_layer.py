@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,11 @@ from spacy_latent.structures.base import Structure
 FORBIDDEN = 1e4
 
 
-class RationaleLayer(LatentLayer):
-    """Layer that chooses words and reads only these.
-
-    Vectors hold the selector's features, then the reader's features, then 1 if the word may be
-    chosen, else 0. The scorer gets the first, the composer the second.
+@dataclass(frozen=True)
+class RationaleSettings:
+    """Settings of the choice of words.
 
     Args:
-        reader_width: number of the reader's features.
         transition_cost: for sequences of tags: subtracted from the score at each change of the tag,
             and if the first tag is 1.
         rate, transitions: target of the expected share of chosen words, and of the expected share
@@ -40,6 +37,24 @@ class RationaleLayer(LatentLayer):
             with multiplier_rate and damping. The expectation is over the drawn structures if it has
             a gradient, else over the structure's marginals. Adjacent words are then assumed
             independent, except in a LinearChain.
+    """
+
+    transition_cost: float = 0.0
+    rate: float | None = None
+    transitions: float | None = None
+    multiplier_rate: float = 0.1
+    damping: float = 10.0
+
+
+class RationaleLayer(LatentLayer):
+    """Layer that chooses words and reads only these.
+
+    Vectors hold the selector's features, then the reader's features, then 1 if the word may be
+    chosen, else 0. The scorer gets the first, the composer the second.
+
+    Args:
+        reader_width: number of the reader's features.
+        settings: costs and targets of the choice.
     """
 
     multipliers: Tensor
@@ -52,23 +67,15 @@ class RationaleLayer(LatentLayer):
         composer: RationaleReader,
         *,
         reader_width: int,
-        transition_cost: float = 0.0,
-        rate: float | None = None,
-        transitions: float | None = None,
-        multiplier_rate: float = 0.1,
-        damping: float = 10.0,
+        settings: RationaleSettings,
     ) -> None:
-        if transition_cost and structure.parts == "tags":
-            costs = _costs(transition_cost)
+        if settings.transition_cost and structure.parts == "tags":
+            costs = _costs(settings.transition_cost)
             sequences: Any = structure
             structure = sequences.each(lambda stage: stage.bind(-costs, -costs[0], torch.zeros(2)))
         super().__init__(scorer, structure, estimator, composer)
         self.reader_width = reader_width
-        self.transition_cost = transition_cost
-        self.rate = rate
-        self.transitions = transitions
-        self.multiplier_rate = multiplier_rate
-        self.damping = damping
+        self.settings = settings
         self.register_buffer("multipliers", torch.zeros(2, dtype=torch.float64))
 
     def read(
@@ -85,7 +92,8 @@ class RationaleLayer(LatentLayer):
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
         draw = super().draw(structure, scores, lengths)
-        if not self.training or (self.rate is None and self.transitions is None):
+        targets = self.settings.rate, self.settings.transitions
+        if not self.training or targets == (None, None):
             return draw
         mean = draw.mean()
         if not mean.requires_grad:
@@ -104,8 +112,8 @@ class RationaleLayer(LatentLayer):
             check_two_tags(scores)
         forbidden = self._forbidden_parts(vectors[..., -1] == 0, scores)
         scores = torch.where(forbidden, scores - FORBIDDEN, scores)
-        if self.transition_cost and structure.parts == "transitions":
-            scores = scores - _costs(self.transition_cost).to(scores)
+        if self.settings.transition_cost and structure.parts == "transitions":
+            scores = scores - _costs(self.settings.transition_cost).to(scores)
         return structure, scores
 
     def compose(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
@@ -170,10 +178,11 @@ class RationaleLayer(LatentLayer):
             changed = (mean[:, 1:, 0, 1] + mean[:, 1:, 1, 0]).sum(1)
             measured[1] = (changed / count.clamp_min(1), count)
         penalties = []
-        for i, (wanted, (share, count)) in enumerate(zip((self.rate, self.transitions), measured)):
+        targets = self.settings.rate, self.settings.transitions
+        options = self.settings.multiplier_rate, self.settings.damping
+        for i, (wanted, (share, count)) in enumerate(zip(targets, measured)):
             if wanted is not None:
                 excess = torch.where(count > 0, share - wanted, 0.0)
-                options = self.multiplier_rate, self.damping
                 penalties.append(hold(self.multipliers[i], excess, count > 0, *options))
         return penalties
 

@@ -13,9 +13,13 @@ from thinc.types import Floats2d
 
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.models.latent_text_classifier import build_text_classifier
+from spacy_latent.models.latent_shim import TrainingSettings
+from spacy_latent.models.latent_text_classifier import classifier, init, used_poolings
+from spacy_latent.models.layer_settings import LayerSettings
+from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.span_getters import PairSpans, SpanGetter
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.text_layer_model import build_text_layer_model
 from spacy_latent.structures.base import Structure
 
 NAME = "aligned_pair_textcat"
@@ -67,26 +71,25 @@ def build_aligned_pair_textcat_v1(
     from spacy_latent.layers.cell_scorer import build_cell_scorer_v1
     from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 
-    return build_text_classifier(
-        NAME,
-        tok2vec,
-        exclusive_classes,
-        span_getter or PairSpans(),
-        nO,
-        pooling={
-            "first": use_reduce_first,
-            "last": use_reduce_last,
-            "max": use_reduce_max,
-            "mean": use_reduce_mean,
-        },
-        texts=2,
-        structure=structure or OneToOneAlignment(),
-        scorer=scorer or build_cell_scorer_v1(),
-        estimator=estimator or SparseMAP(),
-        composer=composer or build_aligned_comparison_v1(),
-        scorer_learn_rate=scorer_learn_rate,
-        entropy_weight=entropy_weight,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
+    settings = LayerSettings(
+        structure or OneToOneAlignment(),
+        estimator or SparseMAP(),
+        scorer or build_cell_scorer_v1(),
+        composer or build_aligned_comparison_v1(),
+        entropy_weight,
     )
+    pooling = {
+        "first": use_reduce_first,
+        "last": use_reduce_last,
+        "max": use_reduce_max,
+        "mean": use_reduce_mean,
+    }
+    latent = build_text_layer_model(
+        settings,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
+        input_width=width_of(tok2vec, []),
+        pooling=used_poolings(NAME, pooling),
+        texts=2,
+    )
+    spans = span_getter or PairSpans()
+    return classifier(NAME, tok2vec, latent, init, exclusive_classes, spans, nO)

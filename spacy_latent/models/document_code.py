@@ -23,6 +23,7 @@ from spacy_latent.layers.document_code import CodeEmbedding, CodeScorer, Documen
 from spacy_latent.layers.encoded_scorer import check_hidden_width
 from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound
+from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, run
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans
@@ -94,31 +95,25 @@ def build_document_code_v1(
             f"a code is made of items, and this structure of {structure.parts}",
             "OneOfN, KOfN or Bits",
         )
-    scorer = partial(CodeScorer, size=size)
-    composer = partial(CodeEmbedding, output_width=code_width)
-    check_parts(structure, estimator, scorer, composer)
+    check_parts(structure, estimator, partial(CodeScorer), partial(CodeEmbedding))
     refuse_given(structure, estimator)
     refuse_many(structure, estimator, size)
     if evidence is not None:
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)
     refuse_separate(NAME, tok2vec)
+    layer = partial(DocumentCodeLayer, size=size, code_width=code_width, hidden_width=hidden_width)
     build = partial(
         build_code_module,
+        layer=layer,
         structure=structure,
         estimator=estimator,
-        size=size,
-        code_width=code_width,
-        hidden_width=hidden_width,
         evidence=evidence,
     )
     texts = text_layer_model(
         build,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
         input_width=width_of(tok2vec, []),
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
         staged=[structure, estimator],
         evidence=evidence,
     )
@@ -166,23 +161,14 @@ def refuse_many(structure: Structure, estimator: Estimator, size: int) -> None:
 def build_code_module(
     width: int,
     *,
+    layer: partial[DocumentCodeLayer],
     structure: Structure,
     estimator: Estimator,
-    size: int,
-    code_width: int,
-    hidden_width: int | None,
     evidence: EvidenceBound | None,
 ) -> TextModule:
-    layer = DocumentCodeLayer(
-        width,
-        structure,
-        estimator.each(lambda stage: stage.for_width(width)),
-        size=size,
-        code_width=code_width,
-        hidden_width=hidden_width,
-    )
+    own = estimator.each(lambda stage: stage.for_width(width))
     # All tokens of a text have the same vector.
-    return TextModule(layer, ("first",), 1, 0.0, evidence)
+    return TextModule(layer(width, structure, own), ("first",), 1, 0.0, evidence)
 
 
 def codes(model: Model, docs: Sequence[Doc]) -> np.ndarray:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from spacy.tokens import Doc
 from thinc.api import Model, torch2xp
 from thinc.types import Floats2d
@@ -17,7 +18,7 @@ from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine
 from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
-from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
 from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
@@ -68,14 +69,7 @@ def build_labelled_parser_v1(
     trees_of = check_structure(structure or SpanningTree(single_root=True))
     if max_length < 1:
         raise LatentError(f"LabelledParser: max_length is {max_length}; expected at least 1.")
-    if scorer_learn_rate < 0:
-        raise LatentError(
-            f"LabelledParser: scorer_learn_rate is {scorer_learn_rate}; expected a number >= 0."
-        )
-    if dropout is not None and not 0 <= dropout < 1:
-        raise LatentError(
-            f"LabelledParser: dropout is {dropout}; expected a number in [0, 1), or null."
-        )
+    training = TrainingSettings(scorer_learn_rate, Temperature(1.0), dropout)
     if evidence is not None:
         check_kind("evidence", evidence, Evidence)
         evidence.check_trees(trees_of)
@@ -91,13 +85,12 @@ def build_labelled_parser_v1(
     own_rates = {} if evidence is None else {"evidence.": evidence.learn_rate}
     shim = LatentShim(
         build,
+        training,
         # The first prefix of a name counts.
         learn_rates={**own_rates, "": scorer_learn_rate},
-        temperature=Temperature(1.0),
         has_layer=False,
     )
-    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
-    trees: Model = Model("labelled_trees", forward_trees, attrs=attrs, shims=[shim])
+    trees: Model = Model("labelled_trees", forward_trees, attrs=training.attrs, shims=[shim])
     model: Model = Model(
         NAME,
         forward,
@@ -244,8 +237,8 @@ def run(
 ) -> tuple[Any, Callable[[], Any]]:
     """Return the result of ``work`` on the embedder's rows of all docs, one doc after the other.
 
-    In training ``work`` returns a loss ``(1,)``, None and further results. The callback passes the
-    gradient of the loss to all weights.
+    In training ``work`` returns the loss as a tuple, None and further results. The callback passes
+    the gradient of the loss to all weights.
     """
     tok2vec, trees = model.layers
     arrays, backprop_tok2vec = token_vectors(tok2vec, docs, is_train)
@@ -263,10 +256,10 @@ def forward_trees(model: Model, inputs: tuple[list[Floats2d], Work], is_train: b
     bring_dropout(model, shim.module)
     if not is_train:
         return shim.predict((rows, work)), refuse_backprop
-    (loss, _, told), backprop_rows = shim.begin_update((rows, work))
+    ((loss,), _, told), backprop_rows = shim.begin_update((rows, work))
 
     def backprop() -> list[Floats2d]:
-        gradient = torch2xp(backprop_rows(loss.new_ones(loss.shape)))
+        gradient = torch2xp(backprop_rows([torch.ones_like(loss)]))
         return ops.unflatten(ops.asarray2f(gradient), sizes)
 
     return (float(loss.detach()), told), backprop

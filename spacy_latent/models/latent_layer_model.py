@@ -1,6 +1,5 @@
 """Latent layer as a Thinc model: rows of a batch of docs through one structure per span."""
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,17 +12,16 @@ from thinc.api import Model, torch2xp, xp2torch
 from thinc.types import Floats2d
 from torch import Tensor, nn
 
-from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.gpu.dispatch import looked_at_later
-from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
-from spacy_latent.layers.fitting import build_part, check_parts
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
 from spacy_latent.models.batch_share import share_of_batch
 from spacy_latent.models.interventions import edits_of_layer
-from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.latent_shim import TrainingSettings, Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
@@ -36,9 +34,7 @@ from spacy_latent.models.span_groups import (
     side_by_side,
 )
 from spacy_latent.models.supervision import Supervision, supervise
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.stages import Staged
-from spacy_latent.structures.base import Structure
 
 INITIAL_GAIN = 0.25
 
@@ -101,7 +97,7 @@ class SpanModule(nn.Module):
         given: Given | None = None,
         supervision: Supervision | None = None,
         edits: list[Edits] | None = None,
-    ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
+    ) -> tuple[tuple[Tensor], Tensor | None, list[LatentOutput]]:
         """Return the rows, the penalty and the structures of each group.
 
         Args:
@@ -124,7 +120,7 @@ class SpanModule(nn.Module):
         given: Given | None,
         supervision: Supervision | None,
         edits: list[Edits] | None,
-    ) -> tuple[Tensor, Tensor | None, list[LatentOutput]]:
+    ) -> tuple[tuple[Tensor], Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
         loss, tokens = rows.new_zeros(()), 0
@@ -162,7 +158,7 @@ class SpanModule(nn.Module):
             supervision.mean = float(loss.detach())
             loss = supervision.weight * share_of_batch() * loss
             penalty = loss if penalty is None else penalty + loss
-        return result.float(), penalty, outputs
+        return (result.float(),), penalty, outputs
 
     def penalty(self, placed: Placed, outputs: list[LatentOutput]) -> Tensor | None:
         if not self.training:
@@ -190,57 +186,6 @@ def total_penalty(
     return torch.stack(terms).sum() if terms else None
 
 
-def build_latent_layer(
-    input_width: Width,
-    structure: Structure,
-    estimator: Estimator,
-    scorer: ScorerBuilder,
-    composer: ComposerBuilder,
-) -> LatentLayer:
-    """Build the latent layer.
-
-    Args:
-        input_width: width of the vectors, or the widths for the composer and the scorer.
-        structure: set of structures.
-        estimator: the estimator.
-        scorer: builder of the scorer.
-        composer: builder of the composer.
-    """
-    scorer_width = None
-    if isinstance(input_width, int):
-        composed = scored = input_width
-    else:
-        composed, scored = input_width
-        scorer_width = scored
-    # An estimator with its own state starts again with the weights.
-    own = estimator.each(lambda stage: stage.for_width(total(input_width)))
-    return LatentLayer(
-        build_part("scorer", scorer, scored),
-        structure,
-        own,
-        build_part("composer", composer, composed),
-        scorer_width=scorer_width,
-    )
-
-
-def check_entropy_weight(structure: Structure, estimator: Estimator, weight: float) -> None:
-    """Raise an error if ``entropy_weight`` is not finite, or there is no entropy to weight."""
-    for each in [structure, *(stage for _, stage in structure.stages)]:
-        if weight and "entropy" not in each.tractable:
-            raise NotTractable(each.name, "entropy", "entropy_weight = 0.0")
-    for one in [estimator, *(stage for _, stage in estimator.stages)]:
-        if weight and not one.entropy_of_scores:
-            raise IncompatiblePair(
-                "entropy_weight",
-                one.name,
-                "it is the entropy of a softmax over structures, and this estimator trains another "
-                "distribution",
-                "entropy_weight = 0.0",
-            )
-    if not -math.inf < weight < math.inf:
-        raise LatentError(f"entropy_weight is {weight}; expected a finite number.")
-
-
 def check_needs_no_loss(estimator: Estimator) -> None:
     """Raise an error for estimators that only a component with its own loss can train."""
     stages = [*(stage for _, stage in estimator.stages), estimator]
@@ -258,18 +203,10 @@ def check_needs_no_loss(estimator: Estimator) -> None:
 
 
 def build_module(
-    input_width: Width,
-    *,
-    width: int | None,
-    residual: bool,
-    structure: Structure,
-    estimator: Estimator,
-    scorer: ScorerBuilder,
-    composer: ComposerBuilder,
-    entropy_weight: float,
+    input_width: Width, *, settings: LayerSettings, width: int | None, residual: bool
 ) -> SpanModule:
-    latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
-    return span_module(latent, total(input_width), width, residual, entropy_weight)
+    latent, total_width = settings.build(input_width), total(input_width)
+    return span_module(latent, total_width, width, residual, settings.entropy_weight)
 
 
 def span_module(
@@ -293,59 +230,30 @@ def span_module(
 
 
 def build_latent_layer_model(
+    settings: LayerSettings,
+    training: TrainingSettings,
     *,
     input_width: Width | None,
     width: int | None,
     residual: bool,
-    structure: Structure,
-    estimator: Estimator,
-    scorer: ScorerBuilder,
-    composer: ComposerBuilder,
-    scorer_learn_rate: float,
-    entropy_weight: float,
-    temperature: Temperature,
-    dropout: float | None,
-    mixed_precision: bool,
 ) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
     """Build a model from (rows of each doc, spans of each doc) to a :class:`LatentBatch`.
 
     Its backprop takes the gradients of ``vectors`` and returns the gradients of the rows. For the
     arguments see ``build_latent_tok2vec_v1``.
     """
-    check_parts(structure, estimator, scorer, composer)
-    check_needs_no_loss(estimator)
-    check_entropy_weight(structure, estimator, entropy_weight)
-    build = partial(
-        build_module,
-        width=width,
-        residual=residual,
-        structure=structure,
-        estimator=estimator,
-        scorer=scorer,
-        composer=composer,
-        entropy_weight=entropy_weight,
-    )
-    return layer_model(
-        build,
-        input_width=input_width,
-        width=width,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=temperature,
-        dropout=dropout,
-        mixed_precision=mixed_precision,
-        staged=[structure, estimator],
-    )
+    check_needs_no_loss(settings.estimator)
+    build = partial(build_module, settings=settings, width=width, residual=residual)
+    staged = [settings.structure, settings.estimator]
+    return layer_model(build, training, input_width=input_width, width=width, staged=staged)
 
 
 def layer_model(
-    build: Callable[[int], SpanModule],
+    build: Callable[[Any], SpanModule],
+    training: TrainingSettings,
     *,
     input_width: Width | None,
     width: int | None,
-    scorer_learn_rate: float,
-    temperature: Temperature,
-    dropout: float | None,
-    mixed_precision: bool,
     staged: Sequence[Staged] = (),
 ) -> Model[tuple[list[Floats2d], Spans], LatentBatch]:
     """Build the model around a module that ``build`` makes for the width of the input.
@@ -356,12 +264,9 @@ def layer_model(
         "latent_layer",
         forward,
         build,
+        training,
         input_width=input_width,
         width=width,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=temperature,
-        dropout=dropout,
-        mixed_precision=mixed_precision,
         staged=staged,
     )
 
@@ -389,15 +294,13 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     prepare(model, is_train)
     backprop_rows = None
     if is_train:
-        (result, _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
+        ((result,), _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
     else:
         edits = edits_of_layer(model, groups, spans)
         if edits is not None:
             known = [known[0] if known else None, None, edits]
-        result, _, outputs = shim.predict((rows, groups, *known))
-        # The sum is cheaper to check: if it is finite, so are all vectors.
-        if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
-            refuse_not_finite()
+        (result,), _, outputs = shim.predict((rows, groups, *known))
+        refuse_not_finite([result])
     # torch may need its result for the backward pass, so callers get a copy.
     vectors = torch2xp(result.detach().clone() if is_train else result)
     batch = LatentBatch(
@@ -412,7 +315,7 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
             raise LatentError("The latent layer cannot backpropagate from a prediction.")
         given = ops.xp.concatenate([ops.asarray2f(d) for d in gradients if len(d)])
         gradient = xp2torch(ops.xp.ascontiguousarray(given), device=shim.device)
-        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows(gradient))), lengths)
+        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows([gradient]))), lengths)
 
     return batch, backprop
 

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -62,14 +63,45 @@ def _address(array: Any) -> int:
     return array.data.ptr
 
 
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Settings of the training of a latent layer; see ``build_latent_tok2vec_v1``.
+
+    Args:
+        scorer_learn_rate: multiplier of the learning rate for the scorer's weights.
+        temperature: divisor of the scores at each update.
+        dropout: rate of every dropout of the module; None to follow ``training.dropout``.
+        mixed_precision: half precision in training on a GPU.
+    """
+
+    scorer_learn_rate: float
+    temperature: Temperature
+    dropout: float | None
+    mixed_precision: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scorer_learn_rate < 0:
+            raise LatentError(f"scorer_learn_rate is {self.scorer_learn_rate}, must be >= 0.")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise LatentError(f"dropout is {self.dropout}; expected a number in [0, 1), or null.")
+
+    @property
+    def attrs(self) -> dict[str, float]:
+        """Attributes of the Thinc model with the rate of dropout."""
+        # spaCy's training.dropout sets every attribute of the name dropout_rate.
+        if self.dropout is None:
+            return {"dropout_rate": 0.0}
+        return {"fixed_dropout_rate": self.dropout}
+
+
 class LatentShim(PyTorchShim):
     """Shim around a torch module that is built for the width of its input.
 
     Args:
         build: function that makes the module for a Width; picklable.
+        training: settings of the training. The schedule of the temperature advances once per update
+            of the weights.
         learn_rates: multipliers of the learning rate, by prefix of the parameter's name.
-        temperature: its schedule advances once per update of the weights.
-        mixed_precision: whether to train in half precision on a GPU.
         staged: objects that may have stages of training, such as the module's structure and
             estimator. They are given separately from ``build``: a training that never reaches their
             last stage must raise an error before there is a module.
@@ -79,22 +111,20 @@ class LatentShim(PyTorchShim):
     def __init__(
         self,
         build: ModuleBuilder,
+        training: TrainingSettings,
         *,
         learn_rates: dict[str, float],
-        temperature: Temperature,
-        mixed_precision: bool = False,
         staged: Sequence[Staged] = (),
         has_layer: bool = True,
     ) -> None:
         super().__init__(
             None,
-            config={"width": None, "updates": 0, "temperature": temperature.at(0)},
-            grad_scaler=PyTorchGradScaler(mixed_precision and torch.cuda.is_available()),
+            config={"width": None, "updates": 0, "temperature": training.temperature.at(0)},
+            grad_scaler=PyTorchGradScaler(training.mixed_precision and torch.cuda.is_available()),
         )
         self._build = build
         self._learn_rates = learn_rates
-        self._temperature = temperature
-        self._mixed_precision = mixed_precision
+        self._training = training
         self.staged = tuple(staged)
         self.has_layer = has_layer
 
@@ -127,7 +157,7 @@ class LatentShim(PyTorchShim):
 
     def build(self, width: Width) -> None:
         """Draw new weights for an input of ``width`` features, and restart the schedule."""
-        self.cfg = {"width": width, "updates": 0, "temperature": self._temperature.at(0)}
+        self.cfg = {"width": width, "updates": 0, "temperature": self._training.temperature.at(0)}
         # Weights made in inference mode could not be trained.
         with recording():
             self._model = self._build(width).to(get_torch_default_device()).eval()
@@ -144,38 +174,42 @@ class LatentShim(PyTorchShim):
     def begin_update(self, inputs: Any) -> Any:
         """Run the module in training.
 
-        The output of the module is ``(rows, penalty, details)``. The penalty is a scalar that is
-        added to the objective, or None.
+        The output of the module is ``(results, penalty, details)``. The results are a tuple of
+        tensors. The penalty is a scalar that is added to the objective, or None.
 
         Args:
             inputs: arguments of the module. inputs[0] is the tensor that gets a gradient, made
                 while operations are recorded.
 
         Returns:
-            The output, and a callback from the gradient of rows to the gradient of inputs[0].
+            The output, and a callback from the gradients of the results to the gradient of
+            inputs[0].
 
         Raises:
             LatentError: if the output does not depend on inputs[0] by operations that torch has
                 recorded.
         """
         module = self.module
-        cast = self._mixed_precision and self.device.type == "cuda"
+        cast = self._training.mixed_precision and self.device.type == "cuda"
         module.train()
         try:
             with recording(), torch.autocast("cuda", enabled=cast), _threads_for(inputs[0]):
-                rows, penalty, details = module(*inputs)
+                results, penalty, details = module(*inputs)
         finally:
             module.eval()
-        if not rows.requires_grad:
+        if not any(result.requires_grad for result in results):
             _refuse_no_gradient("nothing that could be trained")
 
-        def backprop(gradient: Tensor) -> Tensor:
-            gradients = [gradient.to(rows.dtype)]
-            roots = [rows]
+        def backprop(gradients: Sequence[Tensor]) -> Tensor:
+            pairs = [
+                (result, gradient.to(result))
+                for result, gradient in zip(results, gradients, strict=True)
+                if result.requires_grad
+            ]
             if penalty is not None:
-                roots.append(penalty)
-                gradients.append(torch.ones_like(penalty))
-            scaled = self._grad_scaler.scale(gradients, inplace=False)
+                pairs.append((penalty, torch.ones_like(penalty)))
+            roots, given = zip(*pairs)
+            scaled = self._grad_scaler.scale(given, inplace=False)
             # Gradients of earlier batches are unscaled already and must not be so again.
             earlier = [(parameter, parameter.grad) for parameter in module.parameters()]
             for parameter, _ in earlier:
@@ -194,7 +228,7 @@ class LatentShim(PyTorchShim):
                     parameter.grad = gradient if new is None else gradient.add_(new)
             return received
 
-        return (rows, penalty, details), backprop
+        return (results, penalty, details), backprop
 
     def accumulate(self, objective: Callable[[Any], Tensor], like: Tensor) -> None:
         """Add the gradient of ``objective``, without dropout, to the gradients of the weights.
@@ -237,7 +271,7 @@ class LatentShim(PyTorchShim):
         if updated:
             self._grad_scaler.update()
             self.cfg["updates"] += 1
-            self.cfg["temperature"] = self._temperature.at(self.cfg["updates"])
+            self.cfg["temperature"] = self._training.temperature.at(self.cfg["updates"])
 
     def _learn_rate(self, name: str) -> float:
         for prefix, scale in self._learn_rates.items():

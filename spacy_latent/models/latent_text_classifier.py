@@ -23,6 +23,8 @@ from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.evidence_bound import EvidenceModule, begin, words_of
 from spacy_latent.models.latent_layer_model import given_structures
+from spacy_latent.models.latent_shim import TrainingSettings
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.recorded import recording_if
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
@@ -112,57 +114,29 @@ def build_latent_text_classifier_v1(
     from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
     from spacy_latent.structures.spanning_tree import SpanningTree
 
-    return build_text_classifier(
-        NAME,
-        tok2vec,
-        exclusive_classes,
-        span_getter or DocSpans(max_length=512),
-        nO,
-        pooling={
-            "root": use_reduce_root,
-            "first": use_reduce_first,
-            "last": use_reduce_last,
-            "max": use_reduce_max,
-            "mean": use_reduce_mean,
-        },
-        texts=1,
-        structure=structure or SpanningTree(),
-        scorer=scorer or build_biaffine_scorer_v1(),
-        estimator=estimator or ScoreFunction(control_variate=SelfCritical()),
-        composer=composer or build_graph_convolution_v1(),
-        scorer_learn_rate=scorer_learn_rate,
-        entropy_weight=entropy_weight,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
+    settings = LayerSettings(
+        structure or SpanningTree(),
+        estimator or ScoreFunction(control_variate=SelfCritical()),
+        scorer or build_biaffine_scorer_v1(),
+        composer or build_graph_convolution_v1(),
+        entropy_weight,
     )
-
-
-def build_text_classifier(
-    name: str,
-    tok2vec: Model[list[Doc], list[Floats2d]],
-    exclusive_classes: bool,
-    span_getter: SpanGetter,
-    nO: int | None,
-    *,
-    pooling: dict[str, bool],
-    **layer: Any,
-) -> Model[list[Doc], Floats2d]:
-    """Build the model of a classifier over any kind of spans.
-
-    Args:
-        name: name in messages.
-        tok2vec: embedder.
-        exclusive_classes: whether each doc has one label.
-        span_getter: function that returns the spans of docs.
-        nO: number of labels.
-        pooling: whether each pooling of text_layer_model is used.
-        layer: the other arguments of ``build_text_layer_model``.
-    """
-    known = width_of(tok2vec, [])
-    used = used_poolings(name, pooling)
-    latent = build_text_layer_model(input_width=known, pooling=used, **layer)
-    return classifier(name, tok2vec, latent, init, exclusive_classes, span_getter, nO)
+    pooling = {
+        "root": use_reduce_root,
+        "first": use_reduce_first,
+        "last": use_reduce_last,
+        "max": use_reduce_max,
+        "mean": use_reduce_mean,
+    }
+    latent = build_text_layer_model(
+        settings,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
+        input_width=width_of(tok2vec, []),
+        pooling=used_poolings(NAME, pooling),
+        texts=1,
+    )
+    spans = span_getter or DocSpans(max_length=512)
+    return classifier(NAME, tok2vec, latent, init, exclusive_classes, spans, nO)
 
 
 def used_poolings(name: str, pooling: dict[str, bool]) -> tuple[str, ...]:

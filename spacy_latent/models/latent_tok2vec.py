@@ -20,7 +20,8 @@ from spacy_latent.models.latent_layer_model import (
     build_latent_layer_model,
     given_structures,
 )
-from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.latent_shim import TrainingSettings, Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.listener import renew_listeners
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
@@ -83,20 +84,19 @@ def build_latent_tok2vec_v1(
             usually the name of the component around the model; None to write none. A
             ``latent_encoder`` and a ``crf_ner`` write structures under their own names.
     """
-    known = check_widths(tok2vec, width)
+    settings = LayerSettings(
+        structure or SpanningTree(),
+        estimator or Marginals(),
+        scorer or build_biaffine_scorer_v1(),
+        composer or build_graph_convolution_v1(),
+        entropy_weight,
+    )
     latent = build_latent_layer_model(
-        input_width=known,
+        settings,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
+        input_width=check_widths(tok2vec, width),
         width=width,
         residual=width is None if residual is None else residual,
-        structure=structure or SpanningTree(),
-        estimator=estimator or Marginals(),
-        scorer=scorer or build_biaffine_scorer_v1(),
-        composer=composer or build_graph_convolution_v1(),
-        scorer_learn_rate=scorer_learn_rate,
-        entropy_weight=entropy_weight,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
     )
     model = over_embedder(tok2vec, latent, span_getter)
     model.attrs["stored_as"] = stored_as

@@ -9,6 +9,7 @@ from thinc.types import Floats2d
 
 from spacy_latent.layers.gumbel_tree_lstm import ParserBuilder, build_gumbel_tree_lstm_v1
 from spacy_latent.models.latent_layer_model import SpanModule, layer_model, span_module
+from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_tok2vec import check_widths, over_embedder
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import SpanGetter
@@ -46,12 +47,9 @@ def build_parser_tok2vec_v1(
             width=width,
             residual=width is None if residual is None else residual,
         ),
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
         input_width=check_widths(tok2vec, width),
         width=width,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
     )
     return over_embedder(tok2vec, latent, span_getter)
 

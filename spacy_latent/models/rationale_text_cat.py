@@ -21,18 +21,20 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
-from spacy_latent.layers.fitting import build_part, check_kind, check_parts
-from spacy_latent.layers.rationale_layer import RationaleLayer
+from spacy_latent.layers.fitting import build_part, check_kind
+from spacy_latent.layers.rationale_layer import RationaleLayer, RationaleSettings
 from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates
 from spacy_latent.models.evidence_bound import EvidenceBound
-from spacy_latent.models.latent_layer_model import LatentBatch, check_entropy_weight
+from spacy_latent.models.latent_layer_model import LatentBatch
+from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import (
     classifier,
     init_output,
     latent_layer,
     used_poolings,
 )
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.released_candidates import present_candidates
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
@@ -119,39 +121,28 @@ def build_rationale_text_cat_v1(
     estimator = estimator or StraightThrough()
     scorer = scorer or build_item_scorer_v1()
     pooling = used_poolings(NAME, {"max": use_reduce_max, "mean": use_reduce_mean})
+    choice = RationaleSettings(transition_cost, rate, transitions, multiplier_rate, damping)
     check_structure(structure, transition_cost)
     for first, _ in periods(structure, estimator):
         present = structure.at(first)
         check_estimator(present, estimator.at(first), transition_cost)
-        check_rates(present, rate, transitions, multiplier_rate, damping)
+        check_targets(present, choice)
     reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
-    check_parts(structure, estimator, scorer, reader)
-    check_entropy_weight(structure, estimator, entropy_weight)
+    settings = LayerSettings(structure, estimator, scorer, reader, entropy_weight)
     if evidence is not None:
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)
     build = partial(
         build_rationale_module,
+        settings=settings,
+        choice=choice,
         pooling=pooling,
-        structure=structure,
-        estimator=estimator,
-        scorer=scorer,
-        reader=reader,
-        entropy_weight=entropy_weight,
-        transition_cost=transition_cost,
-        rate=rate,
-        transitions=transitions,
-        multiplier_rate=multiplier_rate,
-        damping=damping,
         evidence=evidence,
     )
     texts = text_layer_model(
         build,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
         input_width=None,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=Temperature(temperature),
-        dropout=dropout,
-        mixed_precision=mixed_precision,
         staged=[one for one in (candidates, structure, estimator) if isinstance(one, Staged)],
         evidence=evidence,
     )
@@ -193,41 +184,27 @@ def check_estimator(structure: Structure, estimator: Estimator, transition_cost:
         )
 
 
-def check_rates(
-    structure: Structure,
-    rate: float | None,
-    transitions: float | None,
-    multiplier_rate: float,
-    damping: float,
-) -> None:
-    for name, share in (("rate", rate), ("transitions", transitions)):
+def check_targets(structure: Structure, choice: RationaleSettings) -> None:
+    for name, share in (("rate", choice.rate), ("transitions", choice.transitions)):
         if share is not None and not 0 < share < 1:
             raise LatentError(
                 f"{NAME}: {name} is {share}; expected a share between 0 and 1, or null."
             )
         if share is not None and "marginals" not in structure.tractable:
             raise NotTractable(structure.name, "marginals", f"{name} = null")
-    if not multiplier_rate >= 0 or not damping >= 0:
+    if not choice.multiplier_rate >= 0 or not choice.damping >= 0:
         raise LatentError(
-            f"{NAME}: multiplier_rate is {multiplier_rate} and damping {damping}; expected both to "
-            "be at least 0."
+            f"{NAME}: multiplier_rate is {choice.multiplier_rate} and damping {choice.damping}; "
+            "expected both to be at least 0."
         )
 
 
 def build_rationale_module(
     widths: list[int],
     *,
+    settings: LayerSettings,
+    choice: RationaleSettings,
     pooling: tuple[str, ...],
-    structure: Structure,
-    estimator: Estimator,
-    scorer: ScorerBuilder,
-    reader: partial[RationaleReader],
-    entropy_weight: float,
-    transition_cost: float,
-    rate: float | None,
-    transitions: float | None,
-    multiplier_rate: float,
-    damping: float,
     evidence: EvidenceBound | None = None,
 ) -> TextModule:
     """Build the torch module.
@@ -236,19 +213,17 @@ def build_rationale_module(
         widths: widths of the selector's vectors and of the reader's.
     """
     selector_width, reader_width = widths
+    total_width = selector_width + reader_width + 1
+    reader: Any = settings.composer(reader_width)
     layer = RationaleLayer(
-        build_part("scorer", scorer, selector_width),
-        structure,
-        estimator.each(lambda stage: stage.for_width(selector_width + reader_width + 1)),
-        reader(reader_width),
+        build_part("scorer", settings.scorer, selector_width),
+        settings.structure,
+        settings.estimator.each(lambda stage: stage.for_width(total_width)),
+        reader,
         reader_width=reader_width,
-        transition_cost=transition_cost,
-        rate=rate,
-        transitions=transitions,
-        multiplier_rate=multiplier_rate,
-        damping=damping,
+        settings=choice,
     )
-    return TextModule(layer, pooling, 1, entropy_weight, evidence)
+    return TextModule(layer, pooling, 1, settings.entropy_weight, evidence)
 
 
 def init(model: Model, X: Any = None, Y: Any = None) -> Model:

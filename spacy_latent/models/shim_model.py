@@ -1,16 +1,16 @@
 """Thinc model around a torch module that is built when the width of its input is known."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+import torch
 from thinc.api import Model, xp2torch
 from thinc.types import Floats2d
 from torch import Tensor
 
 from spacy_latent.errors import LatentError
-from spacy_latent.models.latent_shim import LatentShim, Width
+from spacy_latent.models.latent_shim import LatentShim, TrainingSettings, Width
 from spacy_latent.models.separate_tok2vec import total, width_of
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.token_vectors import with_tokens
 from spacy_latent.stages import Staged
 
@@ -19,43 +19,34 @@ def shim_model(
     name: str,
     forward: Callable,
     build: Callable[[Any], Any],
+    training: TrainingSettings,
     *,
     input_width: Width | None,
     width: int | None = None,
-    scorer_learn_rate: float,
-    temperature: Temperature,
-    dropout: float | None,
-    mixed_precision: bool,
     staged: Sequence[Staged] = (),
     learn_rates: dict[str, float] | None = None,
 ) -> Model:
-    """Build the Thinc model; for other arguments see ``build_latent_tok2vec_v1``.
+    """Build the Thinc model.
 
     Args:
         name: name of the model.
         forward: its forward function.
         build: function that makes the module for the width of the input. The module has an
             ``output_width``.
+        training: settings of its training.
         input_width: width of the input, None if it is not known.
         width: width of the output, None if it is not known.
         staged: see LatentShim.
         learn_rates: see LatentShim, in addition to the scorer's rate.
     """
-    if scorer_learn_rate < 0:
-        raise LatentError(f"scorer_learn_rate is {scorer_learn_rate}, must be >= 0.")
-    if dropout is not None and not 0 <= dropout < 1:
-        raise LatentError(f"dropout is {dropout}; expected a number in [0, 1), or null.")
     shim = LatentShim(
         build,
-        learn_rates={"latent.scorer.": scorer_learn_rate, **(learn_rates or {})},
-        temperature=temperature,
-        mixed_precision=mixed_precision,
+        training,
+        learn_rates={"latent.scorer.": training.scorer_learn_rate, **(learn_rates or {})},
         staged=staged,
     )
-    # spaCy's training.dropout sets every attribute of the name dropout_rate.
-    attrs = {"dropout_rate": 0.0} if dropout is None else {"fixed_dropout_rate": dropout}
     dims = {"nI": None, "nO": width}
-    model: Model = Model(name, forward, init=_init, dims=dims, attrs=attrs, shims=[shim])
+    model: Model = Model(name, forward, init=_init, dims=dims, attrs=training.attrs, shims=[shim])
     if input_width is not None:
         set_input_width(model, input_width)
     return model
@@ -102,12 +93,17 @@ def rows_of(model: Model, arrays: Sequence[Floats2d], requires_grad: bool = Fals
     return xp2torch(flat, device=shim.device, requires_grad=requires_grad)
 
 
-def refuse_not_finite() -> NoReturn:
+def refuse_not_finite(results: Sequence[Tensor]) -> None:
     """Raise an error for a prediction with vectors that are not finite.
 
     In training, a step that overflows in half precision is skipped. In prediction the overflow
     would be hidden.
     """
+    # The sum is cheaper to check: if it is finite, so are all vectors.
+    if torch.isfinite(torch.stack([result.sum() for result in results]).sum()):
+        return
+    if all(torch.isfinite(result).all() for result in results):
+        return
     raise LatentError(
         "The latent layer gave vectors with NaN or infinite values. Its weights, or the "
         "embedder's vectors, are not finite: train again with a lower learning rate or "

@@ -14,25 +14,16 @@ from thinc.types import Floats2d
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.estimators.base import Estimator
-from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.layers.latent_layer import check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound, EvidenceTerms
 from spacy_latent.models.interventions import edits_of_layer
-from spacy_latent.models.latent_layer_model import (
-    LatentBatch,
-    check_entropy_weight,
-    detached,
-    prepare,
-)
-from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.latent_layer_model import LatentBatch, detached, prepare
+from spacy_latent.models.latent_shim import TrainingSettings, Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.recorded import recorded
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
 from spacy_latent.models.span_groups import Spans, group_spans
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_module import Kept, Range, TextModule, build_text_module
 from spacy_latent.stages import Staged
-from spacy_latent.structures.base import Structure
 from spacy_latent.structures.derivatives import recording
 
 
@@ -60,30 +51,26 @@ class TextVectors:
 
 
 def build_text_layer_model(
+    settings: LayerSettings,
+    training: TrainingSettings,
     *,
     input_width: Width | None,
     pooling: tuple[str, ...],
     texts: int,
-    structure: Structure,
-    estimator: Estimator,
-    scorer: ScorerBuilder,
-    composer: ComposerBuilder,
-    scorer_learn_rate: float,
-    entropy_weight: float,
-    temperature: Temperature,
-    dropout: float | None,
-    mixed_precision: bool,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Build a model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
     Its backprop takes the gradients of vectors, weights, log_probs and extras, and returns the
-    gradients of the rows. For other arguments see ``build_latent_text_classifier_v1``.
+    gradients of the rows.
 
     Args:
+        settings: parts of the layer.
+        training: settings of its training.
+        input_width: width of the rows, None if it is not known.
+        pooling: reductions of the vectors of tokens, see TextModule.
         texts: number of texts of each doc that are pooled separately: 1, or 2 for pairs of spans.
     """
-    check_parts(structure, estimator, scorer, composer)
-    check_entropy_weight(structure, estimator, entropy_weight)
+    structure = settings.structure
     if "root" in pooling and structure.parts != "arcs":
         raise IncompatiblePair(
             "use_reduce_root",
@@ -91,35 +78,16 @@ def build_text_layer_model(
             f"only trees of arcs have a root, and this structure is made of {structure.parts}",
             "use_reduce_mean or another of the reductions, or a tree such as ProjectiveTree",
         )
-    build = partial(
-        build_text_module,
-        pooling=pooling,
-        texts=texts,
-        structure=structure,
-        estimator=estimator,
-        scorer=scorer,
-        composer=composer,
-        entropy_weight=entropy_weight,
-    )
-    return text_layer_model(
-        build,
-        input_width=input_width,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=temperature,
-        dropout=dropout,
-        mixed_precision=mixed_precision,
-        staged=[structure, estimator],
-    )
+    build = partial(build_text_module, settings=settings, pooling=pooling, texts=texts)
+    staged = [structure, settings.estimator]
+    return text_layer_model(build, training, input_width=input_width, staged=staged)
 
 
 def text_layer_model(
     build: Callable[[Any], TextModule],
+    training: TrainingSettings,
     *,
     input_width: Width | None,
-    scorer_learn_rate: float,
-    temperature: Temperature,
-    dropout: float | None,
-    mixed_precision: bool,
     staged: Sequence[Staged],
     evidence: EvidenceBound | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
@@ -133,11 +101,8 @@ def text_layer_model(
         "latent_text",
         forward,
         build,
+        training,
         input_width=input_width,
-        scorer_learn_rate=scorer_learn_rate,
-        temperature=temperature,
-        dropout=dropout,
-        mixed_precision=mixed_precision,
         staged=staged,
         learn_rates={} if evidence is None else {"evidence.": evidence.learn_rate},
     )
@@ -169,22 +134,16 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     if words is not None:
         read = (*read, None, torch.as_tensor(words))
     if is_train:
-        (result, _, (outputs, counts, features)), backprop_rows = shim.begin_update(read)
+        (results, _, (outputs, features)), backprop_rows = shim.begin_update(read)
     else:
         edits = edits_of_layer(model, groups, spans)
         if edits is not None:
             read = (rows, groups, docs, texts, known[0] if known else None, edits)
-        result, _, (outputs, counts, features) = shim.predict(read)
-        if not torch.isfinite(result).all():
-            refuse_not_finite()
-    held = result.detach()
-    size = result.numel() - sum(counts[1:]) * len(sizes)
-    vectors: Any = torch2xp(held[:size].view(counts[0] * len(sizes), -1).clone())
+        results, _, (outputs, features) = shim.predict(read)
+        refuse_not_finite(results)
+    pooled, weights, log_probs, extras, *more = (result.detach() for result in results)
+    vectors: Any = torch2xp(pooled.flatten(0, 1).clone())
     batch = LatentBatch([], spans, groups, [detached(output) for output in outputs])
-    each = held[size:].split([rows * len(sizes) for rows in counts[1:]])
-    weights, log_probs, extras, *more = (
-        part.view(rows, len(sizes)) for part, rows in zip(each, counts[1:])
-    )
     told = features.detach()
     evidence = EvidenceTerms(*more) if more else None
     made = TextVectors(ops.asarray2f(vectors), weights, log_probs, extras, told, batch, evidence)
@@ -193,9 +152,8 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
         if backprop_rows is None:
             raise LatentError("The latent layer cannot backpropagate from a prediction.")
         d_vectors = xp2torch(ops.xp.ascontiguousarray(gradients[0]), device=shim.device)
-        parts = [d_vectors, *(part.to(d_vectors) for part in gradients[1:])]
-        gradient = torch.cat([part.flatten() for part in parts])
-        return ops.unflatten(ops.asarray2f(torch2xp(backprop_rows(gradient))), sizes)
+        d_rows = backprop_rows([d_vectors.view(pooled.shape), *gradients[1:]])
+        return ops.unflatten(ops.asarray2f(torch2xp(d_rows)), sizes)
 
     return made, backprop
 

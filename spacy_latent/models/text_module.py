@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError
-from spacy_latent.estimators.base import Draw, Estimator, Given
+from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch, places_of
-from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
 from spacy_latent.models.evidence_bound import (
@@ -19,10 +18,10 @@ from spacy_latent.models.evidence_bound import (
     EvidenceTerms,
     is_exact,
 )
-from spacy_latent.models.latent_layer_model import build_latent_layer, total_penalty
+from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import Width
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.span_groups import Group, Placed, of_group, side_by_side
-from spacy_latent.structures.base import Structure
 
 # Reductions that do not read all tokens of a text.
 ENDS = frozenset({"root", "first", "last"})
@@ -92,8 +91,8 @@ class TextModule(nn.Module):
         given: Given | None = None,
         edits: list[Edits] | None = None,
         words: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, tuple[list[LatentOutput], list[int], Tensor]]:
-        """Return the vectors of all docs, with everything that has a gradient in one row.
+    ) -> tuple[tuple[Tensor, ...], Tensor | None, tuple[list[LatentOutput], Tensor]]:
+        """Return the vectors of all docs, with everything else that gets a gradient.
 
         Args:
             rows: ``(N, d)``.
@@ -106,10 +105,9 @@ class TextModule(nn.Module):
                 evidence; None without a bound.
 
         Returns:
-            First, vectors ``(K·D·width)``, weights and log-probabilities ``(K·D)``, extras
-            ``(E·D)`` and both parts of EvidenceTerms, in one row, so that there is one gradient.
-            Second, a penalty or None. Third, the structures, the number of rows of D of each part,
-            and the features of the docs.
+            First, vectors ``(K, D, width)``, weights and log-probabilities ``(K, D)``, extras
+            ``(E, D)`` and, with words, both parts of EvidenceTerms. Second, a penalty or None.
+            Third, the structures, and the features of the docs.
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
@@ -146,7 +144,8 @@ class TextModule(nn.Module):
         most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
         parts_of_extras = [draw.extras for draw in draws]
         extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
-        parts = [pooled, weights, log_probs, extras]
+        vectors = pooled.view(count, len(docs), self.output_width)
+        parts = [vectors, weights, log_probs, extras]
         if hashes is not None:
             shown = [
                 self.latent.shown(draw, rows.shape[1]) for draw, rows in zip(draws, placed.rows)
@@ -157,13 +156,12 @@ class TextModule(nn.Module):
             read = pooled, chosen[..., 0], _padded_words(hashes, of_docs), inside
             terms = self._evidence(read, weights, doc, placed, outputs)
             parts += [terms.fit, terms.divergence]
-        flat = torch.cat([part.float().flatten() for part in parts])
         penalty = None
         if self.training:
             penalty = total_penalty(self.latent, placed, outputs, self.entropy_weight)
         padded, inside = _padded(rows.detach()[None], of_docs)
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
-        return flat, penalty, (outputs, [len(part) for part in parts], means)
+        return tuple(part.float() for part in parts), penalty, (outputs, means)
 
     def _evidence(
         self,
@@ -368,15 +366,6 @@ def _padded_words(words: Tensor, places: Tensor) -> Tensor:
 
 
 def build_text_module(
-    input_width: Width,
-    *,
-    pooling: tuple[str, ...],
-    texts: int,
-    structure: Structure,
-    estimator: Estimator,
-    scorer: ScorerBuilder,
-    composer: ComposerBuilder,
-    entropy_weight: float,
+    input_width: Width, *, settings: LayerSettings, pooling: tuple[str, ...], texts: int
 ) -> TextModule:
-    latent = build_latent_layer(input_width, structure, estimator, scorer, composer)
-    return TextModule(latent, pooling, texts, entropy_weight)
+    return TextModule(settings.build(input_width), pooling, texts, settings.entropy_weight)

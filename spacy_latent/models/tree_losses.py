@@ -55,8 +55,8 @@ def learn(
     docs: Sequence[Doc],
     gold: Sequence[GoldTrees],
     shares: Shares | None = None,
-) -> tuple[Tensor, None, Told]:
-    """Return the summed loss of docs that have tokens, ``(1,)``, None and its parts.
+) -> tuple[tuple[Tensor], None, Told]:
+    """Return the summed loss of docs that have tokens, as a tuple, None and its parts.
 
     Args:
         module: the torch module.
@@ -92,7 +92,7 @@ def learn(
     told.words = None if words is None else words.lost
     told.trees, told.labels = float(trees.detach()), float(labels.detach())
     told.starts, told.left_out = float(starts.detach()), tuple(left_out)
-    return (trees + labels + starts + of_words)[None], None, told
+    return (trees + labels + starts + of_words,), None, told
 
 
 class _Words:

@@ -43,6 +43,7 @@ from spacy_latent.layers.recursive_message_passing import build_recursive_messag
 from spacy_latent.models import latent_shim, tag_losses
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.latent_layer_model import build_module
+from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.span_groups import group_spans
 from spacy_latent.models.tag_evidence import TagEvidence
 from spacy_latent.models.temperature import Temperature
@@ -70,20 +71,12 @@ def moved(log: Log) -> tuple[int, int, int]:
 def token_vectors(structure: Structure, estimator: Estimator, composer: ComposerBuilder) -> Any:
     """A step of an encoder, as a tagger above it asks for."""
     torch.manual_seed(0)
-    module = build_module(
-        WIDTH,
-        width=None,
-        residual=True,
-        structure=structure,
-        estimator=estimator,
-        scorer=build_biaffine_scorer_v1(4),
-        composer=composer,
-        entropy_weight=0.0,
-    )
+    settings = LayerSettings(structure, estimator, build_biaffine_scorer_v1(4), composer)
+    module = build_module(WIDTH, settings=settings, width=None, residual=True)
     groups = group_spans(SIZES, [[(0, size)] for size in SIZES])
 
     def step(rows: Tensor) -> Tensor:
-        return module(rows, groups)[0]
+        return module(rows, groups)[0][0]
 
     return module, step
 
@@ -91,22 +84,14 @@ def token_vectors(structure: Structure, estimator: Estimator, composer: Composer
 def text_vectors(structure: Structure, estimator: Estimator, composer: ComposerBuilder) -> Any:
     """A step of a text classifier with a loss of its own."""
     torch.manual_seed(0)
-    module = build_text_module(
-        WIDTH,
-        pooling=("mean", "root"),
-        texts=1,
-        structure=structure,
-        estimator=estimator.for_width(WIDTH),
-        scorer=build_biaffine_scorer_v1(4),
-        composer=composer,
-        entropy_weight=0.0,
-    )
+    settings = LayerSettings(structure, estimator, build_biaffine_scorer_v1(4), composer)
+    module = build_text_module(WIDTH, settings=settings, pooling=("mean", "root"), texts=1)
     groups = group_spans(SIZES, [[(0, size)] for size in SIZES])
     ends = torch.tensor([0, *SIZES]).cumsum(0).tolist()
     docs = list(zip(ends, ends[1:]))
 
     def step(rows: Tensor) -> Tensor:
-        return module(rows, groups, docs, docs)[0]
+        return torch.stack([part.sum() for part in module(rows, groups, docs, docs)[0]])
 
     return module, step
 
@@ -443,8 +428,8 @@ def test_gradients_pass_transfers() -> None:
 def small_shim() -> latent_shim.LatentShim:
     shim = latent_shim.LatentShim(
         lambda width: torch.nn.Linear(width, 2),
+        latent_shim.TrainingSettings(1.0, Temperature(1.0), None),
         learn_rates={},
-        temperature=Temperature(1.0),
         has_layer=False,
     )
     shim.build(3)

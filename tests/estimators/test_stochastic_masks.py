@@ -14,7 +14,7 @@ from spacy_latent.estimators.hard_kuma import HardKuma
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.stochastic_mask import StochasticMask, share_changed
-from spacy_latent.models.latent_layer_model import check_entropy_weight
+from spacy_latent.models.layer_settings import check_entropy_weight
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN

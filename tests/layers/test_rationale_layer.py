@@ -14,7 +14,7 @@ from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.emission_scorer import EmissionScorer
 from spacy_latent.layers.item_scorer import ItemScorer
-from spacy_latent.layers.rationale_layer import RationaleLayer
+from spacy_latent.layers.rationale_layer import RationaleLayer, RationaleSettings
 from spacy_latent.layers.rationale_reader import RationaleReader
 from spacy_latent.layers.transition_scorer import TransitionScorer
 from spacy_latent.structures.bits import Bits
@@ -45,7 +45,7 @@ def layer(structure=None, estimator=None, scorer=None, **options) -> RationaleLa
         estimator or StraightThrough(),
         reader,
         reader_width=READER,
-        **options,
+        settings=RationaleSettings(**options),
     ).eval()
 
 

@@ -23,7 +23,7 @@ from spacy_latent.layers import bag_of_words
 from spacy_latent.layers.bag_of_words import BagOfWords, build_bag_of_words_v1
 from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.learned_prior import build_learned_prior_v1
-from spacy_latent.layers.rationale_layer import RationaleLayer
+from spacy_latent.layers.rationale_layer import RationaleLayer, RationaleSettings
 from spacy_latent.layers.rationale_reader import RationaleReader
 from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
 from spacy_latent.models.evidence_bound import (
@@ -83,7 +83,10 @@ class DrawnWithoutMarginals(Drawn):
 def make(structure: Structure, estimator: Estimator, scores: Tensor) -> Noting:
     torch.manual_seed(0)
     reader = RationaleReader(WIDTH, structure.parts)
-    layer = RationaleLayer(GivenScores(scores), structure, estimator, reader, reader_width=WIDTH)
+    scorer, choice = GivenScores(scores), RationaleSettings()
+    layer = RationaleLayer(
+        scorer, structure, estimator, reader, reader_width=WIDTH, settings=choice
+    )
     settings = build_evidence_bound_v1(
         build_bag_of_words_v1(size=WORDS), build_learned_prior_v1(places=LENGTH)
     )

@@ -17,7 +17,7 @@ from spacy.training import Example
 from thinc.api import Adam, Model, fix_random_seed
 
 from spacy_latent.errors import LatentError
-from spacy_latent.models.latent_shim import LatentShim
+from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.structures.base import Structure
 from tests.pipeline.small_pipelines import INLINE, LISTENER, TOK2VEC, examples, stock
@@ -159,22 +159,21 @@ class Halved(torch.nn.Module):
         self.unseen = unseen
         self.weight = torch.nn.Parameter(torch.ones(width))
 
-    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def forward(self, rows: torch.Tensor) -> tuple[tuple[torch.Tensor], None, None]:
         if self.unseen == "everything":
-            return (rows * self.weight).detach() / 2, None, None
-        return rows.detach() * self.weight / 2, None, None
+            return ((rows * self.weight).detach() / 2,), None, None
+        return (rows.detach() * self.weight / 2,), None, None
 
 
 @pytest.mark.parametrize("unseen, told", [("everything", "trained"), ("input", "embedder")])
 def test_a_layer_that_would_learn_nothing_is_refused(unseen: str, told: str) -> None:
-    shim = LatentShim(
-        lambda width: Halved(width, unseen), learn_rates={}, temperature=Temperature(1.0)
-    )
+    training = TrainingSettings(1.0, Temperature(1.0), None)
+    shim = LatentShim(lambda width: Halved(width, unseen), training, learn_rates={})
     shim.build(3)
     rows = torch.ones(2, 3, requires_grad=True)
     with pytest.raises(LatentError, match=told):
         _, backprop = shim.begin_update((rows,))
-        backprop(torch.ones(2, 3))
+        backprop([torch.ones(2, 3)])
 
 
 @pytest.mark.parametrize("name", ["latent_encoder", "latent_textcat"])

@@ -351,14 +351,15 @@ def test_impossible_configs_are_refused(model, message: str) -> None:
 
 
 def test_a_rate_needs_marginals() -> None:
-    from spacy_latent.models.rationale_text_cat import check_rates
+    from spacy_latent.layers.rationale_layer import RationaleSettings
+    from spacy_latent.models.rationale_text_cat import check_targets
     from spacy_latent.structures.items import ItemSet
 
     class OnlyMap(ItemSet):
         tractable = frozenset()
 
     with pytest.raises(NotTractable, match="rate"):
-        check_rates(OnlyMap, 0.2, None, 0.1, 10.0)
+        check_targets(OnlyMap, RationaleSettings(rate=0.2))
 
 
 def test_a_sequence_of_more_than_two_tags_is_refused() -> None:

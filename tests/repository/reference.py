@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -112,8 +113,11 @@ def _of_builder(build: Callable[..., Any]) -> str:
 
 
 def _with_inherited(called: Callable[..., Any], text: str, kind: type) -> str:
-    """The text, and what the classes that it builds on say of settings that it does not name."""
-    for base in kind.__mro__[1:]:
+    """The text, and what the classes that it builds on, or that hold its settings, say of settings
+    that it does not name."""
+    known = vars(inspect.getmodule(kind))
+    hints = [known.get(str(hint)) for hint in inspect.get_annotations(kind.__init__).values()]
+    for base in [*filter(is_dataclass, hints), *kind.__mro__[1:]]:
         lines = _text(base, called).splitlines()
         for start, line in enumerate(lines):
             names = re.match(r"- `(?!RETURNS)[^`]*`", line)
@@ -121,7 +125,10 @@ def _with_inherited(called: Callable[..., Any], text: str, kind: type) -> str:
                 stop = start + 1
                 while stop < len(lines) and lines[stop].startswith("  "):
                     stop += 1
-                text = text.rstrip("\n") + "\n" + "\n".join(lines[start:stop]) + "\n"
+                text = text.rstrip("\n") + "\n"
+                if not text.splitlines()[-1].startswith(("- ", "  ")):
+                    text += "\n"
+                text += "\n".join(lines[start:stop]) + "\n"
     return text
 
 
