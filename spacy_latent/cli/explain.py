@@ -113,7 +113,7 @@ def explain_cli(
         if len(seen) > 1:
             print_mean(seen)
         if any(found.chosen.any() for found in seen):
-            msg.text(LEGEND)
+            msg.text(legend(seen))
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
@@ -185,9 +185,28 @@ def print_faithfulness(title: str, every: Sequence[Explanation]) -> None:
     msg.table(rows, header=header, aligns=("l", "r", "r", "r", "r"), divider=True)
 
 
-LEGEND = (
+def legend(every: Sequence[Explanation]) -> str:
+    """Return what the numbers of these explanations mean."""
+    chosen = [found for found in every if found.chosen.any()]
+    said = [OF_FALLS] if all(found.from_falls for found in chosen) else [OF_DRAWS]
+    if said == [OF_DRAWS] and any(found.from_falls for found in chosen):
+        said.append(OF_BOTH)
+    return " ".join([*said, OF_FIGURES])
+
+
+OF_DRAWS = (
     "A number in brackets is the share of draws in which the mask keeps the word. Words without "
-    "one were added in the order of leave-one-out, until the words in brackets are enough. "
+    "one were added in the order of leave-one-out, until the words in brackets are enough."
+)
+OF_FALLS = (
+    "A number in brackets is what the probability falls by without the word alone. Words were "
+    "added in this order, until the words in brackets are enough."
+)
+OF_BOTH = (
+    "If the mask keeps no word in particular, it is what the probability falls by without the word "
+    "alone."
+)
+OF_FIGURES = (
     "compr.: by how much the probability falls without these words, suff.: by how much with these "
     "words alone, both in points of percent; good words have much of the first and little of the "
     "second. (cut): with words taken out of the text, not hidden from the model."

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.smoothed import smoothed_expectation
 from spacy_latent.structures.tag_sequence import TagSequence
 
+# Steps from tag to tag within an entity.
+STEPS = ("BI", "BL", "II", "IL")
 # Span with its label: first token, token after its last, number of the label.
 Place = tuple[int, int, int]
 
@@ -29,9 +31,18 @@ class SpanProbabilities:
         chain: chain of BILUO tags, in the order of ``scheme_tags``.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
+        marginals: ``(B, N, K)`` float64, if they are known. They are used for "crf" and
+            "perceptron".
     """
 
-    def __init__(self, kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor) -> None:
+    def __init__(
+        self,
+        kind: str,
+        chain: TagSequence,
+        scores: Tensor,
+        lengths: Tensor,
+        marginals: np.ndarray | None = None,
+    ) -> None:
         self.lengths = lengths.tolist()
         self._mixture: list[dict[Place, float]] | None = None
         if kind == "sparsemap":
@@ -40,12 +51,12 @@ class SpanProbabilities:
         if kind == "quadratic":
             of_tags, steps = _of_walk(chain, scores, lengths)
         else:
-            of_tags, steps = _of_crf(chain, scores, lengths)
+            of_tags, steps = _of_crf(chain, scores, lengths, marginals)
         count = (of_tags.shape[-1] - 1) // 4
         # "O", then B, I, L and U of each label.
-        of_labels = of_tags[..., 1:].unflatten(-1, (count, 4)).cpu().numpy()
+        of_labels = of_tags[..., 1:].reshape(*of_tags.shape[:2], count, 4)
         self._begin, self._single = of_labels[..., 0], of_labels[..., 3]
-        self._steps = {name: step.cpu().numpy() for name, step in steps.items()}
+        self._steps = {name: steps[:, :, i] for i, name in enumerate(STEPS)}
 
     def of(self, b: int, place: Place) -> float:
         """Return the probability of one span of the b-th doc."""
@@ -101,69 +112,71 @@ def _places(values: np.ndarray, start: int, size: int, least: float) -> list[tup
     ]
 
 
-def _steps(of_pairs: Tensor) -> dict[str, Tensor]:
-    """Return the entries of ``(…, K, K)`` within each label, ``(…, labels)``."""
-    count = (of_pairs.shape[-1] - 1) // 4
-    begin, inside, last = (1 + 4 * torch.arange(count) + prefix for prefix in range(3))
-    return {
-        "BI": of_pairs[..., begin, inside],
-        "BL": of_pairs[..., begin, last],
-        "II": of_pairs[..., inside, inside],
-        "IL": of_pairs[..., inside, last],
-    }
+@lru_cache(maxsize=8)
+def _within_labels(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first and the second tag of each of STEPS in each label, ``(4, labels)``."""
+    begin, inside, last = (1 + 4 * np.arange(count) + prefix for prefix in range(3))
+    return np.stack([begin, begin, inside, inside]), np.stack([inside, last, inside, last])
+
+
+def _divided(values: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Divide, with 0 wherever the divisor is 0."""
+    return np.divide(values, by, out=np.zeros(values.shape), where=by > 0)
 
 
 def _of_crf(
-    chain: TagSequence, scores: Tensor, lengths: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
+    chain: TagSequence, scores: Tensor, lengths: Tensor, marginals: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return marginals ``(B, N, K)``, and probabilities of tags given the previous one, in float64.
 
-    The latter use sums over all continuations (Rabiner 1989, section III).
+    The latter use sums over all continuations (Rabiner 1989, section III). NumPy has less overhead
+    per operation than torch, which short docs would spend their time on.
+
+    Args:
+        marginals: if they are known.
+
+    Returns:
+        The second is ``(B, N - 1, 4, labels)``, in the order of STEPS.
     """
     assert chain.bound is not None
-    between, start, end = (part.double() for part in chain.bound)
-    emissions = scores.double()
-    top = emissions.amax(-1, keepdim=True)
-    weight = (emissions - top).exp()
+    exact = [part.double() for part in chain.bound]
+    if marginals is None:
+        marginals = chain.bind(*exact).marginals(scores.double(), lengths).cpu().numpy()
+    between, _, end = (part.cpu().numpy() for part in exact)
+    emissions = scores.detach().double().cpu().numpy()
+    # At padding, any value is allowed.
+    with np.errstate(invalid="ignore"):
+        weight = np.exp(emissions - emissions.max(-1, keepdims=True))
     # One factor for all transitions cancels in each step.
-    factor = (between - between.amax()).exp()
-    last = (end - end.amax()).exp()
-    batch, positions, count = scores.shape
-    after = last.expand(batch, count)
-    follows: list[Tensor] = [after] * positions
+    factor = np.exp(between - between.max())
+    back = factor.T.copy()
+    last = np.exp(end - end.max())
+    positions, count = emissions.shape[1:]
+    inside = np.arange(positions) < lengths.cpu().numpy()[:, None]
+    padded = not inside.all()
+    follows = np.broadcast_to(last, emissions.shape).copy()
+    after, tiny = follows[:, -1], np.finfo(np.float64).tiny
     for i in range(positions - 2, -1, -1):
-        reached = (weight[:, i + 1] * after) @ factor.T
-        reached = reached / reached.amax(-1, keepdim=True).clamp_min(
-            torch.finfo(torch.float64).tiny
-        )
-        inside = (i + 1 < lengths).to(reached.device)[:, None]
-        after = torch.where(inside, reached, last)
-        follows[i] = after
-    following = torch.stack(follows, 1)
-    ahead = weight[:, 1:] * following[:, 1:]
-    total = ahead @ factor.T
-    steps = {}
-    tags = torch.arange(count)
+        reached = (weight[:, i + 1] * after) @ back
+        reached /= np.maximum(reached.max(-1, keepdims=True), tiny)
+        if padded:
+            reached = np.where(inside[:, i + 1, None], reached, last)
+        follows[:, i] = after = reached
+    ahead = weight[:, 1:] * follows[:, 1:]
     # Only the few steps within a label are kept.
-    rows = {name: place for name, place in _steps(tags[:, None] * count + tags).items()}
-    for name, place in rows.items():
-        first, second = place // count, place % count
-        below = total[..., first]
-        step = factor[first, second] * ahead[..., second] / below.where(below > 0, 1.0)
-        steps[name] = step.where(below > 0, 0.0)
-    marginals = chain.bind(between, start, end).marginals(emissions, lengths)
-    return marginals, steps
+    first, second = _within_labels((count - 1) // 4)
+    return marginals, _divided(
+        factor[first, second] * ahead[..., second], (ahead @ back)[..., first]
+    )
 
 
-def _of_walk(
-    chain: TagSequence, scores: Tensor, lengths: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
+def _of_walk(chain: TagSequence, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return the same for the walk that quadratic smoothing induces."""
     pairs = chain.chain_scores(scores, lengths)
-    walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic").double()
+    walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic").double().cpu().numpy()
     of_tags = walk.sum(2)
-    before = of_tags[:, :-1, :, None]
-    return of_tags, _steps(walk[:, 1:] / before.where(before > 0, 1.0))
+    first, second = _within_labels((scores.shape[-1] - 1) // 4)
+    return of_tags, _divided(walk[:, 1:, first, second], of_tags[:, :-1, first])
 
 
 def _of_mixture(chain: TagSequence, scores: Tensor, lengths: Tensor) -> list[dict[Place, float]]:

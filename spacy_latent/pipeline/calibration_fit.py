@@ -388,7 +388,7 @@ def _newton(
 
 
 def choose_confidence(
-    found: JudgedEntities, mapped: bool | None = None
+    found: JudgedEntities, mapped: bool | None = None, count: int | None = None
 ) -> tuple[EntityCalibration, dict[str, float]]:
     """Choose slope and shifts that held-out entities support, and return them with the losses.
 
@@ -399,6 +399,8 @@ def choose_confidence(
 
     Args:
         mapped: True for a slope and a shift in any case, False for no change.
+        count: number of texts, those without entities included. Other fits to these texts then have
+            the same folds. None for the texts up to the last one with entities.
     """
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
     plain = EntityCalibration()
@@ -407,7 +409,7 @@ def choose_confidence(
     options = {"slope and shift": False, "slope and shifts of labels": True}
     losses = {"probability": surprise(said, right)}
     for option, by_label in options.items():
-        losses[option] = surprise(_left_out(found, by_label), right)
+        losses[option] = surprise(_left_out(found, by_label, count), right)
     best = "slope and shift" if mapped else "probability"
     for option in options:
         if gain_of(losses[best], losses[option], _texts(found)).is_sure:
@@ -419,25 +421,28 @@ def choose_confidence(
     return fit_confidence(said, right, names if options[best] else ()), told
 
 
-def left_out_confidences(found: JudgedEntities, made: EntityCalibration) -> np.ndarray:
+def left_out_confidences(
+    found: JudgedEntities, made: EntityCalibration, count: int | None = None
+) -> np.ndarray:
     """Return the confidence of each entity by a fit to the other folds, ``(N,)``.
 
     Args:
         made: result of :func:`choose_confidence`, which says what is fitted.
+        count: number of texts, as there.
     """
     if made == EntityCalibration():
         return np.asarray(found.probabilities, dtype="float64")
-    return _left_out(found, bool(made.shifts))
+    return _left_out(found, bool(made.shifts), count)
 
 
 def _texts(found: JudgedEntities) -> np.ndarray:
     return np.asarray(found.texts if found.texts else range(len(found.probabilities)), "int64")
 
 
-def _left_out(found: JudgedEntities, by_label: bool) -> np.ndarray:
+def _left_out(found: JudgedEntities, by_label: bool, count: int | None) -> np.ndarray:
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
     names, texts = np.asarray(found.labels, dtype=object), _texts(found)
-    fold = folds_of(texts, int(texts.max(initial=0)) + 1)
+    fold = folds_of(texts, int(texts.max(initial=0)) + 1 if count is None else count)
     confidences = np.zeros(len(said))
     for k in range(FOLDS):
         rest, mine = fold != k, fold == k

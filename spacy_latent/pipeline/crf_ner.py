@@ -330,8 +330,8 @@ class CrfEntityRecognizer(TrainedComponent):
                 others = tag_losses.ranked(kind, group.chain, group.scores, group.lengths, count)
                 for structure, sequences in zip(structures, others):
                     structure.alternatives = sequences
-            if level == "probabilities":
-                add_spans(structures, group, kind, self.labels, calibration)
+            if level == "probabilities" and likely is not None:
+                add_spans(structures, group, kind, self.labels, calibration, likely.tags)
         return found
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:

@@ -213,8 +213,10 @@ def _fit(
         docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
     crossed = _judge_crossed(pipe, made, points, progress)
-    sure, told = choose_confidence(crossed, confidence)
-    crossed = replace(crossed, probabilities=left_out_confidences(crossed, sure).tolist())
+    sure, told = choose_confidence(crossed, confidence, len(made))
+    crossed = replace(
+        crossed, probabilities=left_out_confidences(crossed, sure, len(made)).tolist()
+    )
     if len(point) > 1 or not before.probabilities:
         # With biases the entities are others, and cannot be compared one by one.
         plain = fit.losses(torch.zeros(1, dtype=torch.float64))

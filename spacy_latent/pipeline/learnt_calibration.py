@@ -105,9 +105,12 @@ class EntityCalibration:
         """Apply the calibration to emissions ``(N, K)`` and transitions ``(K + 2, K)``."""
         if self.temperature == 1 and not any(self.biases.values()):
             return emissions, transitions
-        biases = [self.biases.get(label, 0.0) for label in labels]
-        shift = emissions.new_tensor(biases) @ beginning_tags(len(labels)).to(emissions)
-        return emissions / self.temperature + shift, transitions / self.temperature
+        emissions, transitions = emissions / self.temperature, transitions / self.temperature
+        if any(self.biases.values()):
+            biases = [self.biases.get(label, 0.0) for label in labels]
+            shift = emissions.new_tensor(biases) @ beginning_tags(len(labels)).to(emissions)
+            emissions = emissions + shift
+        return emissions, transitions
 
     @property
     def changes_odds(self) -> bool:
@@ -218,16 +221,20 @@ def add_spans(
     kind: str,
     labels: Sequence[str],
     calibration: EntityCalibration,
+    of_tags: np.ndarray,
 ) -> None:
     """Add the confidences of entities in the alternatives, and the set of entities.
 
     The set is the one for the coverage of the calibration.
+
+    Args:
+        of_tags: probability of each tag in the group, ``(B, N, K)``.
     """
     from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
 
     if calibration.least is None and not any(found.alternatives for found in structures):
         return
-    likely = SpanProbabilities(kind, group.chain, group.scores, group.lengths)
+    likely = SpanProbabilities(kind, group.chain, group.scores, group.lengths, of_tags)
     for b, found in enumerate(structures):
         found.alternative_probabilities = [
             np.array(

@@ -45,6 +45,8 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
         f"drawing below. Under “{ALONE}”, hide one marked word, and the probability of the "
         "prediction falls by its number."
     )
+    if any(explanation.from_falls for explanation in explanations):
+        seen += f" Numbers under “{NONE_KEPT}” are such falls, too."
     advice = join(*[_advice(explanation) for explanation in explanations])
     return html_page(figures, look, heading(TITLE, seen), TITLE, advice)
 

@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
-from spacy_latent.cli.explain import _figures, marked, print_explanation, print_mean
+from spacy_latent.cli.explain import _figures, legend, marked, print_explanation, print_mean
 from spacy_latent.pipeline.explanation import Explanation, Faithfulness
 from spacy_latent.visualize.explanation import render_explanations
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
@@ -121,6 +121,10 @@ def test_words_that_the_mask_keeps_none_of_are_shown_with_what_the_probability_f
     assert not kept.from_falls and "[so] [bad 0.90] it" in shown and "2 words by" in shown
     page = render_explanations([kept])
     assert "the mask keeps none" not in page and "0.00" not in page
+    # The legend says what the numbers are, of one kind or of both.
+    assert "draws" not in legend([closed]) and "falls by without" in legend([closed])
+    assert "draws" in legend([kept]) and "falls by without" not in legend([kept])
+    assert "draws" in legend([closed, kept]) and "falls by without" in legend([closed, kept])
 
 
 def test_what_a_mask_has_not_settled_is_said(capsys: pytest.CaptureFixture[str]) -> None:

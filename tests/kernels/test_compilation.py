@@ -85,6 +85,23 @@ CALL = """
 from small.caller import total
 print(total(3, 0.0), sum(total.stats.cache_hits.values()))
 """
+# A kernel from the cache, and then one that has to be compiled and calls it.
+LOADED_FIRST = """
+import sys
+from small.caller import total
+print(total(3, 0.0), sum(total.stats.cache_hits.values()), "numba.np.arraymath" in sys.modules)
+from small.later import doubled
+print(doubled(3, 0.0))
+"""
+LATER = """
+import numpy as np
+from spacy_latent.kernels.core.compilation import kernel
+from small.caller import total
+
+@kernel
+def doubled(count, value):
+    return np.full(2, total(count, value)).sum()
+"""
 # Code that simulates a read-only file system, since root may write whatever a mode says.
 READ_ONLY = """
 import os, sys
@@ -277,6 +294,15 @@ def test_no_kernel_reads_a_value_that_the_digest_leaves_out() -> None:
     for family in NOT_READ:
         text = "".join(path.read_text(encoding="utf8") for path in (KERNELS / family).glob("*.py"))
         assert "core.compilation" not in text
+
+
+def test_machine_code_is_loaded_without_registries_and_a_later_kernel_compiles(
+    small: Small,
+) -> None:
+    """numba's registries take a third of the time of a first call to import."""
+    (small.folder / "later.py").write_text(LATER)
+    small.run()
+    assert small.run(LOADED_FIRST)[0].split("\n") == ["3.0 1 False", "6.0"]
 
 
 def test_without_a_place_that_can_be_written_it_works_and_warns(small: Small) -> None:

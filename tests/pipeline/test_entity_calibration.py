@@ -30,6 +30,7 @@ from spacy_latent.pipeline.calibration_fit import (
     fit_confidence,
     folds_of,
     gain_of,
+    left_out_confidences,
 )
 from spacy_latent.pipeline.entity_calibration import calibrate, measure, set_precision
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
@@ -125,6 +126,23 @@ def test_labels_that_are_trusted_too_much_get_a_shift() -> None:
     made, _ = choose_confidence(judged(said, right, labels))
     assert made.shifts["B"] < made.shifts["A"] - 0.7
     assert made.confidence(0.9, "B") < 0.6 < made.confidence(0.9, "A")
+
+
+def test_no_text_of_a_fold_is_in_the_fit_of_its_confidences() -> None:
+    """Folds are of all texts, as in the fit of the temperature, also if the last have no entity."""
+    generator = np.random.default_rng(0)
+    texts = np.repeat(np.arange(6), 20)
+    said, right = generator.uniform(0.3, 0.99, 120), generator.random(120) < 0.5
+    made = EntityCalibration(slope=0.5)
+
+    def confidences(right: np.ndarray, own: int) -> list[float]:
+        found = replace(judged(said, right), texts=texts.tolist())
+        return left_out_confidences(found, made, 10)[texts == own].tolist()
+
+    # Two neighbouring texts of the ten share a fold.
+    other = np.where(texts == 5, ~right, right)
+    assert confidences(other, 4) == confidences(right, 4)
+    assert confidences(other, 3) != confidences(right, 3)
 
 
 def test_the_error_of_a_gain_is_over_texts() -> None:

@@ -36,6 +36,7 @@ import llvmlite
 import numba
 from numba import njit
 from numba.core import caching
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import overload as overload_function
 from numba.misc.appdirs import AppDirs
@@ -393,6 +394,16 @@ def _implementations(kind: Any) -> set[str]:
 
 class _CodeCache(caching.FunctionCache):
     _impl_class = _CodeImplementation
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load machine code without the registries of what numba can compile.
+
+        numba imports them first, and SciPy with them. Machine code only calls the runtime. A later
+        compilation loads the registries.
+        """
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         return super()._index_key(sig, codegen), tuple(sorted(_implementations(sig)))
