@@ -91,7 +91,8 @@ def draw_brackets(
         y = 20 + WORD + level * step
         drawn = [_bracket(bracket, left, right, y, min(step - 3, 7), look, words)]
         if step >= STEP_WITH_LABELS and bracket.label and not bracket.shared:
-            middle = in_one_row((left + right) / 2, text_width(bracket.label, LABEL) / 2, breaks)
+            half = text_width(bracket.label, LABEL) / 2 + CLEAR
+            middle = in_one_row((left + right) / 2, half, breaks)
             where = {"x": middle, "y": y - CLEAR, "font-size": LABEL}
             attributes = {"class": "displacy-label sl-number", "text-anchor": "middle", **where}
             attributes["direction"] = "ltr"

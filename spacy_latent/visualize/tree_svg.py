@@ -212,7 +212,7 @@ class _Side:
             x, turn = columns.port(self, arc.modifier, i), self.turn(i, base, up, look)
             lines.append((x, turn))
             half = text_width(_root_label(arc), LABEL) / 2 + 1
-            x = max(half, min(columns.across - half, in_one_row(x, half, columns.breaks)))
+            x = max(half, min(columns.across - half, in_one_row(x, half + CLEAR, columns.breaks)))
             label = _label(_root_label(arc), x, turn, up, arc.faint or arc.shared)
             drawn.append(of_words(look.marked, _words(arc), label))
         lines.sort()
@@ -223,7 +223,8 @@ class _Side:
                 passing = [x for x, other in inside if up * other > up * turn]
                 passing += [x for x in columns.breaks if left < x < right]
                 half = text_width(arc.label, LABEL) / 2
-                x = in_one_row(_clear(left, right, half, passing), half, columns.breaks)
+                x = _clear(left, right, half, passing)
+                x = in_one_row(x, half + CLEAR, columns.breaks)
                 label = _label(arc.label, x, turn, up, arc.faint)
                 drawn.append(of_words(look.marked, _words(arc), label))
         return drawn
