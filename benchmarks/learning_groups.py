@@ -150,6 +150,7 @@ SENTIMENT_ENTRIES = (
     Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
     Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
     Entry("sentiment_tag_sequence", "latent tags, marginals"),
+    Entry("sentiment_hidden_tags", "hidden CRF: latent tags of each label"),
     Entry("sentiment_short_arcs", "score function, rewarded for short arcs"),
     Entry(
         "sentiment_constrained",

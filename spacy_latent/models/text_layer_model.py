@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from thinc.api import Model, torch2xp, xp2torch
 from thinc.types import Floats2d
-from torch import Tensor
+from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
@@ -113,7 +113,7 @@ def build_text_layer_model(
 
 
 def text_layer_model(
-    build: Callable[[Any], TextModule],
+    build: Callable[[Any], nn.Module],
     *,
     input_width: Width | None,
     scorer_learn_rate: float,
