@@ -25,7 +25,8 @@ from spacy_latent.structures.base import Structure
 class ClassScores(Composer):
     """Scores of each class for the parts of a structure, and for structures.
 
-    As a composer it gives the same vector for all tokens: the scores z·t_y of the classes.
+    The composed vector of a structure holds the scores z·t_y of the classes. It is the same for all
+    tokens.
 
     Args:
         width: width of the vectors.

@@ -78,6 +78,7 @@ def candidates() -> dict[str, Callable[..., Any]]:
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.AdaptiveImplicitMLE.v1": {"initial": 10.0},
     "spacy-latent.BlackBox.v1": {"interpolation": 100.0},
+    "spacy-latent.ConstrainedSparsemax.v1": {"upper_bound": 0.7},
     "spacy-latent.DenseMarginalization.v1": {"max_structures": 4096},
     "spacy-latent.Fusedmax.v1": {"penalty": 1e-4},
     # The trees do not depend on words.
