@@ -721,6 +721,11 @@ GROUPS = {
                 "each word at most twice: a factor graph",
                 model="model-last",
             ),
+            Entry(
+                "pairs_alignment_words",
+                "attention, and IBM model 2 of the words",
+                model="model-last",
+            ),
             Entry("pairs_alignment_attention", "control: attention", model="model-last"),
             Entry(
                 "pairs_alignment_attention",

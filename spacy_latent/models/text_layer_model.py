@@ -17,7 +17,8 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import check_parts
-from spacy_latent.models.evidence_bound import EvidenceBound, EvidenceTerms
+from spacy_latent.models.alignment_evidence import AlignedWords
+from spacy_latent.models.evidence_bound import Evidence, EvidenceTerms
 from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_layer_model import (
     LatentBatch,
@@ -73,6 +74,7 @@ def build_text_layer_model(
     temperature: Temperature,
     dropout: float | None,
     mixed_precision: bool,
+    evidence: AlignedWords | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Build a model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
@@ -81,6 +83,7 @@ def build_text_layer_model(
 
     Args:
         texts: number of texts of each doc that are pooled separately: 1, or 2 for pairs of spans.
+        evidence: objective of the words of pairs.
     """
     check_parts(structure, estimator, scorer, composer)
     check_entropy_weight(structure, estimator, entropy_weight)
@@ -100,6 +103,7 @@ def build_text_layer_model(
         scorer=scorer,
         composer=composer,
         entropy_weight=entropy_weight,
+        evidence=evidence,
     )
     return text_layer_model(
         build,
@@ -109,6 +113,7 @@ def build_text_layer_model(
         dropout=dropout,
         mixed_precision=mixed_precision,
         staged=[structure, estimator],
+        evidence=evidence,
     )
 
 
@@ -121,7 +126,7 @@ def text_layer_model(
     dropout: float | None,
     mixed_precision: bool,
     staged: Sequence[Staged],
-    evidence: EvidenceBound | None = None,
+    evidence: Evidence | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Build the model around a module that ``build`` makes for the width of the input.
 

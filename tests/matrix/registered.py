@@ -116,7 +116,7 @@ def composers() -> dict[str, Callable[..., Any]]:
 @cache
 def decoders() -> dict[str, Callable[..., Any]]:
     """Decoders of words from the vector of a text, or from their heads."""
-    kinds = "DecoderBuilder", "ArcDecoderBuilder"
+    kinds = "DecoderBuilder", "ArcDecoderBuilder", "CellDecoderBuilder"
     return _registered(lambda loaded: _returns(loaded) in kinds)
 
 
@@ -128,7 +128,8 @@ def priors() -> dict[str, Callable[..., Any]]:
 @cache
 def bounds() -> dict[str, Callable[..., Any]]:
     """How they count."""
-    return _registered(lambda loaded: _returns(loaded) in ("EvidenceBound", "CrfAutoencoder"))
+    kinds = "EvidenceBound", "CrfAutoencoder", "AlignedWords"
+    return _registered(lambda loaded: _returns(loaded) in kinds)
 
 
 @cache
