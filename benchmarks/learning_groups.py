@@ -101,6 +101,7 @@ LISTOPS_ENTRIES = (
 )
 # Rationales of sentence polarity by how the choice of words is learned.
 ATTENTION_ENTRIES = (
+    Entry("rationale_constrained_sparsemax", "sparsemax attention, at most a quarter for a word"),
     Entry("rationale_fusedmax", "fusedmax attention"),
     Entry("rationale_entmax", "1.5-entmax attention"),
     Entry("rationale_oscarmax", "oscarmax attention"),
@@ -120,6 +121,10 @@ ONE_WORD_ENTRIES = (
     Entry("rationale_moving_average", "latent categorical, score function, moving average"),
     Entry("rationale_learned_constant", "latent categorical, score function, trained constant"),
     Entry("rationale_network_baseline", "latent categorical, score function, network"),
+    Entry(
+        "rationale_optimal_coefficient",
+        "latent categorical, score function, self-critical with its optimal coefficient",
+    ),
 )
 FOUR_WORDS_ENTRIES = (
     Entry("rationale_simple", "four words, SIMPLE: samples, marginals backward"),
@@ -150,6 +155,7 @@ SENTIMENT_ENTRIES = (
     Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
     Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
     Entry("sentiment_tag_sequence", "latent tags, marginals"),
+    Entry("sentiment_hidden_tags", "hidden CRF: latent tags of each label"),
     Entry("sentiment_short_arcs", "score function, rewarded for short arcs"),
     Entry(
         "sentiment_constrained",
@@ -784,6 +790,11 @@ GROUPS = {
             Entry(
                 "pairs_alignment_fertility",
                 "each word at most twice: a factor graph",
+                model="model-last",
+            ),
+            Entry(
+                "pairs_alignment_words",
+                "attention, and IBM model 2 of the words",
                 model="model-last",
             ),
             Entry("pairs_alignment_attention", "control: attention", model="model-last"),

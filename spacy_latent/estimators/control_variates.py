@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,8 @@ class ControlVariate(nn.Module, ABC):
         min_samples: number of samples of each text that it needs at least.
     """
 
-    greedy: ClassVar[bool] = False
-    min_samples: ClassVar[int] = 1
+    greedy: bool = False
+    min_samples: int = 1
 
     def __init__(self) -> None:
         # Configs are checked against this signature; torch's takes anything.
@@ -168,3 +168,53 @@ class LeaveOneOut(ControlVariate):
 
     def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
         return mean_of_others(losses)
+
+
+class OptimalCoefficient(ControlVariate):
+    """Another control variate c with the coefficient that minimises the variance of L − b.
+
+    It is b = E[L] + β·(c − E[c]) with β = Cov(L, c) / Var(c). The moments are those of the samples
+    of the other texts of the batch. They are independent of the sample whose loss b is subtracted
+    from, so that the gradient stays unbiased. A constant c has β = 0. A text alone in its batch has
+    b = c.
+
+    Args:
+        control_variate: c; None for SelfCritical.
+    """
+
+    def __init__(self, control_variate: ControlVariate | None = None) -> None:
+        super().__init__()
+        if not isinstance(control_variate, (ControlVariate, type(None))):
+            raise LatentError(
+                f"OptimalCoefficient: control_variate is of type {type(control_variate).__name__}; "
+                "expected a control variate, such as spacy-latent.SelfCritical.v1, or null."
+            )
+        self.control_variate = control_variate or SelfCritical()
+        self.greedy = self.control_variate.greedy
+        self.min_samples = self.control_variate.min_samples
+
+    def reset(self, width: int) -> None:
+        self.control_variate.reset(width)
+
+    def forward(self, losses: Tensor, greedy: Tensor | None, features: Tensor) -> Tensor:
+        c = self.control_variate(losses, greedy, features).expand_as(losses)
+        samples, texts = losses.shape
+        if texts < 2:
+            return c
+        count = samples * (texts - 1)
+
+        def mean(values: Tensor) -> Tensor:
+            own = values.sum(0)
+            return (own.sum() - own) / count
+
+        # In float64 and around the mean of all, since moments are small differences.
+        y, x = losses.double() - losses.double().mean(), c.double() - c.double().mean()
+        variance = mean(x * x) - mean(x).square()
+        covariance = mean(x * y) - mean(x) * mean(y)
+        varies = variance > 1e-12 * mean(x * x)
+        slope = torch.where(varies, covariance / torch.where(varies, variance, 1.0), 0.0)
+        b = losses.double().mean() + mean(y) + slope * (x - mean(x))
+        return b.to(losses.dtype)
+
+    def fit(self, losses: Tensor, features: Tensor) -> Tensor | None:
+        return self.control_variate.fit(losses, features)

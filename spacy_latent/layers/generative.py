@@ -77,6 +77,30 @@ class ArcDecoder(WordDecoder):
         """
 
 
+class CellDecoder(WordDecoder):
+    """Decoder that gives log p(word | its partner) of the words of a text aligned with another.
+
+    So log p(words | alignment) is the sum over the cells of an alignment in which each word of the
+    first text has one partner at most, and sums over all alignments are exact.
+
+    The value of a cell may depend on its two words and their places alone, and the exponentials of
+    a word's value sum to one over all words in its place; see :class:`ArcDecoder`.
+    """
+
+    @abstractmethod
+    def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities in nats of the words of the first texts.
+
+        Args:
+            first, second: ``(B, n)`` and ``(B, m)`` int64, hashes of the words of both texts, any
+                number at padding.
+
+        Returns:
+            Given each word of the second text, ``(B, n, m)``, and given none of them, ``(B, n)``.
+            Values at padding have no meaning.
+        """
+
+
 class Prior(nn.Module):
     """Scores of parts that do not depend on the words, so that p(z) ∝ exp(z·s) is a prior."""
 
@@ -92,5 +116,6 @@ class Prior(nn.Module):
 # Builders take the width of the vectors from which words are predicted.
 DecoderBuilder = Callable[[int], Decoder]
 ArcDecoderBuilder = Callable[[int], ArcDecoder]
+CellDecoderBuilder = Callable[[int], CellDecoder]
 # A builder takes the set of structures, which it may refuse.
 PriorBuilder = Callable[[Structure], Prior]

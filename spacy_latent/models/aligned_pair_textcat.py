@@ -13,6 +13,8 @@ from thinc.types import Floats2d
 
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
+from spacy_latent.layers.fitting import check_kind
+from spacy_latent.models.alignment_evidence import AlignedWords
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, used_poolings
 from spacy_latent.models.layer_settings import LayerSettings
@@ -42,6 +44,7 @@ def build_aligned_pair_textcat_v1(
     temperature: float | Iterable[float] = 1.0,
     dropout: float | None = None,
     mixed_precision: bool = False,
+    evidence: AlignedWords | None = None,
     nO: int | None = None,
 ) -> Model[list[Doc], Floats2d]:
     """Build a model from docs of two texts each to scores of labels.
@@ -64,13 +67,20 @@ def build_aligned_pair_textcat_v1(
             under "a" and "b".
         use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
             vectors of the words of each text to one vector.
-        mixed_precision, nO: as in ``spacy-latent.LatentTextClassifier.v1``.
+        mixed_precision: as in ``spacy-latent.LatentTextClassifier.v1``.
+        evidence: objective to learn alignments from the words of pairs, including those without
+            labels: the words of the first text given those of the second; None to learn from labels
+            alone. The structure must be ManyToOneAlignment.
+        nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.sparsemap import SparseMAP
     from spacy_latent.layers.aligned_comparison import build_aligned_comparison_v1
     from spacy_latent.layers.cell_scorer import build_cell_scorer_v1
     from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 
+    if evidence is not None:
+        check_kind("evidence", evidence, AlignedWords, "spacy-latent.AlignedWords.v1")
+        evidence.check(structure or OneToOneAlignment())
     settings = LayerSettings(
         structure or OneToOneAlignment(),
         estimator or SparseMAP(),
@@ -90,6 +100,7 @@ def build_aligned_pair_textcat_v1(
         input_width=width_of(tok2vec, []),
         pooling=used_poolings(NAME, pooling),
         texts=2,
+        evidence=evidence,
     )
     spans = span_getter or PairSpans()
     return classifier(NAME, tok2vec, latent, init, exclusive_classes, spans, nO)

@@ -23,6 +23,7 @@ from spacy_latent.layers.fitting import check_kind
 from spacy_latent.layers.generative import (
     ArcDecoder,
     ArcDecoderBuilder,
+    CellDecoderBuilder,
     Decoder,
     DecoderBuilder,
     Prior,
@@ -56,7 +57,7 @@ class Evidence:
 
     def __init__(
         self,
-        decoder: DecoderBuilder | ArcDecoderBuilder,
+        decoder: DecoderBuilder | ArcDecoderBuilder | CellDecoderBuilder,
         unlabelled_weight: float | Iterable[float],
         labelled_weight: float | Iterable[float],
         learn_rate: float,

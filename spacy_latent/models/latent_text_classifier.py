@@ -21,6 +21,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
+from spacy_latent.models.alignment_evidence import AlignmentEvidence
 from spacy_latent.models.evidence_bound import EvidenceModule, begin, words_of
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.latent_shim import TrainingSettings
@@ -320,7 +321,7 @@ def further_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, cl
     inner_step(model.layers[1], kept, advantage, before, clip)
 
 
-def evidence_of(model: Model) -> EvidenceModule | None:
+def evidence_of(model: Model) -> EvidenceModule | AlignmentEvidence | None:
     """Return the module for a bound on the evidence of words, None if the model has none."""
     shim: Any = model.layers[1].shims[0]
     return getattr(shim.module, "evidence", None)

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from thinc.api import Model, torch2xp, xp2torch
 from thinc.types import Floats2d
-from torch import Tensor
+from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
-from spacy_latent.models.evidence_bound import EvidenceBound, EvidenceTerms
+from spacy_latent.models.alignment_evidence import AlignedWords
+from spacy_latent.models.evidence_bound import Evidence, EvidenceTerms
 from spacy_latent.models.interventions import edits_of_layer
 from spacy_latent.models.latent_layer_model import LatentBatch, detached, prepare
 from spacy_latent.models.latent_shim import TrainingSettings, Width
@@ -57,6 +58,7 @@ def build_text_layer_model(
     input_width: Width | None,
     pooling: tuple[str, ...],
     texts: int,
+    evidence: AlignedWords | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Build a model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
@@ -69,6 +71,7 @@ def build_text_layer_model(
         input_width: width of the rows, None if it is not known.
         pooling: reductions of the vectors of tokens, see TextModule.
         texts: number of texts of each doc that are pooled separately: 1, or 2 for pairs of spans.
+        evidence: objective of the words of pairs.
     """
     structure = settings.structure
     if "root" in pooling and structure.parts != "arcs":
@@ -78,18 +81,25 @@ def build_text_layer_model(
             f"only trees of arcs have a root, and this structure is made of {structure.parts}",
             "use_reduce_mean or another of the reductions, or a tree such as ProjectiveTree",
         )
-    build = partial(build_text_module, settings=settings, pooling=pooling, texts=texts)
-    staged = [structure, settings.estimator]
-    return text_layer_model(build, training, input_width=input_width, staged=staged)
+    build = partial(
+        build_text_module, settings=settings, pooling=pooling, texts=texts, evidence=evidence
+    )
+    return text_layer_model(
+        build,
+        training,
+        input_width=input_width,
+        staged=[structure, settings.estimator],
+        evidence=evidence,
+    )
 
 
 def text_layer_model(
-    build: Callable[[Any], TextModule],
+    build: Callable[[Any], nn.Module],
     training: TrainingSettings,
     *,
     input_width: Width | None,
     staged: Sequence[Staged],
-    evidence: EvidenceBound | None = None,
+    evidence: Evidence | None = None,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Build the model around a module that ``build`` makes for the width of the input.
 

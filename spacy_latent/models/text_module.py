@@ -12,6 +12,7 @@ from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch, places_of
 from spacy_latent.layers.edits import Edits
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
+from spacy_latent.models.alignment_evidence import AlignedWords, AlignmentEvidence
 from spacy_latent.models.evidence_bound import (
     EvidenceBound,
     EvidenceModule,
@@ -22,6 +23,7 @@ from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.span_groups import Group, Placed, of_group, side_by_side
+from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 
 # Reductions that do not read all tokens of a text.
 ENDS = frozenset({"root", "first", "last"})
@@ -51,9 +53,9 @@ class TextModule(nn.Module):
             spans of a text.
         texts: number of texts of a doc, whose vectors are concatenated.
         entropy_weight: see ``build_latent_text_classifier_v1``.
-        evidence: settings of a bound on the evidence of the words. The layer must then tell which
-            words a structure shows, as :class:`~spacy_latent.layers.rationale_layer.RationaleLayer`
-            does.
+        evidence: settings of a bound on the evidence of the words. With an EvidenceBound the layer
+            must tell which words a structure shows, as
+            :class:`~spacy_latent.layers.rationale_layer.RationaleLayer` does.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class TextModule(nn.Module):
         pooling: tuple[str, ...],
         texts: int,
         entropy_weight: float,
-        evidence: EvidenceBound | None = None,
+        evidence: EvidenceBound | AlignedWords | None = None,
     ) -> None:
         super().__init__()
         self.latent = latent
@@ -70,8 +72,11 @@ class TextModule(nn.Module):
         self.pooling = pooling
         self.texts = texts
         self.entropy_weight = entropy_weight
-        self.evidence = None
-        if evidence is not None:
+        self.evidence: EvidenceModule | AlignmentEvidence | None = None
+        if isinstance(evidence, AlignedWords):
+            width = latent.composer.output_width
+            self.evidence = AlignmentEvidence(evidence, latent.structure, width)
+        elif evidence is not None:
             self.evidence = EvidenceModule(evidence, latent.structure, self.output_width)
 
     @property
@@ -146,7 +151,10 @@ class TextModule(nn.Module):
         extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
         vectors = pooled.view(count, len(docs), self.output_width)
         parts = [vectors, weights, log_probs, extras]
-        if hashes is not None:
+        if hashes is not None and isinstance(self.evidence, AlignmentEvidence):
+            terms = self._aligned_evidence(hashes, weights, doc, placed, outputs)
+            parts += [terms.fit, terms.divergence]
+        elif hashes is not None:
             shown = [
                 self.latent.shown(draw, rows.shape[1]) for draw, rows in zip(draws, placed.rows)
             ]
@@ -162,6 +170,31 @@ class TextModule(nn.Module):
         padded, inside = _padded(rows.detach()[None], of_docs)
         means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
         return tuple(part.float() for part in parts), penalty, (outputs, means)
+
+    def _aligned_evidence(
+        self,
+        words: Tensor,
+        weights: Tensor,
+        doc: list[Tensor],
+        placed: Placed,
+        outputs: list[LatentOutput],
+    ) -> EvidenceTerms:
+        """Return the objective of aligned words, which depends on no single structure.
+
+        Args:
+            words: ``(N,)``.
+            weights, doc, placed, outputs: as for :meth:`_evidence`.
+        """
+        assert isinstance(self.evidence, AlignmentEvidence)
+        structure = self.latent.present_structure
+        assert isinstance(structure, ManyToOneAlignment)
+        padded = torch.cat([words, words.new_zeros(1)])
+        parts: list[Tensor | None] = []
+        for places, texts, output in zip(placed.rows, placed.lengths, outputs):
+            lengths = self.latent.sizes(output.scores, texts)
+            parts.append(-self.evidence(structure, output.scores, padded[places], lengths)[None])
+        divergence = _sum_over_spans(doc, parts, 1, weights.shape[1], weights)
+        return EvidenceTerms(torch.zeros_like(weights), divergence)
 
     def _evidence(
         self,
@@ -181,7 +214,7 @@ class TextModule(nn.Module):
             placed: groups on the device.
             outputs: structures of each group.
         """
-        assert self.evidence is not None
+        assert isinstance(self.evidence, EvidenceModule)
         vectors, shown, words, inside = read
         count, docs = weights.shape
         present: list[Tensor | None] = [output.draw.present for output in outputs]
@@ -366,6 +399,12 @@ def _padded_words(words: Tensor, places: Tensor) -> Tensor:
 
 
 def build_text_module(
-    input_width: Width, *, settings: LayerSettings, pooling: tuple[str, ...], texts: int
+    input_width: Width,
+    *,
+    settings: LayerSettings,
+    pooling: tuple[str, ...],
+    texts: int,
+    evidence: AlignedWords | None = None,
 ) -> TextModule:
-    return TextModule(settings.build(input_width), pooling, texts, settings.entropy_weight)
+    latent = settings.build(input_width)
+    return TextModule(latent, pooling, texts, settings.entropy_weight, evidence)

@@ -266,6 +266,40 @@ class OneOfN(ItemSet):
 
         return self._sparsemax_of(scores, lengths, ORDERED, penalty)
 
+    def constrained_sparsemax(
+        self, scores: Tensor, lengths: Tensor, upper: float | Tensor
+    ) -> Tensor:
+        """Return sparsemax with upper bounds on the probabilities, ``(B, N)``; differentiable.
+
+        See Malaviya et al. 2018. It is differentiable in the bounds, too.
+
+        Args:
+            upper: bound of all items, or of each one, ``(B, N)``, at least 0. If the bounds of an
+                item sum to less than 1, they are all increased by the factor that makes it 1.
+        """
+        from spacy_latent.structures.bounded_simplex import bounded_sparsemax
+
+        prepared, lengths = self._read(scores, lengths)
+        inside, masked = self._allowed(prepared, lengths)
+        bounds = torch.as_tensor(upper, dtype=torch.float64, device=scores.device)
+        if bounds.dim() and bounds.shape != scores.shape:
+            raise InvalidScores(
+                f"{self.name}.constrained_sparsemax: upper has shape {tuple(bounds.shape)}; "
+                f"expected a number, or a bound for each score, {tuple(scores.shape)}."
+            )
+        allowed = inside & ~masked.isneginf()
+        bounds = torch.where(allowed, bounds, 0.0)
+        bad = allowed & ~(bounds >= 0)
+        if has_numbers(bounds) and bool(bad.any()):
+            raise InvalidScores(
+                f"{self.name}.constrained_sparsemax: upper has numbers below 0, or NaN; expected "
+                "bounds of at least 0."
+            )
+        total = bounds.sum(1, keepdim=True)
+        equal = allowed.double() / allowed.sum(1, keepdim=True).clamp_min(1)
+        bounds = torch.where(total > 0, bounds / total.clamp(1e-300, 1.0), equal)
+        return bounded_sparsemax(masked.double(), bounds).to(scores.dtype)
+
     def _sparsemax_of(self, scores: Tensor, lengths: Tensor, kind: int, penalty: float) -> Tensor:
         from spacy_latent.kernels.choices.attention import proximal
         from spacy_latent.kernels.choices.simplex import sparsemax

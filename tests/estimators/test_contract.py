@@ -12,11 +12,13 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.best_mixture import BestMixture
 from spacy_latent.estimators.best_straight_through import BestStraightThrough
 from spacy_latent.estimators.black_box import BlackBox
+from spacy_latent.estimators.constrained_sparsemax import ConstrainedSparsemax
 from spacy_latent.estimators.control_variates import (
     LearnedConstant,
     LeaveOneOut,
     MovingAverage,
     NetworkBaseline,
+    OptimalCoefficient,
     SelfCritical,
 )
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
@@ -90,6 +92,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield AdaptiveImplicitMLE(initial=10.0), stepping
     yield SmoothedDP(), exact
     yield Sinkhorn(max_iter=2000, tolerance=1e-12), exact
+    yield ConstrainedSparsemax(0.7), exact
     yield Entmax(), exact
     yield Fusedmax(penalty=1e-4), exact
     yield Oscarmax(penalty=1e-4), exact
@@ -109,6 +112,8 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield ScoreFunction(control_variate=LearnedConstant()), unbiased
     yield ScoreFunction(control_variate=NetworkBaseline(4)), unbiased
     yield ScoreFunction(control_variate=SelfCritical()), unbiased
+    yield ScoreFunction(control_variate=OptimalCoefficient()), unbiased
+    yield ScoreFunction(3, OptimalCoefficient(LeaveOneOut())), unbiased
     yield ScoreFunction(2, entropy_bonus=0.1), {}
     yield TraceScoreFunction(), {}
     yield TraceScoreFunction(3, LeaveOneOut()), {}

@@ -13,6 +13,7 @@ from spacy_latent.estimators.control_variates import (
     LeaveOneOut,
     MovingAverage,
     NetworkBaseline,
+    OptimalCoefficient,
     SelfCritical,
 )
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
@@ -119,12 +120,55 @@ def test_control_variates_lower_the_variance(structure: Structure) -> None:
         warm(ScoreFunction(control_variate=MovingAverage())),
         ScoreFunction(control_variate=constant),
         ScoreFunction(control_variate=SelfCritical()),
+        ScoreFunction(control_variate=OptimalCoefficient()),
         SumAndSample(2),
     ):
         assert gradients(estimator, structure, 4000).var(0).sum() < 0.8 * of_plain
     # Per sample, for what the others are needed.
     of_three = gradients(ScoreFunction(3), structure, 4000).var(0).sum()
     assert gradients(ScoreFunction(3, LeaveOneOut()), structure, 4000).var(0).sum() < 0.8 * of_three
+
+
+def optimal(losses: torch.Tensor, c: torch.Tensor, text: int) -> torch.Tensor:
+    """The baseline of a text by its definition, from the samples of the others."""
+    others = [d for d in range(losses.shape[1]) if d != text]
+    y, x = losses[:, others].flatten(), c[:, others].flatten()
+    covariance = ((y - y.mean()) * (x - x.mean())).mean()
+    return y.mean() + covariance / x.var(unbiased=False) * (c[:, text] - x.mean())
+
+
+def test_an_optimal_coefficient_is_of_the_other_texts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    losses = torch.randn(3, 4, generator=generator, dtype=torch.float64) + 5.0
+    greedy = torch.randn(4, generator=generator, dtype=torch.float64)
+    features = torch.zeros(4, FEATURES, dtype=torch.float64)
+    found = OptimalCoefficient()(losses, greedy, features)
+    c = greedy.expand(3, 4)
+    expected = torch.stack([optimal(losses, c, text) for text in range(4)], 1)
+    torch.testing.assert_close(found, expected)
+    # It does not depend on the losses of the text itself.
+    other = losses.clone()
+    other[:, 2] += 7.0
+    torch.testing.assert_close(OptimalCoefficient()(other, greedy, features)[:, 2], found[:, 2])
+    # The scale and the shift of c have no effect.
+    torch.testing.assert_close(OptimalCoefficient()(losses, 3.0 - 5.0 * greedy, features), found)
+    # A constant has no coefficient, and the baseline is the mean of the other texts.
+    constant = OptimalCoefficient(LearnedConstant())(losses, None, features)
+    means = [losses[:, [d for d in range(4) if d != text]].mean() for text in range(4)]
+    torch.testing.assert_close(constant, torch.stack(means).expand(3, 4))
+    alone = OptimalCoefficient()(losses[:, :1], greedy[:1], features[:1])
+    torch.testing.assert_close(alone, greedy[0].expand(3, 1))
+
+
+def test_an_optimal_coefficient_lowers_the_variance_of_a_poor_control_variate() -> None:
+    """Texts differ in difficulty, and the control variate has another scale than the losses."""
+    generator = torch.Generator().manual_seed(0)
+    difficulty = torch.rand(500, generator=generator, dtype=torch.float64)
+    noise = 0.1 * torch.randn(1, 500, generator=generator, dtype=torch.float64)
+    losses, features = 10.0 * difficulty + noise, torch.zeros(500, FEATURES, dtype=torch.float64)
+    left = losses - OptimalCoefficient()(losses, 3.0 * difficulty, features)
+    assert left.var() < 0.02
+    assert (losses - 3.0 * difficulty).var() > 1.0
 
 
 @pytest.mark.parametrize("structure", [OneOfN(), Bits()], ids=repr)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.constrained_sparsemax import ConstrainedSparsemax
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
 from spacy_latent.estimators.entmax import Entmax
 from spacy_latent.estimators.fusedmax import Fusedmax
@@ -105,6 +106,7 @@ def random(count: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
         Oscarmax(0.0),
         Oscarmax(0.01),
         Oscarmax(0.1),
+        ConstrainedSparsemax(0.45),
     ],
     ids=lambda estimator: str(list(vars(estimator).values())[:1]) + estimator.name,
 )

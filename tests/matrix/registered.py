@@ -78,6 +78,7 @@ def candidates() -> dict[str, Callable[..., Any]]:
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "spacy-latent.AdaptiveImplicitMLE.v1": {"initial": 10.0},
     "spacy-latent.BlackBox.v1": {"interpolation": 100.0},
+    "spacy-latent.ConstrainedSparsemax.v1": {"upper_bound": 0.7},
     "spacy-latent.DenseMarginalization.v1": {"max_structures": 4096},
     "spacy-latent.Fusedmax.v1": {"penalty": 1e-4},
     # The trees do not depend on words.
@@ -115,7 +116,7 @@ def composers() -> dict[str, Callable[..., Any]]:
 @cache
 def decoders() -> dict[str, Callable[..., Any]]:
     """Decoders of words from the vector of a text, or from their heads."""
-    kinds = "DecoderBuilder", "ArcDecoderBuilder"
+    kinds = "DecoderBuilder", "ArcDecoderBuilder", "CellDecoderBuilder"
     return _registered(lambda loaded: _returns(loaded) in kinds)
 
 
@@ -127,7 +128,8 @@ def priors() -> dict[str, Callable[..., Any]]:
 @cache
 def bounds() -> dict[str, Callable[..., Any]]:
     """How they count."""
-    return _registered(lambda loaded: _returns(loaded) in ("EvidenceBound", "CrfAutoencoder"))
+    kinds = "EvidenceBound", "CrfAutoencoder", "AlignedWords"
+    return _registered(lambda loaded: _returns(loaded) in kinds)
 
 
 @cache

@@ -1,0 +1,61 @@
+"""Decoder of the words of a text from the words of another: the lexicon of the IBM models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.bag_of_words import log_frequencies
+from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder
+
+
+class WordsByWords(CellDecoder):
+    """Decoder that draws each word from softmax(W tanh(A v + a) + b), with v of its partner.
+
+    v is the embedding of the word of the second text with which the word is aligned. It is the
+    decoder's own and sees no other word. A word that is aligned with none has an embedding of its
+    own in place of v.
+
+    A word is a row of both tables, by its hash. Words that share a row are one word here, as in
+    BagOfWords. Initially, softmax(b) is the frequency of each row in the training texts, with one
+    more of each.
+    """
+
+    def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
+        super().__init__()
+        self.size = size
+        self.attr = attr
+        self.partners = nn.Embedding(size, width)
+        self.none = nn.Parameter(torch.randn(width))
+        self.hidden = nn.Linear(width, width)
+        self.output = nn.Linear(width, size)
+        nn.init.zeros_(self.output.bias)
+
+    def begin(self, words: Iterable[Tensor]) -> None:
+        with torch.no_grad():
+            self.output.bias.copy_(log_frequencies(words, self.size))
+
+    def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        # Each partner of the batch once, for all pairs.
+        used, own = second.remainder(self.size).unique(return_inverse=True)
+        wanted, drawn = first.remainder(self.size).unique(return_inverse=True)
+        vectors = torch.cat([self.none[None], self.partners(used)])
+        scores = self.output(self.hidden(vectors).tanh())
+        table = scores[:, wanted] - scores.logsumexp(1, keepdim=True)
+        return table[own[:, None] + 1, drawn[:, :, None]], table[0][drawn]
+
+
+def build_words_by_words_v1(size: int = 2000, attr: str = "NORM") -> CellDecoderBuilder:
+    """Return a builder of :class:`WordsByWords`.
+
+    Args:
+        size: number of rows of the tables of words.
+        attr: attribute of a token that identifies the word, such as "NORM", "LOWER" or "ORTH".
+    """
+    if size < 2:
+        raise LatentError(f"WordsByWords: size is {size}; expected at least 2.")
+    return partial(WordsByWords, size=size, attr=attr)
