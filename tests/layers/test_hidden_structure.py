@@ -206,7 +206,9 @@ def test_padding_changes_nothing(case: Any) -> None:
         torch.testing.assert_close(alone, logits[b : b + 1])
 
 
-def test_given_structures_are_judged_by_their_own_class_scores(case: Any) -> None:
+@pytest.mark.parametrize("name", ["SpanningTree", "ProjectiveTree", "KOfN"])
+def test_given_structures_are_judged_by_their_own_class_scores(name: str) -> None:
+    case = CASES[name]
     layer, (vectors, lengths) = make(case), inputs(case)
     z = case[2](case[3][0])[0]
     given = [layer.structure.decode(z, case[3][0]), None]
