@@ -37,7 +37,7 @@ from spacy_latent.cli.pipelines import use_gpu
 from spacy_latent.pipeline import entity_calibration, parse_calibration
 from spacy_latent.pipeline.learnt_calibration import entity_components, parse_components
 
-PATH = RAW / "english.jsonl"
+PATH = RAW / "english_pipelines.jsonl"
 ONTONOTES = {"PERSON": "PER", "ORG": "ORG", "GPE": "LOC", "LOC": "LOC", "FAC": "LOC"}
 ROUNDS = 3
 # Figures of the table by their name in spaCy's scores.
