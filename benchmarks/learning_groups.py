@@ -211,37 +211,6 @@ def entities_of(corpus: str) -> tuple[Entry, ...]:
     )
 
 
-# One text in ten, and as many updates with them as one epoch has with all.
-A_TENTH: tuple[tuple[str, Setting], ...] = (
-    ("corpora.train.limit", 853),
-    ("training.max_epochs", 10),
-    ("training.eval_frequency", 25),
-)
-
-
-def tree_lstms(what: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
-    """Return the entries of a Tree-LSTM over latent trees and over the trees of rules."""
-    model = "components.latent_textcat.model"
-    likelihood = (f"{model}.estimator.criterion", "marginal_likelihood")
-    rules = ("random", "left", "right", "balanced", "flat")
-    return (
-        Entry("sentiment_tree_lstm", f"{what}: latent, expected loss", settings=settings),
-        Entry(
-            "sentiment_tree_lstm",
-            f"{what}: latent, marginal likelihood",
-            settings=(*settings, likelihood),
-        ),
-        *(
-            Entry(
-                "sentiment_given_tree_lstm",
-                f"control: {what}: {trees} trees",
-                settings=(*settings, (f"{model}.estimator.trees", trees)),
-            )
-            for trees in rules
-        ),
-    )
-
-
 BC5CDR = "corpus/bc5cdr"
 ENGLISH = ("corpus/english/test.spacy",)
 
@@ -716,12 +685,6 @@ GROUPS = {
             *ONE_WORD_ENTRIES,
             *FOUR_WORDS_ENTRIES,
         ),
-    ),
-    "tree_lstm": Group(
-        "Learning: sentence polarity by a Tree-LSTM over latent trees",
-        ("sentiment-data",),
-        ACCURACY,
-        (*tree_lstms("all texts"), *tree_lstms("a tenth", *A_TENTH)),
     ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",
