@@ -178,6 +178,9 @@ def main() -> None:
     parser.add_argument("--gpu-id", type=int, default=-1, help="GPU ID, or -1 for CPU")
     parser.add_argument("--record", action="store_true", help="write to the results")
     given = parser.parse_args()
+    names = [name_of(model) for model in given.models]
+    if len(set(names)) < len(names):
+        parser.error(f"two pipelines have the name of one directory: {', '.join(names)}")
     torch.set_num_threads(1)
     use_gpu(given.gpu_id)
     pipelines = [spacy.load(model) for model in given.models]
@@ -195,8 +198,10 @@ def main() -> None:
         "spacy": spacy.__version__,
     }
     if given.meta is not None:
-        scores = {k: v for k, v in next(iter(rows.values())).items() if not k.startswith("shared")}
-        write_meta(given.meta, given.output, scores)
+        own = next(iter(rows.values()))
+        # spaCy prints all of them as percentages, except the speed.
+        scores = {key: own[key] for key in own if not key.startswith(("shared", "words", "mega"))}
+        write_meta(given.meta, given.output, scores | {"speed": own["words a second"]})
     lines = table(found)
     if given.record:
         add(PATH, found)

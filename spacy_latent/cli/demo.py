@@ -75,14 +75,14 @@ def demo_cli(
     from spacy_latent.visualize.terminal import format_annotation
 
     english = is_package(ENGLISH)
-    if english and train is None and expression.strip() and not set(expression) & set("[]"):
-        check_output(html)
-        use_gpu(gpu_id)
-        show(load(ENGLISH)(expression), html)
-        return
     tokens = expression.split()
-    known = {"]", *(f"[{operator}" for operator in OPERATORS), *"0123456789"}
-    if not is_expression(tokens) or not set(tokens) <= known:
+    opened = {f"[{operator}" for operator in OPERATORS}
+    if not is_expression(tokens) or not set(tokens) <= {"]", *opened, *"0123456789"}:
+        if english and tokens and train is None and not opened & set(tokens):
+            check_output(html)
+            use_gpu(gpu_id)
+            show(load(ENGLISH)(expression), html)
+            return
         fail(
             f"{expression!r} is no expression of {', '.join(OPERATORS)} and digits",
             f"Put spaces between its tokens, as in {EXPRESSION!r}. Sentences need the pipeline "

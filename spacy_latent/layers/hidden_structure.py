@@ -62,11 +62,13 @@ class HiddenDraw(Draw):
     Attributes:
         logits: ``(B, C)``, without the bias of the classes.
         every: ``(1 + C, B, *parts)``, the scores s and s + t_y; None if structures were given.
+        structure: the set of structures with the bindings of the scorer.
         likeliest: ``(B,)`` int64, index in ``every``.
     """
 
     logits: Tensor | None = None
     every: Tensor | None = None
+    structure: Structure | None = None
     likeliest: Tensor | None = None
 
 
@@ -125,6 +127,7 @@ class HiddenStructureLayer(LatentLayer):
                 shared.new_ones(1, len(shared)),
                 logits=logits,
                 every=every,
+                structure=structure,
                 likeliest=self.likeliest(logits),
                 cost=self._cost(vectors, lengths),
             )
@@ -143,10 +146,10 @@ class HiddenStructureLayer(LatentLayer):
         Args:
             likeliest: ``(B,)`` int64, index in ``draw.every``.
         """
-        assert draw.every is not None and likeliest is not None
+        assert draw.every is not None and draw.structure is not None and likeliest is not None
         item = torch.arange(len(likeliest), device=likeliest.device)
         scores = draw.every[likeliest, item]
-        z = self.present_structure.marginals(scores, lengths)
+        z = draw.structure.marginals(scores, lengths)
         return replace(draw, z=z[None], likeliest=likeliest), scores
 
     def likeliest(self, logits: Tensor) -> Tensor:

@@ -78,9 +78,6 @@ def build_aligned_pair_textcat_v1(
     from spacy_latent.layers.cell_scorer import build_cell_scorer_v1
     from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 
-    if evidence is not None:
-        check_kind("evidence", evidence, AlignedWords, "spacy-latent.AlignedWords.v1")
-        evidence.check(structure or OneToOneAlignment())
     settings = LayerSettings(
         structure or OneToOneAlignment(),
         estimator or SparseMAP(),
@@ -88,6 +85,9 @@ def build_aligned_pair_textcat_v1(
         composer or build_aligned_comparison_v1(),
         entropy_weight,
     )
+    if evidence is not None:
+        check_kind("evidence", evidence, AlignedWords, "spacy-latent.AlignedWords.v1")
+        evidence.check(settings.structure, settings.estimator)
     pooling = {
         "first": use_reduce_first,
         "last": use_reduce_last,

@@ -16,11 +16,14 @@ random field (Ammar et al. 2014).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.layers.fitting import check_kind
 from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder, Prior, PriorBuilder
 from spacy_latent.layers.two_texts import split_texts
 from spacy_latent.models.evidence_bound import Evidence, masked_prior
@@ -55,8 +58,11 @@ class AlignedWords(Evidence):
         self.prior = prior
         self.kl_weight = Scheduled(1.0, "kl_weight")
 
-    def check(self, structure: Structure) -> None:
-        """Raise an error if the words of the first text do not have one partner at most."""
+    def check(self, structure: Structure, estimator: Estimator) -> None:
+        """Raise an error if the words of the first text do not have one partner at most.
+
+        The estimator must train the softmax over alignments, once for each update.
+        """
         for each in [structure, *(stage for _, stage in structure.stages)]:
             if not isinstance(each, ManyToOneAlignment):
                 raise IncompatiblePair(
@@ -65,8 +71,21 @@ class AlignedWords(Evidence):
                     "each word of the first text is drawn once, given one word of the second",
                     "ManyToOneAlignment",
                 )
+        for one in [estimator, *(stage for _, stage in estimator.stages)]:
+            if one.inner_steps > 1 or not one.entropy_of_scores:
+                raise IncompatiblePair(
+                    self.name,
+                    f"{one.name} with inner_steps = {one.inner_steps}",
+                    "the divergence is of the softmax over alignments, once for each update",
+                    "Marginals, or ScoreFunction with inner_steps = 1",
+                )
         if self.prior is not None:
-            self.prior(structure)
+            try:
+                made: Any = self.prior(structure)
+            except TypeError:
+                # A prior that is not built from a structure.
+                made = self.prior
+            check_kind("prior", made, Prior)
 
 
 def build_aligned_words_v1(
@@ -80,7 +99,8 @@ def build_aligned_words_v1(
 
     It is the log-probability of the words of the first text given those of the second, summed over
     all alignments (Brown et al. 1993). It is in nats for a whole text, tens of times the loss of a
-    label. The scorer learns the posterior of the alignments. The structure must be
+    label. The scorer learns the posterior of the alignments, a softmax over them. An estimator such
+    as SparseMAP composes other means of alignments under the same scores. The structure must be
     ``ManyToOneAlignment``; with ``unaligned``, a word may be drawn without a partner.
 
     Args:
@@ -104,7 +124,6 @@ class AlignmentEvidence(nn.Module):
 
     def __init__(self, settings: AlignedWords, structure: Structure, width: int) -> None:
         super().__init__()
-        settings.check(structure)
         self.settings = settings
         self.decoder: CellDecoder = settings.decoder(width)
         self.prior: Prior | None = settings.prior(structure) if settings.prior else None

@@ -214,11 +214,14 @@ def build_rationale_module(
     """
     selector_width, reader_width = widths
     total_width = selector_width + reader_width + 1
+    # Weights are drawn in this order: the scorer's, the estimator's, the reader's.
+    scorer = build_part("scorer", settings.scorer, selector_width)
+    estimator = settings.estimator.each(lambda stage: stage.for_width(total_width))
     reader: Any = settings.composer(reader_width)
     layer = RationaleLayer(
-        build_part("scorer", settings.scorer, selector_width),
+        scorer,
         settings.structure,
-        settings.estimator.each(lambda stage: stage.for_width(total_width)),
+        estimator,
         reader,
         reader_width=reader_width,
         settings=choice,

@@ -21,8 +21,9 @@ def bounded_sparsemax(scores: Tensor, upper: Tensor) -> Tensor:
     if not scores.shape[1]:
         return scores
     allowed = ~scores.isneginf()
-    upper = torch.where(allowed, upper, 0.0)
-    safe = torch.where(allowed, scores, 0.0)
+    # No probability is above 1, also without a bound.
+    upper = torch.where(allowed, upper.clamp_max(1.0), 0.0)
+    safe = _near(scores, allowed)
     with torch.no_grad():
         # An item begins to have a probability below its score, and stops to gain below the lower.
         ends = torch.cat([safe, safe - upper], 1)
@@ -39,3 +40,21 @@ def bounded_sparsemax(scores: Tensor, upper: Tensor) -> Tensor:
     inside, fixed = torch.where(free, safe, 0.0), torch.where(bound, upper, 0.0)
     threshold = (inside.sum(1, keepdim=True) + fixed.sum(1, keepdim=True) - 1) / count
     return torch.where(free, safe - threshold, fixed)
+
+
+def _near(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Return scores with the same solution whose neighbours differ by 2 at most, and 0 at the top.
+
+    An item has its bound, or probability 1, before another one that is more than 1 below begins to
+    have any. So the width of such a gap does not matter, and scores of 1e30 keep the digits of
+    others. The gradient is that of the scores.
+    """
+    with torch.no_grad():
+        least = torch.where(allowed, scores, torch.inf).amin(1, keepdim=True)
+        filled = torch.where(allowed, scores, torch.where(least.isinf(), 0.0, least))
+        ordered, order = filled.sort(1, descending=True)
+        steps = (ordered[:, :-1] - ordered[:, 1:]).clamp_max(2.0).cumsum(1)
+        below = torch.cat([torch.zeros_like(ordered[:, :1]), steps], 1)
+        near = torch.zeros_like(filled).scatter(1, order, -below)
+    known = torch.where(allowed, scores, 0.0)
+    return torch.where(allowed, near + (known - known.detach()), 0.0)

@@ -95,3 +95,26 @@ def test_the_estimator_takes_choices_of_one_only() -> None:
         OneOfN().constrained_sparsemax(torch.randn(2, 4), torch.tensor([4, 3]), torch.ones(2))
     with pytest.raises(LatentError):
         OneOfN().constrained_sparsemax(torch.randn(2, 4), torch.tensor([4, 3]), -1.0)
+
+
+@pytest.mark.parametrize("mask", [-1e16, -1e30])
+def test_scores_far_below_are_masks(mask: float) -> None:
+    scores = torch.tensor([[0.3, -0.1, 0.2, 0.25, -0.4, mask, mask]], dtype=torch.float64)
+    lengths = torch.tensor([7])
+    found = OneOfN().constrained_sparsemax(scores, lengths, 0.3)
+    allowed = torch.where(scores < -1, -torch.inf, scores)
+    torch.testing.assert_close(found, OneOfN().constrained_sparsemax(allowed, lengths, 0.3))
+    torch.testing.assert_close(found.sum(), torch.ones((), dtype=torch.float64))
+
+
+def test_masks_are_chosen_if_the_bounds_ask_for_it() -> None:
+    scores = torch.tensor([[0.3, -0.1, -1e30, -1e30, -1e30, -1e30]], dtype=torch.float64)
+    found = OneOfN().constrained_sparsemax(scores, torch.tensor([6]), 0.25)
+    torch.testing.assert_close(found, scores.new_tensor([[0.25, 0.25] + [0.125] * 4]))
+
+
+def test_the_digits_of_scores_beside_a_far_one() -> None:
+    scores = torch.tensor([[1e16, 0.0, -0.1, -0.2, -0.3, -0.6]], dtype=torch.float64)
+    found = OneOfN().constrained_sparsemax(scores, torch.tensor([6]), 0.5)
+    others = OneOfN().constrained_sparsemax(2 * scores[:, 1:], torch.tensor([5]), 1.0)
+    torch.testing.assert_close(found, torch.cat([scores.new_tensor([[0.5]]), others / 2], 1))

@@ -16,6 +16,7 @@ from thinc.api import fix_random_seed
 from torch import Tensor
 
 from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.layers.position_prior import build_position_prior_v1
 from spacy_latent.layers.uniform_prior import build_uniform_prior_v1
 from spacy_latent.layers.words_by_words import build_words_by_words_v1
@@ -237,3 +238,12 @@ def test_other_structures_are_refused() -> None:
         pipeline("OneToOneAlignment", "SparseMAP")
     with pytest.raises(LatentError):
         pipeline(decoder={"@misc": "spacy-latent.BagOfWords.v1"})
+    with pytest.raises(LatentError):
+        pipeline(prior={"@misc": "spacy-latent.WordsByWords.v1"})
+
+
+def test_further_steps_on_the_same_samples_are_refused() -> None:
+    structure, evidence = ManyToOneAlignment(), build_aligned_words_v1()
+    evidence.check(structure, ScoreFunction())
+    with pytest.raises(IncompatiblePair):
+        evidence.check(structure, ScoreFunction(inner_steps=3))

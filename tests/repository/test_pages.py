@@ -68,7 +68,9 @@ def an_english_pipeline() -> dict[str, Any]:
         "entities": ["U-PER", "O", "O"],
     }
     example = Example.from_dict(nlp.make_doc("Ada met Charles"), annotated)
-    nlp.initialize(lambda: [example])
+    optimizer = nlp.initialize(lambda: [example])
+    for _ in range(30):
+        nlp.update([example], drop=0.0, sgd=optimizer)
     nlp.to_disk("en_latent_sm")
     return {}
 
