@@ -809,7 +809,7 @@ GROUPS = {
         (
             Entry("english", "`latent_parser` and `crf_ner`", tests=ENGLISH),
             Entry("english_spacy", "control: spaCy's `parser` and `ner`", tests=ENGLISH),
-            Entry("english_transformer", "the same over MiniLM", tests=ENGLISH),
+            Entry("english_encoder", "the same over MiniLM", tests=ENGLISH),
         ),
     ),
     "few_heads": Group(

@@ -32,7 +32,7 @@ Examples:
 
 def main(
     models: list[Path] = typer.Argument(
-        ..., metavar="MODEL...", help="Trained pipelines, one or several"
+        ..., metavar="MODEL...", help="Trained pipelines: directories or installed packages"
     ),
     corpus: Path = typer.Argument(
         ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
@@ -52,14 +52,14 @@ def main(
     model.
     """
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import load, trained_name, use_gpu
+    from spacy_latent.cli.pipelines import is_installed, load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
 
     check_output(metrics)
     import_code(code)
     for path in (*models, corpus):
-        if not path.exists():
+        if not path.exists() and not is_installed(path):
             fail(f"{path} does not exist.")
     refuse_other_order(corpus, models)
     use_gpu(gpu_id)

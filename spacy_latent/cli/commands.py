@@ -73,4 +73,7 @@ generate_cli.command("listops")(generate_listops)
 latent_cli.add_typer(generate_cli)
 # They stood here before the group was made, and go in the version after 0.1.
 for name, evaluation, examples in EVALUATIONS:
-    latent_cli.command(name, epilog=examples, hidden=True, deprecated=True)(evaluation)
+    moved = f"use 'spacy latent evaluate {name}'"
+    latent_cli.command(name, epilog=examples, hidden=True, deprecated=moved)(  # type: ignore[arg-type]
+        evaluation
+    )

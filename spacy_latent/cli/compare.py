@@ -79,16 +79,21 @@ def main(
     """
     import srsly
 
-    from spacy_latent.cli.pipelines import short_name
+    from spacy_latent.cli.pipelines import is_installed, short_name
     from spacy_latent.corpora.text_files import read_text
 
-    for path in files:
-        if not path.exists():
-            fail(f"{path} does not exist. Make it with 'spacy evaluate --output'.")
-    if all(path.is_dir() for path in files):
+    pipelines = [path.is_dir() or is_installed(path) for path in files]
+    for path, known in zip(files, pipelines):
+        if not known and not path.exists():
+            fail(
+                f"{path} does not exist",
+                "Give files that 'spacy evaluate --output' wrote, directories of pipelines, or "
+                "installed packages.",
+            )
+    if all(pipelines):
         _compare_pipelines([str(path) for path in files], corpus, limit, as_json, code, gpu_id)
         return
-    if any(path.is_dir() for path in files):
+    if any(pipelines):
         fail("Give evaluations or pipelines, not both.")
     metrics = []
     for path in files:

@@ -85,8 +85,8 @@ def demo_cli(
             return
         fail(
             f"{expression!r} is no expression of {', '.join(OPERATORS)} and digits",
-            f"Put spaces between its tokens, as in {EXPRESSION!r}. Sentences need the pipeline "
-            f"{ENGLISH}, which 'spacy project run english' makes.",
+            f"Put spaces between its tokens, as in {EXPRESSION!r}. Sentences are for the pipeline "
+            f"{ENGLISH}, which 'spacy project run english' makes, and without --train.",
         )
     check_output(html)
     with carried_pipeline() as path:

@@ -80,7 +80,8 @@ STRUCTURES = (
     "runs, bits, one-to-one-alignment, many-to-one-alignment, monotone-alignment"
 )
 ESTIMATORS = (
-    "marginals, sparsemap, best-mixture, smoothed-dp, sinkhorn, entmax, fusedmax, oscarmax, "
+    "marginals, sparsemap, best-mixture, smoothed-dp, sinkhorn, entmax, constrained-sparsemax, "
+    "fusedmax, oscarmax, "
     "straight-through, sampled-straight-through, best-straight-through, rein-max, gumbel-rao, "
     "spigot, spigot-marginals, black-box, perturb-and-map, relaxed-perturbation, perturbed-mean, "
     "implicit-mle, adaptive-implicit-mle, hard-concrete, hard-kuma, mixed-dirichlet, "

@@ -147,7 +147,7 @@ def _gold(doc: Doc) -> tuple[Any, Any] | None:
 
 def main(
     models: list[Path] = typer.Argument(
-        ..., metavar="MODEL...", help="Trained pipelines, one or several"
+        ..., metavar="MODEL...", help="Trained pipelines: directories or installed packages"
     ),
     corpus: Path = typer.Argument(..., help="Pairs with labels: .jsonl, .tsv or .spacy"),
     metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
@@ -169,14 +169,14 @@ def main(
     or else text_a, text_b and label.
     """
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import use_gpu
+    from spacy_latent.cli.pipelines import is_installed, use_gpu
     from spacy_latent.corpora.text_pairs import NoSuchField
 
     check_output(metrics)
     import_code(code)
     use_gpu(gpu_id)
     for path in (*models, corpus):
-        if not path.exists():
+        if not path.exists() and not is_installed(path):
             fail(f"{path} does not exist.")
     if (corpus / "config.cfg").is_file():
         fail(

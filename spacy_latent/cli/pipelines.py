@@ -29,6 +29,13 @@ def use_gpu(gpu_id: int) -> None:
         )
 
 
+def is_installed(model: Path | str) -> bool:
+    """Return whether a name is the one of an installed package."""
+    from spacy.util import is_package
+
+    return is_package(str(model))
+
+
 def load(model: str) -> Language:
     """Load a pipeline, or exit with an error.
 

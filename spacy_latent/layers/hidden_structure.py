@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.layers.base import Composer, PartScorer, ScorerBuilder
@@ -117,6 +118,12 @@ class HiddenStructureLayer(LatentLayer):
         temperature = self.temperature * (1.0 if edits is None else edits.temperature)
         structure, shared = self.score(vectors, lengths, temperature)
         own = self.composer.of_parts(vectors, lengths) / temperature
+        if own.shape[1:] != shared.shape:
+            raise LatentError(
+                f"HiddenStructureClassifier: scores of shape {tuple(shared.shape)} by scorer, and "
+                f"{tuple(own.shape[1:])} by class_scorer; expected the same. Give both the same "
+                "settings, such as num_tags."
+            )
         every = torch.cat([shared[None], shared + own])
         if edits is not None and edits.of_parts:
             every = edited_alike(structure, every, lengths, edits)

@@ -159,8 +159,6 @@ def build_hidden_structure_classifier_v1(
     scorer = scorer or build_biaffine_scorer_v1()
     class_scorer = class_scorer or scorer
     estimator = Marginals()
-    for each in (scorer, class_scorer):
-        check_parts(structure, estimator, each, partial(ClassScores, classes=1, scorer=each))
     for each in [structure, *(stage for _, stage in structure.stages)]:
         if not each.linear or "log_partition" not in each.tractable:
             raise IncompatiblePair(
@@ -170,6 +168,8 @@ def build_hidden_structure_classifier_v1(
                 "a structure with a log-partition, such as SpanningTree, TagSequence or KOfN, or "
                 "LatentTextClassifier over this one",
             )
+    for each in (scorer, class_scorer):
+        check_parts(structure, estimator, each, partial(ClassScores, classes=1, scorer=each))
     refuse_separate(NAME, tok2vec)
     build = partial(
         build_module,

@@ -245,3 +245,13 @@ def test_a_scorer_of_other_parts_is_refused() -> None:
     scorer = registry.get("misc", "spacy-latent.ItemScorer.v1")()
     with pytest.raises(LatentError):
         HiddenStructureLayer(WIDTH, SpanningTree(), scorer, scorer, CLASSES, True)
+
+
+def test_scorers_of_different_sizes_are_refused() -> None:
+    def scorer(tags: int) -> Any:
+        return registry.get("misc", "spacy-latent.TransitionScorer.v1")(num_tags=tags)
+
+    layer = HiddenStructureLayer(WIDTH, LinearChain(), scorer(2), scorer(3), CLASSES, True)
+    vectors, lengths = inputs(CASES["LinearChain"])
+    with pytest.raises(LatentError, match="class_scorer"):
+        layer.read(vectors.float(), lengths)
