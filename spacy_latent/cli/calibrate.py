@@ -153,6 +153,13 @@ def calibrate_cli(
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
         kind = kind_of(nlp, component)
+        by_kind = {ARCS: parse_components, SPANS: span_components}
+        name = component or by_kind.get(kind, entity_components)(nlp)[0]
+        if not as_json and getattr(nlp.get_pipe(name), "calibration", None) is not None:
+            msg.info(
+                f"{name} is calibrated already. This calibration is replaced, and the figures "
+                "before are of the component as it was trained."
+            )
         of_entities = {"--coverage": coverage is not None, "--biases": biases}
         if kind == ARCS:
             refuse_options(

@@ -185,6 +185,14 @@ def test_a_fit_that_does_not_gain_is_not_kept(made: Any, tmp_path: Path) -> None
     assert found is not None
 
 
+def test_an_earlier_calibration_is_told(made: Any, tmp_path: Path) -> None:
+    model, dev, _ = made
+    first = run("calibrate", model, dev, tmp_path / "first")
+    again = run("calibrate", tmp_path / "first", dev, tmp_path / "second")
+    assert "already" in again and "already" not in first
+    assert "already" not in run("calibrate", tmp_path / "first", dev, tmp_path / "third", "--json")
+
+
 def test_a_pipeline_that_is_there_is_not_overwritten(made: Any, tmp_path: Path) -> None:
     model, dev, _ = made
     output = tmp_path / "out"
