@@ -172,14 +172,13 @@ def calibrate_cli(
                 "is for entities and spans, and this is a latent_parser. Every word has an arc, so "
                 "none is left out, and no sets or slopes of arcs exist.",
             )
-            parser = component or parse_components(nlp)[0]
-            parses = parse_calibration.calibrate(nlp, examples, parser, progress=progress)
-            others = parse_calibration.measure(nlp, further, parser, progress) if further else {}
+            parses = parse_calibration.calibrate(nlp, examples, name, progress=progress)
+            others = parse_calibration.measure(nlp, further, name, progress) if further else {}
             save(nlp, output)
             if as_json:
                 print(srsly.json_dumps(plain(parses_to_json(parses, others))))
             else:
-                print_parses(nlp, parser, dev, parses, others, output)
+                print_parses(nlp, name, dev, parses, others, output)
             return
         if precision is None:
             refuse_options(of_precision, "goes with --precision, which is not given.")

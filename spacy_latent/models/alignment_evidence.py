@@ -16,17 +16,15 @@ random field (Ammar et al. 2014).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Estimator
-from spacy_latent.layers.fitting import check_kind
 from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder, Prior, PriorBuilder
 from spacy_latent.layers.two_texts import split_texts
-from spacy_latent.models.evidence_bound import Evidence, masked_prior
+from spacy_latent.models.evidence_bound import Evidence, check_prior, masked_prior
 from spacy_latent.models.scheduled import Scheduled
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
@@ -80,12 +78,7 @@ class AlignedWords(Evidence):
                     "Marginals, or ScoreFunction with inner_steps = 1",
                 )
         if self.prior is not None:
-            try:
-                made: Any = self.prior(structure)
-            except TypeError:
-                # A prior that is not built from a structure.
-                made = self.prior
-            check_kind("prior", made, Prior)
+            check_prior(self.prior, structure)
 
 
 def build_aligned_words_v1(

@@ -115,19 +115,11 @@ class EvidenceBound(Evidence):
         self._check_decoder(self.decoder, Decoder, "spacy-latent.BagOfWords.v1")
         for first, _ in periods(structure, estimator):
             check_bound(structure.at(first), estimator.at(first))
-        self._check_prior(structure)
+        check_prior(self.prior, structure)
 
     def check_trees(self, structure: Structure) -> None:
         super().check_trees(structure)
-        self._check_prior(structure)
-
-    def _check_prior(self, structure: Structure) -> None:
-        try:
-            made: Any = self.prior(structure)
-        except TypeError:
-            # A prior that is not built from a structure.
-            made = self.prior
-        check_kind("prior", made, Prior)
+        check_prior(self.prior, structure)
 
 
 def build_evidence_bound_v1(
@@ -164,6 +156,16 @@ def build_evidence_bound_v1(
         kl_weight,
         learn_rate,
     )
+
+
+def check_prior(prior: PriorBuilder, structure: Structure) -> None:
+    """Raise an error if a setting builds no prior of the parts of ``structure``."""
+    try:
+        made: Any = prior(structure)
+    except TypeError:
+        # A prior that is not built from a structure.
+        made = prior
+    check_kind("prior", made, Prior)
 
 
 def check_bound(structure: Structure, estimator: Estimator) -> None:
