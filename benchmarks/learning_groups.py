@@ -681,6 +681,7 @@ GROUPS = {
             Entry("rationale_tags", "contiguous words, tags and bound transitions"),
             Entry("rationale_hard_kuma"),
             Entry("rationale_hard_concrete"),
+            Entry("rationale_rectified_gaussian"),
             *ATTENTION_ENTRIES,
             *ONE_WORD_ENTRIES,
             *FOUR_WORDS_ENTRIES,
