@@ -22,8 +22,7 @@ from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.precision_bound import PromisedCut
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
-from spacy_latent.models.tag_losses import bound_chain
-from spacy_latent.pipeline.calibration_fit import (
+from spacy_latent.evaluation.calibration_fit import (
     ScoredDocs,
     ScoreFit,
     choose_confidence,
@@ -32,7 +31,8 @@ from spacy_latent.pipeline.calibration_fit import (
     gain_of,
     left_out_confidences,
 )
-from spacy_latent.pipeline.entity_calibration import calibrate, measure, set_precision
+from spacy_latent.evaluation.entity_calibration import calibrate, measure, set_precision
+from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration
 from spacy_latent.structures.tag_sequence import scheme_tags
 from spacy_latent.visualize import render, render_svg

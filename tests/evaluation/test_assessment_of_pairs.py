@@ -19,7 +19,7 @@ from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS, SURE, alignment
 from spacy_latent.cli.corpus import read_examples
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.assessment import assess
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.pipeline.inspection import choose_components
 from tests.models.test_aligned_pair_textcat import NAME, PAIRS, misc, pipeline, trained
 

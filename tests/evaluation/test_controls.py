@@ -11,7 +11,7 @@ from spacy.language import Language
 from thinc.api import Config
 
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.controls import (
+from spacy_latent.evaluation.controls import (
     control_config,
     differences,
     kind_of_trees,

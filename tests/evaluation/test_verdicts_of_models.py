@@ -10,8 +10,8 @@ from spacy.training import Example
 from thinc.api import Adam
 
 from spacy_latent.analysis.verdicts import answer, headline, trivial
+from spacy_latent.evaluation.assessment import Assessment, assess
 from spacy_latent.models.inspection import latent_models, latent_module
-from spacy_latent.pipeline.assessment import Assessment, assess
 from tests.pipeline.flag_pipelines import flag_examples, flag_pipeline
 from tests.pipeline.keyword_pipelines import (
     CHOICE,

@@ -45,13 +45,12 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN
 from spacy_latent.annotations import check_share, write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
-from spacy_latent.models.span_probabilities import SpanProbabilities
-from spacy_latent.pipeline.calibration_examples import (
+from spacy_latent.evaluation.calibration_examples import (
     Examples,
     choose_component,
     examples_up_to,
 )
-from spacy_latent.pipeline.calibration_fit import (
+from spacy_latent.evaluation.calibration_fit import (
     Gain,
     ScoredDocs,
     ScoreFit,
@@ -62,6 +61,7 @@ from spacy_latent.pipeline.calibration_fit import (
     left_out_confidences,
     surprise,
 )
+from spacy_latent.models.span_probabilities import SpanProbabilities
 from spacy_latent.pipeline.learnt_calibration import (
     EntityCalibration,
     entity_components,

@@ -14,12 +14,12 @@ from thinc.api import Model
 
 from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import number_of
+from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
+from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
 from spacy_latent.pipeline.finding import Finding, Level
 from spacy_latent.pipeline.inspection import latent_components
-from spacy_latent.pipeline.listening import listeners_in, listening_mistakes
-from spacy_latent.pipeline.measured_settings import LayerSettings, measured_notes
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels

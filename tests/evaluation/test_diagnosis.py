@@ -11,10 +11,10 @@ import torch
 from spacy.language import Language
 from spacy.training import Example
 
+from spacy_latent.evaluation.diagnosis import describe, gradient_norms, judge_gradients
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.kernels.gpu import dispatch
 from spacy_latent.models.latent_shim import LatentShim
-from spacy_latent.pipeline.diagnosis import describe, gradient_norms, judge_gradients
-from spacy_latent.pipeline.mistakes import find_traps
 from tests.pipeline.small_pipelines import (
     INLINE,
     LISTENER,

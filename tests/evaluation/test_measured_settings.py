@@ -13,9 +13,9 @@ from spacy.util import load_config, load_model_from_config
 
 from benchmarks.pages import FOLDER
 from benchmarks.raw_results import RAW, read
+from spacy_latent.evaluation.measured_settings import EVIDENCE
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.inspection import latent_components
-from spacy_latent.pipeline.measured_settings import EVIDENCE
-from spacy_latent.pipeline.mistakes import find_traps
 from tests.repository.recipes import RECIPES
 from tests.repository.test_recipes import OVER_A_PARSER, example, small
 

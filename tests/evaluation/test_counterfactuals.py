@@ -14,9 +14,9 @@ from thinc.api import Adam, fix_random_seed
 
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentError, NothingLeft
+from spacy_latent.evaluation.counterfactuals import counterfactual, editable_models, uneditable
 from spacy_latent.interventions import Intervention, intervention_on
 from spacy_latent.models.inspection import latent_models, read_batch
-from spacy_latent.pipeline.counterfactuals import counterfactual, editable_models, uneditable
 from spacy_latent.pipeline.inspection import inspect_docs, inspect_pipe
 from tests import enumeration
 from tests.models import test_aligned_pair_textcat as pairs

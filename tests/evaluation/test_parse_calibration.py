@@ -20,9 +20,9 @@ import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.arc_calibration import judged_arcs
 from spacy_latent.analysis.calibration import expected_calibration_error
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.pipeline.calibration_fit import surprise
+from spacy_latent.evaluation.calibration_fit import surprise
+from spacy_latent.evaluation.parse_calibration import calibrate, measure
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration
-from spacy_latent.pipeline.parse_calibration import calibrate, measure
 from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
 
 TEXT = "The old dog left"

@@ -25,12 +25,12 @@ from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.calibration_examples import (
+from spacy_latent.evaluation.calibration_examples import (
     Examples,
     choose_component,
     examples_up_to,
 )
-from spacy_latent.pipeline.calibration_fit import (
+from spacy_latent.evaluation.calibration_fit import (
     TEMPERATURES,
     UNCHANGED,
     Gain,

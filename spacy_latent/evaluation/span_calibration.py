@@ -24,12 +24,12 @@ from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN, SpanJudge
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.calibration_examples import (
+from spacy_latent.evaluation.calibration_examples import (
     Examples,
     choose_component,
     examples_up_to,
 )
-from spacy_latent.pipeline.calibration_fit import (
+from spacy_latent.evaluation.calibration_fit import (
     TEMPERATURES,
     UNCHANGED,
     TemperatureFit,
@@ -40,7 +40,7 @@ from spacy_latent.pipeline.calibration_fit import (
     left_out_confidences,
     surprise,
 )
-from spacy_latent.pipeline.entity_calibration import Calibrated, Measured
+from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, span_components
 from spacy_latent.structures.derivatives import recording
 

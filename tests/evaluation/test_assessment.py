@@ -15,10 +15,10 @@ from spacy.training import Example
 
 from spacy_latent.analysis.figures import plain
 from spacy_latent.errors import LatentError
+from spacy_latent.evaluation import assessment as module_of_assess
+from spacy_latent.evaluation.assessment import Assessment, assess
 from spacy_latent.models.inspection import latent_models, latent_module
-from spacy_latent.pipeline import assessment as module_of_assess
 from spacy_latent.pipeline import batches
-from spacy_latent.pipeline.assessment import Assessment, assess
 from spacy_latent.pipeline.inspection import choose_components, inspect_docs, inspect_pipe
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline
 from tests.pipeline.small_pipelines import (

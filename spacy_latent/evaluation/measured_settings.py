@@ -2,7 +2,7 @@
 
 Each note gives its figures, most of them of one seed and one task. The figures come from
 benchmarks/results, or from the raw rows from which it is written.
-``tests/pipeline/test_measured_settings.py`` checks each of them.
+``tests/evaluation/test_measured_settings.py`` checks each of them.
 """
 
 from __future__ import annotations

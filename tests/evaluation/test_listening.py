@@ -12,8 +12,8 @@ import pytest
 import spacy
 from spacy.language import Language
 
+from spacy_latent.evaluation.mistakes import find_traps, frozen_without_weights
 from spacy_latent.pipeline.finding import Finding
-from spacy_latent.pipeline.mistakes import find_traps, frozen_without_weights
 from tests.pipeline.small_pipelines import (
     LISTENER,
     TO_TRANSFORMER,

@@ -16,15 +16,15 @@ from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
 from spacy_latent.errors import LatentError
-from spacy_latent.models.hidden_words import find_word_readers, known_words
-from spacy_latent.models.learned_mask import learn_mask, shortest_prefix
-from spacy_latent.pipeline.explanation import (
+from spacy_latent.evaluation.explanation import (
     LEAVE_ONE_OUT,
     MASK,
     RANDOM,
     NoSuchEntity,
     explain,
 )
+from spacy_latent.models.hidden_words import find_word_readers, known_words
+from spacy_latent.models.learned_mask import learn_mask, shortest_prefix
 from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
 from tests.pipeline.small_pipelines import (
     LISTENER,

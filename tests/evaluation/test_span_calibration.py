@@ -25,8 +25,8 @@ from spacy_latent.analysis.calibration import (
 )
 from spacy_latent.analysis.span_calibration import judged_spans
 from spacy_latent.errors import LatentError, LatentWarning
-from spacy_latent.pipeline.entity_calibration import set_precision
-from spacy_latent.pipeline.span_calibration import calibrate, measure
+from spacy_latent.evaluation.entity_calibration import set_precision
+from spacy_latent.evaluation.span_calibration import calibrate, measure
 from tests.pipeline.test_tree_spancat import (
     KEY,
     NESTED,

@@ -42,13 +42,14 @@ from spacy_latent.analysis.span_calibration import judged_spans
 from spacy_latent.analysis.task import Measure
 from spacy_latent.analysis.verdicts import Verdict, verdicts
 from spacy_latent.errors import LatentError
-from spacy_latent.kinds import Kind, find_kind
-from spacy_latent.pipeline.controls import (
+from spacy_latent.evaluation.controls import (
     differences,
     kind_of_trees,
     of_training,
     unintended_differences,
 )
+from spacy_latent.evaluation.references import ComparedLayer, Spans
+from spacy_latent.kinds import Kind, find_kind
 from spacy_latent.pipeline.inspection import (
     Uncertainties,
     choose_components,
@@ -61,7 +62,6 @@ from spacy_latent.pipeline.learnt_calibration import (
     parse_components,
     span_components,
 )
-from spacy_latent.pipeline.references import ComparedLayer, Spans
 
 if TYPE_CHECKING:
     from spacy_latent.structures.base import Structure
