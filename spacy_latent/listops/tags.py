@@ -6,7 +6,7 @@ operator after it in infix notation, or ``-`` if there is no operator. So ``[MAX
 becomes ``( 2 MAX 9 MAX ( 4 MIN 7 ) )``. This is the transduction of trees of Kim et al. 2017
 (section 4.1) with one output for each token instead of a decoder.
 
-    python -m spacy_latent.corpora.listops_tags arguments corpus/listops corpus/arguments
+    python -m spacy_latent.listops.tags arguments corpus/listops corpus/arguments
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Annotated
 
 import typer
 
-from spacy_latent.corpora.listops import CLOSE, gold_heads, read
 from spacy_latent.corpora.standard_streams import run
 from spacy_latent.errors import LatentError, number_of
+from spacy_latent.listops.expressions import CLOSE, gold_heads, read
 
 # The part without gold trees, for learning latent ones.
 TRAIN = "train"

@@ -1,6 +1,6 @@
-"""Tables of the figures of ListOps, in the terminal and on a page.
+"""Tables of the figures of ListOps, and their form on a page.
 
-The figures come from :func:`spacy_latent.pipeline.listops_assessment.assess_listops`.
+The figures come from :func:`spacy_latent.listops.assessment.assess_listops`.
 """
 
 from __future__ import annotations
@@ -8,19 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from spacy_latent.characters import columns
-from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
-
-if TYPE_CHECKING:
-    from spacy_latent.visualize.elements import Markup
-
-# Width of a terminal in characters, and space between two columns of a table.
-WIDTH = 100
-SPACING = 2
-
+from spacy_latent.listops.assessment import ALL, MEASURES
+from spacy_latent.visualize.elements import Markup, join, tag
+from spacy_latent.visualize.figure_table import FigureRow, figure_table
+from spacy_latent.visualize.page import heading
 
 # Least number of expressions of a depth with a column of its own.
 ENOUGH = 50
@@ -64,8 +58,6 @@ class Table:
 
 def overview(figures: dict[str, Any], corpus: str) -> Table:
     """Return a table of all measures on all expressions of a corpus."""
-    from spacy_latent.pipeline.listops_assessment import ALL
-
     part = figures["corpora"][corpus]
     measures = _measures(figures)
     rows = []
@@ -84,8 +76,6 @@ def by_depth(figures: dict[str, Any]) -> list[Table]:
     A corpus with several depths has a column for each depth with at least :data:`ENOUGH`
     expressions. There are no tables if there is only one column.
     """
-    from spacy_latent.pipeline.listops_assessment import ALL
-
     columns, groups, notes = [], [], []
     for corpus, part in figures["corpora"].items():
         depths = part["depths"]
@@ -144,8 +134,6 @@ def by_operator(figures: dict[str, Any], corpus: str) -> list[Table]:
 
 def _measures(figures: dict[str, Any]) -> list[str]:
     """Return the measures that any model has, in their order."""
-    from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
-
     there = {
         measure
         for part in figures["corpora"].values()
@@ -189,38 +177,12 @@ def interval(share: Sequence[float]) -> str:
     return "–".join(ends)
 
 
-def print_tables(figures: dict[str, Any]) -> None:
-    """Print the tables in percent.
-
-    The first corpus has intervals. All corpora are shown by depth, the first one also by operator.
-    """
-    corpus = next(iter(figures["corpora"]))
-    first = overview(figures, corpus)
-    msg.divider(first.caption)
-    lines = []
-    for row in first.rows:
-        lines.append((_indented(row), *(_cell(share) for share in row.shares)))
-        if row.own:
-            ends = ("" if share is None else interval(share) for share in row.shares)
-            lines.append(("  95 %", *ends))
-    _print(("percent, of the best tree", *first.columns), lines)
-    for measure in first.columns:
-        msg.text(f"{measure}: {figures['meanings'][measure]}")
-    for table in [*by_depth(figures), *by_operator(figures, corpus)]:
-        msg.divider(table.caption)
-        told = [(name, *cells) for name, cells in table.above]
-        lines = [(_indented(row), *(_cell(share) for share in row.shares)) for row in table.rows]
-        _print(("percent", *table.columns), [*told, *lines])
-
-
 def conclusion(figures: dict[str, Any]) -> list[str]:
     """Return a line for each corpus on the share of whole trees.
 
     The line compares the first pipeline with the best control. Corpora without such trees have no
     line.
     """
-    from spacy_latent.pipeline.listops_assessment import ALL
-
     lines = []
     for corpus, found in figures["corpora"].items():
         everything = found["by_depth"][ALL]
@@ -240,35 +202,6 @@ def conclusion(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _cell(share: Share) -> str:
-    return "" if share is None else shown(share[0])
-
-
-def _indented(row: Row) -> str:
-    return f"  {row.name}" if row.below else row.name
-
-
-def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table in pieces that fit into a terminal, each with the names of the rows."""
-    widths = [max(map(columns, column)) for column in zip(header, *rows)]
-    pieces: list[list[int]] = [[]]
-    for place in range(1, len(header)):
-        taken = widths[0] + sum(SPACING + widths[i] for i in (*pieces[-1], place))
-        if pieces[-1] and taken > WIDTH:
-            pieces.append([])
-        pieces[-1].append(place)
-    for piece in pieces:
-        chosen = [[row[0], *(row[i] for i in piece)] for row in rows]
-        msg.table(
-            chosen,
-            header=[header[0], *(header[i] for i in piece)],
-            aligns=("l", *("r" for _ in piece)),
-            divider=True,
-            spacing=SPACING,
-            max_col=WIDTH,
-        )
-
-
 def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
     """Return the beginning of a page: title, description and overview.
 
@@ -276,9 +209,6 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
         figures: The figures.
         about: Sentence on the pipeline.
     """
-    from spacy_latent.visualize.elements import join, tag
-    from spacy_latent.visualize.page import heading
-
     table = overview(figures, next(iter(figures["corpora"])))
     seen = (
         "The table says, in percent, how often values and trees are right, beside trees that look "
@@ -299,8 +229,6 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
 
 def make_closing(figures: dict[str, Any]) -> Markup:
     """Return the end of a page: each measure by depth, and accuracy by operator."""
-    from spacy_latent.visualize.elements import Markup, join, tag
-
     tables = [*by_depth(figures), *by_operator(figures, next(iter(figures["corpora"])))]
     if not tables:
         return Markup("")
@@ -314,9 +242,6 @@ def make_closing(figures: dict[str, Any]) -> Markup:
 
 def _side_by_side(tables: Sequence[Table]) -> Markup:
     """Return the markup of the tables side by side, with all intervals."""
-    from spacy_latent.visualize.elements import tag
-    from spacy_latent.visualize.figure_table import FigureRow, figure_table
-
     made = []
     for table in tables:
         rows = [
@@ -344,5 +269,4 @@ __all__ = [
     "make_closing",
     "make_opening",
     "overview",
-    "print_tables",
 ]

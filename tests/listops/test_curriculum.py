@@ -10,9 +10,9 @@ import pytest
 import spacy
 from spacy.util import registry
 
-from spacy_latent.corpora import listops
-from spacy_latent.corpora.listops_curriculum import read_listops_v1
+from spacy_latent import listops
 from spacy_latent.errors import LatentError
+from spacy_latent.listops.curriculum import read_listops_v1
 
 SIZE = 300
 

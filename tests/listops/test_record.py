@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from spacy_latent.cli.listops_tables import by_depth, overview
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.listops_assessment import MEANINGS
-from spacy_latent.pipeline.listops_record import add_recorded, recorded_runs
+from spacy_latent.listops.assessment import MEANINGS
+from spacy_latent.listops.record import add_recorded, recorded_runs
+from spacy_latent.listops.tables import by_depth, overview
 
 
 def figures() -> dict[str, Any]:

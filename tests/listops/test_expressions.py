@@ -6,9 +6,9 @@ import pytest
 import spacy
 from thinc.api import Config
 
-from spacy_latent.corpora import listops
-from spacy_latent.corpora.listops_curriculum import read_listops_v1
+from spacy_latent import listops
 from spacy_latent.errors import LatentError
+from spacy_latent.listops.curriculum import read_listops_v1
 from tests.repository.recipes import RECIPES, recipe
 
 

@@ -12,12 +12,12 @@ import spacy
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from spacy_latent import listops
 from spacy_latent.analysis.figures import plain
 from spacy_latent.annotations import SpanStructure, write
-from spacy_latent.corpora import listops
 from spacy_latent.errors import LatentError
+from spacy_latent.listops.assessment import assess_listops, only_component
 from spacy_latent.models.inspection import latent_models, latent_module
-from spacy_latent.pipeline.listops_assessment import assess_listops, only_component
 from tests.pipeline.small_pipelines import TOK2VEC
 
 MARGINALS = {"@misc": "spacy-latent.Marginals.v1"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from spacy_latent.corpora.text_files import read_text
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.listops_assessment import ALL, MEASURES
+from spacy_latent.listops.assessment import ALL, MEASURES
 
 Scores = dict[str, float]
 # The corpus whose name raw results leave out, since `benchmarks learning` assesses it first. Then
@@ -34,7 +34,7 @@ def key_of(measure: str, corpus: str | None) -> str:
 def add_recorded(figures: dict[str, Any], name: str, runs: Mapping[int, Scores]) -> None:
     """Add the means of recorded runs, by seed, to figures of ``assess_listops``.
 
-    See :func:`~spacy_latent.pipeline.listops_assessment.assess_listops`. The means are under
+    See :func:`~spacy_latent.listops.assessment.assess_listops`. The means are under
     "recorded" in "all" of each corpus. They belong to the corpora that had these names at the time.
     Measures without the name of a corpus in the raw results belong to "test".
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spacy_latent.corpora.listops import OPERATORS, depth
+from spacy_latent.listops.expressions import OPERATORS, depth
 
 # A sum passes on every mistake of its arguments, and its table is the largest to learn. The
 # groups distinguish errors in sums from errors in trees.

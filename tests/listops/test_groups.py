@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spacy_latent.analysis import groups_by_depth, groups_by_operator
+from spacy_latent.listops.groups import groups_by_depth, groups_by_operator
 
 EXPRESSIONS = [
     text.split()

@@ -19,6 +19,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from spacy_latent import listops
 from spacy_latent.analysis import (
     BINARY_CONTROLS,
     TREE_MEASURES,
@@ -28,8 +29,6 @@ from spacy_latent.analysis import (
     brackets_of_heads,
     control_trees,
     edge_precision,
-    groups_by_depth,
-    groups_by_operator,
     nearest_operator,
     random_earlier_operator,
     reference_tree,
@@ -40,9 +39,9 @@ from spacy_latent.analysis import (
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.task import Value, accuracy, best_category, f_score
 from spacy_latent.analysis.trees import Control, flat, random_earlier, random_tree
-from spacy_latent.corpora import listops
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.kinds import find_kind
+from spacy_latent.listops.groups import groups_by_depth, groups_by_operator
 from spacy_latent.pipeline.inspection import latent_components, refuse_lost
 
 ALL = "all"

@@ -309,7 +309,7 @@ def make_example(
     """Make the example of an expression.
 
     Args:
-        heads, brackets: see :func:`spacy_latent.corpora.listops_curriculum.read_listops_v1`.
+        heads, brackets: see :func:`spacy_latent.listops.curriculum.read_listops_v1`.
     """
     from spacy.tokens import Doc
     from spacy.training import Example

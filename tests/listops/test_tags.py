@@ -10,9 +10,9 @@ from spacy.tokens import DocBin
 from spacy.vocab import Vocab
 from typer.testing import CliRunner
 
-from spacy_latent.corpora.listops import generate, gold_heads, write
-from spacy_latent.corpora.listops_tags import Task, argument_tags, infix_tags, main, write_tagged
 from spacy_latent.errors import LatentError
+from spacy_latent.listops.expressions import generate, gold_heads, write
+from spacy_latent.listops.tags import Task, argument_tags, infix_tags, main, write_tagged
 
 EXPRESSION = "[MAX 2 9 [MIN 4 7 ] 0 ]".split()
 

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spacy_latent.corpora.listops import depth, existing, make_example, read
 from spacy_latent.errors import LatentError
+from spacy_latent.listops.expressions import depth, existing, make_example, read
 
 if TYPE_CHECKING:
     from spacy.language import Language
