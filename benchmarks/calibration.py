@@ -31,7 +31,7 @@ from spacy_latent.analysis.calibration import (
     expected_calibration_error,
     reliability,
 )
-from spacy_latent.pipeline import entity_calibration, parse_calibration, span_calibration
+from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
 from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
 
 PATH = RAW / "calibration.jsonl"

@@ -34,7 +34,7 @@ from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import expected_calibration_error
 from spacy_latent.cli.pipelines import use_gpu
-from spacy_latent.pipeline import entity_calibration, parse_calibration
+from spacy_latent.evaluation import entity_calibration, parse_calibration
 from spacy_latent.pipeline.learnt_calibration import entity_components, parse_components
 
 PATH = RAW / "english_pipelines.jsonl"

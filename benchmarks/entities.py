@@ -27,7 +27,7 @@ from spacy.training import Example
 
 from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import entity_calibration_error
-from spacy_latent.pipeline.entity_calibration import calibrate
+from spacy_latent.evaluation.entity_calibration import calibrate
 
 ROUNDS = 7
 SINGLE = 300

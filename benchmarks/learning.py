@@ -50,8 +50,8 @@ from spacy_latent.distributed.checkpoint import checkpoints_in
 from spacy_latent.distributed.directories import locked, replace_file
 from spacy_latent.distributed.sweep import Cell, Scores, sweep
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.listops_assessment import MEASURES
-from spacy_latent.pipeline.listops_record import key_of
+from spacy_latent.listops.assessment import MEASURES
+from spacy_latent.listops.record import key_of
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "training" / "learning"

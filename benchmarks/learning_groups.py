@@ -60,7 +60,7 @@ AS_LONG_AS_IT_GAINS: tuple[tuple[str, Setting], ...] = (
     ("training.eval_frequency", 200),
     ("training.patience", 1600),
 )
-# Groups of spacy_latent.analysis.groups_by_operator.
+# Groups of spacy_latent.listops.groups.groups_by_operator.
 WITH_SUMS = ("with SM", "without SM")
 # Measures of spacy_latent.analysis.tree_measures that do not ask which token of a list heads it.
 WITHOUT_CONVENTION = ("undirected", "yields", "one arc")

@@ -33,8 +33,8 @@ from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import JudgedEntities, cut, threshold_for
 from spacy_latent.analysis.precision_bound import promised_threshold
-from spacy_latent.pipeline.calibration_fit import choose_confidence
-from spacy_latent.pipeline.entity_calibration import measure
+from spacy_latent.evaluation.calibration_fit import choose_confidence
+from spacy_latent.evaluation.entity_calibration import measure
 
 PATH = RAW / "precision_promise.jsonl"
 PRECISIONS = (0.8, 0.9, 0.95)

@@ -24,7 +24,7 @@ from thinc.api import fix_random_seed
 
 from benchmarks.pipeline import build
 from benchmarks.sections import write_section
-from spacy_latent.pipeline.assessment import assess
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.visualize.report import render_report
 
 ESTIMATORS = {

@@ -28,7 +28,7 @@ import torch
 
 from benchmarks.recipes import path_of
 from benchmarks.sections import write_section
-from spacy_latent.corpora import listops
+from spacy_latent import listops
 
 ROOT = Path(__file__).parents[1]
 WARM_UP = 10

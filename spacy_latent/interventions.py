@@ -3,7 +3,7 @@
 An :class:`Intervention` forbids parts, forces parts, or divides the scores by a temperature. It
 holds only for predictions within :func:`intervening`, in the same thread. Models read it when they
 predict and hand it on as an argument to the layer that scores. They store nothing of it. To name
-components instead of models, see :mod:`spacy_latent.pipeline.counterfactuals`.
+components instead of models, see :mod:`spacy_latent.evaluation.counterfactuals`.
 """
 
 from __future__ import annotations

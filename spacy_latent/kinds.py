@@ -129,7 +129,7 @@ class Kind:
             structures, a list of :class:`spacy_latent.analysis.verdicts.Verdict`.
         control_words: by name of a control, the sentence for a report in which nearly all
             structures equal it, with ``{share}`` in it.
-        reference: function from a :class:`spacy_latent.pipeline.references.ComparedLayer` to the
+        reference: function from a :class:`spacy_latent.evaluation.references.ComparedLayer` to the
             :class:`spacy_latent.analysis.figures.ReferenceFigures` of a report, or None. The
             default is the agreement with annotations of references under the component's name.
         drawings: drawings by name of the style. If no style is given, the first suitable one is

@@ -29,7 +29,7 @@ FIRST = (
     "repository/test_notebooks.py",
     "pipeline/test_processes.py",
     "pipeline/test_stored_component.py",
-    "pipeline/test_verdicts_of_models.py",
+    "evaluation/test_verdicts_of_models.py",
     "models/test_span_losses.py",
     "distributed/test_annotate.py",
     "test_traps.py",

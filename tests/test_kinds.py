@@ -24,9 +24,9 @@ from spacy_latent.analysis.verdicts import Verdict
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, to_json, write
 from spacy_latent.cli.show import show_cli
 from spacy_latent.errors import LatentError
+from spacy_latent.evaluation.assessment import Assessment, assess
 from spacy_latent.kinds import Drawing, Kind, find_kind, known_kinds, register_kind
 from spacy_latent.layers.base import Composer, PartScorer
-from spacy_latent.pipeline.assessment import Assessment, assess
 from spacy_latent.structures.base import Structure
 from spacy_latent.training.structure_logger import StructureObserver
 from spacy_latent.visualize import render, render_svg

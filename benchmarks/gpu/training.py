@@ -28,7 +28,7 @@ from thinc.api import require_cpu, require_gpu
 
 from benchmarks.gpu.machine import Machine, Record, fill
 from benchmarks.recipes import path_of
-from spacy_latent.corpora import listops
+from spacy_latent import listops
 
 STEPS, WARM_UP, WATCHED = 100, 20, 10
 ENCODER = "components.latent_encoder.model"

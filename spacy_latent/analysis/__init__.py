@@ -20,7 +20,6 @@ from spacy_latent.analysis.attachment import (
     without_words,
 )
 from spacy_latent.analysis.head_brackets import brackets_of_heads
-from spacy_latent.analysis.listops_groups import groups_by_depth, groups_by_operator
 from spacy_latent.analysis.task import confidence_interval
 from spacy_latent.analysis.tree_measures import (
     SCORES,
@@ -70,8 +69,6 @@ __all__ = [
     "confidence_interval",
     "control_trees",
     "edge_precision",
-    "groups_by_depth",
-    "groups_by_operator",
     "nearest_operator",
     "random_earlier_operator",
     "reference_tree",

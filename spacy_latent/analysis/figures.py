@@ -1,6 +1,6 @@
 """Figures of a report, in one record each: numbers on a pipeline's structures on a corpus.
 
-:func:`spacy_latent.pipeline.assessment.assess` fills them in. Verdicts, the page, ``spacy latent
+:func:`spacy_latent.evaluation.assessment.assess` fills them in. Verdicts, the page, ``spacy latent
 evaluate stats`` and ``spacy latent evaluate compare`` read them. NaN stands for an unknown number.
 :func:`plain` converts them to JSON, in which a field that is None by default has no key.
 """

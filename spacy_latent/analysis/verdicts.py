@@ -2,7 +2,7 @@
 
 Only a trained control tells whether a structure helps: the same model with structures that are not
 learned. Only a reference tells whether it is right. All sentences come from the figures of one
-layer, as :func:`spacy_latent.pipeline.assessment.assess` fills them in. Every sentence can be
+layer, as :func:`spacy_latent.evaluation.assessment.assess` fills them in. Every sentence can be
 traced to a number of the report.
 """
 

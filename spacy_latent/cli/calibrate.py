@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from spacy_latent.analysis.calibration import Cut, JudgedEntities
     from spacy_latent.analysis.precision_bound import PromisedCut
-    from spacy_latent.pipeline.calibration_fit import Gain
-    from spacy_latent.pipeline.entity_calibration import Calibrated
-    from spacy_latent.pipeline.parse_calibration import CalibratedParses
+    from spacy_latent.evaluation.calibration_fit import Gain
+    from spacy_latent.evaluation.entity_calibration import Calibrated
+    from spacy_latent.evaluation.parse_calibration import CalibratedParses
 
 # Number of texts from which on the promise of a precision was simulated.
 CHECKED_TEXTS = 300
@@ -126,9 +126,9 @@ def calibrate_cli(
     from spacy_latent.cli.corpus import import_code, read_examples
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError, PartlyAnnotated
-    from spacy_latent.pipeline import entity_calibration as calibration
-    from spacy_latent.pipeline import parse_calibration, span_calibration
-    from spacy_latent.pipeline.calibration_examples import ARCS, SPANS, kind_of
+    from spacy_latent.evaluation import entity_calibration as calibration
+    from spacy_latent.evaluation import parse_calibration, span_calibration
+    from spacy_latent.evaluation.calibration_examples import ARCS, SPANS, kind_of
     from spacy_latent.pipeline.learnt_calibration import (
         entity_components,
         parse_components,

@@ -131,7 +131,7 @@ def _compare_pipelines(
     from spacy_latent.cli.pipelines import load, short_name, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.assessment import assess
+    from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 
     if corpus is None:

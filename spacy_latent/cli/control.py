@@ -63,7 +63,7 @@ def control_cli(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.controls import control_config
+    from spacy_latent.evaluation.controls import control_config
 
     if verbose:
         _be_verbose()

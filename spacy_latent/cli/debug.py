@@ -62,10 +62,10 @@ def debug_cli(
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.diagnosis import describe
+    from spacy_latent.evaluation.diagnosis import describe
+    from spacy_latent.evaluation.mistakes import find_traps
     from spacy_latent.pipeline.finding import Finding
     from spacy_latent.pipeline.inspection import choose_components
-    from spacy_latent.pipeline.mistakes import find_traps
 
     try:
         import_code(code)
@@ -199,7 +199,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
 
 
 def without_weights(nlp: Language) -> list[str]:
-    from spacy_latent.pipeline.mistakes import frozen_without_weights
+    from spacy_latent.evaluation.mistakes import frozen_without_weights
 
     return [
         f"[training] frozen_components has {name}, which has no weights: 'spacy train' initializes "
@@ -210,7 +210,7 @@ def without_weights(nlp: Language) -> list[str]:
 
 
 def mistaken_listeners(nlp: Language) -> list[str]:
-    from spacy_latent.pipeline.listening import listening_mistakes
+    from spacy_latent.evaluation.listening import listening_mistakes
 
     return [one.text for one in listening_mistakes(nlp) if one.level == "error"]
 
@@ -220,7 +220,7 @@ def gradients(
 ) -> tuple[dict[str, dict[str, float]], list[Any]]:
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.diagnosis import gradient_norms, judge_gradients
+    from spacy_latent.evaluation.diagnosis import gradient_norms, judge_gradients
 
     try:
         norms = gradient_norms(nlp, examples, steps, partial(progress, unit="step"))

@@ -71,7 +71,7 @@ def demo_cli(
     from spacy.util import is_package
 
     from spacy_latent.cli.pipelines import load, use_gpu
-    from spacy_latent.corpora.listops import is_expression
+    from spacy_latent.listops.expressions import is_expression
     from spacy_latent.visualize.terminal import format_annotation
 
     english = is_package(ENGLISH)
@@ -139,7 +139,7 @@ def train_again(pipeline: Path, output: Path, seed: int, gpu_id: int) -> Path:
     """Train with the config of a pipeline, and return the directory of the best one."""
     from spacy.cli.train import train as spacy_train
 
-    from spacy_latent.corpora import listops
+    from spacy_latent import listops
 
     corpus = {name: output / "corpus" / f"{name}.tsv" for name in SIZES}
     made = listops.generate(list(SIZES.values()), OPERATORS, seed=seed, **AS_TRAINED)
@@ -158,11 +158,11 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
     """
     from spacy.training import Example
 
+    from spacy_latent import listops
     from spacy_latent.cli.listops import page_of
     from spacy_latent.cli.progress import progress
-    from spacy_latent.corpora import listops
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.listops_assessment import assess_listops, gold_doc
+    from spacy_latent.listops.assessment import assess_listops, gold_doc
 
     right, value = listops.evaluate(tokens), max(doc.cats, key=lambda value: doc.cats[value])
     say = msg.good if int(value) == right else msg.warn

@@ -18,7 +18,7 @@ from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
-    from spacy_latent.pipeline.explanation import Explanation, Faithfulness, NoSuchEntity
+    from spacy_latent.evaluation.explanation import Explanation, Faithfulness, NoSuchEntity
 
 EXAMPLES = """
 Examples:
@@ -69,7 +69,7 @@ def explain_cli(
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.explanation import NoSuchEntity, explain
+    from spacy_latent.evaluation.explanation import NoSuchEntity, explain
 
     check_output(html)
     drawn: list[Explanation] = []

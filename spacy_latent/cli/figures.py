@@ -8,7 +8,7 @@ from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
-    from spacy_latent.pipeline.assessment import Assessment
+    from spacy_latent.evaluation.assessment import Assessment
 
 
 def to_json(assessment: Assessment) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def init_cli(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import lines_of, read_text
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.mistakes import about_score_ranges, about_sentences
+    from spacy_latent.evaluation.mistakes import about_score_ranges, about_sentences
 
     import_code(code)
     check_output(None if output == STREAM else Path(output))

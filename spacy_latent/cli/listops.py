@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
 
-    from spacy_latent.pipeline.listops_assessment import ListOpsAssessment
+    from spacy_latent.listops.assessment import ListOpsAssessment
 
 SPLITS = ("train", "dev", "test")
 DRAWN = 12
@@ -91,7 +91,7 @@ def generate_cli(
     """
     from tqdm import tqdm
 
-    from spacy_latent.corpora import listops
+    from spacy_latent import listops
     from spacy_latent.errors import LatentError
 
     files = [output] if output.suffix == ".tsv" else [output / f"{name}.tsv" for name in SPLITS]
@@ -181,12 +181,13 @@ def report_cli(
     Also reports the accuracy with other trees in place of the pipeline's own.
     """
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.listops_tables import conclusion, print_tables
+    from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.listops_assessment import assess_listops
-    from spacy_latent.pipeline.listops_record import add_recorded, recorded_runs
+    from spacy_latent.listops.assessment import assess_listops
+    from spacy_latent.listops.record import add_recorded, recorded_runs
+    from spacy_latent.listops.tables import conclusion
 
     for path in (metrics, html):
         check_output(path)
@@ -221,7 +222,7 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
         nlp: Pipeline that drew the trees.
         about: Sentence on the pipeline, with which the page begins.
     """
-    from spacy_latent.cli.listops_tables import make_closing, make_opening
+    from spacy_latent.listops.tables import make_closing, make_opening
     from spacy_latent.visualize import render
 
     drawn = found.examples[:DRAWN] if found.component else []

@@ -86,7 +86,7 @@ def report_cli(
     from spacy_latent.analysis.verdicts import trivial
     from spacy_latent.cli.corpus import import_code, read_counted
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.assessment import assess
+    from spacy_latent.evaluation.assessment import assess
     from spacy_latent.visualize.report import render_report
 
     check_output(output)

@@ -52,7 +52,7 @@ def stats_cli(
 
     from spacy_latent.cli.corpus import import_code, read_counted
     from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.assessment import assess
+    from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 
     try:

@@ -15,7 +15,7 @@ from spacy_latent.visualize.page import heading, html_page
 from spacy_latent.visualize.picture import Figure, Picture
 
 if TYPE_CHECKING:
-    from spacy_latent.pipeline.explanation import Explanation
+    from spacy_latent.evaluation.explanation import Explanation
 
 TITLE = "Words that the predictions rest on"
 NONE_KEPT = "enough together: the mask keeps none, these are the first by leave-one-out"
@@ -64,7 +64,7 @@ def _beginning(found: Explanation) -> str:
 
 
 def _figure(found: Explanation, look: Look) -> Figure:
-    from spacy_latent.pipeline.explanation import LEAST
+    from spacy_latent.evaluation.explanation import LEAST
 
     own = look.of(settings_of(found.doc))
     matters = found.falls >= LEAST

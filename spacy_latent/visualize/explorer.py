@@ -21,9 +21,9 @@ from spacy_latent.annotations import SpanStructure
 from spacy_latent.confidence import confidences
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentError, number_of
+from spacy_latent.evaluation.counterfactuals import counterfactual, editable_models, uneditable
 from spacy_latent.interventions import Intervention
 from spacy_latent.kinds import Part, find_kind
-from spacy_latent.pipeline.counterfactuals import counterfactual, editable_models, uneditable
 from spacy_latent.pipeline.inspection import inspect_pipe
 from spacy_latent.visualize.look import Look, settings_of
 from spacy_latent.visualize.markup import element, shortened, text, visible
@@ -307,7 +307,7 @@ class Explorer:
         Args:
             texts: A text, or a pair of texts.
             asked: Interventions, as in
-                :func:`spacy_latent.pipeline.counterfactuals.counterfactual`. Without them the
+                :func:`spacy_latent.evaluation.counterfactuals.counterfactual`. Without them the
                 result is the result of ``nlp``.
 
         Raises:

@@ -13,8 +13,8 @@ from spacy_latent.analysis import structures
 from spacy_latent.analysis.task import best_category
 from spacy_latent.annotations import SpanStructure, probability_of_parts
 from spacy_latent.errors import number_of
+from spacy_latent.evaluation.assessment import Assessment
 from spacy_latent.kinds import find_kind
-from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.elements import Markup, data_block, inert_json, tag
 
 # Greatest size of the gallery in bytes, so that the page stays below 5 MB.

@@ -33,8 +33,8 @@ from spacy_latent.analysis.verdicts import (
     trivial,
 )
 from spacy_latent.errors import number_of
+from spacy_latent.evaluation.assessment import Assessment
 from spacy_latent.kinds import find_kind
-from spacy_latent.pipeline.assessment import Assessment
 from spacy_latent.visualize.charts import bar, curves, histogram, reliability_diagram
 from spacy_latent.visualize.elements import (
     Markup,

@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 
+from spacy_latent import listops
 from spacy_latent.analysis import brackets_of_heads
 from spacy_latent.analysis.trees import random_tree
-from spacy_latent.corpora import listops
 
 
 def test_gold_heads_give_the_published_brackets():

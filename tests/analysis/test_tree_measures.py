@@ -9,6 +9,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_latent import listops
 from spacy_latent.analysis import (
     SCORES,
     TREE_MEASURES,
@@ -21,7 +22,6 @@ from spacy_latent.analysis import (
     without_words,
 )
 from spacy_latent.annotations import SpanStructure, write
-from spacy_latent.corpora import listops
 from spacy_latent.errors import LatentError
 
 WORDS = "[MAX 2 [MIN 4 7 ] 3 ]".split()

@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
+from spacy_latent import listops
 from spacy_latent.analysis import Yields, compare_yields, without_cycles
 from spacy_latent.analysis.trees import random_tree
-from spacy_latent.corpora import listops
 from spacy_latent.errors import LatentError
 
 WORDS = "[MAX 2 [MIN 4 7 ] 3 ]".split()

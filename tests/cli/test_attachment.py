@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from spacy_latent.analysis import CONTROLS
 from spacy_latent.cli.app import latent_cli
-from spacy_latent.pipeline.assessment import assess
+from spacy_latent.evaluation.assessment import assess
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, stock
 
 HEADS = [1, 1, 1, 1, 5, 5]

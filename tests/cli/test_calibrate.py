@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.calibration import JudgedEntities, cut, threshold_for
 from spacy_latent.cli.calibrate import print_calibration, print_cuts, print_least, print_left_out
-from spacy_latent.pipeline.entity_calibration import Calibrated, EntityCalibration, calibrate
+from spacy_latent.evaluation.entity_calibration import Calibrated, EntityCalibration, calibrate
+from tests.evaluation.test_entity_calibration import TEXT, doubtful
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
-from tests.pipeline.test_entity_calibration import TEXT, doubtful
 
 
 def run(*arguments: Any, code: int = 0) -> str:

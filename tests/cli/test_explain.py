@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.explain import _figures, legend, marked, print_explanation, print_mean
-from spacy_latent.pipeline.explanation import Explanation, Faithfulness
+from spacy_latent.evaluation.explanation import Explanation, Faithfulness
 from spacy_latent.visualize.explanation import render_explanations
+from tests.evaluation.test_explanation import BAD, PIPES, trained
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
-from tests.pipeline.test_explanation import BAD, PIPES, trained
 
 
 @pytest.fixture(scope="module")

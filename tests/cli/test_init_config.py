@@ -44,8 +44,8 @@ from spacy_latent.cli.replaced_components import (
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.inspection import inspect_docs
-from spacy_latent.pipeline.mistakes import find_traps
 from spacy_latent.structures.base import Structure
 from tests.repository import pages
 

@@ -11,8 +11,8 @@ from spacy.cli.train import train
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
+from spacy_latent import listops
 from spacy_latent.cli.listops import app as listops_app
-from spacy_latent.corpora import listops
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -16,7 +16,7 @@ import srsly
 from spacy.language import Language
 from spacy.tokens import DocBin
 
-from spacy_latent.corpora import listops
+from spacy_latent import listops
 from tests.device.train_on_gpu import KINDS, MODELS, RECIPES
 from tests.pipeline.small_pipelines import examples, save_small_transformer
 

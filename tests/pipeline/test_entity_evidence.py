@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 from spacy_latent.annotations import annotated_labels, entity_flags
 from spacy_latent.cli.app import latent_cli
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
-from spacy_latent.pipeline.mistakes import find_traps
 from tests.models.test_crf_loss import every_sequence
 from tests.pipeline.test_crf_ner import pipeline
 

@@ -18,7 +18,7 @@ from thinc.api import Adam, fix_random_seed
 
 from benchmarks.learning_groups import GROUPS, STOCK_PARSER, Entry
 from spacy_latent.corpora.text_pairs import make_pair_doc
-from spacy_latent.pipeline.mistakes import find_traps
+from spacy_latent.evaluation.mistakes import find_traps
 from tests.pipeline.small_pipelines import examples, step
 from tests.repository.recipes import recipe
 

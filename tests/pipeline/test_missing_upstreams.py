@@ -11,8 +11,8 @@ from spacy.language import Language
 from spacy.util import load_model_from_config
 
 from spacy_latent.errors import LatentError
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
-from spacy_latent.pipeline.mistakes import find_traps
 from tests.pipeline.small_pipelines import (
     LISTENER,
     TOK2VEC,

@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Adam
 
-from spacy_latent.corpora import listops
+from spacy_latent import listops
 from spacy_latent.errors import LatentError
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step, stock
 

@@ -10,7 +10,7 @@ import spacy
 from spacy.language import Language
 from spacy.training import Example
 
-from spacy_latent.pipeline.mistakes import find_traps
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.scores_given import ScoreNotGiven
 from tests.pipeline.small_pipelines import TOK2VEC, examples
 

@@ -11,7 +11,7 @@ from spacy.language import Language
 from spacy.training import Example
 
 from spacy_latent.errors import LatentWarning
-from spacy_latent.pipeline.mistakes import about_score_ranges, find_traps
+from spacy_latent.evaluation.mistakes import about_score_ranges, find_traps
 from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
 from tests.pipeline.small_pipelines import TOK2VEC
 

@@ -16,7 +16,7 @@ from spacy.util import load_config, resolve_dot_names
 from thinc.api import Adam, Config
 
 from spacy_latent.corpora.text_pairs import make_pair_doc
-from spacy_latent.pipeline.mistakes import find_traps
+from spacy_latent.evaluation.mistakes import find_traps
 from tests.pipeline.small_pipelines import (
     TRANSFORMER_WIDTH,
     examples,

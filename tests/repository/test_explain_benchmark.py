@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from benchmarks import explain as program
 from benchmarks.pages import read_section
 from benchmarks.raw_results import read
-from spacy_latent.pipeline.explanation import LEAVE_ONE_OUT, MASK, RANDOM
+from spacy_latent.evaluation.explanation import LEAVE_ONE_OUT, MASK, RANDOM
 from tests.pipeline.keyword_pipelines import CHOICE, keyword_examples, keyword_pipeline
 
 Called = Callable[[list[str], list[Example]], list[dict[str, Any]]]

@@ -22,8 +22,8 @@ from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.spigot import Spigot
 from spacy_latent.estimators.straight_through import StraightThrough
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.kinds import find_kind
-from spacy_latent.pipeline.assessment import assess
 from spacy_latent.visualize import render
 from spacy_latent.visualize.report import render_report
 from tests.repository.pages import blocks, entry_points, run_python

@@ -23,7 +23,7 @@ from benchmarks.config_digest import digest_of
 from benchmarks.learning import rows_of
 from benchmarks.learning_groups import GROUPS
 from spacy_latent.errors import LatentError
-from spacy_latent.pipeline.mistakes import find_traps
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 from tests.repository.recipes import RECIPES
 

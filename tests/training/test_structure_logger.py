@@ -18,7 +18,7 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, registry
 
-from spacy_latent.corpora import listops
+from spacy_latent import listops
 from spacy_latent.errors import LatentError
 from spacy_latent.training.console_table import WidenedTable
 from spacy_latent.training.structure_logger import (

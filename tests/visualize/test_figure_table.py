@@ -9,15 +9,15 @@ import pytest
 import spacy
 
 from spacy_latent.annotations import write
-from spacy_latent.cli.listops_tables import (
+from spacy_latent.cli.listops_terminal import print_tables
+from spacy_latent.listops.assessment import MEANINGS
+from spacy_latent.listops.tables import (
     by_depth,
     by_operator,
     make_closing,
     make_opening,
     overview,
-    print_tables,
 )
-from spacy_latent.pipeline.listops_assessment import MEANINGS
 from spacy_latent.visualize import render
 from spacy_latent.visualize.figure_table import FigureRow, figure_table
 

@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.cli.stats import print_statistics
-from spacy_latent.pipeline.assessment import assess
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.visualize.charts import bar, curves, histogram
 from spacy_latent.visualize.elements import Markup, data_block, tag, text
 from spacy_latent.visualize.report import render_report

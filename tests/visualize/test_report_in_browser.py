@@ -13,7 +13,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_latent.pipeline.assessment import assess
+from spacy_latent.evaluation.assessment import assess
 from spacy_latent.visualize.report import render_report
 from tests.models import test_aligned_pair_textcat as aligned_pairs
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline

@@ -11,8 +11,8 @@ import pytest
 from spacy.language import Language
 
 from spacy_latent.errors import LatentError
+from spacy_latent.evaluation.counterfactuals import counterfactual
 from spacy_latent.interventions import Intervention
-from spacy_latent.pipeline.counterfactuals import counterfactual
 from spacy_latent.visualize import explore
 from spacy_latent.visualize.explorer import Limits, TooMuch
 from tests.models import test_aligned_pair_textcat as pairs

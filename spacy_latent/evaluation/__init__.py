@@ -1,0 +1,1 @@
+"""Evaluation, calibration, explanation and diagnosis of trained pipelines."""

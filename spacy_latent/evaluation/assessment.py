@@ -1,0 +1,675 @@
+"""Figures of a trained pipeline's structures on a corpus.
+
+They describe the structures, whether the task uses them, and their agreement with references.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from spacy.language import Language
+from spacy.scorer import Scorer
+from spacy.training import Example
+
+from spacy_latent.analysis import agreement as agreements
+from spacy_latent.analysis import reference_tree, structures, task
+from spacy_latent.analysis.arc_calibration import ARC, judged_arcs
+from spacy_latent.analysis.calibration import EntityFigures, entity_figures, judged_entities
+from spacy_latent.analysis.figures import (
+    Chance,
+    ControlScore,
+    Figures,
+    LayerFigures,
+    LoneStructures,
+    OtherModels,
+    OtherScore,
+    RandomStructures,
+    Score,
+    Statistic,
+    TaskFigures,
+    Trained,
+    TrainedControl,
+    TrainedScore,
+)
+from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.reference_check import unknown_labels
+from spacy_latent.analysis.span_calibration import judged_spans
+from spacy_latent.analysis.task import Measure
+from spacy_latent.analysis.verdicts import Verdict, verdicts
+from spacy_latent.errors import LatentError
+from spacy_latent.evaluation.controls import (
+    differences,
+    kind_of_trees,
+    of_training,
+    unintended_differences,
+)
+from spacy_latent.evaluation.references import ComparedLayer, Spans
+from spacy_latent.kinds import Kind, find_kind
+from spacy_latent.pipeline.inspection import (
+    Uncertainties,
+    choose_components,
+    inspect_pipe,
+    latent_components,
+    refuse_lost,
+)
+from spacy_latent.pipeline.learnt_calibration import (
+    entity_components,
+    parse_components,
+    span_components,
+)
+
+if TYPE_CHECKING:
+    from spacy_latent.structures.base import Structure
+
+# Number of random structures over all texts, with at most MOST_DRAWS for each text.
+DRAWN = 1000
+MOST_DRAWS = 5
+# Bytes of vectors that are kept between runs.
+VECTORS = 256e6
+# Structures of shorter spans are nearly all alike.
+LONG_ENOUGH = 4
+# Least logarithm of the number of structures of a span that has several. One token has a single
+# structure, and so has a span of which all tokens have to be chosen.
+SEVERAL = math.log(1.5)
+
+
+@dataclass
+class Assessment:
+    """Result of :func:`assess`.
+
+    Attributes:
+        figures: numbers and names only, see docs/reports.md; NaN for unknown values.
+            :func:`spacy_latent.analysis.figures.plain` makes JSON of them.
+        verdicts: verdicts on each latent layer, by its name.
+        examples: examples with the predictions.
+        uncertainties: for each example, the uncertainty of each layer.
+        scores: score of each example by the first measure; NaN if there is none.
+        heads: for each example, the reference's heads at the predicted tokens, −1 if unknown; or
+            None.
+    """
+
+    figures: Figures
+    verdicts: dict[str, list[Verdict]]
+    examples: list[Example]
+    uncertainties: list[Uncertainties]
+    scores: list[float]
+    heads: list[np.ndarray | None]
+
+
+def assess(
+    nlp: Language,
+    examples: Iterable[Example],
+    *,
+    component: str | None = None,
+    others: Mapping[str, Language] | None = None,
+    controls: Mapping[str, Sequence[Language]] | None = None,
+    ignore: Sequence[str] = (),
+    random: bool = True,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Progress = silent,
+) -> Assessment:
+    """Predict every example and compute the figures.
+
+    Args:
+        examples: examples whose ``predicted`` docs are not processed yet. References may lack any
+            annotation. Figures that need it are then left out.
+        component: name of a latent component. None for all of them, and for components with
+            probabilities of entities, whose calibration is measured.
+        others: further pipelines by name, such as other seeds, whose structures are compared.
+        controls: by name, trainings of the same model with structures that are not learned. They
+            show the task's measure without learned structures. If all settings of a pipeline of
+            ``others`` but its seed are the same, it counts as a further training.
+        ignore: texts of tokens that do not count for the agreement with reference heads.
+        random: whether to run the pipeline with random structures too.
+        seed: seed of random structures and of the bootstrap.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`.
+    """
+    run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
+    alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
+    figures = Figures(
+        docs=len(run.examples),
+        tokens=sum(len(example.predicted) for example in run.examples),
+        pipeline=list(nlp.pipe_names),
+        task=run.task(),
+        entities=run.entity_figures(),
+    )
+    found: dict[str, list[Verdict]] = {}
+    substituted = {name: run.substituted(name, random) for name in run.components}
+    compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
+    for name, (_, predicted) in compared.items():
+        figures.others[name] = run.differences(predicted)
+    seeds = [predicted for name, (_, predicted) in compared.items() if name in alike]
+    figures.trained = run.trained(controls or {}, seeds)
+    for name in run.components:
+        for layer_name, node in run.latent[name].layers.items():
+            part = run.layer(name, layer_name, node, substituted[name], compared)
+            part.trained = figures.trained
+            if part.others is not None:
+                part.others.alike = len(alike) == len(compared)
+            figures.components[layer_name] = part
+            found[layer_name] = verdicts(part)
+    return Assessment(figures, found, run.examples, run.uncertainties, run.text_scores(), run.heads)
+
+
+@dataclass
+class _Substituted:
+    """Results with other structures in place of the layer's own.
+
+    Attributes:
+        drops: drop of each measure, by its name.
+        spans: random structures of each doc, by the name of the layer.
+    """
+
+    drops: dict[str, RandomStructures] = field(default_factory=dict)
+    spans: dict[str, Spans] = field(default_factory=dict)
+
+
+class _Run:
+    def __init__(
+        self,
+        nlp: Language,
+        examples: list[Example],
+        component: str | None,
+        ignore: tuple[str, ...],
+        seed: int,
+        batch_size: int | None,
+        progress: Progress,
+    ) -> None:
+        from spacy_latent.models.inspection import KeptVectors
+
+        if not examples:
+            raise LatentError("The corpus holds no texts. Give one with at least one.")
+        self.nlp = nlp
+        self.parsers = parse_components(nlp) if component is None else []
+        self.finders = entity_components(nlp) if component is None else []
+        self.span_finders = span_components(nlp) if component is None else []
+        self.components = []
+        if not (self.finders or self.parsers or self.span_finders) or latent_components(nlp):
+            self.components = choose_components(nlp, component)
+        self.latent = latent_components(nlp)
+        self.ignore = ignore
+        self.seed = seed
+        self.batch_size = batch_size
+        self.progress = progress
+        # The embedders' vectors do not depend on the structures above them.
+        self.kept = {name: KeptVectors(VECTORS / len(self.components)) for name in self.components}
+        # Runs start from unprocessed docs.
+        self.raw = [example.predicted.copy() for example in examples]
+        names = [*dict.fromkeys([*self.components, *self.finders, *self.parsers])]
+        self.examples, self.uncertainties = self._predict(
+            nlp, examples, "Predicting", names, uncertainty=True, kept=self.kept
+        )
+        self.measures = task.find_measures(nlp, self.examples)
+        self.counts = {m.name: m.counts(self.examples) for m in self.measures}
+        self.references = [reference_tree(example) for example in self.examples]
+        self.heads = [_predicted_heads(example) for example in self.examples]
+
+    def _predict(
+        self,
+        nlp: Language,
+        examples: Sequence[Example],
+        stage: str,
+        components: Sequence[str],
+        **options: Any,
+    ) -> tuple[list[Example], list[Uncertainties]]:
+        docs = (self.raw[d].copy() for d in range(len(examples)))
+        stream = inspect_pipe(
+            nlp, docs, components=components, batch_size=self.batch_size, **options
+        )
+        found, sure = [], []
+        shown = list(self.progress(stream, stage, len(examples)))
+        advice = "Assess it without one, to see the error, or leave these docs out."
+        refuse_lost(len(examples), len(shown), "doc", advice)
+        for example, (doc, known) in zip(examples, shown, strict=True):
+            found.append(Example(doc, example.reference))
+            sure.append(known)
+        return found, sure
+
+    # ---------------------------------------------------------------- the task
+
+    def task(self) -> TaskFigures:
+        figures = TaskFigures(unknown_labels=unknown_labels(self.nlp, self.examples))
+        for measure in self.measures:
+            found = task.interval(measure.value, self.counts[measure.name], self.seed)
+            figures.measures[measure.name] = Score(*found, self._chance(measure))
+        if self.measures or any(heads is not None for heads in self.heads):
+            everything = Scorer(self.nlp).score(self.examples)
+            figures.scores = {
+                name: float(value)
+                for name, value in everything.items()
+                if isinstance(value, (int, float)) and not isinstance(value, bool)
+            }
+        return figures
+
+    def entity_figures(self) -> dict[str, EntityFigures]:
+        judged = {name: judged_entities(self.examples, name) for name in self.finders}
+        for name in self.span_finders:
+            pipe: Any = self.nlp.get_pipe(name)
+            judged[name] = judged_spans(self.examples, pipe.key)
+        for name in self.parsers:
+            for noun, found in judged_arcs(self.examples, name).items():
+                judged[name if noun == ARC else f"{name}: {noun}s"] = found
+        return {
+            name: entity_figures(found)
+            for name, found in judged.items()
+            if found is not None and (found.probabilities or found.gold)
+        }
+
+    def _chance(self, measure: Measure) -> Chance | None:
+        if measure.name != "accuracy":
+            return None
+        return Chance(*task.majority_share(self.examples))
+
+    def text_scores(self) -> list[float]:
+        if not self.measures:
+            return [math.nan] * len(self.examples)
+        first = self.measures[0]
+        return [float(value) for value in first.value(self.counts[first.name])]
+
+    def differences(self, examples: Sequence[Example]) -> dict[str, OtherScore]:
+        """Score the predictions of another pipeline, and the drop from the first one."""
+        found = {}
+        for measure in self.measures:
+            theirs = measure.counts(examples)
+            score = task.interval(measure.value, theirs, self.seed)
+            drop = task.paired_drop(measure.value, self.counts[measure.name], theirs, self.seed)
+            found[measure.name] = OtherScore(*score, (drop.drop, drop.low, drop.high))
+        return found
+
+    def substituted(self, name: str, random: bool) -> _Substituted:
+        """Run with random structures in this component.
+
+        If predictions are composed of more than the best structures, also run with the best ones.
+        """
+        from spacy_latent.models.random_structure import substitute_structures
+
+        result = _Substituted()
+        if not random:
+            return result
+        pipe: Any = self.nlp.get_pipe(name)
+        keys = list(self.latent[name].layers)
+        draws = min(MOST_DRAWS, max(1, DRAWN // len(self.examples)))
+        totals = {m.name: 0.0 * self.counts[m.name] for m in self.measures}
+        for draw in range(draws):
+            with substitute_structures([pipe.model], "random", self.seed + draw):
+                examples, _ = self._predict(
+                    self.nlp,
+                    self.examples,
+                    f"Random structures in {name}",
+                    [name],
+                    annotate="map",
+                    kept={name: self.kept[name]},
+                )
+            for measure in self.measures:
+                totals[measure.name] += measure.counts(examples) / draws
+            if not draw:
+                result.spans = {key: _spans_of(examples, key) for key in keys}
+        before = self.counts
+        mixed = any(
+            sure.support != 1
+            for known in self.uncertainties
+            for key in keys
+            for sure in known.get(key, ())
+        )
+        if mixed and self.measures:
+            with substitute_structures([pipe.model], "best", self.seed):
+                examples, _ = self._predict(
+                    self.nlp,
+                    self.examples,
+                    f"Best structures in {name}",
+                    [],
+                    annotate="none",
+                    kept={name: self.kept[name]},
+                )
+            before = {m.name: m.counts(examples) for m in self.measures}
+        for measure in self.measures:
+            own = before[measure.name]
+            drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
+            _, low, _ = task.interval(measure.value, own, self.seed)
+            mixture: tuple[float | None, float | None] = (None, None)
+            if mixed:
+                counts = self.counts[measure.name]
+                mixture = task.interval(measure.value, counts, self.seed)[:2]
+            result.drops[measure.name] = RandomStructures(
+                **vars(drop),
+                before_low=low,
+                draws=draws,
+                mixture=mixture[0],
+                mixture_low=mixture[1],
+                chance=self._chance(measure),
+            )
+        return result
+
+    def trained(
+        self, controls: Mapping[str, Sequence[Language]], seeds: Sequence[Sequence[Example]]
+    ) -> Trained:
+        """Compare the scores of this pipeline's trainings with the trainings of each control."""
+        if not controls:
+            return Trained()
+        known: dict[str, TrainedControl] = {}
+        predicted: dict[str, list[list[Example]]] = {}
+        for name, pipelines in controls.items():
+            if not pipelines:
+                raise LatentError(f"The control {name!r} has no pipeline. Give at least one.")
+            found = [differences(self.nlp, one) for one in pipelines]
+            trees = kind_of_trees(pipelines[0])
+            what = "another pipeline" if trees is None else f"the same model trained with {trees}"
+            known[name] = TrainedControl(
+                trees=trees,
+                what=what,
+                unlike=sorted({str(c) for each in found for c in unintended_differences(each)}),
+                unfair=sorted({str(c) for each in found for c in of_training(each)}),
+            )
+            predicted[name] = [self.predict_other(name, one, [])[1] for one in pipelines]
+        measures = {}
+        for measure in self.measures:
+            own = [self.counts[measure.name], *(measure.counts(one) for one in seeds)]
+            row = TrainedScore(*self._trainings(measure, own), controls={})
+            for name, found_of in predicted.items():
+                theirs = [measure.counts(one) for one in found_of]
+                drop = task.paired_drop(
+                    measure.value, np.mean(own, 0), np.mean(theirs, 0), self.seed
+                )
+                row.controls[name] = ControlScore(
+                    *self._trainings(measure, theirs),
+                    difference=(drop.drop, drop.low, drop.high),
+                    spread=_spread(*[_values(measure, one) for one in (own, theirs)]),
+                    docs=drop.docs,
+                    differ=drop.differ,
+                )
+            measures[measure.name] = row
+        return Trained(known, measures)
+
+    def _trainings(
+        self, measure: Measure, counts: Sequence[np.ndarray]
+    ) -> tuple[float, float, float, list[float]]:
+        """Return the score over all trainings, its interval over texts, and each score."""
+        found = task.interval(measure.value, np.mean(counts, 0), self.seed)
+        return *found, _values(measure, counts)
+
+    def predict_other(
+        self, name: str, nlp: Language, components: Sequence[str] | None = None
+    ) -> tuple[Language, list[Example]]:
+        """Predict the examples with another pipeline.
+
+        Args:
+            components: names of the components whose structures are needed; all latent ones if
+                None.
+        """
+        if components is None:
+            components = choose_components(nlp, None)
+        examples, _ = self._predict(nlp, self.examples, f"Predicting with {name}", components)
+        for ours, theirs in zip(self.examples, examples):
+            if len(ours.predicted) != len(theirs.predicted):
+                raise LatentError(f"{name} does not keep the tokens of the first pipeline.")
+        return nlp, examples
+
+    # ---------------------------------------------------------------- a layer
+
+    def layer(
+        self,
+        component: str,
+        key: str,
+        node: Any,
+        substituted: _Substituted,
+        compared: Mapping[str, tuple[Language, list[Example]]],
+    ) -> LayerFigures:
+        from spacy_latent.models.inspection import latent_module
+
+        layer = latent_module(node).latent
+        spans = _spans_of(self.examples, key)
+        flat = [span for found in spans.values() for span in found]
+        kind = find_kind(layer.structure.kind)
+        words = {d: [token.text for token in self.examples[d].predicted] for d in spans}
+        figures = LayerFigures(
+            component=key,
+            structure=repr(layer.structure),
+            estimator=layer.estimator.name,
+            scorer=type(layer.scorer).__name__,
+            composer=type(layer.composer).__name__,
+            kind=kind.name,
+            plural=kind.plural,
+            constraint=_constraint(layer.structure),
+            spans=len(flat),
+            docs=len(spans),
+            statistics=self._statistics(key, kind, spans),
+            random=substituted.drops,
+            alone=self._alone(key, node, spans),
+        )
+        if "heads" in kind.accessors:
+            long = {d: [s for s in found if len(s) >= LONG_ENOUGH] for d, found in spans.items()}
+            figures.flat_share = _flat_share(long)
+        controls = _controls(kind, words, spans)
+        figures.controls = _like_controls(kind, spans, controls)
+        if "tags" in kind.accessors:
+            tags = Counter(int(tag) for span in flat for tag in np.ravel(span.decoded))
+            total = sum(tags.values())
+            figures.tag_shares = {str(tag): tags[tag] / total for tag in sorted(tags)}
+        figures.by_length = _by_length(kind, words, spans)
+        random = substituted.spans.get(key)
+        if kind.trees and (compared or any(self.references[d] is not None for d in spans)):
+            random = self._random_trees(layer.structure, words, spans)
+        compared_layer = ComparedLayer(
+            key,
+            self.examples,
+            spans,
+            controls,
+            random,
+            self.references,
+            self.heads,
+            self.ignore,
+            self.seed,
+        )
+        figures.reference = kind.reference(compared_layer)
+        if compared:
+            figures.others = _between(key, spans, compared, random)
+        return figures
+
+    def _random_trees(
+        self, structure: Structure, words: Mapping[int, list[str]], spans: Spans
+    ) -> Spans:
+        """Draw for each span one of the trees that the layer chooses from, uniformly."""
+        from spacy_latent.estimators.given_trees import random_tree, text_seed
+
+        return {
+            d: [
+                replace(
+                    span,
+                    decoded=random_tree(
+                        structure,
+                        len(span),
+                        text_seed([str(d), *words[d][span.start : span.end]], self.seed),
+                    ),
+                )
+                for span in found
+            ]
+            for d, found in spans.items()
+        }
+
+    def _alone(self, key: str, node: Any, spans: Spans) -> LoneStructures | None:
+        from spacy_latent.models.inspection import latent_shim
+
+        warmths = []
+        for d, found in spans.items():
+            known = self.uncertainties[d].get(key) or ()
+            # A single structure has probability 1 at any temperature.
+            warmths += [
+                sure.warmth
+                for span, sure in zip(found, known)
+                if len(span) > 1 and not sure.log_count < SEVERAL
+            ]
+        warmths = [warmth for warmth in warmths if not math.isnan(warmth)]
+        if not warmths:
+            return None
+        share = sum(warmth > 1 for warmth in warmths) / len(warmths)
+        half = sorted(warmths)[(len(warmths) - 1) // 2]
+        temperature = latent_shim(node).temperature
+        return LoneStructures(share, temperature, half * temperature)
+
+    def _statistics(self, key: str, kind: Kind, spans: Spans) -> dict[str, Statistic]:
+        values: dict[str, list[float]] = {}
+        for d, found in spans.items():
+            for i, span in enumerate(found):
+                row = structures.structure_statistics(span)
+                known = self.uncertainties[d].get(key)
+                if known and len(span):
+                    sure = known[i]
+                    row["entropy"] = sure.nats / len(span)
+                    if sure.log_count > SEVERAL:
+                        row["relative entropy"] = sure.nats / sure.log_count
+                    row["effective number"] = structures.effective_number(sure.nats)
+                    if sure.support:
+                        row["support"] = sure.support
+                for name, value in row.items():
+                    values.setdefault(name, []).append(value)
+        made = {
+            name: structures.distribution(name, each, kind.name) for name, each in values.items()
+        }
+        order = list(dict.fromkeys([*structures.MEANINGS, *kind.meanings, *made]))
+        return {
+            name: Statistic(
+                mean=found.mean,
+                quartiles=list(found.quartiles),
+                low=found.low,
+                high=found.high,
+                histogram=list(found.histogram),
+                count=found.count,
+            )
+            for name, found in sorted(made.items(), key=lambda entry: order.index(entry[0]))
+            if found is not None
+        }
+
+
+def _values(measure: Measure, counts: Sequence[np.ndarray]) -> list[float]:
+    return [float(measure.value(one.sum(0))) for one in counts]
+
+
+def _spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return two standard deviations of the difference of two trainings' scores.
+
+    If one side has one training only, its variance is assumed equal to the other side's. NaN if
+    both sides have one training.
+    """
+    known = [float(np.var(each, ddof=1)) for each in (ours, theirs) if len(each) > 1]
+    return 2 * math.sqrt(2 * float(np.mean(known))) if known else math.nan
+
+
+def _constraint(structure: Structure) -> str:
+    """Describe the constraint that keeps the set of structures small; empty if there is none."""
+    direction = getattr(structure, "direction", "any")
+    longest = getattr(structure, "max_arc_length", None)
+    said = [f"direction = {direction!r}"] if direction != "any" else []
+    return ", ".join([*said, *([f"max_arc_length = {longest}"] if longest is not None else [])])
+
+
+def _predicted_heads(example: Example) -> np.ndarray | None:
+    """Return the heads of the reference at the predicted tokens, −1 if they are unknown."""
+    if not len(example.predicted) or not example.reference.has_annotation("HEAD"):
+        return None
+    found, _ = example.get_aligned_parse(projectivize=False)
+    return np.array([-1 if head is None else head for head in found], dtype="int64")
+
+
+def _spans_of(examples: Sequence[Example], key: str) -> Spans:
+    read = ((d, example.predicted._.latent.get(key)) for d, example in enumerate(examples))
+    return {d: annotation.spans for d, annotation in read if annotation is not None}
+
+
+def _controls(
+    kind: Kind, words: Mapping[int, list[str]], spans: Spans
+) -> dict[int, list[dict[str, np.ndarray]]]:
+    """Return for each span the structures that do not depend on a model, by name."""
+    heading: frozenset[str] = frozenset()
+    if "heads" in kind.accessors:
+        pairs = [(words[d][s.start : s.end], s) for d in spans for s in spans[d]]
+        trees = [structures.own_heads(span.decoded) for _, span in pairs]
+        heading = agreements.head_words([part for part, _ in pairs], trees)
+    return {
+        d: [
+            kind.said(
+                "controls",
+                kind.controls(
+                    words[d][s.start : s.end],
+                    heading,
+                    words[d][s.other_start : s.other_end] if s.other_start is not None else (),
+                ),
+            )
+            for s in found
+        ]
+        for d, found in spans.items()
+    }
+
+
+def _flat_share(spans: Spans) -> float:
+    near = total = 0
+    for found in spans.values():
+        for span in found:
+            heads = structures.own_heads(span.decoded)
+            is_root = heads == np.arange(len(heads))
+            near += int(is_root[heads].sum())
+            total += len(heads)
+    return near / total if total else math.nan
+
+
+def _like_controls(
+    kind: Kind, spans: Spans, controls: dict[int, list[dict[str, np.ndarray]]]
+) -> dict[str, float]:
+    """Return for each control the share of its parts that are also in the structures."""
+    shared: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for d, found in spans.items():
+        for span, made in zip(found, controls[d]):
+            if len(span) < LONG_ENOUGH:
+                continue
+            own = kind.comparable(span.decoded)
+            for name, other in made.items():
+                both, parts = kind.common(own, other)
+                shared[name] += both  # type: ignore[assignment]
+                total[name] += parts  # type: ignore[assignment]
+    return {name: shared[name] / total[name] for name in total if total[name]}
+
+
+def _by_length(kind: Kind, words: dict[int, list[str]], spans: Spans) -> tuple[float, int]:
+    sentences, numbers = [], []
+    for d, found in spans.items():
+        for span in found:
+            each = kind.numbers(np.asarray(span.decoded), len(span))
+            if each is not None:
+                sentences.append(words[d][span.start : span.end])
+                numbers.append(each)
+    return structures.position_share(sentences, numbers)
+
+
+def _between(
+    key: str,
+    spans: Spans,
+    compared: Mapping[str, tuple[Language, list[Example]]],
+    random: Spans | None,
+) -> OtherModels:
+    """Compute the agreement of every two models on the structures of a layer."""
+    all_spans = {"this": spans}
+    for name, (nlp, examples) in compared.items():
+        keys = [key for found in latent_components(nlp).values() for key in found.layers]
+        all_spans[name] = _spans_of(examples, key if key in keys else keys[0])
+    names = list(all_spans)
+    matrix = [
+        [1.0 if a == b else agreements.agreement(all_spans[a], all_spans[b])[0] for b in names]
+        for a in names
+    ]
+    pairs = [matrix[i][j] for i in range(len(names)) for j in range(i)]
+    finite = [value for value in pairs if math.isfinite(value)]
+    return OtherModels(
+        names=names[1:],
+        matrix=matrix,
+        mean=float(np.mean(finite)) if finite else math.nan,
+        chance=agreements.agreement(spans, random)[0] if random else math.nan,
+    )
+
+
+__all__ = ["Assessment", "assess"]

@@ -1,0 +1,551 @@
+"""Calibration of probabilities of entities on held-out text.
+
+The fitted calibration is stored with what the component has learnt.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from spacy.language import Language
+from spacy.training import Example
+from spacy.util import minibatch
+
+from spacy_latent.analysis.calibration import (
+    FEW,
+    NOTHING_OUTSIDE,
+    Cut,
+    JudgedEntities,
+    conformal_threshold,
+    cut,
+    in_digits,
+    in_words,
+    judged_entities,
+    keeps_few,
+    left_out_in_words,
+    most_precise,
+    precisions,
+    threshold_for,
+)
+from spacy_latent.analysis.precision_bound import (
+    PromisedCut,
+    lower_bound,
+    needed,
+    promised_threshold,
+    tests_of,
+)
+from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.span_calibration import SPAN
+from spacy_latent.annotations import check_share, write
+from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
+from spacy_latent.evaluation.calibration_examples import (
+    Examples,
+    choose_component,
+    examples_up_to,
+)
+from spacy_latent.evaluation.calibration_fit import (
+    Gain,
+    ScoredDocs,
+    ScoreFit,
+    choose_confidence,
+    feasible,
+    folds_of,
+    gain_of,
+    left_out_confidences,
+    surprise,
+)
+from spacy_latent.models.span_probabilities import SpanProbabilities
+from spacy_latent.pipeline.learnt_calibration import (
+    EntityCalibration,
+    entity_components,
+    span_components,
+)
+from spacy_latent.structures.derivatives import recording
+
+# Least probability of a set; below it, sets would hold all spans.
+LEAST = 1e-5
+# Number of docs per batch.
+BATCH = 256
+
+
+@dataclass
+class Calibrated:
+    """Result of :func:`calibrate`.
+
+    Attributes:
+        losses: mean losses of docs, by the name of the calibration. Without biases, they are "as
+            trained" and "calibrated", on the docs of the fit. With biases, they are "as trained",
+            and "temperature" and "temperature and biases" on docs left out of the fit.
+        confidence_losses: mean losses of entities left out of the fit.
+        before, after: entities with their probabilities before and after calibration, on the docs
+            of the calibration. Without biases they are the same entities. Entities on tokens
+            without annotation are left out; ``after.unannotated`` is their number.
+        set_sizes: number of spans in the set of each doc; empty without a coverage.
+        left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
+            an unknown label. Scores are not fitted to them.
+        unknown: these labels, sorted.
+        gain: gain of entities left out of the fit over those as trained, in five folds of texts.
+            With biases it is of texts, since the entities are others.
+        kept: whether a calibration was kept. If the gain is not larger than its error, the
+            component is as it was trained.
+        crossed: entities of each text with the probabilities of a fit to the other folds.
+    """
+
+    calibration: EntityCalibration
+    losses: dict[str, float]
+    confidence_losses: dict[str, float]
+    before: JudgedEntities
+    after: JudgedEntities
+    set_sizes: list[int]
+    left_out: int
+    unknown: tuple[str, ...] = ()
+    gain: Gain = field(default_factory=lambda: Gain(0.0, math.inf))
+    kept: bool = True
+    crossed: JudgedEntities = field(default_factory=JudgedEntities)
+
+
+@recording()
+def calibrate(
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    *,
+    biases: bool = False,
+    confidence: bool | None = None,
+    coverage: float | None = None,
+    progress: Progress = silent,
+) -> Calibrated:
+    """Fit the calibration of a component and store it in the component if it gains.
+
+    The gain is measured on texts left out of the fit, in five folds. If it is not larger than its
+    standard error, the component is as it was trained, and ``kept`` of the result is False.
+
+    Args:
+        examples: examples with entities on which the component was not trained, or a function that
+            returns them. Predicted docs are not processed yet. In partly annotated texts,
+            predictions on tokens without annotation are left out. A warning (PartlyAnnotated) says
+            so if they are more than 5 %.
+        component: name of a ``crf_ner``; may be left out if the pipeline has one.
+        biases: whether each label may get a bias if held-out docs support it, see
+            :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
+        confidence: whether to fit a slope and a shift; None to fit them if held-out entities
+            support it, see :func:`choose_confidence`. With True the fit is kept in any case.
+        coverage: share of the texts with entities whose set is to hold all of them; None for no
+            sets.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`.
+    """
+    name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
+    if coverage is not None and not (_is_number(coverage) and 0 < coverage < 1):
+        raise LatentError(
+            f"calibrate: coverage is {coverage!r}; expected a number between 0 and 1."
+        )
+    pipe: Any = nlp.get_pipe(name)
+    if not pipe.labels:
+        raise LatentError(f"{name!r} has no labels, so there is nothing to calibrate. Train it.")
+    if pipe.untrained_labels:
+        raise LatentError(
+            f"{name!r} was not trained on {', '.join(pipe.untrained_labels)} since they were added "
+            "to its labels, and finds none of them. Train it, and calibrate it then."
+        )
+    made = examples_up_to("calibrate", nlp, name, examples, progress)
+    if not any(example.reference.ents for example in made):
+        raise LatentError(
+            f"No text has an annotated entity, so {name!r} cannot be calibrated. Give annotated "
+            "text that it was not trained on."
+        )
+    unknown = _unknown_labels(name, pipe, made)
+    before = pipe.calibration
+    try:
+        found = _fit(pipe, made, biases, confidence, coverage, progress)
+    except Exception:
+        pipe.calibration = before
+        raise
+    _tell_what_is_left_out(name, found.after)
+    return replace(found, unknown=unknown)
+
+
+def _tell_what_is_left_out(name: str, found: JudgedEntities) -> None:
+    said = left_out_in_words(name, found)
+    if said:
+        warnings.warn(said, PartlyAnnotated, stacklevel=3)
+
+
+def _unknown_labels(name: str, pipe: Any, examples: Sequence[Example]) -> tuple[str, ...]:
+    """Return the labels of the references that the component does not have.
+
+    Raises:
+        LatentError: if every text with entities has such a label. Then all predictions would count
+            as wrong.
+    """
+    labels = [{span.label_ for span in example.reference.ents} for example in examples]
+    unknown = sorted(set().union(*labels).difference(pipe.labels))
+    if all(own.difference(pipe.labels) for own in labels if own):
+        raise LatentError(
+            f"{name!r} was trained on the labels {', '.join(pipe.labels)}, and every text with "
+            f"entities has another one: {', '.join(unknown)}. It cannot find entities of a label "
+            "that it was not trained on. Give texts that are annotated with its labels, or call "
+            "the labels as in training."
+        )
+    return tuple(unknown)
+
+
+def _fit(
+    pipe: Any,
+    made: Sequence[Example],
+    biases: bool,
+    confidence: bool | None,
+    coverage: float | None,
+    progress: Progress,
+) -> Calibrated:
+    pipe.calibration = None
+    before = _judge(pipe, made, progress)
+    fit, left_out = _score_fit(pipe, made, progress)
+    point, losses = fit.choose(None if biases else False)
+    points, of_texts = fit.cross_fit(point)
+    counts = EntityCalibration(
+        docs=len(made), entities=sum(len(example.reference.ents) for example in made)
+    )
+    crossed = _judge_crossed(pipe, made, points, progress)
+    sure, told = choose_confidence(crossed, confidence, len(made))
+    crossed = replace(
+        crossed, probabilities=left_out_confidences(crossed, sure, len(made)).tolist()
+    )
+    if len(point) > 1 or not before.probabilities:
+        # With biases the entities are others, and cannot be compared one by one.
+        plain = fit.losses(torch.zeros(1, dtype=torch.float64))
+        gain = gain_of(plain[fit.counted].numpy(), of_texts[fit.counted].numpy())
+    else:
+        right = np.asarray(before.correct, dtype=bool)
+        gain = gain_of(
+            surprise(before.probabilities, right),
+            surprise(crossed.probabilities, right),
+            np.asarray(before.texts),
+        )
+    found = counts
+    if gain.is_sure or confidence:
+        found = replace(
+            _of_point(pipe, point, counts), slope=sure.slope, shift=sure.shift, shifts=sure.shifts
+        )
+    kept = found != counts
+    sizes: list[int] = []
+    if coverage is not None:
+        pipe.calibration = found
+        least = _least(pipe, made, found, coverage, progress)
+        found = replace(found, coverage=coverage, least=least)
+    pipe.calibration = found if found != counts else None
+    after = _judge(pipe, made, progress, sizes)
+    return Calibrated(
+        found, losses, told, before, after, sizes, left_out, gain=gain, kept=kept, crossed=crossed
+    )
+
+
+def _of_point(pipe: Any, point: torch.Tensor, counts: EntityCalibration) -> EntityCalibration:
+    """Return the temperature and the biases at a point of :class:`ScoreFit`."""
+    biases = dict(zip(pipe.labels, point[1:].tolist()))
+    return replace(counts, temperature=float((-point[0]).exp()), biases=biases)
+
+
+def _judge_crossed(
+    pipe: Any, made: Sequence[Example], points: Sequence[torch.Tensor], progress: Progress
+) -> JudgedEntities:
+    """Judge the entities of each text by the temperature and biases fitted to the other folds."""
+    fold = folds_of(np.arange(len(made)), len(made))
+    found = JudgedEntities()
+    for k, point in enumerate(points):
+        places = np.flatnonzero(fold == k)
+        pipe.calibration = _of_point(pipe, point, EntityCalibration())
+        part = _judge(pipe, [made[i] for i in places.tolist()], progress)
+        found.probabilities += part.probabilities
+        found.correct += part.correct
+        found.labels += part.labels
+        found.texts += places[part.texts].tolist()
+        found.gold += part.gold
+        found.unannotated += part.unannotated
+    return found
+
+
+@dataclass
+class Measured:
+    """Result of :func:`measure`.
+
+    Attributes:
+        entities: entities with their probabilities, if the annotation tells whether they are right;
+            the number of the others.
+        covered: share of the texts with entities whose set holds all of them, and the number of
+            such texts; None without sets or such texts.
+        set_size: mean number of spans in a set; NaN without sets.
+    """
+
+    entities: JudgedEntities
+    covered: tuple[float, int] | None
+    set_size: float
+
+
+def measure(
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    progress: Progress = silent,
+) -> Measured:
+    """Compare the predictions of a component with annotation, without a new calibration.
+
+    The arguments are the same as in :func:`calibrate`.
+    """
+    name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
+    pipe: Any = nlp.get_pipe(name)
+    made = examples_up_to("measure", nlp, name, examples, progress)
+    sizes: list[int] = []
+    judged, covered = _judge(pipe, made, progress, sizes), None
+    _tell_what_is_left_out(name, judged)
+    found = pipe.calibration
+    if found is not None and found.least is not None:
+        scores = _least_of_texts(pipe, made, found, progress)
+        if scores:
+            covered = sum(score >= found.least for score in scores) / len(scores), len(scores)
+    return Measured(judged, covered, sum(sizes) / len(sizes) if sizes else math.nan)
+
+
+def set_precision(
+    nlp: Language,
+    found: Calibrated,
+    precision: float,
+    component: str | None = None,
+    *,
+    confidence: float | None = 0.9,
+    few: bool = False,
+) -> Cut:
+    """Set ``min_confidence`` of a component, and in its config, to reach a precision.
+
+    It is the lowest value whose precision holds on other text with this confidence, see
+    :func:`spacy_latent.analysis.precision_bound.promised_threshold`. It is 0 if the precision holds
+    without a threshold. Otherwise it is the midpoint between the least confident entity that is
+    kept and the next one below.
+
+    Args:
+        confidence: share of the choices of calibration texts in which the precision holds on other
+            text of the same source. None for a point estimate: the lowest value at which the
+            entities of the calibration themselves have the precision. On other text it is lower in
+            more than half of all cases.
+        few: accept a value that keeps fewer than 20 entities, or fewer than one in ten.
+
+    Returns:
+        The threshold and what it keeps; a
+        :class:`~spacy_latent.analysis.precision_bound.PromisedCut` with a confidence.
+
+    Raises:
+        LatentError: if the texts do not support the precision, or if a point estimate above 0
+            keeps fewer than 20 entities or fewer than one in ten. Also if the texts only have
+            annotated entities, so that no entity is known to be wrong.
+    """
+    if not isinstance(found, Calibrated):
+        raise LatentError(
+            f"set_precision: it was given a {type(found).__name__}; expected what calibrate(nlp, "
+            "examples) gives."
+        )
+    check_share("set_precision", "precision", precision)
+    if confidence is not None and not (_is_number(confidence) and 0 < confidence < 1):
+        raise LatentError(
+            f"set_precision: confidence is {confidence!r}; expected a number between 0 and 1, or "
+            "None for a point estimate."
+        )
+    known = span_components(nlp) if found.after.noun == SPAN else entity_components(nlp)
+    name = choose_component(nlp, component, known, "crf_ner or tree_spancat")
+    pipe: Any = nlp.get_pipe(name)
+    if not found.after.outside_known:
+        raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
+    if confidence is None:
+        least = _point_estimate(found.after, precision, few)
+    else:
+        least = _promised(found.after, precision, confidence, few)
+    pipe.configure("min_confidence", least.threshold)
+    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
+    return least
+
+
+def _promised(found: JudgedEntities, precision: float, confidence: float, few: bool) -> PromisedCut:
+    if not 0 < precision < 1:
+        raise LatentError(
+            f"The precision is {precision}; with a confidence of {confidence}, expected a number "
+            "above 0 and below 1, since no texts promise more."
+        )
+    least = promised_threshold(found, precision, confidence, few)
+    if least is not None:
+        return least
+    tested = tests_of(found, precision, confidence, few)
+    count, enough = len(found.probabilities), needed(precision, confidence)
+    told = (
+        f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
+    )
+    if tested:
+        highest = tested[0]
+        bound = lower_bound(highest.right, highest.count, confidence)
+        kept = in_words(cut(found, highest.threshold), found, "the calibration texts")
+        told = (
+            f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
+            f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
+        )
+    elif not few and count >= enough:
+        told += f" Without --few it also takes {FEW}, and one in ten."
+    raise LatentError(
+        f"The texts do not support a precision of {precision} with a confidence of {confidence}. "
+        f"{told} Ask for a lower precision or confidence, or calibrate on more annotated text. "
+        "For a point estimate, which holds on these texts and promises nothing of others, give "
+        "--point-estimate, in Python confidence=None."
+    )
+
+
+def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Cut:
+    least = threshold_for(found, precision)
+    if least is None:
+        thresholds, reached = precisions(found)
+        told = f"There are no {plural(found.noun)}."
+        if len(thresholds):
+            best = cut(found, float(thresholds[reached.argmax()]))
+            told = (
+                f"The highest is {best.precision:.3f}, of the {number_of(best.kept, found.noun)} "
+                f"with a confidence of {in_digits(best.threshold)} or more."
+            )
+        raise LatentError(
+            f"At no confidence the precision is {precision}. {told} Ask for a lower precision, or "
+            "calibrate on more annotated text."
+        )
+    if least.threshold and keeps_few(least, found) and not few:
+        enough = most_precise(found)
+        told = f"No threshold keeps {FEW} of them. "
+        if enough is not None:
+            told = (
+                "The highest precision of a threshold that keeps more is "
+                f"{enough.precision:.3f}, of {enough.kept} with a confidence of "
+                f"{in_digits(enough.threshold)} or more. "
+            )
+        raise LatentError(
+            f"A min_confidence of {in_digits(least.threshold)}, for a precision of "
+            f"{precision}, would keep "
+            f"{in_words(least, found, 'the calibration texts')}. Fewer than "
+            f"{FEW}, or than one in ten, do not tell the precision, and the pipeline would "
+            f"find next to nothing. {told}Ask for a lower precision or for none, or calibrate on "
+            "more annotated text. To set it all the same, give --few, in Python few=True."
+        )
+    return least
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _batches(
+    examples: Sequence[Example], progress: Progress, stage: str
+) -> Iterator[list[Example]]:
+    return minibatch(progress(examples, stage, len(examples)), BATCH)
+
+
+def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
+    groups, done = [], 0
+    for batch in _batches(examples, progress, "Scores"):
+        # The weights do not change, so entities with unknown labels cannot be found. They count as
+        # not found.
+        gold = [pipe._gold_tags(example, refuse_unknown=False) for example in batch]
+        for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
+            scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
+            allowed = torch.ones(scores.shape, dtype=torch.bool)
+            for b, d in enumerate(group.docs):
+                allowed[b, : len(gold[d])] = gold[d]
+            transitions = group.transitions.cpu()
+            chain = group.chain.bind(*(part.cpu().double() for part in group.chain.bound))
+            allowed, counts = feasible(chain, scores, lengths, allowed)
+            places = [done + d for d in group.docs]
+            groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
+        done += len(batch)
+    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups)
+    return fit, sum(int((group.counts == 0).sum()) for group in groups)
+
+
+def _judge(
+    pipe: Any, examples: Sequence[Example], progress: Progress, sizes: list[int] | None = None
+) -> JudgedEntities:
+    """Compare the predictions of the component with the references.
+
+    Args:
+        sizes: list to which the sizes of the sets are appended.
+    """
+    before = dict(pipe.cfg)
+    pipe.cfg.update(annotate="probabilities", alternatives=0, min_confidence=0.0)
+    try:
+        for batch in _batches(examples, progress, "Entities"):
+            docs = [example.predicted for example in batch]
+            for doc, found in zip(docs, pipe.predict(docs)):
+                # set_annotations would put entities on the doc that later predictions must keep.
+                write(doc, pipe.name, [found])
+                if sizes is not None and found.possible is not None:
+                    sizes.append(len(found.possible))
+    finally:
+        pipe.cfg.update(before)
+    judged = judged_entities(examples, pipe.name)
+    assert judged is not None
+    return judged
+
+
+def _least(
+    pipe: Any,
+    examples: Sequence[Example],
+    calibration: EntityCalibration,
+    coverage: float,
+    progress: Progress,
+) -> float:
+    """Return the least probability that all entities of a text reach, at this coverage of texts."""
+    scores = _least_of_texts(pipe, examples, calibration, progress)
+    least = conformal_threshold(scores, coverage)
+    if least < LEAST:
+        reached = sum(score >= LEAST for score in scores) / (len(scores) + 1)
+        raise LatentError(
+            f"No set of useful size has a coverage of {coverage}: in more than "
+            f"{1 - coverage:.2g} of {number_of(len(scores), 'text')} with entities one is less "
+            f"probable than {LEAST}. The most that sets can cover is "
+            f"{math.floor(100 * reached) / 100}."
+        )
+    # The last digits of a probability depend on the batch; a small tolerance keeps all entities.
+    return least * (1 - 1e-6)
+
+
+def _least_of_texts(
+    pipe: Any, examples: Sequence[Example], calibration: EntityCalibration, progress: Progress
+) -> list[float]:
+    """Return the probability of the least probable entity of each text with entities."""
+    number = {label: i for i, label in enumerate(pipe.labels)}
+    scores: list[float] = []
+    for batch in _batches(examples, progress, "Sets"):
+        for group in pipe.scored([example.predicted for example in batch], calibration):
+            likely = SpanProbabilities(pipe.cfg["loss"], group.chain, group.scores, group.lengths)
+            for b, d in enumerate(group.docs):
+                gold = batch[d].reference.ents
+                if not gold:
+                    continue
+                aligned = batch[d].get_aligned_spans_y2x(list(gold))
+                # No set holds an entity with misaligned tokens or an unknown label.
+                own = [0.0] * (len(gold) - len(aligned))
+                own += [
+                    likely.of(b, (span.start, span.end, number[span.label_]))
+                    if span.label_ in number
+                    else 0.0
+                    for span in aligned
+                ]
+                scores.append(min(own))
+    return scores
+
+
+__all__ = [
+    "Calibrated",
+    "EntityCalibration",
+    "Measured",
+    "calibrate",
+    "entity_components",
+    "measure",
+    "set_precision",
+]

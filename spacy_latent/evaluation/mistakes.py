@@ -1,0 +1,401 @@
+"""Mistakes in a pipeline or its config with which it learns nothing, or less, without an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from spacy.language import Language
+from spacy.pipeline import TextCategorizer
+from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.training import Example
+from thinc.api import Model
+
+from spacy_latent.annotations import annotated_labels
+from spacy_latent.errors import number_of
+from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
+from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
+from spacy_latent.models.text_cat_reduce import refuses_empty_texts
+from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
+from spacy_latent.pipeline.finding import Finding, Level
+from spacy_latent.pipeline.inspection import latent_components
+from spacy_latent.pipeline.missing_upstreams import missing_upstreams
+from spacy_latent.pipeline.scores_given import about_scores
+from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
+from spacy_latent.pipeline.training_settings import last_step, training_settings
+from spacy_latent.pipeline.unreached_stages import unreached_stages
+
+# Components that set the sentence boundaries that SentenceSpans needs.
+SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
+# Components of spaCy that others may listen to.
+SHARED = ("tok2vec", "transformer", "curated_transformer")
+
+
+def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
+    """Return the mistakes that are visible in the pipeline and its config.
+
+    Args:
+        examples: some of the training examples, as the corpus provides them.
+    """
+    from spacy_latent.models.inspection import latent_shim
+
+    found: list[Finding] = []
+    training = training_settings(nlp)
+    frozen = set(training.get("frozen_components") or ())
+    annotating = set(training.get("annotating_components") or ())
+    for component, latent in latent_components(nlp).items():
+        if hasattr(latent.pipe, "listener_map"):
+            found += _of_encoder(nlp, component, latent.pipe, frozen, annotating)
+        elif component in frozen:
+            found.append(
+                Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
+            )
+        for key, node in latent.layers.items():
+            found += _of_layer(key, node)
+            layer = settings_of(latent.pipe, node)
+            found += [
+                Finding("note", code, f"{key}: {text}") for code, text in measured_notes(layer)
+            ]
+        for sentence in unreached_stages(latent.pipe.model, last_step(training)):
+            found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
+    found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
+    found += _of_names(nlp)
+    found += listening_mistakes(nlp)
+    found += about_sentences(nlp, examples)
+    ranges = about_score_ranges(nlp)
+    found += ranges
+    found += about_scores(nlp, examples, ["cats_score"] if ranges else [])
+    found += about_incomplete_entities(nlp, examples)
+    found += _of_wildcards(nlp)
+    found += _of_own_embedders(nlp, frozen)
+    found += _of_empty_texts(nlp)
+    nodes = [node for one in latent_components(nlp).values() for node in one.layers.values()]
+    if any(latent_shim(node).device.type == "cuda" for node in nodes):
+        found += _of_kernels()
+    order = ("error", "warning", "note")
+    return sorted(found, key=lambda finding: order.index(finding.level))
+
+
+def _of_names(nlp: Language) -> Iterable[Finding]:
+    """Yield settings for components that the pipeline lacks.
+
+    spaCy ignores such names, except in ``frozen_components``.
+    """
+    config = nlp.config.interpolate()
+    training, names = config.get("training") or {}, nlp.component_names
+    settings: list[tuple[Level, str, Iterable[str]]] = [
+        ("error", "[training] frozen_components", training.get("frozen_components") or ()),
+        (
+            "warning",
+            "[training] annotating_components",
+            training.get("annotating_components") or (),
+        ),
+        (
+            "warning",
+            "[initialize.components]",
+            (config.get("initialize") or {}).get("components") or (),
+        ),
+    ]
+    for level, setting, given in settings:
+        for name in given:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                yield Finding(
+                    level,
+                    "no-component",
+                    f"{setting}: the pipeline has no component {name!r}.{hint} It has "
+                    f"{', '.join(names)}.",
+                )
+
+
+# Scorers that ignore entities with labels for which a text was not annotated.
+OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
+
+
+def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Finding]:
+    """Yield findings about texts for a ``crf_ner`` whose annotation is incomplete."""
+    from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+
+    for name, pipe in nlp.pipeline:
+        if not isinstance(pipe, CrfEntityRecognizer):
+            continue
+        settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
+        for doubt in EvidenceSurvey.of(examples, settings).doubts():
+            yield Finding("warning", "entity-evidence", f"{name}: {doubt}")
+        block = nlp.config["components"].get(name, {}).get("scorer") or {}
+        scorer = str(block.get("@scorers"))
+        asked = any(annotated_labels(example.reference) is not None for example in examples)
+        if asked and not scorer.startswith(OF_LABEL_SETS):
+            yield Finding(
+                "note",
+                "label-sets",
+                f"{name}: training texts were annotated for some labels alone. Where those that it "
+                f"is judged by are so too, the scorer {scorer} counts entities of other labels as "
+                "wrong: set spacy-latent.label_set_scorer.v1, or take texts that are annotated for "
+                "all.",
+            )
+
+
+def frozen_without_weights(nlp: Language) -> list[str]:
+    """Return the names of frozen components without weights.
+
+    Training does not initialize frozen components, so they cannot run. Call this once the others
+    are initialized.
+    """
+    frozen = training_settings(nlp).get("frozen_components") or ()
+    pipes = {name: pipe for name, pipe in nlp.pipeline if name in frozen}
+    return [name for name, pipe in pipes.items() if _is_without_weights(pipe)]
+
+
+def _is_without_weights(pipe: Any) -> bool:
+    model = getattr(pipe, "model", None)
+    if not isinstance(model, Model):
+        return False
+    # A transformer has no Thinc weights, and no width before its own weights exist.
+    if hasattr(pipe, "listener_map") and model.has_dim("nO") is None:
+        return True
+    return any(node.has_param(name) is None for node in model.walk() for name in node.param_names)
+
+
+def _of_encoder(
+    nlp: Language, component: str, pipe: Any, frozen: set[str], annotating: set[str]
+) -> Iterable[Finding]:
+    listening = list(pipe.listening_components)
+    supervised = bool(pipe.cfg.get("supervision"))
+    names = nlp.pipe_names
+    # spaCy shows a component only the components after it.
+    early = any(
+        component in _upstream(other) for _, other in nlp.pipeline[: names.index(component)]
+    )
+    if not listening and not supervised and not early:
+        yield Finding(
+            "error",
+            "no-listener",
+            f"{component}: nothing listens to it, so it learns nothing. Give a component "
+            '@architectures = "spacy-latent.LatentListener.v1" with '
+            f'upstream = "{component}", or set its supervision above 0.',
+        )
+    awake = [name for name in listening if name not in frozen]
+    if component in frozen and (not awake or component in annotating):
+        yield Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
+    if pipe.cfg.get("set_heads") and "parser" in names:
+        yield Finding(
+            "warning",
+            "set-heads",
+            f"{component} sets heads and so does the parser; docs that are parsed keep theirs.",
+        )
+
+
+def _upstream(pipe: Any, kind: type[Model] = Model) -> set[str]:
+    """Return the names that the listeners of a kind inside a component listen to."""
+    return {name for node, name in listeners_in(pipe) if isinstance(node, kind)}
+
+
+def _of_layer(key: str, node: Model) -> Iterable[Finding]:
+    from spacy_latent.models.inspection import latent_module, latent_shim
+
+    module = latent_module(node)
+    estimator = module.latent.estimator
+    if not estimator.uses_scores:
+        before = [stage.name for _, stage in estimator.stages if stage.uses_scores]
+        since = f" after {', '.join(before)}" if before else ""
+        learned = (
+            "what was learned of them has no part in it"
+            if before
+            else ("nothing is learned of them")
+        )
+        yield Finding(
+            "note",
+            "given-trees",
+            f"{key}: its trees are given by {estimator.name}{since}, so its scorer is not run and "
+            f"{learned}. It is a control.",
+        )
+    if getattr(module, "gain", None) is not None:
+        yield Finding(
+            "note",
+            "residual",
+            f"{key}: the embedder's vectors go around the structure (residual), so the task may be "
+            "learned without it. Set residual = false to close this way.",
+        )
+    if any(inner.name == "expand_window" for inner in node.layers[0].walk()):
+        yield Finding(
+            "note",
+            "context-below",
+            f"{key}: its embedder mixes neighbouring tokens, so the task may be learned without "
+            "the structure. An embedder of single words, with context in the scorer alone, leaves "
+            "no other way.",
+        )
+    if latent_shim(node).learn_rates.get("latent.scorer.", 1.0) == 0.0:
+        yield Finding(
+            "warning", "scorer-still", f"{key}: scorer_learn_rate is 0, so the scorer never learns."
+        )
+
+
+def settings_of(pipe: Any, node: Model) -> LayerSettings:
+    """Return the settings of a latent layer in a component, whose module must have been built."""
+    from spacy_latent.layers.rationale_layer import RationaleLayer
+    from spacy_latent.models.inspection import latent_module, latent_shim
+
+    module = latent_module(node)
+    layer = module.latent
+    return LayerSettings(
+        layer.structure,
+        layer.estimator,
+        scorer_learn_rate=latent_shim(node).learn_rates.get("latent.scorer.", 1.0),
+        supervised=bool(getattr(pipe, "cfg", {}).get("supervision")),
+        chooses_words=isinstance(layer, RationaleLayer),
+        has_evidence=getattr(module, "evidence", None) is not None,
+    )
+
+
+def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
+    """Check that sentence boundaries are set for structures of sentences, in training as well.
+
+    The pipeline need not be initialized.
+
+    Args:
+        examples: training examples. A reader such as ``spacy-latent.ParsedOnce.v1`` may have set
+            their sentences already.
+    """
+    given = [example.predicted for example in examples if len(example.predicted) > 1]
+    if given and all(doc.has_annotation("SENT_START") for doc in given):
+        return []
+    annotating = set(training_settings(nlp).get("annotating_components") or ())
+    return [
+        finding
+        for component, latent in latent_components(nlp).items()
+        for finding in _of_sentences(nlp, component, list(latent.layers.values()), annotating)
+    ]
+
+
+def _of_sentences(
+    nlp: Language, component: str, nodes: Sequence[Model], annotating: set[str]
+) -> Iterable[Finding]:
+    from spacy_latent.models.span_getters import DocSpans, SentenceSpans
+
+    lengths = [
+        getter.max_length
+        for getter in (node.attrs["span_getter"] for node in nodes)
+        if isinstance(getter, SentenceSpans) and not isinstance(getter, DocSpans)
+    ]
+    if not lengths:
+        return
+    before = nlp.pipe_names[: nlp.pipe_names.index(component)]
+    setters = [
+        name for name in before if set(nlp.get_pipe_meta(name).assigns) & set(SETS_SENTENCES)
+    ]
+    late = [name for name in setters if name not in annotating]
+    if not setters:
+        yield Finding(
+            "note",
+            "no-sentences",
+            f"No component before {component} sets sentences: one structure spans a whole text, "
+            f"up to {number_of(max(lengths), 'token')} of it. For one of each sentence put a "
+            "sentencizer before it, and its name into training.annotating_components.",
+        )
+    elif late:
+        yield Finding(
+            "warning",
+            "sentences-in-training",
+            f"{', '.join(late)} sets sentences at prediction but not in training, where "
+            f"{component} would see whole docs. Add {', '.join(late)} to "
+            "training.annotating_components.",
+        )
+
+
+def about_score_ranges(nlp: Language) -> list[Finding]:
+    """Return findings about numbers that would be scored as labels.
+
+    The pipeline need not be initialized.
+    """
+    weights = training_settings(nlp).get("score_weights") or {}
+    classifiers = [pipe for _, pipe in nlp.pipeline if isinstance(pipe, TextCategorizer)]
+    of_numbers = [pipe for pipe in classifiers if pipe.cfg.get("score_range") is not None]
+    found = []
+    for pipe in of_numbers:
+        if text := judged_as_labels(pipe):
+            found.append(Finding("warning", "range-scorer", text))
+        # Another classifier may provide the score of labels.
+        elif len(of_numbers) == len(classifiers) and (text := weighed_as_labels(pipe, weights)):
+            found.append(Finding("warning", "range-weights", text))
+    return found
+
+
+def _of_kernels() -> Iterable[Finding]:
+    from spacy_latent.models.latent_shim import why_no_gpu_kernels
+
+    reason = why_no_gpu_kernels()
+    if reason is not None:
+        yield Finding(
+            "note",
+            "no-gpu-kernels",
+            "Structures are solved on the CPU and sent back, since kernels for the GPU cannot be "
+            f"launched: {reason}. CuPy launches them: pip install 'spacy-latent[gpu]', for CUDA "
+            "13 'spacy-latent[gpu13]'.",
+        )
+
+
+def _of_wildcards(nlp: Language) -> Iterable[Finding]:
+    encoders = 0
+    for name, pipe in nlp.pipeline:
+        # Before the first encoder, "*" can only mean a tok2vec or transformer of spaCy.
+        if encoders and "*" in _upstream(pipe, Tok2VecListener):
+            yield Finding(
+                "warning",
+                "wildcard",
+                f'{name} listens to "*", which no latent encoder answers. Name the one that '
+                "is meant as its upstream.",
+            )
+        encoders += nlp.get_pipe_meta(name).factory == "latent_encoder"
+
+
+def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
+    """Yield components with an embedder of their own in a pipeline with a shared embedder.
+
+    ``spacy init config`` writes such configs, since its templates only know spaCy's components.
+    """
+    upstream = {name: _upstream(pipe) for name, pipe in nlp.pipeline}
+    own = [
+        name
+        for name in latent_components(nlp, annotating=True)
+        if not upstream[name] and name not in frozen
+    ]
+    for shared in nlp.pipe_names:
+        factory = nlp.get_pipe_meta(shared).factory
+        if not own or shared in frozen or factory not in SHARED:
+            continue
+        names, listener = ", ".join(own), ""
+        has = "has an embedder of its own" if len(own) == 1 else "have embedders of their own"
+        if factory == "tok2vec":
+            width = nlp.get_pipe(shared).model.maybe_get_dim("nO")  # type: ignore[attr-defined]
+            listener = (
+                ' the block of the embedder @architectures = "spacy.Tok2VecListener.v1", '
+                f'width = {width}, upstream = "{shared}"'
+            )
+        share = f"To share it, give{listener or ' them a listener to it'}"
+        if any(heard & {shared, "*"} for heard in upstream.values()):
+            yield Finding("note", "own-embedder", f"{names} {has} beside {shared}. {share}.")
+        else:
+            yield Finding(
+                "warning",
+                "idle-embedder",
+                f"Nothing listens to {shared}, so it learns nothing, and {names} {has}. {share}; "
+                f"else take {shared} out of the pipeline.",
+            )
+
+
+def _of_empty_texts(nlp: Language) -> Iterable[Finding]:
+    for name, pipe in nlp.pipeline:
+        if not isinstance(pipe, TextCategorizer):
+            continue
+        if settings := refuses_empty_texts(pipe.model):
+            yield Finding(
+                "note",
+                "empty-texts",
+                f"{name} fails on an empty text beside others, as spaCy's classifiers do with "
+                f"{', '.join(settings)}. Take @architectures = "
+                '"spacy-latent.TextCatReduce.v1", which is the same otherwise, or leave such texts '
+                "out.",
+            )

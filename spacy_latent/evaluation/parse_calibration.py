@@ -1,0 +1,270 @@
+"""Calibration of the probabilities of arcs and labels of ``latent_parser`` on held-out text.
+
+The scores of arcs are divided by a temperature, which changes every probability of trees and
+arcs, and those of labels by another. Neither changes the best tree or its labels. Each temperature
+is where the probabilities of the arcs, or labels, that the parser finds have the least mean loss,
+−log of the probability of what is the case. Arcs that cannot be right, since their sentence is
+wrong, count too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from spacy.language import Language
+from spacy.training import Example
+from spacy.util import minibatch
+
+from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC, gold_arcs, judged_arcs
+from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.annotations import write
+from spacy_latent.errors import LatentError
+from spacy_latent.evaluation.calibration_examples import (
+    Examples,
+    choose_component,
+    examples_up_to,
+)
+from spacy_latent.evaluation.calibration_fit import (
+    TEMPERATURES,
+    UNCHANGED,
+    Gain,
+    TemperatureFit,
+    at_temperature,
+    folds_of,
+)
+from spacy_latent.pipeline.learnt_calibration import ParseCalibration, parse_components
+from spacy_latent.structures.derivatives import recording
+
+BATCH = 64
+
+
+@dataclass
+class FittedTemperature:
+    """A temperature and the predictions that it was fitted to.
+
+    Attributes:
+        temperature: 1 if it was not kept.
+        gain: gain of predictions left out of the fit, in five folds of texts.
+        before, after: predictions with their probabilities as trained, and with this temperature.
+        crossed: predictions of each text with the temperature fitted to the other folds.
+    """
+
+    temperature: float
+    gain: Gain
+    before: JudgedEntities
+    after: JudgedEntities
+    crossed: JudgedEntities
+
+    @property
+    def kept(self) -> bool:
+        return self.temperature != 1
+
+
+@dataclass
+class CalibratedParses:
+    """Result of :func:`calibrate`.
+
+    Attributes:
+        arcs: the temperature of trees, with arcs.
+        labelled: the temperature of labels, with labelled arcs. Its gain is of the labels of right
+            arcs.
+    """
+
+    calibration: ParseCalibration
+    arcs: FittedTemperature
+    labelled: FittedTemperature
+
+
+@recording()
+def calibrate(
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    *,
+    progress: Progress = silent,
+) -> CalibratedParses:
+    """Fit the temperatures of a parser and store them in it, each if it gains.
+
+    A temperature is kept if predictions left out of its fit, in five folds of texts, gain by more
+    than the standard error of that gain.
+
+    Args:
+        examples: examples with heads on which the parser was not trained, or a function that
+            returns them. Predicted docs are not processed yet. Words without a known head do not
+            count.
+        component: name of a ``latent_parser``; may be left out if the pipeline has one.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`.
+
+    Raises:
+        LatentError: if no text has heads.
+    """
+    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
+    pipe: Any = nlp.get_pipe(name)
+    made = examples_up_to("calibrate", nlp, name, examples, progress)
+    before = pipe.calibration
+    pipe.calibration = None
+    try:
+        table = _table(pipe, made, progress) if made else None
+    finally:
+        pipe.calibration = before
+    if table is None or not len(table.right):
+        raise LatentError(
+            f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
+            "token.head that it was not trained on."
+        )
+    found = _fit(table, len(made))
+    made_of_arcs = found.arcs.kept or found.labelled.kept
+    pipe.calibration = found.calibration if made_of_arcs else None
+    return found
+
+
+def measure(
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    progress: Progress = silent,
+) -> dict[str, JudgedEntities]:
+    """Judge the arcs of a parser by annotation, without a new calibration.
+
+    The arguments are the same as in :func:`calibrate`.
+
+    Returns:
+        Arcs and labelled arcs, by these nouns.
+    """
+    name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
+    pipe: Any = nlp.get_pipe(name)
+    made = examples_up_to("measure", nlp, name, examples, progress)
+    before = dict(pipe.cfg)
+    pipe.cfg.update(annotate="probabilities", alternatives=0)
+    try:
+        for batch in minibatch(progress(made, "Arcs", len(made)), BATCH):
+            docs = [example.predicted for example in batch]
+            for doc, parse in zip(docs, pipe.predict(docs)):
+                write(doc, name, parse.spans)
+    finally:
+        pipe.cfg.update(before)
+    return judged_arcs(made, name)
+
+
+@dataclass
+class _Table:
+    """The A arcs of all texts at T temperatures.
+
+    Attributes:
+        arcs: probabilities ``(A, T)``.
+        of_labels: probabilities of labels given the arcs, ``(A, T)``.
+        right, labelled_right: ``(A,)`` bool.
+        roots: arcs without a label to be wrong, ``(A,)`` bool.
+        texts: ``(A,)`` int64.
+        labels: label of each.
+        lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
+        unannotated: number of further words, without a known head.
+    """
+
+    arcs: np.ndarray
+    of_labels: np.ndarray
+    right: np.ndarray
+    labelled_right: np.ndarray
+    roots: np.ndarray
+    texts: np.ndarray
+    labels: list[str]
+    lengths: np.ndarray
+    unannotated: int
+
+
+def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
+    from spacy_latent.models.labelled_parser import run
+    from spacy_latent.models.parse_temperatures import arc_probabilities
+    from spacy_latent.models.parses import Request
+
+    names = pipe.all_labels
+    request = Request(names, max_length=pipe.model.attrs["max_length"])
+    columns: list[list[np.ndarray]] = [[] for _ in range(7)]
+    labels: list[str] = []
+    unannotated, text = 0, 0
+    for batch in minibatch(progress(examples, "Arcs", len(examples)), BATCH):
+        docs = [example.predicted for example in batch]
+        work = partial(arc_probabilities, docs=docs, request=request, temperatures=TEMPERATURES)
+        parses, _ = run(pipe.model, docs, work, is_train=False)
+        for example, parse in zip(batch, parses):
+            heads, gold = gold_arcs(example)
+            known = np.flatnonzero(heads >= 0)
+            words = sum(not token.is_space for token in example.predicted)
+            unannotated += words - len(known)
+            right = parse.heads[known] == heads[known]
+            roots = parse.heads[known] == known
+            own = [names[place] for place in parse.labels[known]]
+            same = np.array([a == gold[i] for a, i in zip(own, known)], dtype=bool)
+            parts = (
+                parse.arcs[known],
+                parse.of_labels[known],
+                right,
+                right & (roots | same),
+                roots,
+                np.full(len(known), text),
+                np.abs(parse.heads[known] - known),
+            )
+            for column, part in zip(columns, parts):
+                column.append(part)
+            labels += own
+            text += 1
+    arcs, of_labels, right, labelled, roots, texts, lengths = map(np.concatenate, columns)
+    return _Table(arcs, of_labels, right, labelled, roots, texts, labels, lengths, unannotated)
+
+
+def _fit(table: _Table, texts: int) -> CalibratedParses:
+    arcs = TemperatureFit.of(table.arcs, table.right, table.texts, texts)
+    # A label can only be right with its arc.
+    worded = table.right & ~table.roots
+    labels = TemperatureFit.of(
+        table.of_labels[worded], table.labelled_right[worded], table.texts[worded], texts
+    )
+    every = np.arange(len(table.right))
+
+    def judged(noun: str, said: np.ndarray, right: np.ndarray) -> JudgedEntities:
+        return JudgedEntities(
+            said.tolist(),
+            right.tolist(),
+            table.labels,
+            len(right),
+            unannotated=table.unannotated,
+            texts=table.texts.tolist(),
+            lengths=table.lengths.tolist(),
+            noun=noun,
+        )
+
+    plain = table.arcs[:, UNCHANGED]
+    after = at_temperature(table.arcs, arcs.kept)
+    crossed = at_temperature(table.arcs, arcs.by_fold[folds_of(table.texts, texts)])
+    trees = FittedTemperature(
+        math.exp(arcs.kept),
+        arcs.gain,
+        *(judged(ARC, said, table.right) for said in (plain, after, crossed)),
+    )
+    before_labels = plain * table.of_labels[:, UNCHANGED]
+    after_labels = after * at_temperature(table.of_labels, labels.kept)
+    crossed_labels = crossed * at_temperature(
+        table.of_labels, labels.by_fold[folds_of(table.texts, texts)]
+    )
+    both = (before_labels, after_labels, crossed_labels)
+    labelled = FittedTemperature(
+        math.exp(labels.kept),
+        labels.gain,
+        *(judged(LABELLED_ARC, said, table.labelled_right) for said in both),
+    )
+    made = ParseCalibration(
+        temperature=trees.temperature,
+        label_temperature=labelled.temperature,
+        docs=texts,
+        arcs=len(every),
+    )
+    return CalibratedParses(made, trees, labelled)
+
+
+__all__ = ["CalibratedParses", "FittedTemperature", "ParseCalibration", "calibrate", "measure"]

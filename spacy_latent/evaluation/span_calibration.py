@@ -1,0 +1,227 @@
+"""Calibration of the confidences of spans of ``tree_spancat`` on held-out text.
+
+The scores of spans are divided by a temperature, so that all trees and spans have other
+probabilities. A slope and shifts of the log-odds then map these to confidences. The
+predicted spans stay the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import minibatch
+from thinc.api import xp2torch
+
+from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.progress import Progress, silent
+from spacy_latent.analysis.span_calibration import SPAN, SpanJudge
+from spacy_latent.errors import LatentError
+from spacy_latent.evaluation.calibration_examples import (
+    Examples,
+    choose_component,
+    examples_up_to,
+)
+from spacy_latent.evaluation.calibration_fit import (
+    TEMPERATURES,
+    UNCHANGED,
+    TemperatureFit,
+    at_temperature,
+    choose_confidence,
+    folds_of,
+    gain_of,
+    left_out_confidences,
+    surprise,
+)
+from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration, span_components
+from spacy_latent.structures.derivatives import recording
+
+BATCH = 128
+
+
+@recording()
+def calibrate(
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    *,
+    confidence: bool | None = None,
+    progress: Progress = silent,
+) -> Calibrated:
+    """Fit the calibration of a ``tree_spancat`` and store it in the component if it gains.
+
+    It gains if spans of texts left out of the fit, in five folds, gain by more than the standard
+    error of that gain. Otherwise the component is as it was trained.
+
+    Args:
+        examples: examples with spans on which the component was not trained, or a function that
+            returns them. Predicted docs are not processed yet. A text without the group
+            ``spans_key`` does not count.
+        component: name of a ``tree_spancat``; may be left out if the pipeline has one.
+        confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
+            it. With True the fit is kept in any case.
+        progress: see :class:`spacy_latent.analysis.progress.Progress`.
+
+    Raises:
+        LatentError: if no text has annotated spans of the component's labels.
+    """
+    name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
+    pipe: Any = nlp.get_pipe(name)
+    made = examples_up_to("calibrate", nlp, name, examples, progress)
+    named = {span.label_ for one in made for span in one.reference.spans.get(pipe.key, [])}
+    if not named & set(pipe.labels):
+        raise LatentError(
+            f"No text has spans of {name!r} in doc.spans[{pipe.key!r}], so it cannot be "
+            f"calibrated. Its labels are {', '.join(pipe.labels) or 'none'}, and those of the "
+            f"texts {', '.join(sorted(named)) or 'none'}. Give annotated text that it was not "
+            "trained on."
+        )
+    earlier = pipe.calibration
+    try:
+        found = _fit(pipe, made, confidence, progress)
+    except Exception:
+        pipe.calibration = earlier
+        raise
+    return replace(found, unknown=tuple(sorted(named.difference(pipe.labels))))
+
+
+def measure(
+    nlp: Language,
+    examples: Examples,
+    component: str | None = None,
+    progress: Progress = silent,
+) -> Measured:
+    """Compare the spans of a component with annotation, without a new calibration.
+
+    The arguments are the same as in :func:`calibrate`.
+    """
+    name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
+    pipe: Any = nlp.get_pipe(name)
+    made = examples_up_to("measure", nlp, name, examples, progress)
+    return Measured(_judge(pipe, made, progress), None, math.nan)
+
+
+def _fit(
+    pipe: Any, made: Sequence[Example], confidence: bool | None, progress: Progress
+) -> Calibrated:
+    pipe.calibration = None
+    table = _table(pipe, made, progress)
+    spans = table.spans
+    right, texts = np.asarray(spans.correct, dtype=bool), np.asarray(spans.texts, dtype="int64")
+    fit = TemperatureFit.of(table.said, right, texts, len(made))
+    left_out = at_temperature(table.said, fit.by_fold[folds_of(texts, len(made))])
+    warm = replace(spans, probabilities=left_out.tolist())
+    sure, told = choose_confidence(warm, confidence, len(made))
+    crossed = replace(spans, probabilities=left_out_confidences(warm, sure, len(made)).tolist())
+    trained = surprise(table.said[:, UNCHANGED], right)
+    gain = gain_of(trained, surprise(crossed.probabilities, right), texts)
+    counts = EntityCalibration(docs=len(made), entities=spans.gold)
+    found = counts
+    if gain.is_sure or confidence:
+        found = replace(
+            counts,
+            temperature=math.exp(fit.best),
+            slope=sure.slope,
+            shift=sure.shift,
+            shifts=sure.shifts,
+        )
+    kept = found != counts
+    pipe.calibration = found if kept else None
+    return Calibrated(
+        found,
+        {},
+        {"as trained": float(trained.mean()) if len(trained) else math.nan, **told},
+        spans,
+        _judge(pipe, made, progress),
+        [],
+        0,
+        gain=gain,
+        kept=kept,
+        crossed=crossed,
+    )
+
+
+def _judge(pipe: Any, examples: Sequence[Example], progress: Progress) -> JudgedEntities:
+    """Compare the predictions of the component with the references."""
+    judge, labels, least = SpanJudge(pipe.key), pipe.labels, pipe.cfg["min_confidence"]
+    pipe.cfg["min_confidence"] = 0.0
+    try:
+        for batch in minibatch(progress(examples, "Spans", len(examples)), BATCH):
+            predicted = pipe.predict([example.predicted for example in batch])
+            for example, pieces in zip(batch, predicted):
+                chosen = [one for piece in pieces for one in piece.chosen]
+                judge.add(
+                    example,
+                    (((one.start, one.end, labels[one.label]), one.probability) for one in chosen),
+                )
+    finally:
+        pipe.cfg["min_confidence"] = least
+    return judge.found
+
+
+@dataclass
+class _Table:
+    """The N spans of the fit, with their probabilities at T temperatures, ``(N, T)``."""
+
+    spans: JudgedEntities
+    said: np.ndarray
+
+
+def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
+    judge, rows = SpanJudge(pipe.key), [np.zeros((0, len(TEMPERATURES)))]
+    for batch in minibatch(progress(examples, "Temperatures", len(examples)), BATCH):
+        found = _predicted(pipe, [example.predicted for example in batch])
+        for example, (places, said) in zip(batch, found):
+            judged = judge.add(example, zip(places, said[:, UNCHANGED].tolist()))
+            rows.append(said[np.asarray(judged, dtype=bool)])
+    return _Table(replace(judge.found, noun=SPAN), np.concatenate(rows))
+
+
+def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, str]], np.ndarray]]:
+    """Return the predicted spans of each doc, with their probabilities at T temperatures."""
+    from spacy_latent.models.span_losses import LikelySpans, choose, memberships
+    from spacy_latent.models.tree_span_classifier import threads_of
+
+    sets, labels, threshold = pipe.numbered_sets, pipe.labels, pipe.cfg["threshold"]
+    places: list[list[tuple[int, int, str]]] = [[] for _ in docs]
+    rows: list[list[np.ndarray]] = [[np.zeros((0, len(TEMPERATURES)))] for _ in docs]
+    scored = pipe.model.predict(docs)
+    for group, cells, array in zip(scored.groups, scored.cells, scored.scores):
+        scores = xp2torch(array)
+        lengths = group.lengths.to(scores.device)
+        member = memberships(sets, len(labels), scores)
+        with threads_of(scores), torch.no_grad():
+            spans = LikelySpans.of(scores, lengths, cells, member, threshold)
+            chosen = choose(spans, member, lengths, threshold, cells.n)
+            each = [spans.under(scores / t, lengths, cells, member) for t in TEMPERATURES]
+        label, column = chosen.nonzero(as_tuple=True)
+        said = torch.stack([one[label, column] for one in each], 1).double().cpu().numpy()
+        where = torch.stack([spans.item, spans.first, spans.last])[:, column].cpu().tolist()
+        for i, (number, item, first, last) in enumerate(zip(label.tolist(), *where)):
+            d, s = group.members[item]
+            start = scored.spans[d][s][0]
+            places[d].append((start + first, start + last + 1, labels[number]))
+            rows[d].append(said[i : i + 1])
+    made = []
+    for own, parts in zip(places, rows):
+        # As predictions are listed, so that both say the same of the same span.
+        order = sorted(range(len(own)), key=lambda i: _listed(own[i], labels))
+        said = np.concatenate(parts)
+        made.append(([own[i] for i in order], said[order]))
+    return made
+
+
+def _listed(place: tuple[int, int, str], labels: Sequence[str]) -> tuple[int, int, int]:
+    start, end, label = place
+    return start, -end, labels.index(label)
+
+
+__all__ = ["calibrate", "measure"]

@@ -1,0 +1,41 @@
+"""ListOps: its expressions, readers of them, and figures of pipelines that learn their trees."""
+
+from spacy_latent.listops.expressions import (
+    CATEGORIES,
+    CLOSE,
+    MAX_EXPECTED_LENGTH,
+    OPERATORS,
+    check_shape,
+    depth,
+    evaluate,
+    existing,
+    generate,
+    generate_depths,
+    gold_brackets,
+    gold_heads,
+    is_expression,
+    make_example,
+    read,
+    sample_expression,
+    write,
+)
+
+__all__ = [
+    "CATEGORIES",
+    "CLOSE",
+    "MAX_EXPECTED_LENGTH",
+    "OPERATORS",
+    "check_shape",
+    "depth",
+    "evaluate",
+    "existing",
+    "generate",
+    "generate_depths",
+    "gold_brackets",
+    "gold_heads",
+    "is_expression",
+    "make_example",
+    "read",
+    "sample_expression",
+    "write",
+]

@@ -1,0 +1,277 @@
+"""Each mistake is found if it is there, and only then."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.training import Example
+
+from spacy_latent.evaluation.diagnosis import describe, gradient_norms, judge_gradients
+from spacy_latent.evaluation.mistakes import find_traps
+from spacy_latent.kernels.gpu import dispatch
+from spacy_latent.models.latent_shim import LatentShim
+from tests.pipeline.small_pipelines import (
+    INLINE,
+    LISTENER,
+    TOK2VEC,
+    examples,
+    initialized,
+    inline_pipeline,
+    latent_pipeline,
+    stock,
+)
+
+
+def codes(nlp: Language) -> set[str]:
+    return {finding.code for finding in find_traps(nlp) if finding.level != "note"}
+
+
+def made(nlp: Language, **training: Any) -> Language:
+    initialized(nlp)
+    nlp.config["training"] = {**nlp.config["training"], **training}
+    return nlp
+
+
+def test_nothing_is_wrong_with_what_is_right() -> None:
+    assert codes(made(latent_pipeline("textcat"))) == set()
+    assert codes(made(inline_pipeline("textcat"))) == set()
+    frozen = {"frozen_components": ["latent_encoder"], "annotating_components": ["latent_encoder"]}
+    assert codes(made(latent_pipeline("textcat"), **frozen)) == set()
+    both = {"frozen_components": ["latent_encoder", "textcat"]}
+    assert codes(made(latent_pipeline("textcat"), **both)) == set()
+
+
+def test_frozen_encoder_with_unfrozen_listeners() -> None:
+    nlp = made(latent_pipeline("textcat", "tagger"), frozen_components=["latent_encoder", "tagger"])
+    (error,) = (finding for finding in find_traps(nlp) if finding.level == "error")
+    assert error.code == "frozen-encoder" and "annotating_components" in error.text
+    assert "textcat, which" in error.text and "tagger" not in error.text
+    nlp = made(latent_pipeline("textcat", "tagger"), frozen_components=["textcat", "tagger"])
+    assert codes(nlp) == {"frozen-listeners"}
+    assert codes(made(latent_pipeline("textcat", "tagger"), frozen_components=["tagger"])) == set()
+
+
+def test_where_kernels_cannot_be_launched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    nlp = made(inline_pipeline("textcat"))
+    assert "no-gpu-kernels" not in {finding.code for finding in find_traps(nlp)}
+    monkeypatch.setattr(LatentShim, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(dispatch, "why_unusable", lambda: "the driver is too old")
+    (found,) = (finding for finding in find_traps(nlp) if finding.code == "no-gpu-kernels")
+    assert found.level == "note" and "the driver is too old" in found.text
+    monkeypatch.setattr(dispatch, "why_unusable", lambda: None)
+    assert "no-gpu-kernels" not in {finding.code for finding in find_traps(nlp)}
+
+
+def test_listeners() -> None:
+    assert codes(made(latent_pipeline())) == {"no-listener"}
+    assert codes(made(latent_pipeline(encoder={"supervision": 1.0}))) == set()
+    nlp = spacy.blank("en")
+    nlp.add_pipe("textcat", config=stock("textcat", LISTENER))
+    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    assert codes(made(nlp)) == {"listener-first"}
+    nlp = latent_pipeline("textcat")
+    nlp.add_pipe("tok2vec", first=True)
+    wildcard = {"@architectures": "spacy.Tok2VecListener.v1", "width": 96, "upstream": "*"}
+    nlp.add_pipe("tagger", config=stock("tagger", wildcard))
+    assert codes(made(nlp)) == {"wildcard"}
+
+
+@pytest.mark.parametrize("pooled", [("max",), ("first", "last"), ()])
+def test_a_classifier_that_cannot_read_empty_texts(pooled: tuple[str, ...]) -> None:
+    nlp = spacy.blank("en")
+    flags = {f"use_reduce_{which}": which in pooled for which in ("first", "last", "max")}
+    architecture = {"@architectures": "spacy.TextCatReduce.v1", "exclusive_classes": True}
+    model = {**architecture, **flags, "use_reduce_mean": True, "tok2vec": copy.deepcopy(TOK2VEC)}
+    textcat: Any = nlp.add_pipe("textcat", config={"model": model})
+    for label in ("good", "bad"):
+        textcat.add_label(label)
+    nlp.initialize()
+    found = [finding for finding in find_traps(nlp) if finding.code == "empty-texts"]
+    assert len(found) == bool(pooled)
+    texts = ["", "a good film"]
+    if not found:
+        assert len(list(nlp.pipe(texts))) == 2
+        return
+    assert all(f"use_reduce_{which}" in found[0].text for which in pooled)
+    with pytest.raises(ValueError, match="lengths"):
+        list(nlp.pipe(texts))
+    nlp = spacy.blank("en")
+    own = {**model, "@architectures": "spacy-latent.TextCatReduce.v1"}
+    nlp.add_pipe("textcat", config={"model": own})
+    nlp.initialize(lambda: examples(nlp))
+    assert "empty-texts" not in {finding.code for finding in find_traps(nlp)}
+
+
+@pytest.mark.parametrize("order", [("latent_encoder", "tagger"), ("tagger", "latent_encoder")])
+def test_an_embedder_may_be_shared(order: tuple[str, str]) -> None:
+    shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+    for name in order:
+        if name == "tagger":
+            nlp.add_pipe("tagger", config=stock("tagger", shared))
+        else:
+            nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": shared}})
+    nlp.add_pipe("textcat", config=stock("textcat", LISTENER))
+    assert codes(made(nlp)) == set()
+
+
+@pytest.mark.parametrize("name", ["crf_ner", "latent_textcat"])
+def test_an_embedder_that_nobody_shares(name: str) -> None:
+    """``spacy init config`` leaves such an embedder if it does not know the components."""
+    shared = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+
+    def found(*others: str, embedder: dict[str, Any] = TOK2VEC, **training: Any) -> dict[str, str]:
+        nlp = spacy.blank("en")
+        nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+        for other in others:
+            nlp.add_pipe(other, config=stock(other, shared))
+        nlp.add_pipe(name, config={"model": {"tok2vec": embedder}})
+        texts = {
+            finding.code: finding.text
+            for finding in find_traps(made(nlp, **training))
+            if finding.code in ("idle-embedder", "own-embedder")
+        }
+        if texts:
+            assert all(name in text and "width = 16" in text for text in texts.values())
+        return texts
+
+    assert "Nothing listens to tok2vec" in found()["idle-embedder"]
+    # It may be meant.
+    assert found("tagger").keys() == {"own-embedder"}
+    assert found("tagger", embedder=shared) == found(embedder=shared) == {}
+    assert found("tagger", frozen_components=["tok2vec", "tagger"]) == {}
+
+
+def test_the_tok2vec_that_answers_a_wildcard_is_no_trap() -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "*"}
+    nlp.add_pipe("tagger", config=stock("tagger", listener))
+    nlp.add_pipe("crf_ner", config={"model": {"tok2vec": TOK2VEC}})
+    assert [finding.code for finding in find_traps(made(nlp))] == ["own-embedder"]
+
+
+def test_a_wildcard_before_any_encoder_is_no_trap() -> None:
+    """``spacy latent init --shared`` leaves one in the encoder, over the embedder that ``spacy init
+    config`` shares.
+    """
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": copy.deepcopy(TOK2VEC)})
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "*"}
+    nlp.add_pipe("tagger", config=stock("tagger", listener))
+    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": listener}})
+    nlp.add_pipe("textcat", config=stock("textcat", LISTENER))
+    assert codes(made(nlp)) == set()
+
+
+def test_sentences_only_at_prediction() -> None:
+    nlp = latent_pipeline("textcat")
+    nlp.add_pipe("sentencizer", first=True)
+    assert codes(made(nlp)) == {"sentences-in-training"}
+    # A reader may have set them.
+    nlp = made(nlp)
+    read = [Example(nlp.get_pipe("sentencizer")(one.x), one.y) for one in examples(nlp)]  # type: ignore[operator]
+    assert not [finding for finding in find_traps(nlp, read) if finding.level != "note"]
+    assert codes(made(nlp, annotating_components=["sentencizer"])) == set()
+    texts = {f.code: f.text for f in find_traps(made(latent_pipeline("textcat")))}
+    assert "before latent_encoder sets sentences" in texts["no-sentences"]
+    assert "128 tokens" in texts["no-sentences"]
+    of_docs = latent_pipeline(
+        "textcat",
+        encoder={
+            "model": {"tok2vec": TOK2VEC, "span_getter": {"@misc": "spacy-latent.DocSpans.v1"}}
+        },
+    )
+    assert "no-sentences" not in {finding.code for finding in find_traps(made(of_docs))}
+
+
+def test_ways_round_the_structure_are_noted() -> None:
+    notes = {finding.code for finding in find_traps(made(latent_pipeline("textcat")))}
+    assert notes == {"residual", "context-below", "no-sentences"}
+    still = latent_pipeline(
+        "textcat", encoder={"model": {"tok2vec": TOK2VEC, "scorer_learn_rate": 0.0}}
+    )
+    assert codes(made(still)) == {"scorer-still"}
+
+
+def test_what_a_pipeline_is_made_of() -> None:
+    nlp = made(latent_pipeline("textcat"))
+    layer = describe(nlp)["latent_encoder"]
+    assert layer["structure"].startswith("SpanningTree(") and layer["scorer"] == "BiaffineScorer"
+    assert layer["estimator"].startswith("Marginals(") and layer["listeners"] == ["textcat"]
+    assert {"map", "marginals"} <= set(layer["tractable"])
+    assert layer["learn rate"] == {"scorer": 0.001, "others": 0.001}
+    (pipe,) = (nlp.get_pipe(name) for name in ("latent_encoder",))
+    shim = pipe.model.get_ref("latent").shims[0]  # type: ignore[attr-defined]
+    total = sum(parameter.numel() for parameter in shim.module.parameters())
+    counted = layer["parameters"]
+    assert counted["scorer"] + counted["composer"] + counted["output"] == total
+    # Two labels of a linear layer over 16 features.
+    assert counted["head"] == 2 * 16 + 2 and counted["embedder"] > 0
+
+
+@pytest.mark.parametrize("kind", ["encoder", "inline", "latent_textcat"])
+def test_gradients_reach_everything(kind: str) -> None:
+    if kind == "latent_textcat":
+        nlp = spacy.blank("en")
+        nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
+    else:
+        nlp = latent_pipeline("textcat") if kind == "encoder" else inline_pipeline("textcat")
+    made(nlp)
+    norms = gradient_norms(nlp, examples(nlp), steps=4)
+    name = {"encoder": "latent_encoder", "inline": "textcat"}.get(kind, kind)
+    assert {"embedder", "scorer", "composer"} <= set(norms[name])
+    assert all(norm > 0 for norm in norms[name].values())
+    assert judge_gradients(nlp, norms) == []
+    if kind == "encoder":
+        assert set(norms["textcat"]) == {"head"}
+
+
+def test_a_scorer_that_gets_nothing_is_an_error() -> None:
+    nlp = made(inline_pipeline("textcat"))
+    assert {
+        f.code for f in judge_gradients(nlp, {"textcat": {"scorer": 0.0, "composer": 1.0}})
+    } == {"no-gradient-at-scorer"}
+    faint = judge_gradients(nlp, {"textcat": {"scorer": 1e-9, "composer": 1.0}})
+    assert [finding.level for finding in faint] == ["warning"]
+    lost = judge_gradients(nlp, {"textcat": {"scorer": float("nan"), "composer": 1.0}})
+    assert [finding.code for finding in lost] == ["not-finite"]
+    # The first step's output layer is zero, and so is all that is below it.
+    first = gradient_norms(nlp, examples(nlp), steps=1)
+    assert {f.code for f in judge_gradients(nlp, first)} == {"no-gradient-at-scorer"} or {
+        f.code for f in judge_gradients(nlp, first)
+    } == {"no-gradient"}
+    assert INLINE
+
+
+def test_a_scorer_that_is_not_used_is_no_mistake() -> None:
+    given = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat"}
+    nlp = made(inline_pipeline("textcat", estimator=given))
+    norms = gradient_norms(nlp, examples(nlp), steps=4)
+    assert norms["textcat"]["scorer"] == 0.0 and norms["textcat"]["composer"] > 0
+    assert judge_gradients(nlp, norms) == []
+    assert "given-trees" in {finding.code for finding in find_traps(nlp)}
+
+
+def test_a_scorer_that_one_stage_does_not_use_is_none_either() -> None:
+    given = {"@misc": "spacy-latent.GivenTrees.v1", "trees": "flat"}
+    marginals = {"@misc": "spacy-latent.Marginals.v1"}
+    stages = {"@misc": "spacy-latent.EstimatorSequence.v1", "switch_at": 50}
+    later = made(
+        inline_pipeline("textcat", estimator={**stages, "first": given, "then": marginals})
+    )
+    norms = gradient_norms(later, examples(later), steps=4)
+    assert norms["textcat"]["scorer"] == 0.0 and norms["textcat"]["composer"] > 0
+    assert judge_gradients(later, norms) == []
+    assert "given-trees" not in {finding.code for finding in find_traps(later)}
+    at_end = made(
+        inline_pipeline("textcat", estimator={**stages, "first": marginals, "then": given})
+    )
+    (note,) = [finding for finding in find_traps(at_end) if finding.code == "given-trees"]
+    assert "GivenTrees after Marginals" in note.text and "has no part in it" in note.text

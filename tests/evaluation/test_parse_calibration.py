@@ -1,0 +1,201 @@
+"""Calibration of ``latent_parser``: temperatures of trees and labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import srsly
+from spacy.cli._util import app
+from spacy.language import Language
+from spacy.tokens import DocBin
+from spacy.training import Example
+from spacy.util import fix_random_seed
+from typer.testing import CliRunner
+
+import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.analysis.arc_calibration import judged_arcs
+from spacy_latent.analysis.calibration import expected_calibration_error
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.evaluation.calibration_fit import surprise
+from spacy_latent.evaluation.parse_calibration import calibrate, measure
+from spacy_latent.pipeline.learnt_calibration import ParseCalibration
+from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
+
+TEXT = "The old dog left"
+
+
+@pytest.fixture(scope="module")
+def plain() -> bytes:
+    fix_random_seed(0)
+    nlp = pipeline(annotate="probabilities")
+    optimizer = nlp.initialize(lambda: parsed(nlp))
+    for _ in range(40):
+        nlp.update(parsed(nlp), sgd=optimizer)
+    return nlp.to_bytes()
+
+
+@pytest.fixture
+def nlp(plain: bytes) -> Language:
+    return pipeline(annotate="probabilities").from_bytes(plain)
+
+
+def doubtful(nlp: Language) -> list[Example]:
+    """Arcs that the parser is sure of are annotated in two of three texts."""
+    made = []
+    for i in range(24):
+        heads, deps = ([2, 2, 3, 3], "det amod nsubj ROOT")
+        if i % 3 == 2:
+            heads, deps = [1, 3, 1, 3], "amod det amod ROOT"
+        made += parsed(nlp, (TEXT, heads, deps))
+    return made
+
+
+def probabilities(nlp: Language) -> np.ndarray:
+    (span,) = nlp(TEXT)._.latent["latent_parser"].spans
+    assert span.probabilities is not None
+    return span.probabilities
+
+
+def error(found: Any) -> float:
+    return expected_calibration_error(found.probabilities, found.correct)
+
+
+def loss(found: Any) -> float:
+    return float(surprise(found.probabilities, np.asarray(found.correct, dtype=bool)).mean())
+
+
+def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
+    before = nlp(TEXT)
+    found = calibrate(nlp, doubtful(nlp))
+    assert found.arcs.kept and found.calibration.temperature > 1
+    assert found.calibration.docs == 24 and found.calibration.arcs == 96
+    assert error(found.arcs.after) < error(found.arcs.before)
+    assert error(found.arcs.crossed) < error(found.arcs.before)
+    assert loss(found.arcs.after) < loss(found.arcs.before)
+    # Labels are fitted given their arcs, so that the product need not gain.
+    assert found.labelled.gain.mean > 0 or not found.labelled.kept
+    # The parse is the same, and what the pipeline says is what was fitted.
+    after = nlp(TEXT)
+    assert [t.head.i for t in before] == [t.head.i for t in after]
+    assert [t.dep_ for t in before] == [t.dep_ for t in after]
+    judged = measure(nlp, doubtful(nlp))
+    for noun, fit in (("arc", found.arcs), ("labelled arc", found.labelled)):
+        assert judged[noun].correct == fit.after.correct
+        assert judged[noun].probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
+    # Still a distribution over heads.
+    nlp.get_pipe("latent_parser").cfg["threshold"] = 0.0  # type: ignore[union-attr]
+    (span,) = nlp(TEXT)._.latent["latent_parser"].spans
+    assert np.bincount(span.parts[:, 1], span.probabilities)[1:] == pytest.approx(1, abs=1e-4)
+    nlp.to_disk(tmp_path)
+    again: Any = spacy.load(tmp_path).get_pipe("latent_parser")
+    assert again.calibration.temperature == pytest.approx(found.calibration.temperature)
+
+
+def test_a_fit_without_a_sure_gain_is_not_kept(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.calibration = calibrate(nlp, doubtful(nlp)).calibration
+    # Two texts tell nothing: the earlier calibration goes, since it was not compared.
+    found = calibrate(nlp, parsed(nlp, *PARSED[2:3], (TEXT, [1, 3, 1, 3], "amod det amod ROOT")))
+    assert not found.arcs.kept and found.calibration.temperature == 1
+    assert found.arcs.before.probabilities == pytest.approx(found.arcs.after.probabilities)
+    assert pipe.calibration is None or found.labelled.kept
+
+
+def test_words_without_heads_do_not_count(nlp: Language) -> None:
+    whole = calibrate(nlp, doubtful(nlp))
+    partly = doubtful(nlp)
+    for text in ("He left", "She saw him"):
+        partly.append(Example(nlp.make_doc(text), nlp.make_doc(text)))
+    found = calibrate(nlp, partly)
+    assert found.arcs.before.unannotated == 5 and found.calibration.arcs == 96
+    assert found.calibration.temperature == pytest.approx(whole.calibration.temperature, rel=1e-3)
+    with pytest.raises(LatentError, match="heads"):
+        calibrate(nlp, partly[-2:])
+    with pytest.raises(LatentError, match=r"'tagger'.*latent_parser"):
+        calibrate(nlp, partly, "tagger")
+
+
+def test_arcs_are_judged_by_head_and_label(nlp: Language) -> None:
+    rows = (TEXT, [2, 2, 3, 3], "det WRONG nsubj ROOT"), (TEXT, [1, 3, 1, 3], "det amod x ROOT")
+    examples = parsed(nlp, *rows)
+    for example in examples:
+        example.predicted = nlp(example.predicted)
+    found = judged_arcs(examples, "latent_parser")
+    assert [t.head.i for t in examples[0].predicted] == [2, 2, 3, 3]
+    assert found["arc"].correct == [True] * 4 + [False, False, False, True]
+    # The root has no label to be wrong.
+    assert found["labelled arc"].correct == [True, False, True, True] + [False] * 3 + [True]
+    pairs = zip(found["arc"].probabilities, found["labelled arc"].probabilities)
+    assert all(both <= arc + 1e-6 for arc, both in pairs)
+
+
+def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
+    calibrate(nlp, doubtful(nlp))
+    pipe: Any = nlp.get_pipe("latent_parser")
+    with pytest.warns(LatentWarning, match="left out"):
+        nlp.update(parsed(nlp), sgd=nlp.resume_training())
+    assert pipe.calibration is None
+    for wrong in (3, {"temperature": 0.0}, {"heat": 1.0}, {"arcs": "many"}):
+        with pytest.raises(LatentError, match="numbers"):
+            ParseCalibration.from_dict(wrong, "latent_parser")
+
+
+def run(*arguments: Any, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
+    model, dev, output = tmp_path / "model", tmp_path / "dev.spacy", tmp_path / "out"
+    nlp.to_disk(model)
+    DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
+    said = " ".join(run("calibrate", model, dev, output, "--test", dev).split())
+    assert "24 texts with 96 arcs" in said and "temperature of trees" in said
+    assert "Labelled arcs of the further texts from a confidence on" in said
+    assert spacy.load(output).get_pipe("latent_parser").calibration.temperature > 1  # type: ignore[union-attr]
+    found = srsly.json_loads(run("calibrate", model, dev, tmp_path / "json", "--json"))
+    assert found["arc"]["after"]["error"] < found["arc"]["before"]["error"]
+    assert found["arc"]["by_length"][0]["name"] == "root"
+    assert sum(one["count"] for one in found["arc"]["by_label"]) == 96
+    for options in (
+        ("--precision", 0.5),
+        ("--few",),
+        ("--point-estimate",),
+        ("--confidence", 0.9),
+        ("--coverage", 0.9),
+    ):
+        said = run("calibrate", model, dev, tmp_path / "no", *options, code=1)
+        assert f"{options[0]} is for entities" in " ".join(said.split())
+        assert not (tmp_path / "no").exists()
+    page = tmp_path / "report.html"
+    said = run("report", output, dev, page)
+    assert "latent_parser: labelled arcs" in said and "96 labelled arcs" in said
+    html = page.read_text(encoding="utf8")
+    assert html.count("reliability diagram:") == 2
+    assert "Confidence of the labelled arcs of" in html and "of the entities of" not in html
+    assert 'href="#confidence-latent_parser-labelled-arcs"' in html
+    assert 'id="confidence-latent_parser-labelled-arcs"' in html
+
+
+def test_of_several_components_one_is_named(nlp: Language, tmp_path: Path) -> None:
+    nlp.add_pipe("crf_ner").add_label("GPE")  # type: ignore[attr-defined]
+    nlp.get_pipe("crf_ner").initialize(lambda: parsed(nlp))  # type: ignore[union-attr]
+    nlp.to_disk(tmp_path / "model")
+    dev = tmp_path / "dev.spacy"
+    DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
+    arguments = ("calibrate", tmp_path / "model", dev, tmp_path / "out")
+    said = " ".join(run(*arguments, code=1).split())
+    assert "Several components can be calibrated: crf_ner, latent_parser" in said
+    run(*arguments, "-c", "latent_parser")
+
+
+def test_texts_without_tokens_are_refused(nlp: Language) -> None:
+    empty = Example(nlp.make_doc(""), nlp.make_doc(""))
+    for examples in ([], [empty]):
+        with pytest.raises(LatentError):
+            calibrate(nlp, examples)

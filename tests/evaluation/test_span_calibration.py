@@ -1,0 +1,180 @@
+"""Calibration of ``tree_spancat``: a temperature of trees, and a map of confidences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import spacy
+import srsly
+from spacy.cli._util import app
+from spacy.language import Language
+from spacy.tokens import DocBin
+from spacy.training import Example
+from spacy.util import fix_random_seed
+from typer.testing import CliRunner
+
+import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.analysis.calibration import (
+    by_label,
+    by_length,
+    expected_calibration_error,
+)
+from spacy_latent.analysis.span_calibration import judged_spans
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.evaluation.entity_calibration import set_precision
+from spacy_latent.evaluation.span_calibration import calibrate, measure
+from tests.pipeline.test_tree_spancat import (
+    KEY,
+    NESTED,
+    example,
+    examples,
+    found,
+    pipeline,
+    trained,
+)
+
+TEXT = NESTED[0][0]
+
+
+@pytest.fixture(scope="module")
+def plain() -> bytes:
+    fix_random_seed(0)
+    return trained(annotate="probabilities").to_bytes()
+
+
+@pytest.fixture
+def nlp(plain: bytes) -> Language:
+    return pipeline(annotate="probabilities").from_bytes(plain)
+
+
+def doubtful(nlp: Language, count: int = 30) -> list[Example]:
+    """Of three texts, what the component is sure of is annotated in two."""
+    made = []
+    for i in range(count):
+        text, spans = NESTED[i % len(NESTED)]
+        made.append(example(nlp, text, spans if i % 3 else []))
+    return made
+
+
+def error(judged: Any) -> float:
+    return expected_calibration_error(judged.probabilities, judged.correct)
+
+
+def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
+    texts = [text for text, _ in NESTED]
+    predicted = [found(doc) for doc in nlp.pipe(texts)]
+    made = calibrate(nlp, doubtful(nlp))
+    calibration = made.calibration
+    # The same spans as before.
+    assert [found(doc) for doc in nlp.pipe(texts)] == predicted
+    # In the same order; the labels and lengths of a text's spans differ.
+    for name in ("correct", "labels", "lengths", "texts"):
+        assert getattr(made.after, name) == getattr(made.before, name)
+    assert made.kept and (calibration.temperature > 1 or calibration.changes_odds)
+    assert calibration.docs == 30 and calibration.entities == made.after.gold > 0
+    assert error(made.after) < error(made.before) and error(made.crossed) < error(made.before)
+    # The pipeline gives what was measured, also after storage.
+    judged = measure(nlp, doubtful(nlp)).entities
+    assert judged.probabilities == pytest.approx(made.after.probabilities)
+    nlp.to_disk(tmp_path)
+    again = spacy.load(tmp_path)
+    stored: Any = again.get_pipe("tree_spancat").calibration  # type: ignore[union-attr]
+    assert stored.temperature == pytest.approx(calibration.temperature)
+    for one, other in zip(nlp.pipe(texts), again.pipe(texts)):
+        scores = [doc.spans[KEY].attrs["scores"] for doc in (one, other)]
+        assert found(one) == found(other) and np.allclose(*scores)
+    # All that is written on a doc has the same confidences.
+    doc = nlp(TEXT)
+    brackets = doc._.latent["tree_spancat"].brackets()
+    said = doc.spans[KEY].attrs["scores"].tolist()
+    assert [b.probability for b in brackets] == pytest.approx(said)
+    assert max(said) < 0.95
+
+
+def test_judged_spans_are_those_of_the_doc(nlp: Language) -> None:
+    calibrate(nlp, doubtful(nlp))
+    given = doubtful(nlp)
+    expected = measure(nlp, given).entities
+    for one in given:
+        one.predicted = nlp(one.predicted)
+    judged = judged_spans(given, KEY)
+    assert judged.probabilities == pytest.approx(expected.probabilities)
+    assert (judged.correct, judged.gold) == (expected.correct, expected.gold)
+    lengths, labels = by_length(judged), by_label(judged)
+    assert sum(one.count for one in lengths) == sum(one.count for one in labels)
+    assert {one.name for one in labels} == {"NP", "PP"}
+
+
+def test_a_fit_without_a_sure_gain_is_not_kept(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    pipe.calibration = calibrate(nlp, doubtful(nlp)).calibration
+    made = calibrate(nlp, doubtful(nlp, 2))
+    assert not made.kept and pipe.calibration is None
+
+
+def test_texts_without_the_group_do_not_count(nlp: Language) -> None:
+    whole = calibrate(nlp, doubtful(nlp)).calibration
+    partly = doubtful(nlp)
+    partly.append(Example(nlp.make_doc(TEXT), nlp.make_doc(TEXT)))
+    made = calibrate(nlp, partly)
+    assert made.after.unannotated > 0
+    assert made.calibration.temperature == pytest.approx(whole.temperature, rel=0.1)
+    for given in ([], partly[-1:], [example(nlp, TEXT, [(0, 2, "OTHER")])]):
+        with pytest.raises(LatentError):
+            calibrate(nlp, given)
+    with pytest.raises(LatentError):
+        calibrate(nlp, partly, "other")
+
+
+def test_a_precision_drops_the_less_sure_spans(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    made = calibrate(nlp, doubtful(nlp, 60))
+    assert set_precision(nlp, made, 0.1).threshold == pipe.cfg["min_confidence"] == 0
+    with pytest.raises(LatentError):
+        set_precision(nlp, made, 0.999)
+    said = np.asarray(made.after.probabilities)
+    surer = replace(made.after, correct=(said > np.median(said)).tolist())
+    least = set_precision(nlp, replace(made, after=surer), 0.9, confidence=None, few=True)
+    assert pipe.cfg["min_confidence"] == least.threshold > 0
+    assert nlp.config["components"]["tree_spancat"]["min_confidence"] == least.threshold
+    left = sum(len(doc.spans[KEY]) for doc in nlp.pipe(x.text for x in doubtful(nlp, 60)))
+    assert left == least.kept < len(made.after.probabilities)
+    # What is measured does not depend on it.
+    found = measure(nlp, doubtful(nlp, 60)).entities
+    assert found.probabilities == pytest.approx(made.after.probabilities)
+
+
+def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
+    calibrate(nlp, doubtful(nlp))
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    with pytest.warns(LatentWarning):
+        nlp.update(examples(nlp), sgd=nlp.resume_training())
+    assert pipe.calibration is None
+
+
+def run(*arguments: Any, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
+    model, dev, output = tmp_path / "model", tmp_path / "dev.spacy", tmp_path / "out"
+    nlp.to_disk(model)
+    DocBin(docs=[one.reference for one in doubtful(nlp)]).to_disk(dev)
+    said = run("calibrate", model, dev, output, "--test", dev, "--precision", 0.3)
+    assert "30 texts with" in said and "Spans of the further texts by label" in said
+    assert spacy.load(output).get_pipe("tree_spancat").calibration is not None  # type: ignore[union-attr]
+    shown = srsly.json_loads(run("calibrate", model, dev, tmp_path / "json", "--json"))
+    assert shown["after"]["error"] < shown["before"]["error"]
+    assert {one["name"] for one in shown["by_label"]} == {"NP", "PP"}
+    for options in (("--coverage", 0.9), ("--biases",), ("--few",), ("--confidence", 0.8)):
+        run("calibrate", model, dev, tmp_path / "no", *options, code=1)
+        assert not (tmp_path / "no").exists()
+    page = tmp_path / "report.html"
+    assert "tree_spancat" in run("report", output, dev, page)
+    assert "reliability diagram" in page.read_text(encoding="utf8")
