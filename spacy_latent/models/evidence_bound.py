@@ -132,6 +132,8 @@ def build_evidence_bound_v1(
 ) -> EvidenceBound:
     """Build the bound as an objective.
 
+    Experimental: may change in any version.
+
     The bound is in nats for a whole text, tens of times the loss of a label. Weights of 0.01 make
     them similar.
 

@@ -54,6 +54,8 @@ LARGEST_GAP = 1e-8
 class BudgetTree(DependencyTree):
     """Dependency trees in which every word has at most ``max_modifiers`` modifiers.
 
+    Experimental: may change in any version.
+
     The root may have any number. For the other arguments and shapes see :class:`DependencyTree`.
 
     ``sparsemap`` is LP-SparseMAP (Niculae and Martins 2020) with trees and budgets as factors of
