@@ -26,7 +26,7 @@ from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
 from spacy_latent.analysis.calibration import (
     JudgedEntities,
-    cut,
+    apply_threshold,
     error_by_chance,
     expected_calibration_error,
     reliability,
@@ -62,7 +62,7 @@ def figures(before: JudgedEntities, after: JudgedEntities) -> dict[str, Any]:
         expected_calibration_error(each.probabilities, each.correct) for each in (before, after)
     ]
     chance, high = error_by_chance(after.probabilities)
-    sure = cut(after, SURE)
+    sure = apply_threshold(after, SURE)
     return {
         "found": len(after.probabilities),
         "gold": after.gold,

@@ -31,7 +31,7 @@ import torch
 from benchmarks.entities import examples_for
 from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
-from spacy_latent.analysis.calibration import JudgedEntities, cut, threshold_for
+from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
 from spacy_latent.analysis.precision_bound import promised_threshold
 from spacy_latent.evaluation.calibration_fit import choose_confidence
 from spacy_latent.evaluation.entity_calibration import measure
@@ -99,7 +99,7 @@ def kept(
         }
         found = {**least, f"{precision} point": threshold_for(fitted, precision)}
         for name, one in found.items():
-            reached = None if one is None else cut(other, one.threshold)
+            reached = None if one is None else apply_threshold(other, one.threshold)
             told[name] = None
             if reached is not None and reached.kept:
                 share = reached.kept / len(other.probabilities)
@@ -193,7 +193,7 @@ def main() -> None:
         "model": nlp.config["components"]["crf_ner"]["model"]["@architectures"],
         "texts": len(examples),
         "entities": len(judged.probabilities),
-        "precision": cut(judged, 0.0).precision,
+        "precision": apply_threshold(judged, 0.0).precision,
         "times": given.times,
         "rows": measured(judged, len(examples), given.times),
         "date": str(date.today()),

@@ -53,8 +53,8 @@ class Drawing:
     """A style of drawings of structures.
 
     Attributes:
-        draw: function from a :class:`spacy_latent.visualize.subject.Subject` to its pictures and
-            their caption. The pictures are a list of
+        draw: function from a :class:`spacy_latent.visualize.structure_view.StructureView` to its
+            pictures and their caption. The pictures are a list of
             :class:`spacy_latent.visualize.picture.Picture`.
         fits: whether a :class:`spacy_latent.annotations.SpanStructure` may be drawn in this style
             if no style is given.

@@ -33,7 +33,7 @@ from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.report import render_report
-from spacy_latent.visualize.subject import Subject
+from spacy_latent.visualize.structure_view import StructureView
 from spacy_latent.visualize.terminal import format_annotation
 from tests.pipeline.keyword_pipelines import EMBED, keyword_examples, texts
 from tests.pipeline.small_pipelines import step
@@ -103,12 +103,12 @@ def judge(figures: Any) -> list[Verdict]:
     return [Verdict("note", "long-stretches", f"Stretches hold {share:.0%}.")] if share > 0 else []
 
 
-def draw(subject: Subject) -> tuple[list[Picture], str]:
+def draw(view: StructureView) -> tuple[list[Picture], str]:
     marks = [
-        Highlight(first, last + 1, p, "", subject.label(p), not chosen)
-        for (first, last), p, chosen in subject.parts(None)
+        Highlight(first, last + 1, p, "", view.label(p), not chosen)
+        for (first, last), p, chosen in view.parts(None)
     ]
-    return [draw_highlights(subject.spaced_words, marks, subject.look, subject.title)], "a stretch"
+    return [draw_highlights(view.spaced_words, marks, view.options, view.title)], "a stretch"
 
 
 def stretch_text(annotation: LatentAnnotation, span: SpanStructure, part: tuple[int, ...]) -> str:

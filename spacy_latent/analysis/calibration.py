@@ -250,7 +250,7 @@ def entity_calibration_error(
 
 
 @dataclass(frozen=True)
-class Cut:
+class ThresholdResult:
     """Result of dropping the entities less probable than ``threshold``.
 
     Attributes:
@@ -270,13 +270,13 @@ class Cut:
     recall: float
 
 
-def cut(found: JudgedEntities, threshold: float) -> Cut:
+def apply_threshold(found: JudgedEntities, threshold: float) -> ThresholdResult:
     probabilities = np.asarray(found.probabilities, dtype="float64")
     own = probabilities >= threshold
     kept, right = int(own.sum()), int((own & np.asarray(found.correct, dtype=bool)).sum())
     precision = right / kept if kept else math.nan
     recall = right / found.gold if found.gold else math.nan
-    return Cut(threshold, kept, precision, *_interval(right, kept), recall)
+    return ThresholdResult(threshold, kept, precision, *_interval(right, kept), recall)
 
 
 # Fewer entities hardly determine a precision: 19 of 19 right gives an interval of 83 to 100 %.
@@ -285,7 +285,7 @@ FEW, SMALL_SHARE = 20, 0.1
 ENOUGH = 50
 
 
-def keeps_few(one: Cut, found: JudgedEntities) -> bool:
+def keeps_few(one: ThresholdResult, found: JudgedEntities) -> bool:
     """Return whether the entities kept are few, in number or as a share of ``found``."""
     return one.kept < FEW or one.kept < SMALL_SHARE * len(found.probabilities)
 
@@ -301,8 +301,8 @@ def in_digits(probability: float) -> str:
     return f"{probability:.{places}f}".rstrip("0")
 
 
-def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
-    """Describe a :class:`Cut` of ``found`` in words.
+def in_words(one: ThresholdResult, found: JudgedEntities, texts: str) -> str:
+    """Describe a :class:`ThresholdResult` of ``found`` in words.
 
     Args:
         one: the cut.
@@ -317,7 +317,7 @@ def in_words(one: Cut, found: JudgedEntities, texts: str) -> str:
     return f"{said} (precision {precision}, 95 % interval {low} to {high}{recall})"
 
 
-def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
+def threshold_for(found: JudgedEntities, precision: float) -> ThresholdResult | None:
     """Return the lowest threshold whose entities have this precision.
 
     The threshold is 0 if all entities together have the precision. Otherwise it is midway between
@@ -333,7 +333,7 @@ def threshold_for(found: JudgedEntities, precision: float) -> Cut | None:
     least = int(enough[0])
     # Not the lowest probability itself: a confident tagger has it so near to 1 that entities of
     # other texts, correct ones too, stay below.
-    return cut(found, float(thresholds[least - 1 : least + 1].mean()) if least else 0.0)
+    return apply_threshold(found, float(thresholds[least - 1 : least + 1].mean()) if least else 0.0)
 
 
 def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
@@ -351,11 +351,11 @@ def precisions(found: JudgedEntities) -> tuple[np.ndarray, np.ndarray]:
     return thresholds, reaching[first] / (len(said) - first)
 
 
-def most_precise(found: JudgedEntities) -> Cut | None:
+def most_precise(found: JudgedEntities) -> ThresholdResult | None:
     """Return the most precise of the thresholds that keep enough entities, None if all keep few."""
     thresholds, reached = precisions(found)
     for place in np.argsort(-reached, kind="stable"):
-        one = cut(found, float(thresholds[place]))
+        one = apply_threshold(found, float(thresholds[place]))
         if not keeps_few(one, found):
             return one
     return None
@@ -388,7 +388,7 @@ class EntityFigures:
     chance: float
     chance_high: float
     bins: list[Bin]
-    cuts: list[Cut]
+    cuts: list[ThresholdResult]
     unannotated: int = 0
     outside_known: bool = True
     noun: str = "entity"
@@ -402,7 +402,7 @@ def entity_figures(found: JudgedEntities) -> EntityFigures:
         expected_calibration_error(said, correct),
         *error_by_chance(said),
         reliability(said, correct),
-        [cut(found, threshold) for threshold in THRESHOLDS],
+        [apply_threshold(found, threshold) for threshold in THRESHOLDS],
         found.unannotated,
         found.outside_known,
         found.noun,

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spacy_latent.analysis.calibration import FEW, SMALL_SHARE, Cut, JudgedEntities, cut
+from spacy_latent.analysis.calibration import (
+    FEW,
+    SMALL_SHARE,
+    JudgedEntities,
+    ThresholdResult,
+    apply_threshold,
+)
 
 # Number of thresholds that are tested. They depend on numbers of predictions, never on outcomes.
 TESTED = 50
@@ -23,7 +29,7 @@ HALVINGS = 60
 
 
 @dataclass(frozen=True)
-class PromisedCut(Cut):
+class PromisedThreshold(ThresholdResult):
     """Threshold whose precision on other text is at least ``promised``.
 
     Attributes:
@@ -162,7 +168,7 @@ def tests_of(
 
 def promised_threshold(
     found: JudgedEntities, precision: float, confidence: float, few: bool = False
-) -> PromisedCut | None:
+) -> PromisedThreshold | None:
     """Return the lowest threshold whose precision holds on other text.
 
     The arguments are those of :func:`tests_of`.
@@ -174,17 +180,17 @@ def promised_threshold(
     if not passed:
         return None
     last = passed[-1]
-    return PromisedCut(
-        **vars(cut(found, last.threshold)),
+    return PromisedThreshold(
+        **vars(apply_threshold(found, last.threshold)),
         promised=precision,
         confidence=confidence,
         bound=lower_bound(last.right, last.count, confidence),
-        full_recall=cut(found, 0.0).recall,
+        full_recall=apply_threshold(found, 0.0).recall,
     )
 
 
 __all__ = [
-    "PromisedCut",
+    "PromisedThreshold",
     "effective_number",
     "lower_bound",
     "needed",

@@ -248,15 +248,15 @@ def _score(
     An interval of width 0, for example if all texts are right, would suggest certainty.
     """
     own = value(counts[counts.any(-1)])
-    room = _room(own)
+    margin = _margin(own)
     if not (own > score + SAME).any():
-        high = max(high, min(score + room, 1.0))
+        high = max(high, min(score + margin, 1.0))
     if not (own < score - SAME).any():
-        low = min(low, max(score - room, 0.0))
+        low = min(low, max(score - margin, 0.0))
     return score, low, high
 
 
-def _room(own: np.ndarray) -> float:
+def _margin(own: np.ndarray) -> float:
     """Return the largest change of a mean by texts that were not seen.
 
     It is 0 if at least :data:`UNSEEN` of the seen texts differ from the median.
@@ -365,11 +365,11 @@ def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int =
     differ = np.abs(each) > SAME
     # A text that was not seen differs by at most the largest difference seen; if no text differs,
     # by the largest possible one, 1.
-    room = _room(each) * float(np.abs(each).max() if differ.any() else 1.0)
+    margin = _margin(each) * float(np.abs(each).max() if differ.any() else 1.0)
     if not (each > max(drop, 0.0) + SAME).any():
-        high = max(high, min(drop + room, 1.0))
+        high = max(high, min(drop + margin, 1.0))
     if not (each < min(drop, 0.0) - SAME).any():
-        low = min(low, max(drop - room, -1.0))
+        low = min(low, max(drop - margin, -1.0))
     return Drop(first, second, drop, low, high, len(each), int(differ.sum()))
 
 

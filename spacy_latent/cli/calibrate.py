@@ -18,8 +18,8 @@ from spacy_latent.errors import number_of, plural
 if TYPE_CHECKING:
     from spacy.language import Language
 
-    from spacy_latent.analysis.calibration import Cut, JudgedEntities
-    from spacy_latent.analysis.precision_bound import PromisedCut
+    from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
+    from spacy_latent.analysis.precision_bound import PromisedThreshold
     from spacy_latent.evaluation.calibration_fit import Gain
     from spacy_latent.evaluation.entity_calibration import Calibrated
     from spacy_latent.evaluation.parse_calibration import CalibratedParses
@@ -242,7 +242,7 @@ def calibrate_cli(
     shown = found.after if held_out is None else held_out.entities
     several = plural(shown.noun)
     msg.divider(f"Dropping {several} of {texts} below a confidence")
-    print_cuts(shown, least)
+    print_thresholds(shown, least)
     print_groups(shown, texts)
     known = [*entity_components(nlp), *span_components(nlp)]
     pipe: Any = nlp.get_pipe(component or known[0])
@@ -301,7 +301,7 @@ def print_parses(
     texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
     for judged in shown:
         msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
-        print_cuts(judged, None)
+        print_thresholds(judged, None)
         print_groups(judged, texts)
     level = getattr(pipe, "cfg", {}).get("annotate")
     if level != "probabilities":
@@ -470,7 +470,7 @@ def used_as(nlp: Language, corpus: str) -> str:
     return ""
 
 
-def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
+def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
     """Print the promise of a threshold, what it rests on and what it costs."""
     from spacy_latent.analysis.calibration import in_digits, threshold_for
 
@@ -507,23 +507,31 @@ def print_promise(least: PromisedCut, fitted: JudgedEntities) -> None:
     )
 
 
-def print_least(least: Cut, fitted: JudgedEntities, further: JudgedEntities | None) -> None:
-    from spacy_latent.analysis.calibration import FEW, cut, in_digits, in_words, keeps_few
-    from spacy_latent.analysis.precision_bound import PromisedCut
+def print_least(
+    least: ThresholdResult, fitted: JudgedEntities, further: JudgedEntities | None
+) -> None:
+    from spacy_latent.analysis.calibration import (
+        FEW,
+        apply_threshold,
+        in_digits,
+        in_words,
+        keeps_few,
+    )
+    from spacy_latent.analysis.precision_bound import PromisedThreshold
 
     several = plural(fitted.noun)
     name = f"min_confidence = {in_digits(least.threshold)}"
     cuts = [(least, fitted, CALIBRATION_TEXTS)]
     if further is not None:
-        cuts.append((cut(further, least.threshold), further, FURTHER_TEXTS))
-    if isinstance(least, PromisedCut):
+        cuts.append((apply_threshold(further, least.threshold), further, FURTHER_TEXTS))
+    if isinstance(least, PromisedThreshold):
         print_promise(least, fitted)
     elif not least.threshold:
         msg.info(
             f"All {several} of the calibration texts together have the precision that was asked "
             f"for, so min_confidence is 0: none is dropped"
         )
-    if not isinstance(least, PromisedCut):
+    if not isinstance(least, PromisedThreshold):
         msg.info(
             "This is a point estimate: the precision is that of these texts, and other text has "
             "less in more than half of all cases. Without --point-estimate it holds with the "
@@ -573,12 +581,12 @@ def print_error(title: str, found: JudgedEntities) -> None:
     )
 
 
-def print_cuts(found: JudgedEntities, chosen: Cut | None) -> None:
-    from spacy_latent.analysis.calibration import THRESHOLDS, cut, in_digits
+def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> None:
+    from spacy_latent.analysis.calibration import THRESHOLDS, apply_threshold, in_digits
 
     thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
     rows = []
-    for row in (cut(found, threshold) for threshold in sorted(thresholds)):
+    for row in (apply_threshold(found, threshold) for threshold in sorted(thresholds)):
         interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
         label = in_digits(row.threshold)
         values = (percent(row.precision), interval, percent(row.recall))
@@ -629,8 +637,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if math.isfinite(share) else "–"
 
 
-def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import cut, entity_figures
+def to_json(found: Calibrated, least: ThresholdResult | None, held_out: Any) -> dict[str, Any]:
+    from spacy_latent.analysis.calibration import apply_threshold, entity_figures
 
     made: dict[str, Any] = {
         "calibration": found.calibration.to_dict(),
@@ -650,7 +658,7 @@ def to_json(found: Calibrated, least: Cut | None, held_out: Any) -> dict[str, An
         made["test"] = entity_figures(held_out.entities)
         made["test_groups"] = groups_to_json(held_out.entities)
         if least is not None:
-            made["test_min_confidence"] = vars(cut(held_out.entities, least.threshold))
+            made["test_min_confidence"] = vars(apply_threshold(held_out.entities, least.threshold))
         if held_out.covered is not None:
             made["test_coverage"], made["test_texts"] = held_out.covered
             made["test_set_size"] = held_out.set_size

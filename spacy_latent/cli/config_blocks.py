@@ -237,12 +237,12 @@ def layer_blocks(structure: str, estimator: str) -> dict[str, Block]:
     """Return the blocks of this structure and estimator, with a compatible scorer and composer."""
     from spacy.util import registry
 
-    from spacy_latent.layers.fitting import fitting_layers
+    from spacy_latent.layers.compatibility import compatible_layers
 
     made_of = structure_block(structure)
     blocks = {"structure": made_of, "estimator": estimator_block(estimator, made_of)}
     made = registry.resolve(blocks)
-    scorer, composer = fitting_layers(made["structure"], made["estimator"])
+    scorer, composer = compatible_layers(made["structure"], made["estimator"])
     return {**blocks, "scorer": {"@misc": scorer}, "composer": {"@misc": composer}}
 
 

@@ -361,7 +361,7 @@ def plain_settings(block: Block) -> Iterator[tuple[str, Any]]:
 def _names_for(argument: str) -> list[str]:
     """Return the registered names for a block with this name, or none if they are not known."""
     from spacy_latent.estimators.base import Estimator
-    from spacy_latent.layers.fitting import KINDS, registered_layers
+    from spacy_latent.layers.compatibility import KINDS, registered_layers
     from spacy_latent.structures.base import Structure
 
     if argument in KINDS:

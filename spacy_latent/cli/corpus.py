@@ -142,7 +142,7 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
         yield from _by_config(nlp, path)
 
 
-def there_is(corpus: Path) -> str:
+def field_hint(corpus: Path) -> str:
     """Return the end of a clause with the names of the fields of the first line.
 
     The fields are the keys of .jsonl or the columns of .tsv. The result is "" for other files.

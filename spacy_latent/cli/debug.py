@@ -64,14 +64,14 @@ def debug_cli(
     from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.diagnosis import describe
     from spacy_latent.evaluation.mistakes import find_traps
-    from spacy_latent.pipeline.finding import Finding
+    from spacy_latent.pipeline.diagnostic import Diagnostic
     from spacy_latent.pipeline.inspection import choose_components
 
     try:
         import_code(code)
         use_gpu(gpu_id)
         overrides = config_overrides(context.args)
-        findings: list[Finding] = []
+        diagnostics: list[Diagnostic] = []
         sourced: list[str] = []
         if source.is_dir():
             nlp, is_new = load(str(source)), False
@@ -85,8 +85,10 @@ def debug_cli(
                 nlp, is_new = from_config(config), True
             if invalid := list(invalid_training(nlp)):
                 raise LatentError(" ".join(invalid))
-            findings = [Finding("warning", "unread-setting", t) for t in unread_settings(config)]
-            findings += [Finding("note", "default-taken", t) for t in defaults_taken(config)]
+            diagnostics = [
+                Diagnostic("warning", "unread-setting", t) for t in unread_settings(config)
+            ]
+            diagnostics += [Diagnostic("note", "default-taken", t) for t in defaults_taken(config)]
         else:
             fail(f"{source} does not exist. Give a config or a trained pipeline.")
         choose_components(nlp, None, annotating=True)
@@ -94,28 +96,30 @@ def debug_cli(
         if is_new:
             initialize(nlp, sourced, examples, why)
         layers = describe(nlp)
-        findings = find_traps(nlp, examples) + findings
+        diagnostics = find_traps(nlp, examples) + diagnostics
         norms: dict[str, dict[str, float]] = {}
         if not examples:
             # The training corpus of a trained pipeline may be missing.
             level = level if is_new else "note"
-            findings.append(Finding(level, "no-gradients", f"Gradients were not checked: {why}"))
-        blocked = any(finding.level == "error" for finding in findings)
+            diagnostics.append(
+                Diagnostic(level, "no-gradients", f"Gradients were not checked: {why}")
+            )
+        blocked = any(diagnostic.level == "error" for diagnostic in diagnostics)
         if examples and not blocked:
             norms, more = gradients(nlp, examples, steps)
-            findings = more + findings
+            diagnostics = more + diagnostics
         if is_new and corpus is None:
-            findings += development_mistakes(nlp, compare=bool(examples))
+            diagnostics += development_mistakes(nlp, compare=bool(examples))
     except LatentError as error:
         fail("This cannot work", str(error))
-    failed = any(finding.level == "error" for finding in findings)
+    failed = any(diagnostic.level == "error" for diagnostic in diagnostics)
     if as_json:
-        found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in findings]}
+        found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in diagnostics]}
         print(srsly.json_dumps(plain(found)))
     else:
         print_layers(layers)
         print_gradients(norms)
-        print_findings(findings)
+        print_diagnostics(diagnostics)
     if failed:
         raise typer.Exit(1)
 
@@ -164,7 +168,7 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     sample = examples or [Example.from_dict(nlp.make_doc("a b c"), {})]
     try:
         with warnings.catch_warnings():
-            # The findings have the same information.
+            # The diagnostics have the same information.
             warnings.simplefilter("ignore", JudgedAsLabels)
             warnings.simplefilter("ignore", DoubtfulEvidence)
             warnings.simplefilter("ignore", ScoreNotGiven)
@@ -290,10 +294,10 @@ def bar(norm: float, among: Any, width: int = 24) -> str:
     return "#" * max(1, round(width * (1 + math.log10(norm / top) / 6)))
 
 
-def print_findings(findings: list[Any]) -> None:
+def print_diagnostics(diagnostics: list[Any]) -> None:
     msg.divider("Findings")
     show: dict[str, Any] = {"error": msg.fail, "warning": msg.warn, "note": msg.info}
-    for finding in findings:
-        show[finding.level](finding.text)
-    if not any(finding.level != "note" for finding in findings):
+    for diagnostic in diagnostics:
+        show[diagnostic.level](diagnostic.text)
+    if not any(diagnostic.level != "note" for diagnostic in diagnostics):
         msg.good("No mistake was found.")

@@ -231,8 +231,8 @@ def init_cli(
     print_changes(before, after, to_stderr=output == STREAM)
     for hint in [*hints(before, after), *about_gain(before, after)]:
         print(f"Note: {hint}", file=stream(output == STREAM))
-    for finding in [*about_sentences(nlp), *about_score_ranges(nlp)]:
-        print(f"{finding.level.capitalize()}: {finding.text}", file=stream(output == STREAM))
+    for diagnostic in [*about_sentences(nlp), *about_score_ranges(nlp)]:
+        print(f"{diagnostic.level.capitalize()}: {diagnostic.text}", file=stream(output == STREAM))
     if output != STREAM:
         ending = "jsonl" if pairs else "spacy"
         paths = f"--paths.train ./train.{ending} --paths.dev ./dev.{ending}"
@@ -451,7 +451,7 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
     from spacy.util import registry
 
     from spacy_latent.errors import IncompatiblePair
-    from spacy_latent.layers.fitting import check_parts, fitting_layers
+    from spacy_latent.layers.compatibility import check_parts, compatible_layers
 
     layers = {
         argument: dict(block[argument])
@@ -474,7 +474,7 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
             pass
         else:
             return layers
-    fitting = fitting_layers(made["structure"], made["estimator"])
+    fitting = compatible_layers(made["structure"], made["estimator"])
     scorer = tagged(fitting[0]) if chooses else {"@misc": fitting[0]}
     new: dict[str, Block] = {"scorer": scorer, "composer": {"@misc": fitting[1]}}
     new = over(block["tok2vec"], new)

@@ -43,7 +43,7 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     from spacy_latent.analysis.alignments import alignment_scores, links_of
     from spacy_latent.analysis.reference_check import in_words, unknown_labels
     from spacy_latent.analysis.task import best_category
-    from spacy_latent.cli.corpus import there_is
+    from spacy_latent.cli.corpus import field_hint
     from spacy_latent.cli.pipelines import load, trained_name
     from spacy_latent.cli.progress import progress
     from spacy_latent.corpora.text_pairs import NoSuchField, missing_labels, read_text_pairs_v1
@@ -60,8 +60,8 @@ def model_row(path: Path, corpus: Path, fields: Fields = (None, None, None)) -> 
     labelled = [bool(example.reference.cats) for example in examples]
     if not any(labelled) and not any(gold):
         raise NoSuchField(
-            f"No pair of {corpus} has a label under {label!r}{there_is(corpus)}: there is nothing "
-            "to compare predictions with."
+            f"No pair of {corpus} has a label under {label!r}{field_hint(corpus)}: there is "
+            "nothing to compare predictions with."
         )
     name = trained_name(path)
     stream = nlp.pipe(example.predicted for example in examples)

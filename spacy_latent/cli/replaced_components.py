@@ -321,7 +321,7 @@ def no_classifier(name: str, component: Block, wanted: str) -> str | None:
 def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
     from spacy.util import registry
 
-    from spacy_latent.layers.fitting import fitting_layers
+    from spacy_latent.layers.compatibility import compatible_layers
 
     structure = registry.resolve({"made": layers["structure"]})["made"]
     estimator = registry.resolve({"made": layers["estimator"]})["made"]
@@ -345,7 +345,7 @@ def rationale_component(component: Block, layers: dict[str, Block]) -> Block:
             # An embedder of single words: the reader must not see words that were not chosen.
             "embed": deepcopy(EMBEDDER),
             **deepcopy(layers),
-            "scorer": tagged(fitting_layers(structure, estimator)[0]),
+            "scorer": tagged(compatible_layers(structure, estimator)[0]),
             **rates(selector),
         },
     }

@@ -89,7 +89,7 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
         unknown_labels,
         without_references,
     )
-    from spacy_latent.cli.corpus import read_counted, there_is
+    from spacy_latent.cli.corpus import field_hint, read_counted
 
     examples, left_out = read_counted(nlp, corpus, limit)
     if left_out:
@@ -99,7 +99,7 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
         wanted = "; ".join(f"{name} needs {what}" for name, what in lacking.items())
         raise LatentError(
             f"The texts of {corpus} have no annotation of what the pipeline predicts"
-            f"{there_is(Path(corpus))}, so there is nothing to score by{': ' if wanted else ''}"
+            f"{field_hint(Path(corpus))}, so there is nothing to score by{': ' if wanted else ''}"
             f"{wanted}. Give annotated texts: .spacy, .jsonl with 'cats' (an object, as "
             '{"good": 1.0, "bad": 0.0}), '
             "'entities', 'tags', 'heads' and 'deps' or 'spans', or what the reader of the config's "

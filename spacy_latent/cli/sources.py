@@ -79,8 +79,8 @@ def sources_cli(
 def _drawn(found: dict[str, list[SourceReliability]]) -> str:
     """Draw the confusions of all sources as an SVG: a row for each source and label."""
     from spacy_latent.visualize.alignment_svg import DrawnCell
+    from spacy_latent.visualize.drawing_options import DrawingOptions
     from spacy_latent.visualize.heat_map_svg import draw_heat_map
-    from spacy_latent.visualize.look import Look
     from spacy_latent.visualize.picture import svg
 
     several = sum(map(bool, found.values())) > 1
@@ -97,8 +97,8 @@ def _drawn(found: dict[str, list[SourceReliability]]) -> str:
         for label, share in one.confusions.items()
         if share == share
     ]
-    drawn = draw_heat_map(rows, columns, cells, Look(as_svg=True), TITLE)
-    return svg(drawn, Look(as_svg=True), standalone=True) + "\n"
+    drawn = draw_heat_map(rows, columns, cells, DrawingOptions(as_svg=True), TITLE)
+    return svg(drawn, DrawingOptions(as_svg=True), standalone=True) + "\n"
 
 
 def _percent(share: float) -> str:

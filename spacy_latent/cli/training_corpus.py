@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spacy.training import Example
     from thinc.api import Config
 
-    from spacy_latent.pipeline.finding import Finding, Level
+    from spacy_latent.pipeline.diagnostic import Diagnostic, Level
 
 
 # Number of development examples that are checked for references.
@@ -61,8 +61,8 @@ def training_examples(
         return [], f"{why} Give examples with --corpus, or the path as for 'spacy train'.", level
 
 
-def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
-    """Return findings on the development corpus, from its first :data:`JUDGED` examples.
+def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
+    """Return diagnostics on the development corpus, from its first :data:`JUDGED` examples.
 
     Args:
         nlp: The pipeline.
@@ -70,36 +70,36 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Finding]:
     """
     from spacy_latent.analysis.reference_check import without_references
     from spacy_latent.cli.config_errors import errors_with_blocks
-    from spacy_latent.pipeline.finding import Finding
+    from spacy_latent.pipeline.diagnostic import Diagnostic
 
     if missing := missing_path(nlp, "dev_corpus"):
-        return [Finding("note", "no-dev-corpus", missing)]
+        return [Diagnostic("note", "no-dev-corpus", missing)]
     config = nlp.config.interpolate()
     judged = str(config["training"].get("dev_corpus"))
     if absent := absent_path(config, judged):
-        return [Finding("warning", "dev-corpus", absent)]
+        return [Diagnostic("warning", "dev-corpus", absent)]
     try:
         with errors_with_blocks(config):
             examples = list(islice(corpus_reader(config, judged)(nlp), JUDGED))
     except Exception as error:
         # 'spacy train' would raise the same error, before training or after some steps.
         text = f"The corpus that training is judged by, dev_corpus, cannot be read: {error}"
-        return [Finding("error", "dev-corpus", text)]
+        return [Diagnostic("error", "dev-corpus", text)]
     if not examples:
         text = f"[{judged}] has no examples to judge training by. {other_files(nlp, judged)}"
-        return [Finding("error", "dev-corpus", text.strip())]
+        return [Diagnostic("error", "dev-corpus", text.strip())]
     if without_references(nlp, examples)[1]:
         text = (
             f"None of the first {number_of(len(examples), 'example')} of [{judged}] is annotated "
             "with what the pipeline predicts: scores will be 0, whatever it learns. Look at the "
             "names of its fields, and at what the file has."
         )
-        return [Finding("warning", "dev-corpus", text)]
+        return [Diagnostic("warning", "dev-corpus", text)]
     return list(labels_not_learned(nlp, examples, judged)) if compare else []
 
 
-def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> Iterator[Finding]:
-    """Yield findings on labels of the examples that the training corpus lacks.
+def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> Iterator[Diagnostic]:
+    """Yield diagnostics on labels of the examples that the training corpus lacks.
 
     At most :data:`SEARCHED` training examples are read, and only until all labels are found.
 
@@ -109,7 +109,7 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
         judged: Name of the corpus.
     """
     from spacy_latent.analysis.reference_check import a_label, listed, unknown_labels
-    from spacy_latent.pipeline.finding import Finding
+    from spacy_latent.pipeline.diagnostic import Diagnostic
 
     config = nlp.config.interpolate()
     learned = str(config["training"].get("train_corpus"))
@@ -126,11 +126,11 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
         unknown = unknown_labels(nlp, examples, counted())
     except Exception as error:
         text = f"[{learned}] cannot be read beyond {number_of(count, 'example')}: {error}"
-        yield Finding("error", "train-corpus", text)
+        yield Diagnostic("error", "train-corpus", text)
         return
     part = f"the first {number_of(count, 'example')} of " if count == SEARCHED else ""
     for name, labels in unknown.items():
-        yield Finding(
+        yield Diagnostic(
             "warning",
             "dev-labels",
             f"The {name} of [{judged}] have {a_label(labels)} that {part}[{learned}] "

@@ -121,7 +121,7 @@ class AllReduce:
         if most[0]:
             own = self.failure
             self.ranks.raise_together(
-                self.ranks.gather(None if own is None else _told(own)), what, own
+                self.ranks.gather(None if own is None else _description(own)), what, own
             )
         if most[1] != -most[2]:
             raise RanksFailed(
@@ -338,7 +338,7 @@ def _checksum(values: Iterable[Any]) -> int:
     return zlib.crc32(repr(list(values)).encode())
 
 
-def _told(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     """Return the error in words, with the component whose update raised it."""
     component = ""
     trace = error.__traceback__

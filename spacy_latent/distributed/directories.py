@@ -18,7 +18,7 @@ def replace_directory(path: Path, write: Callable[[Path], object]) -> None:
     If that fails, for example on a full disk, the old directory stays. A reader between the two
     renames finds no directory for an instant.
     """
-    made, before = _beside(path, NEW), _beside(path, OLD)
+    made, before = _sibling(path, NEW), _sibling(path, OLD)
     finish_replacing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -58,14 +58,14 @@ def locked(path: Path) -> Iterator[None]:
 
 def finish_replacing(path: Path) -> None:
     """Remove the temporary files of a process that was killed while it wrote ``path``."""
-    made, before = _beside(path, NEW), _beside(path, OLD)
+    made, before = _sibling(path, NEW), _sibling(path, OLD)
     if before.exists() and not path.exists():
         os.replace(before, path)
     for rest in (made, before):
         shutil.rmtree(rest, ignore_errors=True)
 
 
-def _beside(path: Path, ending: str) -> Path:
+def _sibling(path: Path, ending: str) -> Path:
     return path.with_name(f".{path.name}{ending}")
 
 

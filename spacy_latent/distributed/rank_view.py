@@ -107,7 +107,7 @@ class RankView:
                         self.nlp.update(share, losses=losses, **options)
         return losses
 
-    def told_of_empty_shares(self) -> str | None:
+    def empty_shares_warning(self) -> str | None:
         """Return a warning if many batches had fewer docs than there are ranks, or None.
 
         Nothing else shows that some ranks learned from no docs, and that more ranks have no

@@ -103,7 +103,7 @@ def annotate_with_ray(
     if not waiting:
         return total
     with _forgetting(output), connected(ray, address), _without_bars(data):
-        _check_room(ray, workers, threads, gpus)
+        _check_capacity(ray, workers, threads, gpus)
         actors = data.ActorPoolStrategy(
             min_size=workers,
             max_size=most,
@@ -178,7 +178,7 @@ def _without_bars(data: Any) -> Iterator[None]:
         context.enable_progress_bars = before
 
 
-def _check_room(ray: Any, workers: int, threads: int, gpus: float) -> None:
+def _check_capacity(ray: Any, workers: int, threads: int, gpus: float) -> None:
     """Raise LatentError for a number of actors that would wait forever.
 
     A cluster may add machines for more than the least number of actors. The least number must be
@@ -187,12 +187,12 @@ def _check_room(ray: Any, workers: int, threads: int, gpus: float) -> None:
     there = ray.cluster_resources()
     cpus = int(there.get("CPU", 0))
     if workers * threads >= cpus:
-        room = max(0, cpus - 1) // threads
-        fewer = f"at most {number_of(room, 'worker')}"
+        capacity = max(0, cpus - 1) // threads
+        fewer = f"at most {number_of(capacity, 'worker')}"
         raise LatentError(
             f"{workers} actor(s) with {threads} thread(s) each would take all of the "
             f"{number_of(cpus, 'CPU')} that Ray has here, and Ray needs one to read what they are "
-            f"to do. Take {fewer if room else 'a cluster with more CPUs'}, or --engine local, "
+            f"to do. Take {fewer if capacity else 'a cluster with more CPUs'}, or --engine local, "
             "which needs none."
         )
     if workers * gpus > there.get("GPU", 0):

@@ -282,7 +282,7 @@ class RankTraining:
         if not self.ranks.alone:
             self.view.reduce.agree()
         saved = self._save_last() or saved
-        if told := self.view.told_of_empty_shares():
+        if told := self.view.empty_shares_warning():
             self._tell(told)
         if saved is not None:
             text = Printer(no_print=True).good("Saved pipeline to output directory", saved)

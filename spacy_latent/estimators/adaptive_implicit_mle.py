@@ -16,7 +16,7 @@ from spacy_latent.estimators.target_difference import (
     not_masked,
 )
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 
 
 class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
@@ -94,9 +94,9 @@ class AdaptiveImplicitMLE(NoisyTargetDifference, nn.Module):
         # An item without a gradient, or with β = 0, keeps its structure.
         size = torch.where(length > 0, share / length.clamp_min(1e-300), 0.0)
         batch = len(lengths) // self.num_samples
-        ahead = of_copies(structure.map, scores - size * gradient, lengths, batch)
+        ahead = solve_copies(structure.map, scores - size * gradient, lengths, batch)
         if self.difference == "central":
-            behind = of_copies(structure.map, scores + size * gradient, lengths, batch)
+            behind = solve_copies(structure.map, scores + size * gradient, lengths, batch)
             width = 2 * size
         else:
             behind, width = z, size

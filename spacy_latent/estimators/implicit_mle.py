@@ -8,7 +8,7 @@ from spacy_latent.errors import check_flags
 from spacy_latent.estimators.noise import Noise, check_noise
 from spacy_latent.estimators.target_difference import NoisyTargetDifference, check_positive
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 
 
 class ImplicitMLE(NoisyTargetDifference):
@@ -53,5 +53,5 @@ class ImplicitMLE(NoisyTargetDifference):
         if self.scale_by_batch:
             step *= gradient.shape[0] / self.num_samples
         batch = len(lengths) // self.num_samples
-        target = of_copies(structure.map, scores - step * gradient, lengths, batch)
+        target = solve_copies(structure.map, scores - step * gradient, lengths, batch)
         return (z - target) / self.num_samples

@@ -12,6 +12,8 @@ from spacy_latent.structures.one_of_n import OneOfN
 class Oscarmax(Attention):
     """Sparsemax of scores that a penalty pulls together, at any distance in the text.
 
+    Experimental: may change in any version.
+
     z = argmin ½‖p − s‖² + penalty·Σ_{i<j} max(p[i], p[j]) over the simplex (Niculae and Blondel
     2017, section 3.3, with OSCAR of Bondell and Reich 2008). The structure is OneOfN. The original
     composes sparsemax with a step on magnitudes, which gives this minimum only if no score is

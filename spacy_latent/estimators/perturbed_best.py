@@ -10,7 +10,7 @@ from torch import Tensor
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import Noise, repeat_with_noise
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 
 
 class PerturbedBest(Estimator):
@@ -45,7 +45,7 @@ class PerturbedBest(Estimator):
             scores, _, lengths = repeat_with_noise(
                 scores, lengths, self.noise, self.scale, count, self.k
             )
-        z = of_copies(partial(self.best, structure), scores, lengths, batch)
+        z = solve_copies(partial(self.best, structure), scores, lengths, batch)
         return Draw.equal(z.view(count, batch, *parts))
 
 

@@ -13,7 +13,7 @@ from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.noise import check_noise, repeat_with_noise
 from spacy_latent.kernels.autograd.tracing import refuse_transforms
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 
 
 class PerturbedMean(Estimator):
@@ -71,7 +71,7 @@ class _PerturbedMean(torch.autograd.Function):
         noisy, noise, repeated = repeat_with_noise(
             scores, lengths, estimator.noise, estimator.scale, count, 1
         )
-        z = of_copies(structure.map, noisy, repeated, len(scores)).view(count, *scores.shape)
+        z = solve_copies(structure.map, noisy, repeated, len(scores)).view(count, *scores.shape)
         allowed = structure.part_mask(scores, lengths) & ~scores.isneginf()
         ctx.save_for_backward(z, noise.view(count, *scores.shape), allowed)
         ctx.estimator = estimator

@@ -8,7 +8,7 @@ from torch import Tensor
 from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 
 
 class Rebar(Estimator):
@@ -61,7 +61,7 @@ class Rebar(Estimator):
             return Draw.single(structure.map(scores, lengths))
         repeated = scores.repeat(count, *[1] * structure.part_axes)
         sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
-        drawn = of_copies(structure.reparameterize, repeated, sizes, batch)
+        drawn = solve_copies(structure.reparameterize, repeated, sizes, batch)
         soft = [
             structure.marginals(noisy / self.relaxation, sizes)
             for noisy in (drawn.noisy, drawn.redrawn)

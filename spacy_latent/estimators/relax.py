@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 from spacy_latent.errors import LatentError, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 from spacy_latent.structures.derivatives import recordable, recording
 from spacy_latent.structures.results import ReparameterizedTrace
 
@@ -100,7 +100,7 @@ class Relax(Estimator, nn.Module):
         with recording():
             leaf = recordable(repeated).detach().requires_grad_()
             own, sizes = recordable(structure), recordable(sizes)
-            drawn = of_copies(partial(self.perturbed, own), leaf, sizes, batch)
+            drawn = solve_copies(partial(self.perturbed, own), leaf, sizes, batch)
             network = self.surrogate.to(scores.device, scores.dtype)
             free, known = (
                 network(own, noisy, leaf.detach(), sizes) for noisy in (drawn.noisy, drawn.redrawn)

@@ -15,7 +15,7 @@ from spacy_latent.estimators.noise import Noise, check_noise, repeat_with_noise
 from spacy_latent.estimators.straight_through import with_gradient_of
 from spacy_latent.estimators.target_difference import check_positive
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 
 
 class RelaxedPerturbation(Estimator):
@@ -81,12 +81,12 @@ class RelaxedPerturbation(Estimator):
             given, _, lengths = repeat_with_noise(
                 scores, lengths, self.noise, self.scale, count, self.k
             )
-        z = of_copies(structure.map, given, lengths, batch) if self.straight_through else None
+        z = solve_copies(structure.map, given, lengths, batch) if self.straight_through else None
         if z is None or is_train:
             cool = given / self.temperature
             if self.relaxation == "marginals":
-                soft = of_copies(structure.marginals, cool, lengths, batch)
+                soft = solve_copies(structure.marginals, cool, lengths, batch)
             else:
-                soft = of_copies(structure.sparsemap, cool, lengths, batch).mean
+                soft = solve_copies(structure.sparsemap, cool, lengths, batch).mean
             z = soft if z is None else with_gradient_of(soft, z)
         return Draw.equal(z.view(count, *scores.shape))

@@ -12,7 +12,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, check_flags, chec
 from spacy_latent.estimators.noise import Noise, check_noise
 from spacy_latent.estimators.target_difference import NoisyTargetDifference
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 from spacy_latent.structures.relaxation import project_relaxed
 
 
@@ -118,4 +118,4 @@ class Spigot(NoisyTargetDifference):
             gradient = gradient * (self.max_norm / norm.clamp_min(self.max_norm))
         points = (z - self.step_size * gradient).masked_fill(scores.isneginf(), -torch.inf)
         project = partial(self.project, structure)
-        return (z - of_copies(project, points, lengths, len(lengths) // count)) / count
+        return (z - solve_copies(project, points, lengths, len(lengths) // count)) / count

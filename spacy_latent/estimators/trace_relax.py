@@ -33,6 +33,8 @@ class ChoiceSurrogate(Surrogate):
 class TraceRelax(Relax):
     """A score function of execution traces with a trained network c as control variate.
 
+    Experimental: may change in any version.
+
     The gradient is [L(z) − c(r̃)]·∇log p(t) + ∇c(r) − ∇c(r̃), unbiased for any c. r are noisy
     scores, t the choices by which an algorithm builds z from them, and r̃ noisy scores drawn again
     given t. Structures and their distribution are the same as for TraceScoreFunction. For

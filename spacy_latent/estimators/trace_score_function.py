@@ -14,6 +14,8 @@ from spacy_latent.structures.base import Structure
 class TraceScoreFunction(ScoreFunction):
     """An unbiased gradient of E[L(z)] for structures z built by random choices t.
 
+    Experimental: may change in any version.
+
     An algorithm builds z by the choices. The gradient for the scores is (L(z) − b)·∇log p(t),
     averaged over samples. Each choice is from a softmax of scores, so no sum over structures is
     needed. For ``SpanningTree`` the choices are made by Chu-Liu-Edmonds with exponential clocks as

@@ -68,13 +68,13 @@ def uneditable(nlp: Language) -> dict[str, str]:
     Editable structures are not listed.
     """
     from spacy_latent.models.inspection import latent_module
-    from spacy_latent.models.interventions import why_not_editable
+    from spacy_latent.models.interventions import why_not_constrainable
     from spacy_latent.pipeline.inspection import latent_components
 
     found = {}
     for component in latent_components(nlp).values():
         for key, node in component.layers.items():
-            reason = why_not_editable(latent_module(node).latent)
+            reason = why_not_constrainable(latent_module(node).latent)
             if reason:
                 found[key] = reason
     return found

@@ -12,7 +12,7 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer
 
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.pipeline.finding import Finding
+from spacy_latent.pipeline.diagnostic import Diagnostic
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.training_settings import training_settings
 
@@ -178,8 +178,8 @@ def _by_part(
     return {part: total[part] ** 0.5 for part in PARTS if part in total}
 
 
-def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> list[Finding]:
-    """Return findings about the norms of :func:`gradient_norms`."""
+def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> list[Diagnostic]:
+    """Return diagnostics about the norms of :func:`gradient_norms`."""
     from spacy_latent.models.inspection import latent_module, latent_shim
 
     found = []
@@ -194,7 +194,7 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
         bad = [part for part, norm in parts.items() if not math.isfinite(norm)]
         if bad:
             found.append(
-                Finding(
+                Diagnostic(
                     "error",
                     "not-finite",
                     f"{component}: the gradient of its {', '.join(bad)} is not finite. Lower the "
@@ -207,7 +207,7 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
             continue
         if not any(parts.values()):
             found.append(
-                Finding(
+                Diagnostic(
                     "error",
                     "no-gradient",
                     f"{component}: no gradient arrives. Nothing that is trained depends on it.",
@@ -217,7 +217,7 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
             continue
         elif scorer == 0.0:
             found.append(
-                Finding(
+                Diagnostic(
                     "error",
                     "no-gradient-at-scorer",
                     f"{component}: no gradient reaches the scorer, so the structure will not be "
@@ -228,7 +228,7 @@ def judge_gradients(nlp: Language, norms: Mapping[str, Mapping[str, float]]) -> 
             )
         elif scorer < FAINT * parts.get("composer", 0.0):
             found.append(
-                Finding(
+                Diagnostic(
                     "warning",
                     "faint-gradient",
                     f"{component}: the scorer's gradient ({scorer:.1e}) is tiny beside the "

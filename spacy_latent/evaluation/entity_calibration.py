@@ -21,10 +21,10 @@ from spacy.util import minibatch
 from spacy_latent.analysis.calibration import (
     FEW,
     NOTHING_OUTSIDE,
-    Cut,
     JudgedEntities,
+    ThresholdResult,
+    apply_threshold,
     conformal_threshold,
-    cut,
     in_digits,
     in_words,
     judged_entities,
@@ -35,7 +35,7 @@ from spacy_latent.analysis.calibration import (
     threshold_for,
 )
 from spacy_latent.analysis.precision_bound import (
-    PromisedCut,
+    PromisedThreshold,
     lower_bound,
     needed,
     promised_threshold,
@@ -320,7 +320,7 @@ def set_precision(
     *,
     confidence: float | None = 0.9,
     few: bool = False,
-) -> Cut:
+) -> ThresholdResult:
     """Set ``min_confidence`` of a component, and in its config, to reach a precision.
 
     It is the lowest value whose precision holds on other text with this confidence, see
@@ -337,7 +337,7 @@ def set_precision(
 
     Returns:
         The threshold and what it keeps; a
-        :class:`~spacy_latent.analysis.precision_bound.PromisedCut` with a confidence.
+        :class:`~spacy_latent.analysis.precision_bound.PromisedThreshold` with a confidence.
 
     Raises:
         LatentError: if the texts do not support the precision, or if a point estimate above 0
@@ -369,7 +369,9 @@ def set_precision(
     return least
 
 
-def _promised(found: JudgedEntities, precision: float, confidence: float, few: bool) -> PromisedCut:
+def _promised(
+    found: JudgedEntities, precision: float, confidence: float, few: bool
+) -> PromisedThreshold:
     if not 0 < precision < 1:
         raise LatentError(
             f"The precision is {precision}; with a confidence of {confidence}, expected a number "
@@ -386,7 +388,7 @@ def _promised(found: JudgedEntities, precision: float, confidence: float, few: b
     if tested:
         highest = tested[0]
         bound = lower_bound(highest.right, highest.count, confidence)
-        kept = in_words(cut(found, highest.threshold), found, "the calibration texts")
+        kept = in_words(apply_threshold(found, highest.threshold), found, "the calibration texts")
         told = (
             f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
             f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
@@ -401,13 +403,13 @@ def _promised(found: JudgedEntities, precision: float, confidence: float, few: b
     )
 
 
-def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Cut:
+def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> ThresholdResult:
     least = threshold_for(found, precision)
     if least is None:
         thresholds, reached = precisions(found)
         told = f"There are no {plural(found.noun)}."
         if len(thresholds):
-            best = cut(found, float(thresholds[reached.argmax()]))
+            best = apply_threshold(found, float(thresholds[reached.argmax()]))
             told = (
                 f"The highest is {best.precision:.3f}, of the {number_of(best.kept, found.noun)} "
                 f"with a confidence of {in_digits(best.threshold)} or more."

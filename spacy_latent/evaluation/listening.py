@@ -15,7 +15,7 @@ from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from thinc.api import Model
 
 from spacy_latent.models.listener import LatentListener, keeps_batch, no_such_component
-from spacy_latent.pipeline.finding import Finding
+from spacy_latent.pipeline.diagnostic import Diagnostic
 from spacy_latent.pipeline.latent_encoder import LatentEncoder
 from spacy_latent.pipeline.training_settings import training_settings
 
@@ -73,7 +73,7 @@ def listenings(nlp: Language) -> list[Listening]:
     return found
 
 
-def listening_mistakes(nlp: Language) -> Iterator[Finding]:
+def listening_mistakes(nlp: Language) -> Iterator[Diagnostic]:
     """Yield mistakes of listeners.
 
     A ``LatentListener`` to a name that no component has is reported by
@@ -96,7 +96,7 @@ def listening_mistakes(nlp: Language) -> Iterator[Finding]:
             yield from _of_training(nlp, upstream, listening, frozen, annotating)
 
 
-def _of_vectors(nlp: Language, one: Listening) -> Iterator[Finding]:
+def _of_vectors(nlp: Language, one: Listening) -> Iterator[Diagnostic]:
     """Yield mistakes in the kind and width of the vectors that a listener gets."""
     assert one.answering is not None
     upstream: Any = nlp.get_pipe(one.answering)
@@ -104,7 +104,7 @@ def _of_vectors(nlp: Language, one: Listening) -> Iterator[Finding]:
         yield _wrong_kind(nlp, one, one.answering)
     wanted, given = one.node.maybe_get_dim("nO"), upstream.model.maybe_get_dim("nO")
     if wanted is not None and given is not None and wanted != given:
-        yield Finding(
+        yield Diagnostic(
             "error",
             "listener-width",
             f"The listener of {one.component} has width {wanted}, and {one.answering}, to which it "
@@ -112,14 +112,14 @@ def _of_vectors(nlp: Language, one: Listening) -> Iterator[Finding]:
         )
 
 
-def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Iterator[Finding]:
+def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Iterator[Diagnostic]:
     component, name = one.component, one.upstream
     before = nlp.pipe_names[: nlp.pipe_names.index(component)]
     suitable = [other for other in nlp.pipe_names if _suits(nlp.get_pipe(other), one.node)]
     if name == "*":
         if not suitable:
             kind = "tok2vec" if isinstance(one.node, Tok2VecListener) else "transformer"
-            yield Finding(
+            yield Diagnostic(
                 "error",
                 "no-upstream",
                 f'{component} listens to "*", any {kind}, and the pipeline has none. Put one '
@@ -141,9 +141,9 @@ def _without_vectors(nlp: Language, one: Listening, annotating: set[str]) -> Ite
         ]
         if reads:
             text += f" As it is, it reads what {reads[-1]} writes on docs, and sends no gradient."
-        yield Finding("warning" if reads else "error", "no-upstream", text)
+        yield Diagnostic("warning" if reads else "error", "no-upstream", text)
     elif name in nlp.disabled:
-        yield Finding(
+        yield Diagnostic(
             "error",
             "disabled-upstream",
             f"{component} listens to {name}, which is disabled, so it gets no vectors. Take {name} "
@@ -164,14 +164,14 @@ def _suits(upstream: Any, node: Model) -> bool:
     return hasattr(upstream, "find_listeners") and not isinstance(upstream, others)
 
 
-def _wrong_kind(nlp: Language, one: Listening, upstream: str) -> Finding:
+def _wrong_kind(nlp: Language, one: Listening, upstream: str) -> Diagnostic:
     factory = nlp.get_pipe_meta(upstream).factory
     if hasattr(nlp.get_pipe(upstream), "find_listeners"):
         take = f'Take @architectures = "{LISTENERS[factory]}"' if factory in LISTENERS else ""
         advice = take or "Take the listener that belongs to it"
     else:
         advice = "Set upstream to a component that gives vectors"
-    return Finding(
+    return Diagnostic(
         "error",
         "listener-kind",
         f"{one.component} has a listener ({one.node.name}) to {upstream}, which is a {factory} and "
@@ -179,7 +179,7 @@ def _wrong_kind(nlp: Language, one: Listening, upstream: str) -> Finding:
     )
 
 
-def _of_order(nlp: Language, upstream: str, found: list[Listening]) -> Iterator[Finding]:
+def _of_order(nlp: Language, upstream: str, found: list[Listening]) -> Iterator[Diagnostic]:
     """Yield listeners that stand before their component, since spaCy only links later ones."""
     before = nlp.pipe_names[: nlp.pipe_names.index(upstream)]
     early = [
@@ -191,7 +191,7 @@ def _of_order(nlp: Language, upstream: str, found: list[Listening]) -> Iterator[
         and _suits(nlp.get_pipe(upstream), one.node)
     ]
     if early:
-        yield Finding(
+        yield Diagnostic(
             "error",
             "listener-first",
             f"{_names(early)} listens to {upstream} and stands before it in the pipeline, so it "
@@ -205,11 +205,11 @@ def _of_training(
     listening: list[Listening],
     frozen: set[str],
     annotating: set[str],
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Yield mistakes that come from frozen and annotating components."""
     awake = [one for one in listening if one.component not in frozen]
     if upstream in frozen and awake and upstream not in annotating:
-        yield Finding(
+        yield Diagnostic(
             "error",
             "frozen-encoder",
             f"{upstream} is frozen and {_names(awake)}, which listens to it, is not: it would get "
@@ -219,7 +219,7 @@ def _of_training(
         )
     blind = [one for one in listening if one.component in annotating]
     if blind and upstream not in annotating:
-        yield Finding(
+        yield Diagnostic(
             "warning",
             "annotates-without-vectors",
             f"{_names(blind)} annotates in training, and {upstream}, to which it listens, does "
@@ -232,13 +232,13 @@ def _of_training(
 
 def _of_gradient(
     nlp: Language, upstream: str, listening: list[Listening], frozen: set[str]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     pipe: Any = nlp.get_pipe(upstream)
     is_encoder = isinstance(pipe, LatentEncoder)
     awake = [one for one in listening if one.component not in frozen]
     if not awake and not (is_encoder and pipe.cfg["supervision"]):
         # A tok2vec or transformer may be pre-trained, and stay as it is.
-        yield Finding(
+        yield Diagnostic(
             "error" if is_encoder else "warning",
             "frozen-listeners",
             f"All that listens to {upstream} is frozen ({_names(listening)}), so it gets no "
@@ -250,7 +250,7 @@ def _of_gradient(
     one_sends = not is_encoder and all(keeps_batch(one.node) for one in listening)
     held = any(isinstance(nlp.get_pipe(one.component), LatentEncoder) for one in awake)
     if awake and one_sends and not held and last in frozen:
-        yield Finding(
+        yield Diagnostic(
             "error",
             "last-listener",
             f"{upstream} learns nothing: spaCy sends it all gradients with that of {last}, the "

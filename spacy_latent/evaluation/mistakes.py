@@ -17,8 +17,8 @@ from spacy_latent.errors import number_of
 from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
 from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
+from spacy_latent.pipeline.diagnostic import Diagnostic, Level
 from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
-from spacy_latent.pipeline.finding import Finding, Level
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
@@ -32,7 +32,7 @@ SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
 
-def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
+def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnostic]:
     """Return the mistakes that are visible in the pipeline and its config.
 
     Args:
@@ -40,7 +40,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]
     """
     from spacy_latent.models.inspection import latent_shim
 
-    found: list[Finding] = []
+    found: list[Diagnostic] = []
     training = training_settings(nlp)
     frozen = set(training.get("frozen_components") or ())
     annotating = set(training.get("annotating_components") or ())
@@ -49,17 +49,19 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]
             found += _of_encoder(nlp, component, latent.pipe, frozen, annotating)
         elif component in frozen:
             found.append(
-                Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
+                Diagnostic(
+                    "note", "frozen", f"{component} is frozen: its structure does not learn."
+                )
             )
         for key, node in latent.layers.items():
             found += _of_layer(key, node)
             layer = settings_of(latent.pipe, node)
             found += [
-                Finding("note", code, f"{key}: {text}") for code, text in measured_notes(layer)
+                Diagnostic("note", code, f"{key}: {text}") for code, text in measured_notes(layer)
             ]
         for sentence in unreached_stages(latent.pipe.model, last_step(training)):
-            found.append(Finding("error", "unreached-stage", f"{component}: {sentence}"))
-    found += [Finding("error", "no-upstream", text) for text in missing_upstreams(nlp)]
+            found.append(Diagnostic("error", "unreached-stage", f"{component}: {sentence}"))
+    found += [Diagnostic("error", "no-upstream", text) for text in missing_upstreams(nlp)]
     found += _of_names(nlp)
     found += listening_mistakes(nlp)
     found += about_sentences(nlp, examples)
@@ -74,10 +76,10 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]
     if any(latent_shim(node).device.type == "cuda" for node in nodes):
         found += _of_kernels()
     order = ("error", "warning", "note")
-    return sorted(found, key=lambda finding: order.index(finding.level))
+    return sorted(found, key=lambda diagnostic: order.index(diagnostic.level))
 
 
-def _of_names(nlp: Language) -> Iterable[Finding]:
+def _of_names(nlp: Language) -> Iterable[Diagnostic]:
     """Yield settings for components that the pipeline lacks.
 
     spaCy ignores such names, except in ``frozen_components``.
@@ -102,7 +104,7 @@ def _of_names(nlp: Language) -> Iterable[Finding]:
             if name not in names:
                 near = get_close_matches(name, names, n=1)
                 hint = f" Did you mean {near[0]}?" if near else ""
-                yield Finding(
+                yield Diagnostic(
                     level,
                     "no-component",
                     f"{setting}: the pipeline has no component {name!r}.{hint} It has "
@@ -114,8 +116,8 @@ def _of_names(nlp: Language) -> Iterable[Finding]:
 OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
 
 
-def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Finding]:
-    """Yield findings about texts for a ``crf_ner`` whose annotation is incomplete."""
+def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Diagnostic]:
+    """Yield diagnostics about texts for a ``crf_ner`` whose annotation is incomplete."""
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
     for name, pipe in nlp.pipeline:
@@ -123,12 +125,12 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
             continue
         settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
         for doubt in EvidenceSurvey.of(examples, settings).doubts():
-            yield Finding("warning", "entity-evidence", f"{name}: {doubt}")
+            yield Diagnostic("warning", "entity-evidence", f"{name}: {doubt}")
         block = nlp.config["components"].get(name, {}).get("scorer") or {}
         scorer = str(block.get("@scorers"))
         asked = any(annotated_labels(example.reference) is not None for example in examples)
         if asked and not scorer.startswith(OF_LABEL_SETS):
-            yield Finding(
+            yield Diagnostic(
                 "note",
                 "label-sets",
                 f"{name}: training texts were annotated for some labels alone. Where those that it "
@@ -161,7 +163,7 @@ def _is_without_weights(pipe: Any) -> bool:
 
 def _of_encoder(
     nlp: Language, component: str, pipe: Any, frozen: set[str], annotating: set[str]
-) -> Iterable[Finding]:
+) -> Iterable[Diagnostic]:
     listening = list(pipe.listening_components)
     supervised = bool(pipe.cfg.get("supervision"))
     names = nlp.pipe_names
@@ -170,7 +172,7 @@ def _of_encoder(
         component in _upstream(other) for _, other in nlp.pipeline[: names.index(component)]
     )
     if not listening and not supervised and not early:
-        yield Finding(
+        yield Diagnostic(
             "error",
             "no-listener",
             f"{component}: nothing listens to it, so it learns nothing. Give a component "
@@ -179,9 +181,9 @@ def _of_encoder(
         )
     awake = [name for name in listening if name not in frozen]
     if component in frozen and (not awake or component in annotating):
-        yield Finding("note", "frozen", f"{component} is frozen: its structure does not learn.")
+        yield Diagnostic("note", "frozen", f"{component} is frozen: its structure does not learn.")
     if pipe.cfg.get("set_heads") and "parser" in names:
-        yield Finding(
+        yield Diagnostic(
             "warning",
             "set-heads",
             f"{component} sets heads and so does the parser; docs that are parsed keep theirs.",
@@ -193,7 +195,7 @@ def _upstream(pipe: Any, kind: type[Model] = Model) -> set[str]:
     return {name for node, name in listeners_in(pipe) if isinstance(node, kind)}
 
 
-def _of_layer(key: str, node: Model) -> Iterable[Finding]:
+def _of_layer(key: str, node: Model) -> Iterable[Diagnostic]:
     from spacy_latent.models.inspection import latent_module, latent_shim
 
     module = latent_module(node)
@@ -206,21 +208,21 @@ def _of_layer(key: str, node: Model) -> Iterable[Finding]:
             if before
             else ("nothing is learned of them")
         )
-        yield Finding(
+        yield Diagnostic(
             "note",
             "given-trees",
             f"{key}: its trees are given by {estimator.name}{since}, so its scorer is not run and "
             f"{learned}. It is a control.",
         )
     if getattr(module, "gain", None) is not None:
-        yield Finding(
+        yield Diagnostic(
             "note",
             "residual",
             f"{key}: the embedder's vectors go around the structure (residual), so the task may be "
             "learned without it. Set residual = false to close this way.",
         )
     if any(inner.name == "expand_window" for inner in node.layers[0].walk()):
-        yield Finding(
+        yield Diagnostic(
             "note",
             "context-below",
             f"{key}: its embedder mixes neighbouring tokens, so the task may be learned without "
@@ -228,7 +230,7 @@ def _of_layer(key: str, node: Model) -> Iterable[Finding]:
             "no other way.",
         )
     if latent_shim(node).learn_rates.get("latent.scorer.", 1.0) == 0.0:
-        yield Finding(
+        yield Diagnostic(
             "warning", "scorer-still", f"{key}: scorer_learn_rate is 0, so the scorer never learns."
         )
 
@@ -250,7 +252,7 @@ def settings_of(pipe: Any, node: Model) -> LayerSettings:
     )
 
 
-def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Finding]:
+def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnostic]:
     """Check that sentence boundaries are set for structures of sentences, in training as well.
 
     The pipeline need not be initialized.
@@ -264,15 +266,15 @@ def about_sentences(nlp: Language, examples: Sequence[Example] = ()) -> list[Fin
         return []
     annotating = set(training_settings(nlp).get("annotating_components") or ())
     return [
-        finding
+        diagnostic
         for component, latent in latent_components(nlp).items()
-        for finding in _of_sentences(nlp, component, list(latent.layers.values()), annotating)
+        for diagnostic in _of_sentences(nlp, component, list(latent.layers.values()), annotating)
     ]
 
 
 def _of_sentences(
     nlp: Language, component: str, nodes: Sequence[Model], annotating: set[str]
-) -> Iterable[Finding]:
+) -> Iterable[Diagnostic]:
     from spacy_latent.models.span_getters import DocSpans, SentenceSpans
 
     lengths = [
@@ -288,7 +290,7 @@ def _of_sentences(
     ]
     late = [name for name in setters if name not in annotating]
     if not setters:
-        yield Finding(
+        yield Diagnostic(
             "note",
             "no-sentences",
             f"No component before {component} sets sentences: one structure spans a whole text, "
@@ -296,7 +298,7 @@ def _of_sentences(
             "sentencizer before it, and its name into training.annotating_components.",
         )
     elif late:
-        yield Finding(
+        yield Diagnostic(
             "warning",
             "sentences-in-training",
             f"{', '.join(late)} sets sentences at prediction but not in training, where "
@@ -305,8 +307,8 @@ def _of_sentences(
         )
 
 
-def about_score_ranges(nlp: Language) -> list[Finding]:
-    """Return findings about numbers that would be scored as labels.
+def about_score_ranges(nlp: Language) -> list[Diagnostic]:
+    """Return diagnostics about numbers that would be scored as labels.
 
     The pipeline need not be initialized.
     """
@@ -316,19 +318,19 @@ def about_score_ranges(nlp: Language) -> list[Finding]:
     found = []
     for pipe in of_numbers:
         if text := judged_as_labels(pipe):
-            found.append(Finding("warning", "range-scorer", text))
+            found.append(Diagnostic("warning", "range-scorer", text))
         # Another classifier may provide the score of labels.
         elif len(of_numbers) == len(classifiers) and (text := weighed_as_labels(pipe, weights)):
-            found.append(Finding("warning", "range-weights", text))
+            found.append(Diagnostic("warning", "range-weights", text))
     return found
 
 
-def _of_kernels() -> Iterable[Finding]:
+def _of_kernels() -> Iterable[Diagnostic]:
     from spacy_latent.models.latent_shim import why_no_gpu_kernels
 
     reason = why_no_gpu_kernels()
     if reason is not None:
-        yield Finding(
+        yield Diagnostic(
             "note",
             "no-gpu-kernels",
             "Structures are solved on the CPU and sent back, since kernels for the GPU cannot be "
@@ -337,12 +339,12 @@ def _of_kernels() -> Iterable[Finding]:
         )
 
 
-def _of_wildcards(nlp: Language) -> Iterable[Finding]:
+def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:
     encoders = 0
     for name, pipe in nlp.pipeline:
         # Before the first encoder, "*" can only mean a tok2vec or transformer of spaCy.
         if encoders and "*" in _upstream(pipe, Tok2VecListener):
-            yield Finding(
+            yield Diagnostic(
                 "warning",
                 "wildcard",
                 f'{name} listens to "*", which no latent encoder answers. Name the one that '
@@ -351,7 +353,7 @@ def _of_wildcards(nlp: Language) -> Iterable[Finding]:
         encoders += nlp.get_pipe_meta(name).factory == "latent_encoder"
 
 
-def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
+def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Diagnostic]:
     """Yield components with an embedder of their own in a pipeline with a shared embedder.
 
     ``spacy init config`` writes such configs, since its templates only know spaCy's components.
@@ -376,9 +378,9 @@ def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
             )
         share = f"To share it, give{listener or ' them a listener to it'}"
         if any(heard & {shared, "*"} for heard in upstream.values()):
-            yield Finding("note", "own-embedder", f"{names} {has} beside {shared}. {share}.")
+            yield Diagnostic("note", "own-embedder", f"{names} {has} beside {shared}. {share}.")
         else:
-            yield Finding(
+            yield Diagnostic(
                 "warning",
                 "idle-embedder",
                 f"Nothing listens to {shared}, so it learns nothing, and {names} {has}. {share}; "
@@ -386,12 +388,12 @@ def _of_own_embedders(nlp: Language, frozen: set[str]) -> Iterable[Finding]:
             )
 
 
-def _of_empty_texts(nlp: Language) -> Iterable[Finding]:
+def _of_empty_texts(nlp: Language) -> Iterable[Diagnostic]:
     for name, pipe in nlp.pipeline:
         if not isinstance(pipe, TextCategorizer):
             continue
         if settings := refuses_empty_texts(pipe.model):
-            yield Finding(
+            yield Diagnostic(
                 "note",
                 "empty-texts",
                 f"{name} fails on an empty text beside others, as spaCy's classifiers do with "

@@ -19,7 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from spacy_latent.errors import check_whole
 from spacy_latent.kernels.autograd.derivatives import is_transformed
 from spacy_latent.kernels.core.pool import ranges
-from spacy_latent.layers.concurrently import concurrently
+from spacy_latent.layers.parallel import call_in_parallel
 from spacy_latent.layers.shared_structures import share_equals
 from spacy_latent.structures.base import Structure
 
@@ -117,13 +117,13 @@ class Composer(nn.Module):
             return self.compose_range(vectors, z, lengths, item)
         if item is None:
             inputs = [(vectors[a:b], z[a:b], lengths[a:b]) for a, b in parts]
-            return torch.cat(concurrently(self.__call__, inputs, list(self.parameters())))
+            return torch.cat(call_in_parallel(self.__call__, inputs, list(self.parameters())))
         members = [((item >= a) & (item < b)).nonzero()[:, 0] for a, b in parts]
         shared = [
             (vectors[a:b], z[which], lengths[a:b], item[which] - a)
             for (a, b), which in zip(parts, members)
         ]
-        made = concurrently(self.compose_range, shared, list(self.parameters()))
+        made = call_in_parallel(self.compose_range, shared, list(self.parameters()))
         # Back to the order of the structures.
         order = torch.empty_like(item)
         order[torch.cat(members)] = torch.arange(len(item), device=item.device)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.layers.base import Composer, PartScorer
-from spacy_latent.layers.edits import Edits
+from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.encoded_scorer import perceptron
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
@@ -89,13 +89,13 @@ class DocumentCodeLayer(LatentLayer):
         vectors: Tensor,
         lengths: Tensor,
         given: Sequence[np.ndarray | None] | None = None,
-        edits: Edits | None = None,
+        interventions: BatchInterventions | None = None,
     ) -> tuple[Draw, Tensor]:
-        if given is not None or (edits is not None and edits.of_parts):
+        if given is not None or (interventions is not None and interventions.of_parts):
             raise LatentError(
                 "The code of a text is made of no words: none can be given, forbidden or forced."
             )
-        return super().read(vectors, lengths, None, edits)
+        return super().read(vectors, lengths, None, interventions)
 
     def compose_each(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
         assert isinstance(self.composer, CodeEmbedding)

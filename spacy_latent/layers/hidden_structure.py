@@ -17,8 +17,13 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.layers.base import Composer, PartScorer, ScorerBuilder
-from spacy_latent.layers.edits import Edits, check_forced, edited, naming_interventions
-from spacy_latent.layers.fitting import build_part
+from spacy_latent.layers.batch_interventions import (
+    BatchInterventions,
+    check_forced,
+    constrained_scores,
+    naming_interventions,
+)
+from spacy_latent.layers.compatibility import build_part
 from spacy_latent.layers.latent_layer import LatentLayer, encode_given
 from spacy_latent.structures.base import Structure
 
@@ -107,7 +112,7 @@ class HiddenStructureLayer(LatentLayer):
         vectors: Tensor,
         lengths: Tensor,
         given: Sequence[np.ndarray | None] | None = None,
-        edits: Edits | None = None,
+        interventions: BatchInterventions | None = None,
     ) -> tuple[Draw, Tensor]:
         """Return the marginals given the likeliest class, and the scores of their distribution.
 
@@ -115,7 +120,9 @@ class HiddenStructureLayer(LatentLayer):
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
-        temperature = self.temperature * (1.0 if edits is None else edits.temperature)
+        temperature = self.temperature * (
+            1.0 if interventions is None else interventions.temperature
+        )
         structure, shared = self.score(vectors, lengths, temperature)
         own = self.composer.of_parts(vectors, lengths) / temperature
         if own.shape[1:] != shared.shape:
@@ -125,9 +132,9 @@ class HiddenStructureLayer(LatentLayer):
                 "settings, such as num_tags."
             )
         every = torch.cat([shared[None], shared + own])
-        if edits is not None and edits.of_parts:
-            every = edited_alike(structure, every, lengths, edits)
-        with naming_interventions(structure.name, edits):
+        if interventions is not None and interventions.of_parts:
+            every = constrained_alike(structure, every, lengths, interventions)
+        with naming_interventions(structure.name, interventions):
             logits = self._logits(structure, every, lengths)
             draw = HiddenDraw(
                 torch.zeros_like(shared)[None],
@@ -141,8 +148,8 @@ class HiddenStructureLayer(LatentLayer):
             if self.training:
                 return draw, shared
             result, scores = self.given_class(draw, lengths, draw.likeliest)
-        if edits is not None and edits.of_parts:
-            check_forced(structure.map(scores, lengths), edits, structure.name)
+        if interventions is not None and interventions.of_parts:
+            check_forced(structure.map(scores, lengths), interventions, structure.name)
         return result, scores
 
     def given_class(
@@ -199,7 +206,9 @@ class HiddenStructureLayer(LatentLayer):
         return replace(draw, z=mixed, logits=logits, every=None), other
 
 
-def edited_alike(structure: Structure, every: Tensor, lengths: Tensor, edits: Edits) -> Tensor:
+def constrained_alike(
+    structure: Structure, every: Tensor, lengths: Tensor, interventions: BatchInterventions
+) -> Tensor:
     """Return scores ``(C, B, *parts)`` of several classes under the same interventions.
 
     The increase that forces a part is the same for all classes, so that it does not change their
@@ -207,6 +216,6 @@ def edited_alike(structure: Structure, every: Tensor, lengths: Tensor, edits: Ed
     """
     known = every.detach()
     finite = torch.where(known.isfinite(), known.abs(), 0.0).amax(0)
-    change = edited(structure, finite, lengths, edits) - finite
+    change = constrained_scores(structure, finite, lengths, interventions) - finite
     mask = structure.part_mask(finite, lengths.to(finite.device)).expand(finite.shape)
     return every.double() + torch.where(mask, change, 0.0)

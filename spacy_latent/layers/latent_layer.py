@@ -14,8 +14,13 @@ from spacy_latent.errors import LatentError, is_whole
 from spacy_latent.estimators.base import Draw, Estimator, Given, check_draw
 from spacy_latent.kernels.core.gpu_transfers import places_of
 from spacy_latent.layers.base import Composer, PartScorer
-from spacy_latent.layers.edits import Edits, check_forced, edited, naming_interventions
-from spacy_latent.layers.fitting import check_kind, check_parts
+from spacy_latent.layers.batch_interventions import (
+    BatchInterventions,
+    check_forced,
+    constrained_scores,
+    naming_interventions,
+)
+from spacy_latent.layers.compatibility import check_kind, check_parts
 from spacy_latent.structures.base import Structure
 
 if TYPE_CHECKING:
@@ -152,9 +157,9 @@ class LatentLayer(nn.Module):
         vectors: Tensor,
         lengths: Tensor,
         given: Sequence[np.ndarray | None] | None = None,
-        edits: Edits | None = None,
+        interventions: BatchInterventions | None = None,
     ) -> LatentOutput:
-        asked = () if edits is None else (edits,)
+        asked = () if interventions is None else (interventions,)
         draw, scores = self.read(vectors, lengths, given, *asked)
         composed = self.compose(vectors, draw, lengths)
         return LatentOutput(composed, draw, scores, self.kept(vectors))
@@ -168,15 +173,15 @@ class LatentLayer(nn.Module):
         vectors: Tensor,
         lengths: Tensor,
         given: Sequence[np.ndarray | None] | None = None,
-        edits: Edits | None = None,
+        interventions: BatchInterventions | None = None,
     ) -> tuple[Draw, Tensor]:
         """Return the structures, and the scores after division by temperature.
 
         Args:
             given: structures that some items get instead of drawn ones, as :meth:`given` returns
                 them. Their scores are 1 for their parts and −1 for others.
-            edits: interventions on the structures, at prediction and not together with ``given``.
-                The returned scores are the changed ones. They are in float64 if parts are forbidden
+            interventions: conditions on the structures, at prediction and not with ``given``. The
+                returned scores are the changed ones. They are in float64 if parts are forbidden
                 or forced.
 
         Raises:
@@ -184,11 +189,11 @@ class LatentLayer(nn.Module):
         """
         if given is not None:
             return self._read_given(vectors, lengths, given)
-        asked = () if edits is None else (self.temperature * edits.temperature,)
+        asked = () if interventions is None else (self.temperature * interventions.temperature,)
         structure, scores = self.score(vectors, lengths, *asked)
-        if edits is not None and edits.of_parts:
+        if interventions is not None and interventions.of_parts:
             with torch.autocast(device_type=scores.device.type, enabled=False):
-                return self._read_edited(structure, scores, lengths, edits)
+                return self._read_constrained(structure, scores, lengths, interventions)
         return self.drawn(structure, scores, vectors, lengths), scores
 
     def drawn(
@@ -216,16 +221,20 @@ class LatentLayer(nn.Module):
             draw.cost = cost.to(draw.weights)
         return draw
 
-    def _read_edited(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits
+    def _read_constrained(
+        self,
+        structure: Structure,
+        scores: Tensor,
+        lengths: Tensor,
+        interventions: BatchInterventions,
     ) -> tuple[Draw, Tensor]:
-        exact = edited(structure, scores, lengths, edits)
-        with naming_interventions(structure.name, edits):
+        exact = constrained_scores(structure, scores, lengths, interventions)
+        with naming_interventions(structure.name, interventions):
             draw = self.draw(structure, exact, lengths)
             best = draw.mean()
             if structure.has_map:
                 best = structure.map(exact, lengths)
-        check_forced(best, edits, structure.name)
+        check_forced(best, interventions, structure.name)
         if not (torch.isfinite(draw.z).all() and torch.isfinite(draw.weights).all()):
             raise LatentError(
                 f"{self.present_estimator.name} gives no numbers where parts of {structure.name} "

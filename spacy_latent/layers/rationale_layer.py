@@ -14,7 +14,7 @@ from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.stochastic_mask import hold, share_changed, share_chosen
 from spacy_latent.layers.base import PartScorer
-from spacy_latent.layers.edits import Edits
+from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.layers.rationale_reader import RationaleReader, check_two_tags
 from spacy_latent.structures.base import Structure
@@ -83,11 +83,11 @@ class RationaleLayer(LatentLayer):
         vectors: Tensor,
         lengths: Tensor,
         given: Sequence[np.ndarray | None] | None = None,
-        edits: Edits | None = None,
+        interventions: BatchInterventions | None = None,
     ) -> tuple[Draw, Tensor]:
-        if edits is not None:
-            self._refuse_forced(vectors, edits)
-        draw, scores = super().read(vectors, lengths, given, edits)
+        if interventions is not None:
+            self._refuse_forced(vectors, interventions)
+        draw, scores = super().read(vectors, lengths, given, interventions)
         return (draw if self.training else self._seen(vectors, draw)), scores
 
     def draw(self, structure: Structure, scores: Tensor, lengths: Tensor) -> Draw:
@@ -146,9 +146,9 @@ class RationaleLayer(LatentLayer):
         forbidden = self._forbidden_parts(vectors[..., -1] == 0, draw.z)
         return replace(draw, z=draw.z.masked_fill(forbidden, 0.0))
 
-    def _refuse_forced(self, vectors: Tensor, edits: Edits) -> None:
+    def _refuse_forced(self, vectors: Tensor, interventions: BatchInterventions) -> None:
         """Refuse to force words that are no candidates, since these are never read."""
-        for allowed, forced in zip(vectors[..., -1] != 0, edits.forced):
+        for allowed, forced in zip(vectors[..., -1] != 0, interventions.forced):
             for word, *tag in forced:
                 chooses = not tag or tag[-1] == 1
                 if chooses and isinstance(word, int) and word < len(allowed) and not allowed[word]:

@@ -27,9 +27,9 @@ class StateStore:
         begin, end = self.count, self.count + len(states[0])
         if end > len(self.hidden):
             # The size doubles, so that each state is copied only a few times.
-            room = max(len(self.hidden), end - begin)
+            capacity = max(len(self.hidden), end - begin)
             self.hidden, self.cell = (
-                torch.cat([kept, kept.new_zeros(room, kept.shape[1])])
+                torch.cat([kept, kept.new_zeros(capacity, kept.shape[1])])
                 for kept in (self.hidden, self.cell)
             )
         self.hidden[begin:end], self.cell[begin:end] = states

@@ -13,7 +13,7 @@ from thinc.types import Floats2d
 
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.layers.fitting import check_kind
+from spacy_latent.layers.compatibility import check_kind
 from spacy_latent.models.alignment_evidence import AlignedWords
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, used_poolings

@@ -25,7 +25,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder, Prior, PriorBuilder
 from spacy_latent.layers.two_texts import split_texts
 from spacy_latent.models.evidence_bound import Evidence, check_prior, masked_prior
-from spacy_latent.models.scheduled import Scheduled
+from spacy_latent.models.scheduled_value import ScheduledValue
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 
@@ -54,7 +54,7 @@ class AlignedWords(Evidence):
         self._check_decoder(decoder, CellDecoder, "spacy-latent.WordsByWords.v1")
         super().__init__(decoder, unlabelled_weight, labelled_weight, learn_rate)
         self.prior = prior
-        self.kl_weight = Scheduled(1.0, "kl_weight")
+        self.kl_weight = ScheduledValue(1.0, "kl_weight")
 
     def check(self, structure: Structure, estimator: Estimator) -> None:
         """Raise an error if the words of the first text do not have one partner at most.

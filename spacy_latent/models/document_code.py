@@ -55,6 +55,8 @@ def build_document_code_v1(
 ) -> Model[list[Doc], Floats2d]:
     """Build a model from docs to scores of labels that depend only on one code for each doc.
 
+    Experimental: may change in any version.
+
     It is for ``latent_textcat`` and its multilabel twin. It needs ``annotate = "none"``, as there
     are no structures of words. ``models.document_code.codes`` returns the codes.
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
-from spacy_latent.layers.fitting import check_kind
+from spacy_latent.layers.compatibility import check_kind
 from spacy_latent.layers.generative import (
     ArcDecoder,
     ArcDecoderBuilder,
@@ -30,7 +30,7 @@ from spacy_latent.layers.generative import (
     PriorBuilder,
     WordDecoder,
 )
-from spacy_latent.models.scheduled import Scheduled
+from spacy_latent.models.scheduled_value import ScheduledValue
 from spacy_latent.stages import periods
 from spacy_latent.structures.base import Structure
 
@@ -66,8 +66,8 @@ class Evidence:
             raise LatentError(f"{self.name}: learn_rate is {learn_rate}; expected a number >= 0.")
         check_attr(self.name, self._check_decoder(decoder, WordDecoder).attr)
         self.decoder: Any = decoder
-        self.unlabelled_weight = Scheduled(unlabelled_weight, "unlabelled_weight")
-        self.labelled_weight = Scheduled(labelled_weight, "labelled_weight")
+        self.unlabelled_weight = ScheduledValue(unlabelled_weight, "unlabelled_weight")
+        self.labelled_weight = ScheduledValue(labelled_weight, "labelled_weight")
         self.learn_rate = learn_rate
 
     def check_trees(self, structure: Structure) -> None:
@@ -108,7 +108,7 @@ class EvidenceBound(Evidence):
     ) -> None:
         super().__init__(decoder, unlabelled_weight, labelled_weight, learn_rate)
         self.prior = prior
-        self.kl_weight = Scheduled(kl_weight, "kl_weight")
+        self.kl_weight = ScheduledValue(kl_weight, "kl_weight")
 
     def check(self, structure: Structure, estimator: Estimator) -> None:
         """Raise an error if a structure or estimator, in any stage of training, has no bound."""
@@ -131,6 +131,8 @@ def build_evidence_bound_v1(
     learn_rate: float = 1.0,
 ) -> EvidenceBound:
     """Build the bound as an objective.
+
+    Experimental: may change in any version.
 
     The bound is in nats for a whole text, tens of times the loss of a label. Weights of 0.01 make
     them similar.

@@ -19,8 +19,8 @@ from spacy_latent.errors import IncompatiblePair
 from spacy_latent.estimators.base import Given
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.layers.base import ScorerBuilder
-from spacy_latent.layers.edits import Edits
-from spacy_latent.layers.fitting import check_parts
+from spacy_latent.layers.batch_interventions import BatchInterventions
+from spacy_latent.layers.compatibility import check_parts
 from spacy_latent.layers.hidden_structure import ClassScores, HiddenDraw, HiddenStructureLayer
 from spacy_latent.layers.latent_layer import LatentOutput
 from spacy_latent.models.added_labels import UNTRAINED, count_as_trained
@@ -65,7 +65,7 @@ class HiddenStructureModule(nn.Module):
         docs: list[Range],
         texts: list[Range],
         given: Given | None = None,
-        edits: list[Edits] | None = None,
+        interventions: list[BatchInterventions] | None = None,
     ) -> tuple[tuple[Tensor, ...], Tensor | None, tuple[list[LatentOutput], Tensor]]:
         """Return the logits, as :class:`~spacy_latent.models.text_module.TextModule` does vectors.
 
@@ -82,7 +82,7 @@ class HiddenStructureModule(nn.Module):
         read = []
         for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
             vectors = padded[places]
-            asked = () if edits is None else (edits[number],)
+            asked = () if interventions is None else (interventions[number],)
             draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
             if isinstance(draw, HiddenDraw) and draw.logits is not None:
                 own = draw.logits

@@ -10,7 +10,7 @@ from thinc.api import Model
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import Intervention, Place, intervention_on
 from spacy_latent.kinds import find_kind
-from spacy_latent.layers.edits import Edits, Index
+from spacy_latent.layers.batch_interventions import BatchInterventions, Index
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.base import Structure
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from spacy_latent.models.span_groups import Group, Spans
 
 
-def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[Edits] | None:
+def interventions_of_layer(
+    model: Model, groups: Sequence[Group], spans: Spans
+) -> list[BatchInterventions] | None:
     """Return the intervention on each group of spans, None without an intervention on the node.
 
     Raises:
-        LatentError: if the layer has no scores that can be edited, or a part of an edit is in no
+        LatentError: if the layer has no scores that can be edited, or a part of it is in no
             structure of a span.
     """
     found = intervention_on(model)
@@ -30,17 +32,17 @@ def edits_of_layer(model: Model, groups: Sequence[Group], spans: Spans) -> list[
         return None
     shim: Any = model.shims[0]
     layer = shim.module.latent
-    reason = why_not_editable(layer)
+    reason = why_not_constrainable(layer)
     if reason:
         raise LatentError(
             f"The structures of {layer.structure.name} cannot be edited: {reason}. Take back the "
             "edits and the temperature."
         )
     members = [group.members for group in groups]
-    return edits_of(found, members, spans, layer.structure, layer.structure.kind)
+    return interventions_of(found, members, spans, layer.structure, layer.structure.kind)
 
 
-def why_not_editable(layer: Any) -> str:
+def why_not_constrainable(layer: Any) -> str:
     """Return why structures of a layer do not come from scores of parts alone; "" if they do."""
     if not isinstance(layer, LatentLayer) or layer.scorer.decides or not layer.structure.linear:
         return "decisions are scored while they are taken, and no parts before"
@@ -49,13 +51,13 @@ def why_not_editable(layer: Any) -> str:
     return ""
 
 
-def edits_of(
+def interventions_of(
     found: Intervention,
     groups: Sequence[Sequence[tuple[int, int]]],
     spans: Spans,
     structure: Structure,
     kind: str,
-) -> list[Edits]:
+) -> list[BatchInterventions]:
     """Return the intervention on each group of spans with structures of this set.
 
     Args:
@@ -77,7 +79,7 @@ def edits_of(
         own = [spans[d][s][0] for d, s in group]
         forbidden = [_places(found.forbidden, start, structure, kind) for start in own]
         forced = [_places(found.forced, start, structure, kind) for start in own]
-        made.append(Edits(forbidden, forced, found.temperature))
+        made.append(BatchInterventions(forbidden, forced, found.temperature))
     return made
 
 

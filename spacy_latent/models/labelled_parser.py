@@ -12,14 +12,14 @@ from thinc.types import Floats2d
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.layers.base import ScorerBuilder
 from spacy_latent.layers.bilstm import build_bilstm_v1
-from spacy_latent.layers.fitting import check_kind
+from spacy_latent.layers.compatibility import check_kind
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine_scorer_v1
 from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
+from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
-from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
 from spacy_latent.models.temperature import Temperature

@@ -16,13 +16,13 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.base import Estimator, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.gpu.dispatch import looked_at_later
-from spacy_latent.layers.edits import Edits
+from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.latent_layer import LatentLayer, LatentModule, LatentOutput
+from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.batch_share import share_of_batch
-from spacy_latent.models.interventions import edits_of_layer
+from spacy_latent.models.interventions import interventions_of_layer
 from spacy_latent.models.latent_shim import TrainingSettings, Width
 from spacy_latent.models.layer_settings import LayerSettings
-from spacy_latent.models.recorded import recorded
 from spacy_latent.models.separate_tok2vec import total
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
 from spacy_latent.models.span_groups import (
@@ -96,7 +96,7 @@ class SpanModule(nn.Module):
         groups: list[Group],
         given: Given | None = None,
         supervision: Supervision | None = None,
-        edits: list[Edits] | None = None,
+        interventions: list[BatchInterventions] | None = None,
     ) -> tuple[tuple[Tensor], Tensor | None, list[LatentOutput]]:
         """Return the rows, the penalty and the structures of each group.
 
@@ -105,13 +105,12 @@ class SpanModule(nn.Module):
             groups: groups of spans.
             given: structures that are given for spans.
             supervision: gold structures, for training.
-            edits: interventions on the structures of each group, for prediction; None for no
-                interventions.
+            interventions: conditions on the structures of each group, for prediction, or None.
         """
         # Supervision leaves out items without a structure, so it must know them.
         later = self.training and supervision is None
         with looked_at_later() if later else nullcontext():
-            return self._forward(rows, groups, given, supervision, edits)
+            return self._forward(rows, groups, given, supervision, interventions)
 
     def _forward(
         self,
@@ -119,7 +118,7 @@ class SpanModule(nn.Module):
         groups: list[Group],
         given: Given | None,
         supervision: Supervision | None,
-        edits: list[Edits] | None,
+        interventions: list[BatchInterventions] | None,
     ) -> tuple[tuple[Tensor], Tensor | None, list[LatentOutput]]:
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
@@ -128,10 +127,10 @@ class SpanModule(nn.Module):
         for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
             vectors = padded[places]
             known_here = of_group(given, group)
-            if edits is not None:
+            if interventions is not None:
                 # Models raise an error for layers that cannot be edited.
                 assert isinstance(self.latent, LatentLayer)
-                output = self.latent(vectors, lengths, known_here, edits[number])
+                output = self.latent(vectors, lengths, known_here, interventions[number])
             elif supervision is None:
                 output = self.latent(vectors, lengths, known_here)
             else:
@@ -296,9 +295,9 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     if is_train:
         ((result,), _, outputs), backprop_rows = shim.begin_update((rows, groups, *known))
     else:
-        edits = edits_of_layer(model, groups, spans)
-        if edits is not None:
-            known = [known[0] if known else None, None, edits]
+        interventions = interventions_of_layer(model, groups, spans)
+        if interventions is not None:
+            known = [known[0] if known else None, None, interventions]
         (result,), _, outputs = shim.predict((rows, groups, *known))
         refuse_not_finite([result])
     # torch may need its result for the backward pass, so callers get a copy.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
-from spacy_latent.layers.fitting import build_part, check_parts
+from spacy_latent.layers.compatibility import build_part, check_parts
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.separate_tok2vec import total

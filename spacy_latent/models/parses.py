@@ -13,10 +13,14 @@ from torch import Tensor
 from spacy_latent.annotations import SpanStructure
 from spacy_latent.interventions import Intervention
 from spacy_latent.kernels.core.gpu_transfers import send_together
-from spacy_latent.layers.edits import Edits, edited, naming_interventions
+from spacy_latent.layers.batch_interventions import (
+    BatchInterventions,
+    constrained_scores,
+    naming_interventions,
+)
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.added_labels import IMPOSSIBLE
-from spacy_latent.models.interventions import edits_of
+from spacy_latent.models.interventions import interventions_of
 from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space, white_space
 from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.dependency import DependencyTree
@@ -86,11 +90,13 @@ def parse(
     made: list[list[SpanStructure | None]] = [[None] * len(own) for own in sentences]
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
     groups = group_spans(sizes, sentences)
-    edits: Sequence[Edits | None] = [None] * len(groups)
+    interventions: Sequence[BatchInterventions | None] = [None] * len(groups)
     if request.asked is not None:
         members = [group.members for group in groups]
-        edits = edits_of(request.asked, members, sentences, module.structure, "heads")
-    for group, own in zip(groups, edits):
+        interventions = interventions_of(
+            request.asked, members, sentences, module.structure, "heads"
+        )
+    for group, own in zip(groups, interventions):
         hosts = spaces_of(group, sentences, spaces)
         read = GroupParse(module, padded, group, hosts, request, own)
         read.write(found, made, sentences)
@@ -159,20 +165,20 @@ class GroupParse:
         group: Group,
         hosts: dict[int, np.ndarray],
         request: Request,
-        edits: Edits | None = None,
+        interventions: BatchInterventions | None = None,
     ) -> None:
         self.module, self.group, self.hosts, self.request = module, group, hosts, request
-        asked = 1.0 if edits is None else edits.temperature
+        asked = 1.0 if interventions is None else interventions.temperature
         self.temperature = request.label_temperature * asked
         places, self.lengths = send_together([group.rows, group.lengths], padded.device)
         scores, self.words = module.read(padded[places], self.lengths)
         if request.temperature != 1:
             scores = scores / request.temperature
         self.scores = without_spaces(module.structure, scores, hosts)
-        if edits is not None:
+        if interventions is not None:
             scores = self.scores / asked
-            self.scores = edited(module.structure, scores, self.lengths, edits)
-        with naming_interventions(module.structure.name, edits):
+            self.scores = constrained_scores(module.structure, scores, self.lengths, interventions)
+        with naming_interventions(module.structure.name, interventions):
             best = module.structure.best_heads(self.scores, self.lengths)
         self.heads = _numpy(best)[:, 1:]
         self.inside = np.arange(self.heads.shape[1]) < group.lengths.numpy()[:, None]

@@ -175,9 +175,9 @@ def _reader(layer: Any, substitute: Any, generator: torch.Generator) -> Callable
         vectors: Tensor,
         lengths: Tensor,
         given: Sequence[np.ndarray | None] | None = None,
-        *edits: Any,
+        *interventions: Any,
     ) -> tuple[Draw, Tensor]:
-        draw, scores = read(vectors, lengths, given, *edits)
+        draw, scores = read(vectors, lengths, given, *interventions)
         if substitute == "random" and _can_shuffle(structure, scores, lengths):
             z = _shuffled(structure, structure.map(scores, lengths), lengths, generator)
             # Scores with z as their best structure, for callers that need it.

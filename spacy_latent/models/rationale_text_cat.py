@@ -20,8 +20,8 @@ from thinc.types import Floats2d
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.layers.base import ScorerBuilder
+from spacy_latent.layers.compatibility import build_part, check_kind
 from spacy_latent.layers.encoded_scorer import EncoderBuilder
-from spacy_latent.layers.fitting import build_part, check_kind
 from spacy_latent.layers.rationale_layer import RationaleLayer, RationaleSettings
 from spacy_latent.layers.rationale_reader import READABLE, RationaleReader
 from spacy_latent.models.candidates import AllWords, Candidates

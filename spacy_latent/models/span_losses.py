@@ -26,7 +26,7 @@ from spacy_latent.layers.span_features import SpanCells
 from spacy_latent.models.span_confidence import UNCHANGED, SpanConfidence
 from spacy_latent.models.tree_span_classifier import SpanScores, threads_of
 from spacy_latent.structures.constituency_tree import ConstituencyTree
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 
 # A span of a doc, start and end, with the classes that it may have.
 Observed = tuple[int, int, tuple[int, ...]]
@@ -107,7 +107,7 @@ def losses_and_gradient(
     spans.fold(both[:batch])
     spans.fold_agreeing(*observed, both[batch:])
     twice = torch.cat([lengths, lengths])
-    totals, mean = of_copies(
+    totals, mean = solve_copies(
         TREES.log_partition_and_marginals, torch.from_numpy(both), twice, batch
     )
     marginals = mean.numpy()
@@ -139,7 +139,7 @@ def losses_by_tensors(
     agreeing = cells.chart(others).masked_fill_(crossing, -torch.inf)
     agreeing[b, first, last] = chosen.logsumexp(0).double()
     both, twice = torch.cat([cells.chart(folded), agreeing]), torch.cat([lengths, lengths])
-    totals, marginals = of_copies(TREES.log_partition_and_marginals, both, twice, len(lengths))
+    totals, marginals = solve_copies(TREES.log_partition_and_marginals, both, twice, len(lengths))
     everything, wanted = marginals.chunk(2)
     gradient *= cells.of_chart(everything).to(scores.dtype) / total
     # An observed span is in every tree that agrees, with one of its classes.

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from spacy_latent.models.scheduled import Scheduled
+from spacy_latent.models.scheduled_value import ScheduledValue
 
 
-class Temperature(Scheduled):
-    """Schedule of values above 0, see :class:`Scheduled`."""
+class Temperature(ScheduledValue):
+    """Schedule of values above 0, see :class:`ScheduledValue`."""
 
     expected = "a finite number above 0"
 

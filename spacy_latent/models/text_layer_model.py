@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.models.alignment_evidence import AlignedWords
+from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.evidence_bound import Evidence, EvidenceTerms
-from spacy_latent.models.interventions import edits_of_layer
+from spacy_latent.models.interventions import interventions_of_layer
 from spacy_latent.models.latent_layer_model import LatentBatch, detached, prepare
 from spacy_latent.models.latent_shim import TrainingSettings, Width
 from spacy_latent.models.layer_settings import LayerSettings
-from spacy_latent.models.recorded import recorded
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
 from spacy_latent.models.span_groups import Spans, group_spans
 from spacy_latent.models.text_module import Kept, Range, TextModule, build_text_module
@@ -146,9 +146,9 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     if is_train:
         (results, _, (outputs, features)), backprop_rows = shim.begin_update(read)
     else:
-        edits = edits_of_layer(model, groups, spans)
-        if edits is not None:
-            read = (rows, groups, docs, texts, known[0] if known else None, edits)
+        interventions = interventions_of_layer(model, groups, spans)
+        if interventions is not None:
+            read = (rows, groups, docs, texts, known[0] if known else None, interventions)
         results, _, (outputs, features) = shim.predict(read)
         refuse_not_finite(results)
     pooled, weights, log_probs, extras, *more = (result.detach() for result in results)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spacy_latent.errors import LatentError
 from spacy_latent.estimators.base import Draw, Given
 from spacy_latent.kernels.core.gpu_transfers import fetch, places_of
-from spacy_latent.layers.edits import Edits
+from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.latent_layer import LatentLayer, LatentOutput
 from spacy_latent.models.alignment_evidence import AlignedWords, AlignmentEvidence
 from spacy_latent.models.evidence_bound import (
@@ -94,7 +94,7 @@ class TextModule(nn.Module):
         docs: list[Range],
         texts: list[Range],
         given: Given | None = None,
-        edits: list[Edits] | None = None,
+        interventions: list[BatchInterventions] | None = None,
         words: Tensor | None = None,
     ) -> tuple[tuple[Tensor, ...], Tensor | None, tuple[list[LatentOutput], Tensor]]:
         """Return the vectors of all docs, with everything else that gets a gradient.
@@ -105,7 +105,7 @@ class TextModule(nn.Module):
             docs: the rows of each doc.
             texts: the rows of each text; the texts of a doc are adjacent.
             given: structures that are given for spans.
-            edits: see SpanModule.
+            interventions: see SpanModule.
             words: ``(N,)`` int64 on the CPU, hashes of the words of all rows, for a bound on their
                 evidence; None without a bound.
 
@@ -130,7 +130,7 @@ class TextModule(nn.Module):
         doc, of_texts = others[: len(groups)], others[len(groups) :]
         for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
             vectors = padded[places]
-            asked = () if edits is None else (edits[number],)
+            asked = () if interventions is None else (interventions[number],)
             draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
             composed.append(self.latent.compose_each(vectors, draw, lengths))
             outputs.append(

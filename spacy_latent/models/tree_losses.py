@@ -31,7 +31,7 @@ from spacy_latent.structures.feasibility import infeasible_items
 
 
 @dataclass
-class Told:
+class TreeLosses:
     """Sums of the losses of a batch in nats.
 
     Attributes:
@@ -55,7 +55,7 @@ def learn(
     docs: Sequence[Doc],
     gold: Sequence[GoldTrees],
     shares: Shares | None = None,
-) -> tuple[tuple[Tensor], None, Told]:
+) -> tuple[tuple[Tensor], None, TreeLosses]:
     """Return the summed loss of docs that have tokens, as a tuple, None and its parts.
 
     Args:
@@ -65,7 +65,7 @@ def learn(
         gold: annotation of each doc.
         shares: weights of the words, if the module learns from them.
     """
-    told = Told()
+    told = TreeLosses()
     starts = _start_loss(module, rows, gold)
     sizes, spans = [len(doc) for doc in docs], [one.spans for one in gold]
     spaces = white_space(docs)

@@ -20,7 +20,7 @@ from spacy_latent.kernels.core.pool import one_torch_thread
 from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
-from spacy_latent.models.recorded import recorded
+from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.sentences import white_space
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter

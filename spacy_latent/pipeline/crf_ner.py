@@ -294,7 +294,7 @@ class CrfEntityRecognizer(TrainedComponent):
         Returns:
             One structure for each doc, or None for an empty doc.
         """
-        from spacy_latent.layers.edits import naming_interventions
+        from spacy_latent.layers.batch_interventions import naming_interventions
         from spacy_latent.models import tag_losses
 
         docs = list(docs)
@@ -310,7 +310,7 @@ class CrfEntityRecognizer(TrainedComponent):
         sums = level == "probabilities" or self.cfg["min_confidence"]
         for group in self.scored(docs, calibration):
             likely = None
-            with naming_interventions(group.chain.name, group.edits):
+            with naming_interventions(group.chain.name, group.interventions):
                 if sums:
                     likely = tag_losses.probabilities(
                         kind, group.chain, group.scores, group.lengths
@@ -342,9 +342,9 @@ class CrfEntityRecognizer(TrainedComponent):
         """
         import torch
 
-        from spacy_latent.layers.edits import edited
+        from spacy_latent.layers.batch_interventions import constrained_scores
         from spacy_latent.models import tag_losses
-        from spacy_latent.models.interventions import edits_of
+        from spacy_latent.models.interventions import interventions_of
 
         made, tags, asked = self.model.predict(docs), self.tags, intervention_on(self.model)
         masks = [self._open_tags(doc) for doc in docs]
@@ -378,9 +378,13 @@ class CrfEntityRecognizer(TrainedComponent):
                 # Each doc is one span.
                 spans: list[list[tuple[int, ...]]] = [[(0, len(doc))] for doc in docs]
                 members = [[(d, 0) for d in group.docs] for group in groups]
-                for group, edits in zip(groups, edits_of(asked, members, spans, chain, "tags")):
-                    group.scores = edited(chain, group.scores, group.lengths, edits)
-                    group.edits = edits
+                for group, interventions in zip(
+                    groups, interventions_of(asked, members, spans, chain, "tags")
+                ):
+                    group.scores = constrained_scores(
+                        chain, group.scores, group.lengths, interventions
+                    )
+                    group.interventions = interventions
             return groups
 
     def _chain(self, transitions: "Tensor", tags: Sequence[str]) -> "TagSequence":

@@ -167,7 +167,7 @@ def inspect_pipe(
             layers = found.layers if found else {}
             told = stored if found and found.own_kind is not None and name in chosen else {}
             store = (kept or {}).get(name) or KeptVectors()
-            with embedding_once(layers.values(), batch, store, number), _told(pipe, told):
+            with embedding_once(layers.values(), batch, store, number), _with_settings(pipe, told):
                 read = [
                     (key, *_read(node, batch, annotate, threshold, alternatives, uncertainty))
                     for key, node in layers.items()
@@ -201,7 +201,7 @@ def _read(
 
 
 @contextmanager
-def _told(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
+def _with_settings(pipe: Any, settings: dict[str, Any]) -> Iterator[None]:
     """Let a component store structures by these settings, for the time of a ``with`` block.
 
     A component may map the names of settings to its own names in ``stored_settings``. Settings that

@@ -383,7 +383,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             own = [label for label, value in cats.items() if value == 1.0]
             if len(own) > 1:
                 raise LatentError(
-                    f"{self.name}: {_told(example)} has the labels {', '.join(map(repr, own))}, "
+                    f"{self.name}: {_quoted(example)} has the labels {', '.join(map(repr, own))}, "
                     "and latent_textcat is for texts with one each. For any number of labels take "
                     "latent_textcat_multilabel."
                 )
@@ -401,7 +401,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
                     "such as [0.0, 5.0]."
                 )
             raise LatentError(
-                f"{self.name}: {_told(example)} has the label {label!r}: {value!r}; expected 1.0 "
+                f"{self.name}: {_quoted(example)} has the label {label!r}: {value!r}; expected 1.0 "
                 f"where it has this label and 0.0 where it has not.{advice}"
             )
 
@@ -821,8 +821,8 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
             broken = self.constraints and self.constraints.broken_by(example.reference.cats)
             if broken:
                 raise LatentError(
-                    f"{self.name}: the labels of {_told(example)} break its constraints: {broken}. "
-                    "Mend the annotation or the constraints."
+                    f"{self.name}: the labels of {_quoted(example)} break its constraints: "
+                    f"{broken}. Mend the annotation or the constraints."
                 )
 
     def _refuse_values(self, example: Example) -> None:
@@ -833,12 +833,12 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         for label, value in example.reference.cats.items():
             if not _is_number(value):
                 raise LatentError(
-                    f"{self.name}: {_told(example)} has the label {label!r}: {value!r}; expected a "
-                    f"number from {low} to {high}, its score_range."
+                    f"{self.name}: {_quoted(example)} has the label {label!r}: {value!r}; expected "
+                    f"a number from {low} to {high}, its score_range."
                 )
             if not low <= value <= high:
                 raise LatentError(
-                    f"{self.name}: {_told(example)} has the label {label!r}: {value}, outside of "
+                    f"{self.name}: {_quoted(example)} has the label {label!r}: {value}, outside of "
                     f"score_range [{low}, {high}]."
                 )
 
@@ -852,7 +852,7 @@ def _filled(examples: list[Example]) -> Any:
     return slice(None) if len(filled) == len(examples) else filled
 
 
-def _told(example: Example) -> str:
+def _quoted(example: Example) -> str:
     """Quote the text of an example, for messages."""
     return f"the text {example.reference.text[:80]!r}"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from spacy_latent.annotations import SpanStructure
-    from spacy_latent.layers.edits import Edits
+    from spacy_latent.layers.batch_interventions import BatchInterventions
     from spacy_latent.structures.tag_sequence import TagSequence
 
 # Distance from 0 and 1 to which probabilities are clipped.
@@ -204,7 +204,7 @@ class ScoredGroup:
         transitions: learned transitions, ``(K + 2, K)``.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
-        edits: interventions on the scores, or None.
+        interventions: interventions on the scores, or None.
     """
 
     docs: list[int]
@@ -212,7 +212,7 @@ class ScoredGroup:
     transitions: Tensor
     scores: Tensor
     lengths: Tensor
-    edits: Edits | None = None
+    interventions: BatchInterventions | None = None
 
 
 def add_spans(

@@ -17,7 +17,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_latent.errors import LatentWarning
-from spacy_latent.pipeline.finding import Finding
+from spacy_latent.pipeline.diagnostic import Diagnostic
 from spacy_latent.pipeline.training_settings import training_settings
 
 WEIGHTS = "[training.score_weights]"
@@ -95,7 +95,7 @@ def warn_not_given(pipe: Any, nlp: Language | None) -> None:
 
 def about_scores(
     nlp: Language, examples: Sequence[Example] = (), told: Iterable[str] = ()
-) -> list[Finding]:
+) -> list[Diagnostic]:
     """Return messages about weights of scores that no component gives for these examples.
 
     Missing weights are reported, too. Without examples, or before the pipeline is initialized,
@@ -105,7 +105,7 @@ def about_scores(
         told: names of scores that another message is about.
     """
     weights, given = weighed_scores(nlp), _evaluated(nlp, examples)
-    found = [finding for name, pipe in nlp.pipeline for finding in _of_settings(name, pipe)]
+    found = [diagnostic for name, pipe in nlp.pipeline for diagnostic in _of_settings(name, pipe)]
     if given is None:
         return found
     if not weights:
@@ -122,7 +122,7 @@ def about_scores(
     rest = "" if set(weights) - set(lost) else f" {CONSEQUENCE}"
     return [
         *found,
-        Finding(
+        Diagnostic(
             "warning",
             "score-not-given",
             f"{WEIGHTS} has {_weights_of(lost, weights)}, which no component gives for these "
@@ -132,9 +132,9 @@ def about_scores(
     ]
 
 
-def _of_settings(component: str, pipe: Any) -> Iterator[Finding]:
+def _of_settings(component: str, pipe: Any) -> Iterator[Diagnostic]:
     for usual, own in list(getattr(pipe, "renamed_scores", {}).items())[:1]:
-        yield Finding(
+        yield Diagnostic(
             "warning",
             "score-renamed",
             f"{WEIGHTS} has {usual}, which no component gives: by its settings {component} gives "
@@ -145,7 +145,7 @@ def _of_settings(component: str, pipe: Any) -> Iterator[Finding]:
     if isinstance(scorer, partial) and "rationale_key" in scorer.keywords:
         read, written = scorer.keywords["rationale_key"], pipe.cfg.get("spans_key")
         if read != written:
-            yield Finding(
+            yield Diagnostic(
                 "warning",
                 "rationale-key",
                 f"{component}: its scorer reads rationales from doc.spans[{read!r}], and the "
@@ -154,7 +154,7 @@ def _of_settings(component: str, pipe: Any) -> Iterator[Finding]:
             )
 
 
-def _no_weights(nlp: Language) -> Finding:
+def _no_weights(nlp: Language) -> Diagnostic:
     encoders = [
         name
         for name, pipe in nlp.pipeline
@@ -167,7 +167,7 @@ def _no_weights(nlp: Language) -> Finding:
             f'component = "{encoders[0]}" under [components.{encoders[0]}.scorer], and '
             f"latent_uas = 1.0 under {WEIGHTS}."
         )
-    return Finding(
+    return Diagnostic(
         "warning",
         "no-score",
         f"{WEIGHTS} gives no score a weight. {CONSEQUENCE} Put the name of a score there that a "

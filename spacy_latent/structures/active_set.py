@@ -96,12 +96,12 @@ def find_supports(
     array, sizes = read(scores, lengths)
     batch, parts = len(array), array[0].size if len(array) else 0
     # A support is affinely independent, and the polytope has at most as many dimensions.
-    room = min(max_iter, parts + 1) + 2
+    capacity = min(max_iter, parts + 1) + 2
     status = np.zeros(batch, dtype=np.int8)
     supports = Supports(
-        atoms=np.empty((batch, room, most_parts), dtype=np.int32),
-        weights=np.empty((batch, room)),
-        inverses=np.empty(batch * room * room),
+        atoms=np.empty((batch, capacity, most_parts), dtype=np.int32),
+        weights=np.empty((batch, capacity)),
+        inverses=np.empty(batch * capacity * capacity),
         offsets=np.zeros(batch, dtype=np.int64),
         means=np.zeros((batch, parts)),
         residuals=np.full((batch, parts), -np.inf),
@@ -367,11 +367,11 @@ class _Support:
         self.scores = scores
         self.count = 0
         self.gap = np.full(1, np.inf)
-        room = kernel.row_room(1)
-        self.atoms = np.full((room, max(len(parts), 1)), -1, dtype=np.int32)
-        self.inverse = np.zeros((room, room))
-        self.row_sums = np.zeros(room)
-        self.weights = np.zeros(room)
+        capacity = kernel.row_room(1)
+        self.atoms = np.full((capacity, max(len(parts), 1)), -1, dtype=np.int32)
+        self.inverse = np.zeros((capacity, capacity))
+        self.row_sums = np.zeros(capacity)
+        self.weights = np.zeros(capacity)
         self.gradient = gradient
         self.indicator = np.zeros(len(scores), dtype=np.int32)
         self.add(parts, 0.0)

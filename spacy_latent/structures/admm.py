@@ -115,14 +115,14 @@ class Problem:
         self.residual = np.zeros(self.batch)
         self.iterations = np.zeros(self.batch, dtype=np.int64)
 
-        room, widest = row_room(1), 1
+        capacity, widest = row_room(1), 1
         for f in structures:
             widest = max(widest, sum(f.parts.shape))
-        self.atoms = np.full((len(structures), room, widest), -1, dtype=np.int32)
+        self.atoms = np.full((len(structures), capacity, widest), -1, dtype=np.int32)
         self.supports = np.zeros(len(structures), dtype=np.int64)
-        self.inverses = np.zeros((len(structures), room, room))
-        self.row_sums = np.zeros((len(structures), room))
-        self.weights = np.zeros((len(structures), room))
+        self.inverses = np.zeros((len(structures), capacity, capacity))
+        self.row_sums = np.zeros((len(structures), capacity))
+        self.weights = np.zeros((len(structures), capacity))
         # The gap is a difference of sums of parts that may be as large as the scores. It must reach
         # the size of their rounding: in the Jacobian, a structure of small weight counts as any
         # other.
@@ -227,12 +227,12 @@ class Problem:
         return candidates
 
     def _enlarge(self) -> None:
-        room = self.atoms.shape[1]
-        if self.supports.max(initial=0) >= room:
-            self.atoms = np.pad(self.atoms, ((0, 0), (0, room), (0, 0)), constant_values=-1)
-            self.inverses = np.pad(self.inverses, ((0, 0), (0, room), (0, room)))
-            self.row_sums = np.pad(self.row_sums, ((0, 0), (0, room)))
-            self.weights = np.pad(self.weights, ((0, 0), (0, room)))
+        capacity = self.atoms.shape[1]
+        if self.supports.max(initial=0) >= capacity:
+            self.atoms = np.pad(self.atoms, ((0, 0), (0, capacity), (0, 0)), constant_values=-1)
+            self.inverses = np.pad(self.inverses, ((0, 0), (0, capacity), (0, capacity)))
+            self.row_sums = np.pad(self.row_sums, ((0, 0), (0, capacity)))
+            self.weights = np.pad(self.weights, ((0, 0), (0, capacity)))
 
     def normal(self, directions: np.ndarray) -> np.ndarray:
         """Return the component of ``directions`` that is normal to the face of each factor's copy.
@@ -420,7 +420,7 @@ class Problem:
 
     def _faces(self) -> Faces:
         """Return the faces of the structures' hulls on which their copies lie."""
-        border, room = self.border, self.atoms.shape[1]
+        border, capacity = self.border, self.atoms.shape[1]
         strength = self.penalty[self.edge_item[:border]]
         return Faces(
             self.starts,
@@ -429,7 +429,7 @@ class Problem:
             self.atoms,
             self.supports,
             self.inverses,
-            np.arange(len(self.supports)) * room * room,
+            np.arange(len(self.supports)) * capacity * capacity,
             self.row_sums,
             FINISHING_ROUNDS,
             self._ask_both,

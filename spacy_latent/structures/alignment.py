@@ -22,7 +22,7 @@ class Alignment(Structure):
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
-        lengths = self.check_room(lengths, *scores.shape[1:])
+        lengths = self.check_lengths(lengths, *scores.shape[1:])
         if lengths.dim() == 1:
             lengths = lengths[:, None].expand(-1, 2)
         return scores, lengths

@@ -37,7 +37,7 @@ from spacy_latent.kernels.core.gpu_transfers import bring, fetch, send_together
 from spacy_latent.stages import Staged
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.derivatives import recordable, recording
-from spacy_latent.structures.far_scores import NearScores, looks_far, near_scores
+from spacy_latent.structures.extreme_scores import ReducedScores, has_extreme_scores, reduce_scores
 from spacy_latent.structures.k_best import lawler
 from spacy_latent.structures.results import (
     Reparameterized,
@@ -84,8 +84,8 @@ class Structure(Staged, ABC):
         masks_itself: whether the methods that begin with an underscore mask entries that are no
             part, and check the values, themselves. They then get scores as :meth:`check` returns
             them, otherwise as :meth:`masked` does.
-        keeps_digits: whether sums are precise without :meth:`_near`, however much the scores differ
-            in size.
+        keeps_digits: whether sums are precise without :meth:`_reduced`, however much the scores
+            differ in size.
         annotation: format of the result of :meth:`decode`: "heads" for one head per token, "tags"
             for one tag per position, or "parts".
     """
@@ -265,11 +265,11 @@ class Structure(Staged, ABC):
         Its gradient is :meth:`marginals`.
         """
         prepared, lengths = self._read(scores, lengths)
-        near = None if self.keeps_digits else self._near(prepared, lengths)
-        if near is None:
+        reduced = None if self.keeps_digits else self._reduced(prepared, lengths)
+        if reduced is None:
             return self._watched_log_partition(prepared, lengths).to(scores.dtype)
-        total = near.structure._watched_log_partition(near.scores, lengths)
-        return (total + near.common(lengths)).to(scores.dtype)
+        total = reduced.structure._watched_log_partition(reduced.scores, lengths)
+        return (total + reduced.common(lengths)).to(scores.dtype)
 
     def _watched_log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return :meth:`_log_partition`, and refuse a gradient that is NaN."""
@@ -299,8 +299,8 @@ class Structure(Staged, ABC):
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the marginals E[z] under p(z) ∝ exp(z·s), ``(B, *parts)``; differentiable."""
         prepared, lengths = self._read(scores, lengths)
-        own, near = self._to_sum_over(prepared, lengths)
-        return own._marginals(near, lengths).to(scores.dtype)
+        own, reduced = self._to_sum_over(prepared, lengths)
+        return own._marginals(reduced, lengths).to(scores.dtype)
 
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the entropy of p(z) ∝ exp(z·s) in nats, ``(B,)``; differentiable.
@@ -339,15 +339,15 @@ class Structure(Staged, ABC):
         uses = own._expected_uses(given, sizes)
         if other is not scores:
             prepared, sizes = self._read(other, lengths)
-        near = self._near(prepared, sizes)
-        if near is None:
+        reduced = self._reduced(prepared, sizes)
+        if reduced is None:
             level, _ = self._read(self._levelled(other, sizes), sizes)
             expected, finite = self._expected(uses, self._given(level), sizes)
             found = self._log_partition(level, sizes) - expected
         else:
-            expected, finite = self._expected(uses, near.given, sizes)
-            total = near.structure._log_partition(near.scores, sizes)
-            found = near.known(total - expected) - near.apart(uses, sizes)
+            expected, finite = self._expected(uses, reduced.given, sizes)
+            total = reduced.structure._log_partition(reduced.scores, sizes)
+            found = reduced.known(total - expected) - reduced.apart(uses, sizes)
         if other is not scores:
             finite = finite & ~self._forbids_more(scores, other, lengths)
         return torch.where(finite, found, torch.inf)
@@ -390,9 +390,9 @@ class Structure(Staged, ABC):
         """
         return self, given
 
-    def _looks_far(self, scores: Tensor) -> bool:
+    def _has_extreme_scores(self, scores: Tensor) -> bool:
         # Not checked on a GPU, since this would wait for it.
-        return not scores.is_cuda and looks_far(scores)
+        return not scores.is_cuda and has_extreme_scores(scores)
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the expected number of uses of each value of :meth:`_given`."""
@@ -402,7 +402,7 @@ class Structure(Staged, ABC):
         """Return how often structures use each value of :meth:`_given`."""
         return z
 
-    def _near(self, scores: Tensor, lengths: Tensor) -> NearScores[Structure] | None:
+    def _reduced(self, scores: Tensor, lengths: Tensor) -> ReducedScores[Structure] | None:
         """Return scores of the same distribution with precise sums, or None.
 
         None means that the sums of the given scores are precise already.
@@ -410,17 +410,17 @@ class Structure(Staged, ABC):
         Raises:
             InvalidScores: there are no such scores, and the likely structures cannot be determined.
         """
-        if not (self.linear and scores.numel() and self._looks_far(scores)):
+        if not (self.linear and scores.numel() and self._has_extreme_scores(scores)):
             return None
-        return near_scores(self, scores, lengths)
+        return reduce_scores(self, scores, lengths)
 
     def _to_sum_over(self, scores: Tensor, lengths: Tensor) -> tuple[Structure, Tensor]:
         """Return the structure and the scores over which to sum, with the same distribution.
 
-        These are the given ones, unless :meth:`_near` returns scores with more precise sums.
+        These are the given ones, unless :meth:`_reduced` returns scores with more precise sums.
         """
-        near = None if self.keeps_digits else self._near(scores, lengths)
-        return (self, scores) if near is None else (near.structure, near.scores)
+        reduced = None if self.keeps_digits else self._reduced(scores, lengths)
+        return (self, scores) if reduced is None else (reduced.structure, reduced.scores)
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the scores less an offset that all structures of an item share.
@@ -467,15 +467,17 @@ class Structure(Staged, ABC):
         """
         exact = _in_float64(scores)
         prepared, sizes = self._read(exact, lengths)
-        near = self._near(prepared, sizes)
+        reduced = self._reduced(prepared, sizes)
         self._check_structures(z, scores)
         z = z.to(exact.dtype)
-        if near is None:
+        if reduced is None:
             found = self._total(z, exact, sizes) - self._watched_log_partition(prepared, sizes)
             return found.to(scores.dtype)
-        total = near.structure._total(z, near.scores, sizes)
-        total = near.known(total - near.structure._watched_log_partition(near.scores, sizes))
-        return (total + near.apart(self._uses(z, scores, sizes), sizes)).to(scores.dtype)
+        total = reduced.structure._total(z, reduced.scores, sizes)
+        total = reduced.known(
+            total - reduced.structure._watched_log_partition(reduced.scores, sizes)
+        )
+        return (total + reduced.apart(self._uses(z, scores, sizes), sizes)).to(scores.dtype)
 
     def log_potential(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return log p(z) up to a constant of the item, z·s.
@@ -507,8 +509,8 @@ class Structure(Staged, ABC):
         self._check_draws("sample", num_samples, generator)
         prepared, lengths = self._read(scores, lengths)
         with torch.no_grad():
-            own, near = self._to_sum_over(prepared.detach(), lengths)
-            drawn = own._sample(near, lengths, num_samples, generator)
+            own, reduced = self._to_sum_over(prepared.detach(), lengths)
+            drawn = own._sample(reduced, lengths, num_samples, generator)
         return drawn.to(scores.dtype)
 
     def reparameterize(self, scores: Tensor, lengths: Tensor) -> Reparameterized:
@@ -680,7 +682,7 @@ class Structure(Staged, ABC):
         # Converted first, since torch has no operations for unsigned types of NumPy.
         lengths = lengths.to(torch.int64)
         if type(self).part_mask is Structure.part_mask:
-            lengths = self.check_room(lengths, *scores.shape[1:])
+            lengths = self.check_lengths(lengths, *scores.shape[1:])
         # Half precision or less.
         if scores.element_size() < 4:
             scores = scores.float()
@@ -763,23 +765,23 @@ class Structure(Staged, ABC):
             vars(own)[name] = _on_cpu(value)
         return own, bring(scores), fetch(lengths)
 
-    def check_room(self, lengths: Tensor, *room: int) -> Tensor:
+    def check_lengths(self, lengths: Tensor, *sizes: int) -> Tensor:
         """Refuse lengths that are below 0, or above the size of their axis.
 
         Args:
-            room: sizes of the axes: one for lengths ``(B,)``, or one for each axis for ``(B,
+            sizes: of the axes: one for lengths ``(B,)``, or one for each axis for ``(B,
                 axes)``. One length of an item then stands for all axes.
 
         Returns:
             The lengths to use afterwards. When torch traces the code, only operations on these are
             ordered after the check.
         """
-        if lengths.dim() != 1 and (len(room) == 1 or lengths.shape[1:] != (len(room),)):
-            more = f", or (B, {len(room)}) with one for each axis" if len(room) > 1 else ""
+        if lengths.dim() != 1 and (len(sizes) == 1 or lengths.shape[1:] != (len(sizes),)):
+            more = f", or (B, {len(sizes)}) with one for each axis" if len(sizes) > 1 else ""
             raise InvalidScores(
                 f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){more}."
             )
-        return within_room(lengths, room, self.name)
+        return within_room(lengths, sizes, self.name)
 
     def _total(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return z·s of each item, with 0·(−inf) = 0; ``z`` as in :meth:`log_prob`."""

@@ -63,7 +63,7 @@ class Bits(Structure):
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
-        lengths = self.check_room(lengths, scores.shape[-1] - (self.part_axes == 2))
+        lengths = self.check_lengths(lengths, scores.shape[-1] - (self.part_axes == 2))
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:

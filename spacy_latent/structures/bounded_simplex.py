@@ -23,7 +23,7 @@ def bounded_sparsemax(scores: Tensor, upper: Tensor) -> Tensor:
     allowed = ~scores.isneginf()
     # No probability is above 1, also without a bound.
     upper = torch.where(allowed, upper.clamp_max(1.0), 0.0)
-    safe = _near(scores, allowed)
+    safe = _clip_gaps(scores, allowed)
     with torch.no_grad():
         # An item begins to have a probability below its score, and stops to gain below the lower.
         ends = torch.cat([safe, safe - upper], 1)
@@ -42,7 +42,7 @@ def bounded_sparsemax(scores: Tensor, upper: Tensor) -> Tensor:
     return torch.where(free, safe - threshold, fixed)
 
 
-def _near(scores: Tensor, allowed: Tensor) -> Tensor:
+def _clip_gaps(scores: Tensor, allowed: Tensor) -> Tensor:
     """Return scores with the same solution whose neighbours differ by 2 at most, and 0 at the top.
 
     An item has its bound, or probability 1, before another one that is more than 1 below begins to

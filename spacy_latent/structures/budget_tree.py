@@ -27,9 +27,9 @@ from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Budget
 from spacy_latent.structures.lp_sparsemap import (
     ItemGraph,
-    bring_near,
     point_solution,
     solve_graphs,
+    subtract_common_masks,
 )
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -53,6 +53,8 @@ LARGEST_GAP = 1e-8
 
 class BudgetTree(DependencyTree):
     """Dependency trees in which every word has at most ``max_modifiers`` modifiers.
+
+    Experimental: may change in any version.
 
     The root may have any number. For the other arguments and shapes see :class:`DependencyTree`.
 
@@ -200,7 +202,7 @@ class BudgetTree(DependencyTree):
         self, scores: Tensor, lengths: Tensor, steps: int, tolerance: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         graphs = self._graphs(lengths.tolist())
-        near = bring_near(scores, self.exclusive_axes)
+        near = subtract_common_masks(scores, self.exclusive_axes)
         found = solve_graphs(graphs, near, steps, tolerance, self.name)
         return (
             torch.arange(len(lengths), device="cpu"),

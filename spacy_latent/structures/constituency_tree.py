@@ -43,7 +43,7 @@ class ConstituencyTree(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)} and lengths "
                 f"{tuple(lengths.shape)}; expected (B, N, N) and (B,)."
             )
-        lengths = self.check_room(lengths, scores.shape[1])
+        lengths = self.check_lengths(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -73,11 +73,11 @@ class ConstituencyTree(CompiledStructure):
         from spacy_latent.kernels.autograd import operators
 
         prepared, lengths = self._read(scores.detach(), lengths)
-        near = self._near(prepared, lengths)
-        given = prepared if near is None else near.scores
+        reduced = self._reduced(prepared, lengths)
+        given = prepared if reduced is None else reduced.scores
         total, mean = operators.log_partition_and_marginals(given, lengths, self.family, [])
-        if near is not None:
-            total = total + (mean * near.removed).flatten(1).sum(1)
+        if reduced is not None:
+            total = total + (mean * reduced.removed).flatten(1).sum(1)
         return total.to(scores.dtype), mean.to(scores.dtype)
 
     def _indicate(self, found: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -60,6 +60,8 @@ class LineBudget(Constraint):
 class TotalBudget(Constraint):
     """Limit on the number of all parts: at most ``limit``.
 
+    Experimental: may change in any version.
+
     Args:
         limit: largest number of parts, at least 0.
     """

@@ -12,7 +12,7 @@ from spacy_latent.errors import InfeasibleError, InvalidScores
 Found = TypeVar("Found")
 
 
-def of_copies(
+def solve_copies(
     solve: Callable[[Tensor, Tensor], Found], scores: Tensor, lengths: Tensor, batch: int
 ) -> Found:
     """Return ``solve(scores, lengths)`` for copies of a batch, with errors that name its own items.
@@ -38,4 +38,4 @@ def of_copies(
     raise refused
 
 
-__all__ = ["of_copies"]
+__all__ = ["solve_copies"]

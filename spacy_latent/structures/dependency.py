@@ -86,7 +86,7 @@ class DependencyTree(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N+1, N+1), "
                 "with the root as node 0."
             )
-        lengths = self.check_room(lengths, scores.shape[1] - 1)
+        lengths = self.check_lengths(lengths, scores.shape[1] - 1)
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -108,12 +108,12 @@ class Faces:
 
     def _enlarge(self, which: np.ndarray, width: int) -> None:
         """Enlarge the arrays for one more structure of these items, with this number of parts."""
-        size, room, known = self.atoms.shape
+        size, capacity, known = self.atoms.shape
         wider = max(width - known, 0)
         if self.row_sums is None:
-            needed = row_room(max(int(self.counts.max()) + SPARE, room))
+            needed = row_room(max(int(self.counts.max()) + SPARE, capacity))
             self.atoms = np.pad(
-                self.atoms, ((0, 0), (0, needed - room), (0, wider)), constant_values=-1
+                self.atoms, ((0, 0), (0, needed - capacity), (0, wider)), constant_values=-1
             )
             packed = self.inverses
             self.inverses = np.zeros((size, needed, needed))
@@ -123,14 +123,14 @@ class Faces:
             self.row_sums = self.inverses.sum(2)
             self.offsets = np.arange(size) * needed * needed
             return
-        longer = row_room(SPARE) if int(self.counts[which].max()) == room else 0
+        longer = row_room(SPARE) if int(self.counts[which].max()) == capacity else 0
         if longer or wider:
             more = ((0, 0), (0, longer), (0, wider))
             self.atoms = np.pad(self.atoms, more, constant_values=-1)
         if longer:
             self.inverses = np.pad(self.inverses, ((0, 0), (0, longer), (0, longer)))
             self.row_sums = np.pad(self.row_sums, ((0, 0), (0, longer)))
-            self.offsets = np.arange(size) * (room + longer) ** 2
+            self.offsets = np.arange(size) * (capacity + longer) ** 2
 
 
 def padded(rows: Sequence[np.ndarray], least: int = 1) -> np.ndarray:

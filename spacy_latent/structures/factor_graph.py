@@ -26,8 +26,8 @@ from spacy_latent.structures.lp_sparsemap import (
     OR_LOOSEN,
     GraphSolution,
     ItemGraph,
-    bring_near,
     solve_graphs,
+    subtract_common_masks,
 )
 from spacy_latent.structures.results import TopK
 
@@ -189,7 +189,7 @@ class FactorGraph(Structure):
         keys = [tuple(n) if isinstance(n, list) else n for n in sizes.tolist()]
         graphs = {key: self.graph(key, shape) for key in set(keys)}
         chosen, steps = [graphs[key] for key in keys], max_iter * ITERATIONS_PER_CALL
-        near = bring_near(masked, self.exclusive_axes)
+        near = subtract_common_masks(masked, self.exclusive_axes)
         solution = solve_graphs(chosen, near, steps, tolerance, self.name)
         return solution.cast(scores.dtype).sent(scores.device)
 

@@ -61,16 +61,16 @@ class KOfN(ItemSet, CompiledStructure):
         return [self.k, int(self.exactly)]
 
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        near, removed = self._bring_near(scores, lengths)
+        near, removed = self._reduce_magnitudes(scores, lengths)
         return super()._log_partition(near, lengths) + removed
 
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        return super()._marginals(self._bring_near(scores, lengths)[0], lengths)
+        return super()._marginals(self._reduce_magnitudes(scores, lengths)[0], lengths)
 
     def _sample(
         self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        near, _ = self._bring_near(scores, lengths)
+        near, _ = self._reduce_magnitudes(scores, lengths)
         return super()._sample(near, lengths, num_samples, generator)
 
     def _sample_trace(
@@ -166,7 +166,7 @@ class KOfN(ItemSet, CompiledStructure):
     def entropy(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the entropy, see :meth:`Structure.entropy`."""
         given, sizes = self._read(scores, lengths)
-        return super().entropy(self._bring_near(given, sizes)[0], sizes).to(scores.dtype)
+        return super().entropy(self._reduce_magnitudes(given, sizes)[0], sizes).to(scores.dtype)
 
     def _levelled(self, scores: Tensor, lengths: Tensor) -> Tensor:
         if not self.exactly:
@@ -174,7 +174,7 @@ class KOfN(ItemSet, CompiledStructure):
         parts = self.part_mask(scores, lengths.to(scores.device))
         return less_highest(scores, parts, (0,))
 
-    def _bring_near(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def _reduce_magnitudes(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores of the same distribution, and the amount to add to their log-partition.
 
         If a mask of −1e30 leaves fewer than k words of a text, some masked words have to be chosen.
@@ -224,6 +224,6 @@ class KOfN(ItemSet, CompiledStructure):
         prepared, sizes = own._read(given, sizes)
         # Items whose scores differ much from the k-th have a share of 1 or 0, whatever the
         # difference.
-        near, _ = self._bring_near(prepared, sizes)
+        near, _ = self._reduce_magnitudes(prepared, sizes)
         mean = capped_simplex(near, sizes, self.k, self.exactly, self.name)
         return decompose(mean).cast(scores.dtype).sent(scores.device)

@@ -49,7 +49,7 @@ class LinearChain(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N, K, K), "
                 "[item, position, previous tag, tag], with at least one tag."
             )
-        lengths = self.check_room(lengths, scores.shape[1])
+        lengths = self.check_lengths(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ def solve_graphs(
     return point_solution(mean, residual, iterations, name)
 
 
-def bring_near(scores: Tensor, axes: Sequence[int]) -> Tensor:
+def subtract_common_masks(scores: Tensor, axes: Sequence[int]) -> Tensor:
     """Return scores ``(B, *parts)`` with the same solution, of which less is clipped.
 
     A structure has just one part of each group along ``axes`` (0 the first of the parts). So an

@@ -53,7 +53,7 @@ class MergeSequence(Structure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N − 1, N − 1) "
                 "for lengths of 0 to N words."
             )
-        return scores, self.check_room(lengths, scores.shape[1] + 1)
+        return scores, self.check_lengths(lengths, scores.shape[1] + 1)
 
     def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         prepared, lengths = super().masked(scores, lengths)

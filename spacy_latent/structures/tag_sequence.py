@@ -95,7 +95,7 @@ class TagSequence(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected the last "
                 f"size, K, the number of tags, to be {bound}."
             )
-        lengths = self.check_room(lengths, scores.shape[1])
+        lengths = self.check_lengths(lengths, scores.shape[1])
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:
@@ -194,14 +194,14 @@ class TagSequence(CompiledStructure):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return :meth:`best_path`, and :meth:`follow` along it, as arrays."""
         from spacy_latent.kernels.autograd import operators
-        from spacy_latent.structures.far_scores import hold_far
+        from spacy_latent.structures.extreme_scores import contains_extreme
 
         if self.part_axes != 2:
             raise NotTractable(self.name, "best_and_follow", "marginals")
         scores = scores.detach()
         if not scores.is_cuda:
             array, sizes = operators.read(self._given(scores), lengths)
-            if not hold_far(array):
+            if not contains_extreme(array):
                 path = self._best_path(array, sizes)
                 return path, *self._follow(array, sizes, path)
         best = self._best(scores, lengths)
@@ -394,8 +394,10 @@ class TagSequence(CompiledStructure):
         ends = less_highest(shared[:, count:], parts[:, count:], (1,))
         return torch.cat([self._levelled(own, lengths).flatten(1, -2), between, ends], 1)
 
-    def _looks_far(self, scores: Tensor) -> bool:
-        return super()._looks_far(scores) or any(map(super()._looks_far, self.bound or ()))
+    def _has_extreme_scores(self, scores: Tensor) -> bool:
+        return super()._has_extreme_scores(scores) or any(
+            map(super()._has_extreme_scores, self.bound or ())
+        )
 
     def _expected_uses(self, scores: Tensor, lengths: Tensor) -> Tensor:
         from spacy_latent.kernels.autograd import operators

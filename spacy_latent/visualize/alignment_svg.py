@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spacy_latent.errors import number_of
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, of_words, shortened, text
 from spacy_latent.visualize.palette import light, opacity, width
 from spacy_latent.visualize.picture import Picture
@@ -58,7 +58,7 @@ def draw_alignment(
     source: Sequence[str],
     target: Sequence[str],
     cells: Sequence[DrawnCell],
-    look: Look,
+    options: DrawingOptions,
     title: str,
     known: bool = True,
     caption: str = "",
@@ -74,7 +74,7 @@ def draw_alignment(
         source: Words of the first text.
         target: Words of the second text.
         cells: The pairs to draw.
-        look: Options of the drawing.
+        options: Options of the drawing.
         title: Title of the drawing.
         known: True if probabilities are stored.
         caption: Caption of the picture.
@@ -82,9 +82,9 @@ def draw_alignment(
     """
     first, second = (widest(map(shortened, words), WORD) for words in (source, target))
     rows = max(len(source), len(target), 1)
-    start = look.offset_x + first + 8
+    start = options.offset_x + first + 8
     end = start + min(BETWEEN[1], max(BETWEEN[0], rows * ROW / 2))
-    across = end + 8 + second + look.offset_x
+    across = end + 8 + second + options.offset_x
     down = rows * ROW + 16
 
     # A shorter text is spread over the height of the longer one, to keep lines horizontal.
@@ -93,17 +93,17 @@ def draw_alignment(
 
     content = []
     for cell in sorted(cells, key=lambda cell: cell.probability):
-        left, right = look.x(start, across), look.x(end, across)
+        left, right = options.x(start, across), options.x(end, across)
         ends = [left, y(cell.source, source), right, y(cell.target, target)]
         a, b, c, d = map(number, ends)
         middle = number((ends[0] + ends[2]) / 2)
-        own = cell.color == "accent" and look.color is not None
-        wide = width(cell.probability, 2 * look.arrow_stroke)
+        own = cell.color == "accent" and options.color is not None
+        wide = width(cell.probability, 2 * options.arrow_stroke)
         line = {
             "class": f"sl-{cell.color}-stroke",
             "d": f"M{a},{b}C{middle},{b} {middle},{d} {c},{d}",
             "fill": "none",
-            "stroke": look.color if own else light(cell.color),
+            "stroke": options.color if own else light(cell.color),
             "stroke-width": 1.0 if cell.shared else wide,
             "stroke-dasharray": "5 3" if cell.faint or cell.set_apart else None,
             "stroke-linecap": None if cell.faint or cell.set_apart else "round",
@@ -112,17 +112,19 @@ def draw_alignment(
         seen = opacity(cell.probability, cell.set_apart, cell.shared)
         group = {"class": "sl-cell", "opacity": seen}
         drawn = element("g", group, tooltip, element("path", line))
-        content.append(of_words(look.marked, (cell.source, f"b{cell.target}"), drawn))
+        content.append(of_words(options.marked, (cell.source, f"b{cell.target}"), drawn))
     # For text from right to left, "end" is the left edge, so that the anchors need no mirroring.
     columns = ((source, start - 8, "end", ""), (target, end + 8, "start", "b"))
     for words, place, anchor, text_name in columns:
         for i, word in enumerate(words):
             where: dict[str, object] = {
-                "x": look.x(place, across),
+                "x": options.x(place, across),
                 "y": y(i, words) + WORD / 3,
-                "data-word": f"{text_name}{i}" if look.marked else None,
+                "data-word": f"{text_name}{i}" if options.marked else None,
             }
-            content.append(element("text", {**look.word(anchor), **where}, text(shortened(word))))
+            content.append(
+                element("text", {**options.word(anchor), **where}, text(shortened(word)))
+            )
     return Picture(
         "".join(content),
         title,

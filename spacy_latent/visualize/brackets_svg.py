@@ -10,8 +10,8 @@ import numpy as np
 
 from spacy_latent.errors import number_of
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, of_words, shortened, text
 from spacy_latent.visualize.nesting import levels
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted, width
@@ -53,7 +53,7 @@ class DrawnBracket:
 def draw_brackets(
     words: Sequence[str],
     brackets: Sequence[DrawnBracket],
-    look: Look,
+    options: DrawingOptions,
     title: str,
     caption: str = "",
     weight: float | None = None,
@@ -64,7 +64,7 @@ def draw_brackets(
     Args:
         words: The words.
         brackets: The spans to draw.
-        look: Options of the drawing.
+        options: Options of the drawing.
         title: Title of the drawing.
         caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
@@ -74,22 +74,27 @@ def draw_brackets(
     depth = levels([(b.start, b.end) for b in brackets])
     step = min(STEP[1], max(STEP[0], HEIGHT / max([1, *depth])))
     labelled = [b for b in brackets if b.label and not b.shared and step >= STEP_WITH_LABELS]
-    edges = _edges(words, labelled, look)
-    across = edges[-1] + look.offset_x
-    breaks = [look.x(end, across) for end in row_ends(edges[1:], look)]
+    edges = _edges(words, labelled, options)
+    across = edges[-1] + options.offset_x
+    breaks = [options.x(end, across) for end in row_ends(edges[1:], options)]
     content = []
     for i, word in enumerate(words):
         center = (edges[i] + edges[i + 1]) / 2
-        attributes = {**look.word(), "class": TOKEN, "x": look.x(center, across), "y": 12 + WORD}
-        if look.marked:
+        attributes = {
+            **options.word(),
+            "class": TOKEN,
+            "x": options.x(center, across),
+            "y": 12 + WORD,
+        }
+        if options.marked:
             attributes["data-word"] = i
         content.append(element("text", attributes, text(shortened(word))))
     for bracket, level in zip(brackets, depth):
         left, right = edges[bracket.start] + 4, edges[bracket.end] - 4
-        if look.rtl:
+        if options.rtl:
             left, right = across - right, across - left
         y = 20 + WORD + level * step
-        drawn = [_bracket(bracket, left, right, y, min(step - 3, 7), look, words)]
+        drawn = [_bracket(bracket, left, right, y, min(step - 3, 7), options, words)]
         if step >= STEP_WITH_LABELS and bracket.label and not bracket.shared:
             half = text_width(bracket.label, LABEL) / 2 + CLEAR
             middle = in_one_row((left + right) / 2, half, breaks)
@@ -97,11 +102,11 @@ def draw_brackets(
             attributes = {"class": "displacy-label sl-number", "text-anchor": "middle", **where}
             attributes["direction"] = "ltr"
             drawn.append(element("text", attributes, text(bracket.label)))
-        content.append(of_words(look.marked, range(bracket.start, bracket.end), *drawn))
+        content.append(of_words(options.marked, range(bracket.start, bracket.end), *drawn))
     down = 20 + WORD + max([0, *depth]) * step + 14
     said = "; ".join(_said(bracket, words) for bracket in brackets[:DESCRIBED])
     more = f"; and {len(brackets) - DESCRIBED} more" if len(brackets) > DESCRIBED else ""
-    curves, further = draw_curves(counters, edges[1:], across, down, look)
+    curves, further = draw_curves(counters, edges[1:], across, down, options)
     content.append(curves)
     down += further
     size, count = number_of(len(words), "word"), number_of(len(brackets), "span")
@@ -111,10 +116,12 @@ def draw_brackets(
     picture = Picture(
         "".join(content), title, description, (across, down), caption, weight, signs=signs
     )
-    return folded(picture, edges[1:], look)
+    return folded(picture, edges[1:], options)
 
 
-def _edges(words: Sequence[str], labelled: Sequence[DrawnBracket], look: Look) -> list[float]:
+def _edges(
+    words: Sequence[str], labelled: Sequence[DrawnBracket], options: DrawingOptions
+) -> list[float]:
     """Return the start of each word and the end of the last one.
 
     No word and no label is wider than the space that it gets.
@@ -122,10 +129,10 @@ def _edges(words: Sequence[str], labelled: Sequence[DrawnBracket], look: Look) -
     ending: dict[int, list[DrawnBracket]] = defaultdict(list)
     for bracket in labelled:
         ending[bracket.end].append(bracket)
-    edges = [look.offset_x]
+    edges = [options.offset_x]
     for i, word in enumerate(words, 1):
-        room = text_width(shortened(word), WORD) + (8 if look.compact else GAP)
-        end = edges[-1] + max(room, 30, look.distance or 0)
+        room = text_width(shortened(word), WORD) + (8 if options.compact else GAP)
+        end = edges[-1] + max(room, 30, options.distance or 0)
         labels = [edges[b.start] + text_width(b.label, LABEL) + 8 for b in ending[i]]
         edges.append(max([end, *labels]))
     return edges
@@ -137,22 +144,22 @@ def _bracket(
     right: float,
     y: float,
     rise: float,
-    look: Look,
+    options: DrawingOptions,
     words: Sequence[str],
 ) -> str:
     path = f"M{number(left)},{number(y - rise)}V{number(y)}H{number(right)}V{number(y - rise)}"
     color = "contrast" if bracket.set_apart else "muted" if bracket.shared else "accent"
-    own = color == "accent" and look.color is not None
+    own = color == "accent" and options.color is not None
     line: dict[str, object] = {
         "class": f"sl-{color}-stroke",
         "d": path,
         "fill": "none",
-        "stroke": look.color if own else light(color),
-        "stroke-width": 1.0 if bracket.shared else width(bracket.probability, look.arrow_stroke),
+        "stroke": options.color if own else light(color),
+        "stroke-width": 1.0 if bracket.shared else width(bracket.probability, options.arrow_stroke),
         "stroke-dasharray": "5 3" if bracket.faint or bracket.set_apart else None,
     }
     if bracket.category is not None and not bracket.shared:
-        color = look.colors.get(bracket.label) or category_color(bracket.category)
+        color = options.colors.get(bracket.label) or category_color(bracket.category)
         line.update({"class": None, "stroke": color, "fill": tinted(color, 0.25)})
     seen = opacity(bracket.probability, bracket.set_apart, bracket.shared)
     group = {"class": "sl-bracket", "opacity": seen}

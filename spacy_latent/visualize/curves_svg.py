@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import element, number, text
 from spacy_latent.visualize.palette import category_color, light
 
@@ -16,7 +16,11 @@ LABEL = 10
 
 
 def draw_curves(
-    counters: np.ndarray | None, ends: Sequence[float], across: float, top: float, look: Look
+    counters: np.ndarray | None,
+    ends: Sequence[float],
+    across: float,
+    top: float,
+    options: DrawingOptions,
 ) -> tuple[str, float]:
     """Return the markup of one curve per counter, stacked vertically, and the height of all curves.
 
@@ -29,11 +33,11 @@ def draw_curves(
         ends: End of each word, from the side where writing begins.
         across: Width of the whole drawing.
         top: Vertical position of the first curve.
-        look: Options of the drawing.
+        options: Options of the drawing.
     """
     if counters is None or not len(ends):
         return "", 0.0
-    places = [look.offset_x, *ends]
+    places = [options.offset_x, *ends]
     drawn = []
     for k, column in enumerate(counters.T.tolist()):
         values = [0.0, *column]
@@ -43,12 +47,14 @@ def draw_curves(
         heights = [bottom - (value - low) * scale for value in values]
         name = f"counter {k + 1}: {_rounded(low)} to {_rounded(high)}"
         points = [
-            f"{number(look.x(x, across))},{number(y)}" for x, y in zip(places, heights, strict=True)
+            f"{number(options.x(x, across))},{number(y)}"
+            for x, y in zip(places, heights, strict=True)
         ]
         zero = number(heights[0])
+        begin, end = (number(options.x(x, across)) for x in (places[0], ends[-1]))
         level = {
             "class": "sl-line-stroke",
-            "d": f"M{number(look.x(places[0], across))},{zero}H{number(look.x(ends[-1], across))}",
+            "d": f"M{begin},{zero}H{end}",
             "fill": "none",
             "stroke": light("line"),
             "stroke-dasharray": "2 3",
@@ -62,10 +68,10 @@ def draw_curves(
         }
         label = {
             "class": "displacy-label sl-number",
-            "x": look.x(places[0], across),
+            "x": options.x(places[0], across),
             "y": bottom - HEIGHT - 3,
             "font-size": LABEL,
-            "text-anchor": "end" if look.rtl else "start",
+            "text-anchor": "end" if options.rtl else "start",
             "direction": "ltr",
         }
         drawn.append(

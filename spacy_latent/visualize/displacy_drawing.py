@@ -15,9 +15,9 @@ from spacy.tokens import Doc
 from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
-from spacy_latent.visualize.look import settings_of
+from spacy_latent.visualize.drawing_options import settings_of
 from spacy_latent.visualize.picture import weight_text
-from spacy_latent.visualize.subject import PARTS_PER_WORD
+from spacy_latent.visualize.structure_view import PARTS_PER_WORD
 from spacy_latent.visualize.text_size import widest
 
 # Font size, which displaCy leaves to the browser.

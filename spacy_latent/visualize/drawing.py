@@ -14,8 +14,8 @@ from spacy_latent.visualize.displacy_drawing import (
     no_structure_of,
     render_with_displacy,
 )
+from spacy_latent.visualize.drawing_options import DrawingOptions, settings_of
 from spacy_latent.visualize.elements import Markup
-from spacy_latent.visualize.look import Look, settings_of
 from spacy_latent.visualize.markup import shortened
 from spacy_latent.visualize.page import (
     NOTHING,
@@ -28,8 +28,8 @@ from spacy_latent.visualize.page import (
     serve_markup,
 )
 from spacy_latent.visualize.picture import Figure, beside, svg
+from spacy_latent.visualize.structure_view import TITLE_WORDS, StructureView
 from spacy_latent.visualize.styles import draw_figure, known_styles
-from spacy_latent.visualize.subject import TITLE_WORDS, Subject
 
 DISPLACY_STYLES = ("dep", "ent", "span")
 # Greatest number of words, in both texts together, of the drawn pieces of a pair that is aligned
@@ -75,8 +75,9 @@ def render(
         page: Return a whole HTML page.
         minify: Remove line breaks.
         jupyter: Show the drawing in a notebook; None detects a notebook.
-        options: The options of :class:`spacy_latent.visualize.look.Look`: threshold, alternatives,
-            fold, probabilities; and displaCy's compact, distance, color, bg, font and so on.
+        options: The options of :class:`spacy_latent.visualize.drawing_options.DrawingOptions`:
+            threshold, alternatives, fold, probabilities; and displaCy's compact, distance, color,
+            bg, font and so on.
         gold: Docs of the same tokens with dependency heads. They are drawn below the words of
             latent trees, and arcs that only one of the two trees has are set apart.
         opening: Content of a whole page above the drawings, such as a
@@ -97,25 +98,25 @@ def render(
     """
     made = _as_docs(docs)
     golds = _as_gold(made, gold)
-    look = Look.from_options(options)
+    drawing_options = DrawingOptions.from_options(options)
     if style in DISPLACY_STYLES:
         return render_with_displacy(
             made, component, style, page, minify, jupyter, dict(options or {}), golds
         )
-    figures = make_figures(made, component, style, look, golds)
+    figures = make_figures(made, component, style, drawing_options, golds)
     # No error for docs without words, on which a component has recorded an empty result, and no
     # error for a page with other content.
     bare = page and not opening and not closing
     if bare and made and not any(len(doc._.latent) for doc in made):
         raise LatentError(NO_STRUCTURE)
     if made:
-        look = look.of(settings_of(made[0]))
+        drawing_options = drawing_options.of(settings_of(made[0]))
     if page:
         title = title or page_title(made, component)
         opening = opening or heading(title, *seen(figures))
-        markup = html_page(figures, look, opening, title, closing)
+        markup = html_page(figures, drawing_options, opening, title, closing)
     else:
-        markup = _markup(figures, look, in_notebook(jupyter))
+        markup = _markup(figures, drawing_options, in_notebook(jupyter))
     return deliver(minified(markup) if minify else markup, jupyter)
 
 
@@ -134,18 +135,18 @@ def render_svg(
         LatentError: If the style is one of displaCy's own styles, or there is nothing to draw.
     """
     made = _as_docs(docs)
-    look = Look.from_options(options)
+    drawing_options = DrawingOptions.from_options(options)
     if style in DISPLACY_STYLES:
         raise LatentError(
             f"style is {style!r}, which displaCy draws one by one; for one SVG leave style out, or "
             "use render."
         )
-    look = replace(look, as_svg=True)
-    figures = make_figures(made, component, style, look, _as_gold(made, gold))
+    drawing_options = replace(drawing_options, as_svg=True)
+    figures = make_figures(made, component, style, drawing_options, _as_gold(made, gold))
     if not figures:
         raise LatentError(NO_STRUCTURE)
-    look = look.of(settings_of(made[0]))
-    return svg(beside(figures), look, standalone=True) + "\n"
+    drawing_options = drawing_options.of(settings_of(made[0]))
+    return svg(beside(figures), drawing_options, standalone=True) + "\n"
 
 
 def serve(
@@ -178,7 +179,7 @@ def make_figures(
     docs: Sequence[Doc],
     component: str | None,
     style: str | None,
-    look: Look,
+    drawing_options: DrawingOptions,
     gold: Sequence[Doc] | None,
 ) -> list[Figure]:
     """Return the drawings of each structure of each doc; see :func:`render` for the arguments."""
@@ -193,13 +194,13 @@ def make_figures(
         if component is not None and component not in doc._.latent:
             there = ", ".join(doc._.latent) or "nothing"
             raise LatentError(no_structure_of(component, there))
-        own = look.of(settings_of(doc))
+        own = drawing_options.of(settings_of(doc))
         for name in [component] if component else list(doc._.latent):
             spans = doc._.latent[name].spans
             drawn = drawn_pieces(spans)
             for number, span in enumerate(spans[:drawn], 1):
-                subject = Subject(doc, name, span, own, None if gold is None else gold[i])
-                figure = draw_figure(subject, style)
+                view = StructureView(doc, name, span, own, None if gold is None else gold[i])
+                figure = draw_figure(view, style)
                 if span.other_start is not None and len(spans) > 1:
                     left_out = number == drawn < len(spans)
                     more = "; the pair is long, and further pieces are not drawn" * left_out
@@ -273,10 +274,10 @@ def seen(figures: Sequence[Figure]) -> list[str]:
     return list(dict.fromkeys(figure.seen for figure in figures if figure.seen))
 
 
-def _markup(figures: Sequence[Figure], look: Look, notebook: bool) -> str:
+def _markup(figures: Sequence[Figure], drawing_options: DrawingOptions, notebook: bool) -> str:
     pictures = [picture for figure in figures for picture in figure.pictures]
     if not pictures:
         return ""
     if len(pictures) == 1 and pictures[0].size is not None and not notebook:
-        return svg(pictures[0], look, standalone=True)
-    return fragment(figures, look)
+        return svg(pictures[0], drawing_options, standalone=True)
+    return fragment(figures, drawing_options)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spacy_latent.visualize.drawing_options import DrawingOptions, settings_of
 from spacy_latent.visualize.elements import Markup, join, tag
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
-from spacy_latent.visualize.look import Look, settings_of
 from spacy_latent.visualize.page import heading, html_page
 from spacy_latent.visualize.picture import Figure, Picture
 
@@ -34,10 +34,10 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
     mask keeps them, and other words that the mask keeps more faintly. The second drawing marks the
     words that leave-one-out finds.
     """
-    look = Look.from_options({})
-    figures = [_figure(explanation, look) for explanation in explanations]
+    options = DrawingOptions.from_options({})
+    figures = [_figure(explanation, options) for explanation in explanations]
     if explanations:
-        look = look.of(settings_of(explanations[0].doc))
+        options = options.of(settings_of(explanations[0].doc))
     seen = (
         f"Each text is shown twice. Under “{ENOUGH}”, the marked words are enough for the "
         "prediction: hide all others, and it stays. The number is the share of draws in which the "
@@ -48,7 +48,7 @@ def render_explanations(explanations: Sequence[Explanation]) -> str:
     if any(explanation.from_falls for explanation in explanations):
         seen += f" Numbers under “{NONE_KEPT}” are such falls, too."
     advice = join(*[_advice(explanation) for explanation in explanations])
-    return html_page(figures, look, heading(TITLE, seen), TITLE, advice)
+    return html_page(figures, options, heading(TITLE, seen), TITLE, advice)
 
 
 def _advice(found: Explanation) -> Markup | None:
@@ -63,10 +63,10 @@ def _beginning(found: Explanation) -> str:
     return " ".join(words[:SHOWN_WORDS]) + (" …" if len(words) > SHOWN_WORDS else "")
 
 
-def _figure(found: Explanation, look: Look) -> Figure:
+def _figure(found: Explanation, options: DrawingOptions) -> Figure:
     from spacy_latent.evaluation.explanation import LEAST
 
-    own = look.of(settings_of(found.doc))
+    own = options.of(settings_of(found.doc))
     matters = found.falls >= LEAST
     if found.from_falls:
         # The weights are almost 0, so that their colours would be useless.
@@ -90,7 +90,7 @@ def _picture(
     numbers: np.ndarray,
     chosen: np.ndarray,
     marked: np.ndarray,
-    look: Look,
+    options: DrawingOptions,
     caption: str,
 ) -> Picture:
     marks = [
@@ -99,5 +99,5 @@ def _picture(
     ]
     words = [(token.text, token.whitespace_) for token in found.doc]
     title = f"{caption} of {found.component}: {found.what}"
-    drawn = draw_highlights(words, marks, look, title)
+    drawn = draw_highlights(words, marks, options, title)
     return replace(drawn, title=title, caption=caption)

@@ -25,11 +25,11 @@ from spacy_latent.evaluation.counterfactuals import counterfactual, editable_mod
 from spacy_latent.interventions import Intervention
 from spacy_latent.kinds import Part, find_kind
 from spacy_latent.pipeline.inspection import inspect_pipe
-from spacy_latent.visualize.look import Look, settings_of
+from spacy_latent.visualize.drawing_options import DrawingOptions, settings_of
 from spacy_latent.visualize.markup import element, shortened, text, visible
 from spacy_latent.visualize.page import figure_markup
+from spacy_latent.visualize.structure_view import PARTS_PER_WORD, StructureView
 from spacy_latent.visualize.styles import draw_figure
-from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
 
 # Less probable parts are not listed. Users can still choose them.
 LEAST = 0.01
@@ -60,7 +60,7 @@ class Busy(LatentError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Prediction:
     """Predictions of a pipeline for a text.
 
     Attributes:
@@ -85,9 +85,9 @@ class Seen:
             for ent in self.doc.ents
         ]
 
-    def structures(self) -> list[SeenStructure]:
+    def structures(self) -> list[PredictedStructure]:
         return [
-            SeenStructure(self, key, span, self.pipeline.uneditable.get(key, ""))
+            PredictedStructure(self, key, span, self.pipeline.uneditable.get(key, ""))
             for key, annotation in self.doc._.latent.items()
             for span in annotation.spans
         ]
@@ -116,7 +116,7 @@ class Axis(TypedDict):
 
 
 @dataclass(frozen=True)
-class SeenStructure:
+class PredictedStructure:
     """Structure of a text, with its parts as users see them.
 
     Attributes:
@@ -126,7 +126,7 @@ class SeenStructure:
         why_not: Reason if the structure cannot be edited, or "".
     """
 
-    seen: Seen
+    seen: Prediction
     key: str
     span: SpanStructure
     why_not: str = ""
@@ -136,50 +136,52 @@ class SeenStructure:
         """Key of the structure, the same for the same words under other interventions."""
         return self.key, self.span.start
 
-    def subject(self, alternatives: int = 0) -> Subject:
-        look = Look(marked=True, alternatives=alternatives).of(settings_of(self.seen.doc))
-        return Subject(self.seen.doc, self.key, self.span, look, None)
+    def view(self, alternatives: int = 0) -> StructureView:
+        options = DrawingOptions(marked=True, alternatives=alternatives).of(
+            settings_of(self.seen.doc)
+        )
+        return StructureView(self.seen.doc, self.key, self.span, options, None)
 
     def drawing(self, alternatives: int = 0) -> str:
         """Return HTML of the drawing, or of the alternatives; "" if there are no alternatives."""
-        subject = self.subject(alternatives)
+        view = self.view(alternatives)
         if alternatives and len(self.span.alternatives) < 2:
             return ""
         try:
-            return figure_markup(draw_figure(subject, None))
+            return figure_markup(draw_figure(view, None))
         except LatentError:
             # No style draws structures of this kind.
             lines = find_kind(self.span.kind).text(
-                subject.annotation, self.span, 0 if alternatives else None
+                view.annotation, self.span, 0 if alternatives else None
             )
             return element("pre", {}, "\n".join(map(text, lines)))
 
-    def parts(self) -> list[SeenPart]:
+    def parts(self) -> list[PredictedPart]:
         """Return the parts of the best structure in order, then the other probable parts.
 
         The other parts are sorted by probability, the most probable first.
         """
-        subject = self.subject()
-        chosen, others = subject.structure(None), []
-        if subject.known:
+        view = self.view()
+        chosen, others = view.structure(None), []
+        if view.known:
             own = {part for part, _ in chosen}
-            others = [(part, p) for part, p in subject.probable(LEAST) if part not in own]
+            others = [(part, p) for part, p in view.probable(LEAST) if part not in own]
             others.sort(key=lambda one: -one[1])
         everything = [*chosen, *others[: PARTS_PER_WORD * len(self.span)]]
-        told = [self._told(subject, part) for part, _ in everything]
+        told = [self._description(view, part) for part, _ in everything]
         twice = {text for text, count in Counter(told).items() if count > 1}
         return [
-            SeenPart(
+            PredictedPart(
                 part,
                 f"{text} ({self._numbered(part)})" if text in twice else text,
-                p if subject.known else None,
+                p if view.known else None,
                 number < len(chosen),
             )
             for number, (text, (part, p)) in enumerate(zip(told, everything))
         ]
 
-    def _told(self, subject: Subject, part: Part) -> str:
-        return visible(find_kind(self.span.kind).part_text(subject.annotation, self.span, part))
+    def _description(self, view: StructureView, part: Part) -> str:
+        return visible(find_kind(self.span.kind).part_text(view.annotation, self.span, part))
 
     def _numbered(self, part: Part) -> str:
         """Return the numbers of the words of a part, from 1, to distinguish equal words."""
@@ -239,7 +241,7 @@ class SeenStructure:
             "key": self.key,
             "start": self.span.start,
             "name": self.span.structure,
-            "words": [shortened(word) for word in self.subject().words],
+            "words": [shortened(word) for word in self.view().words],
             "drawing": self.drawing(),
             "alternatives": self.drawing(self.seen.pipeline.alternatives),
             "parts": [{**one.to_json(), "words": self.words_of(one.part)} for one in self.parts()],
@@ -249,7 +251,7 @@ class SeenStructure:
 
 
 @dataclass(frozen=True)
-class SeenPart:
+class PredictedPart:
     """Part of a structure.
 
     Attributes:
@@ -301,7 +303,9 @@ class Explorer:
         # shares one embedding.
         self._turn = Lock()
 
-    def look(self, texts: Sequence[str], asked: Mapping[str, Intervention] | None = None) -> Seen:
+    def predict(
+        self, texts: Sequence[str], asked: Mapping[str, Intervention] | None = None
+    ) -> Prediction:
         """Return the predictions of the pipeline for a text or a pair.
 
         Args:
@@ -335,7 +339,7 @@ class Explorer:
             self._turn.release()
         if not found:
             raise LatentError("The pipeline's error handler dropped the text. Give another one.")
-        return Seen(found[0], self)
+        return Prediction(found[0], self)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -375,4 +379,12 @@ class Explorer:
             )
 
 
-__all__ = ["Busy", "Explorer", "Limits", "Seen", "SeenPart", "SeenStructure", "TooMuch"]
+__all__ = [
+    "Busy",
+    "Explorer",
+    "Limits",
+    "PredictedPart",
+    "PredictedStructure",
+    "Prediction",
+    "TooMuch",
+]

@@ -21,13 +21,13 @@ from spacy_latent.visualize.elements import Markup, data_block, inert_json, tag
 GALLERY_BYTES = 4_300_000
 
 
-def render_gallery(assessment: Assessment, room: int = GALLERY_BYTES) -> Markup:
+def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Markup:
     """Return the gallery section of the report.
 
     Args:
         assessment: The assessment of the pipeline.
-        room: Greatest size of the gallery in bytes. The gallery of a larger corpus holds docs at
-            equal distances.
+        max_bytes: Greatest size of the gallery. The gallery of a larger corpus holds docs at equal
+            distances.
     """
     layers = [
         {"name": name, "kind": find_kind(part.kind).gallery}
@@ -39,8 +39,8 @@ def render_gallery(assessment: Assessment, room: int = GALLERY_BYTES) -> Markup:
     # 8 bytes for the number of the doc and the commas.
     sizes = [len(inert_json(entry).encode("utf8")) + 8 for entry in entries]
     kept = numbers
-    while sum(sizes[d] for d in kept) > room and len(kept) > 1:
-        fewer = max(1, min(len(kept) - 1, int(len(kept) * room / sum(sizes[d] for d in kept))))
+    while sum(sizes[d] for d in kept) > max_bytes and len(kept) > 1:
+        fewer = max(1, min(len(kept) - 1, int(len(kept) * max_bytes / sum(sizes[d] for d in kept))))
         kept = [int(d) for d in np.linspace(0, count - 1, fewer)]
     note = None
     if len(kept) < count:

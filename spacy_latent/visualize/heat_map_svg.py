@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spacy_latent.visualize.alignment_svg import DrawnCell, description, said
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import element, shortened, text
 from spacy_latent.visualize.palette import light, shade
 from spacy_latent.visualize.picture import Picture
@@ -22,7 +22,7 @@ def draw_heat_map(
     rows: Sequence[str],
     columns: Sequence[str],
     cells: Sequence[DrawnCell],
-    look: Look,
+    options: DrawingOptions,
     title: str,
     known: bool = True,
     caption: str = "",
@@ -37,16 +37,16 @@ def draw_heat_map(
         rows: Words of the rows; ``source`` of a cell is its row.
         columns: Words of the columns; ``target`` of a cell is its column.
         cells: The cells.
-        look: Options of the drawing.
+        options: Options of the drawing.
         title: Title of the drawing.
         known: True if probabilities are stored.
         caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
     """
     side = CELL if len(columns) <= MANY else SMALL_CELL
-    left = look.offset_x + widest(map(shortened, rows), WORD) + 10
+    left = options.offset_x + widest(map(shortened, rows), WORD) + 10
     top = 14 + widest(map(shortened, columns), WORD)
-    across = left + len(columns) * side + look.offset_x
+    across = left + len(columns) * side + options.offset_x
     down = top + len(rows) * side + 12
 
     grid = {
@@ -54,28 +54,33 @@ def draw_heat_map(
         "fill": "none",
         "stroke": light("line"),
         "d": _grid(
-            len(rows), len(columns), look.x(left, across), top, -side if look.rtl else side, side
+            len(rows),
+            len(columns),
+            options.x(left, across),
+            top,
+            -side if options.rtl else side,
+            side,
         ),
     }
     content = [element("path", grid)]
     for i, word in enumerate(rows):
-        place = {"x": look.x(left - 8, across), "y": top + (i + 0.5) * side + WORD / 3}
-        attributes = {**look.word("end"), **place, "font-size": WORD}
+        place = {"x": options.x(left - 8, across), "y": top + (i + 0.5) * side + WORD / 3}
+        attributes = {**options.word("end"), **place, "font-size": WORD}
         content.append(element("text", attributes, text(shortened(word))))
     for j, word in enumerate(columns):
-        middle = look.x(left + (j + 0.5) * side, across) + WORD / 3
+        middle = options.x(left + (j + 0.5) * side, across) + WORD / 3
         turned = f"translate({middle:.1f},{top - 8:.1f}) rotate(-90)"
-        attributes = {**look.word("end" if look.rtl else "start"), "font-size": WORD}
+        attributes = {**options.word("end" if options.rtl else "start"), "font-size": WORD}
         content.append(element("text", {**attributes, "transform": turned}, text(shortened(word))))
     for cell in cells:
-        corner = look.x(left + cell.target * side + (side if look.rtl else 0), across)
+        corner = options.x(left + cell.target * side + (side if options.rtl else 0), across)
         square = {"x": corner, "y": top + cell.source * side, "width": side, "height": side}
-        fill = {"class": "sl-accent", "fill": look.color or light("accent")}
+        fill = {"class": "sl-accent", "fill": options.color or light("accent")}
         inside = [
             element("title", {}, text(said(cell, rows, columns, known))),
             element("rect", {**square, **fill, "fill-opacity": shade(cell.probability)}),
         ]
-        if known and look.probabilities and side == CELL:
+        if known and options.probabilities and side == CELL:
             inside.append(_number(cell, corner + side / 2, top + (cell.source + 0.5) * side))
         if cell.chosen:
             inner = {key: value + (1 if key in "xy" else -2) for key, value in square.items()}

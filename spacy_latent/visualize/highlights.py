@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spacy_latent.errors import number_of
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import element, text, visible
 from spacy_latent.visualize.palette import ORANGE, SKY_BLUE, category_color, light, opacity, tinted
 from spacy_latent.visualize.picture import Picture
@@ -54,7 +54,7 @@ class Highlight:
 def draw_highlights(
     words: Sequence[tuple[str, str]],
     highlights: Sequence[Highlight],
-    look: Look,
+    options: DrawingOptions,
     title: str,
     weight: float | None = None,
 ) -> Picture:
@@ -63,7 +63,7 @@ def draw_highlights(
     Args:
         words: Each word with the white space after it.
         highlights: The highlights in order, without overlap.
-        look: Options of the drawing.
+        options: Options of the drawing.
         title: Title of the drawing.
         weight: Weight of the structure among its alternatives.
     """
@@ -76,8 +76,8 @@ def draw_highlights(
         (["mark"] if not all(mark.faint for mark in plain) else [])
         + (["other mark"] if any(mark.faint for mark in plain) else [])
     )
-    if look.as_svg:
-        content, size = _svg(words, highlights, look)
+    if options.as_svg:
+        content, size = _svg(words, highlights, options)
         return Picture(content, title, description, size, "", weight, signs=signs)
     pieces, done = [], 0
     for mark in highlights:
@@ -89,13 +89,13 @@ def draw_highlights(
             inside += element("strong", {}, text(mark.label))
         if mark.number:
             inside += element("small", {}, mark.number)
-        color, strength = _color(mark, look)
+        color, strength = _color(mark, options)
         style = f"background:{tinted(color, strength)};border-color:{color}"
         attributes = {"class": "sl-faint" if mark.weak else None, "style": style}
         pieces.append(element("mark", attributes, inside) + _gap(space))
         done = mark.end
     pieces += [_plain(*word) for word in words[done:]]
-    markup = element("p", {"class": "sl-text", "dir": look.direction}, *pieces)
+    markup = element("p", {"class": "sl-text", "dir": options.direction}, *pieces)
     return Picture(markup, title, description, None, "", weight, signs=signs)
 
 
@@ -113,48 +113,50 @@ def _said(words: Sequence[tuple[str, str]], mark: Highlight) -> str:
     return f"{inside} ({told})" if told else inside
 
 
-def _color(mark: Highlight, look: Look) -> tuple[str, float]:
+def _color(mark: Highlight, options: DrawingOptions) -> tuple[str, float]:
     """Return the colour and its opacity over the background."""
     plain = SKY_BLUE if mark.faint else ORANGE
     if mark.label:
-        plain = look.colors.get(mark.label) or category_color(sum(map(ord, mark.label)))
+        plain = options.colors.get(mark.label) or category_color(sum(map(ord, mark.label)))
     else:
-        plain = look.color or plain
+        plain = options.color or plain
     return plain, 0.05 + (0.2 if mark.weak else 0.5) * opacity(mark.probability)
 
 
 def _svg(
-    words: Sequence[tuple[str, str]], highlights: Sequence[Highlight], look: Look
+    words: Sequence[tuple[str, str]], highlights: Sequence[Highlight], options: DrawingOptions
 ) -> tuple[str, tuple[float, float]]:
     """Draw lines, broken at the option ``fold``, with a box behind each part of a highlight."""
     marks = {i: mark for mark in highlights for i in range(mark.start, mark.end)}
     notes = {m.end - 1: " ".join(filter(None, [m.label, m.number])) for m in highlights}
     # Distance from the beginning of the line, top, width and width of the box of each word.
     places: list[tuple[float, float, float, float]] = []
-    x, y = look.offset_x, 8.0
+    x, y = options.offset_x, 8.0
     for i, (word, space) in enumerate(words):
         note = notes.get(i)
         wide = usual_width(visible(word), WORD) + (text_width(note, NUMBER) + 6 if note else 0)
-        if x > look.offset_x and x + wide > look.offset_x + look.fold:
-            x, y = look.offset_x, y + LINE
+        if x > options.offset_x and x + wide > options.offset_x + options.fold:
+            x, y = options.offset_x, y + LINE
         if i in marks and marks[i].start == i:
             x += 2
         joined = i in marks and i < marks[i].end - 1
         after = (SPACE if space or joined else 1) + (3 if i in marks else 0)
         places.append((x, y, wide, wide + (after if joined else 4)))
         x += wide + after
-    across = max((x + wide for x, _, wide, _ in places), default=0.0) + look.offset_x
+    across = max((x + wide for x, _, wide, _ in places), default=0.0) + options.offset_x
     content: list[str] = []
     for i, ((word, _), (x, y, _, box)) in enumerate(zip(words, places)):
         if i in marks:
-            content.append(_box(marks[i], x - 2, y, box, across, look))
-        content.append(_text(visible(word), notes.get(i, ""), x, y + 18, across, look))
+            content.append(_box(marks[i], x - 2, y, box, across, options))
+        content.append(_text(visible(word), notes.get(i, ""), x, y + 18, across, options))
     return "".join(content), (across, y + LINE)
 
 
-def _box(mark: Highlight, x: float, y: float, wide: float, across: float, look: Look) -> str:
-    color, strength = _color(mark, look)
-    place = {"x": across - x - wide if look.rtl else x, "width": wide}
+def _box(
+    mark: Highlight, x: float, y: float, wide: float, across: float, options: DrawingOptions
+) -> str:
+    color, strength = _color(mark, options)
+    place = {"x": across - x - wide if options.rtl else x, "width": wide}
     box = {**place, "y": y, "height": 25, "fill": color, "fill-opacity": strength}
     left, right = place["x"], place["x"] + wide
     line = {
@@ -166,22 +168,22 @@ def _box(mark: Highlight, x: float, y: float, wide: float, across: float, look: 
     return element("g", {"class": "sl-highlight"}, element("rect", box), element("path", line))
 
 
-def _text(shown: str, note: str, x: float, y: float, across: float, look: Look) -> str:
+def _text(shown: str, note: str, x: float, y: float, across: float, options: DrawingOptions) -> str:
     wide = usual_width(shown, WORD)
     attributes = {
         "class": "displacy-word sl-ink",
-        "fill": look.color or light("ink"),
-        "x": across - x if look.rtl else x,
+        "fill": options.color or light("ink"),
+        "x": across - x if options.rtl else x,
         "y": y,
         "font-size": WORD,
         # The side on which a line of this direction begins.
         "text-anchor": "start",
-        "direction": look.direction,
+        "direction": options.direction,
     }
     drawn = element("text", {**attributes, **fitted(wide)}, text(shown))
     if note:
         after = x + wide + 5
-        place = {"x": across - after if look.rtl else after, "font-size": NUMBER}
+        place = {"x": across - after if options.rtl else after, "font-size": NUMBER}
         small = {**attributes, **place, "class": "displacy-label sl-ink"}
         drawn += element("text", small, text(note))
     return drawn

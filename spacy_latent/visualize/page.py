@@ -11,9 +11,9 @@ from spacy.util import find_available_port, is_in_jupyter
 
 from spacy_latent.visualize import figure_table, highlights, tag_rows
 from spacy_latent.visualize import legend as legends
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.elements import Markup, join, tag
 from spacy_latent.visualize.legend import legend
-from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, text, visible
 from spacy_latent.visualize.picture import Figure, Picture, overrides, stylesheet, svg, weight_text
 
@@ -47,14 +47,14 @@ linear-gradient(to left,var(--sl-muted),transparent) right/.7rem 100% no-repeat 
 """
 
 
-def fragment(figures: Sequence[Figure], look: Look) -> str:
+def fragment(figures: Sequence[Figure], options: DrawingOptions) -> str:
     """Return the HTML of the figures, with the style sheet and the legend that they need."""
-    return _body(figures, look, _style(), NOTHING)
+    return _body(figures, options, _style(), NOTHING)
 
 
 def html_page(
     figures: Sequence[Figure],
-    look: Look,
+    options: DrawingOptions,
     opening: Markup = NOTHING,
     title: str = "Latent structures",
     closing: Markup = NOTHING,
@@ -63,14 +63,14 @@ def html_page(
 
     Args:
         figures: The figures.
-        look: Options of the drawings.
+        options: Options of the drawings.
         opening: Markup above the figures, such as a
             :func:`spacy_latent.visualize.figure_table.figure_table`.
         title: Title of the page.
         closing: Markup below the figures.
     """
-    style = f"{overrides(look)}margin:0;min-height:100vh"
-    lang, direction = escape(look.lang), escape(look.direction)
+    style = f"{overrides(options)}margin:0;min-height:100vh"
+    lang, direction = escape(options.lang), escape(options.direction)
     head = (
         '<meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -80,7 +80,7 @@ def html_page(
     return (
         f'<!DOCTYPE html>\n<html lang="{lang}" dir="{direction}">\n<head>{head}</head>\n'
         f'<body class="spacy-latent" style="{style}">\n'
-        f"{_body(figures, look, opening, closing)}\n"
+        f"{_body(figures, options, opening, closing)}\n"
         "</body>\n</html>\n"
     )
 
@@ -104,12 +104,12 @@ def rules() -> str:
     return "".join((stylesheet(), RULES, tag_rows.RULES, highlights.RULES, legends.RULES))
 
 
-def _body(figures: Sequence[Figure], look: Look, before: str, after: str) -> str:
+def _body(figures: Sequence[Figure], options: DrawingOptions, before: str, after: str) -> str:
     attributes = {
         "class": "spacy-latent",
-        "lang": look.lang,
-        "dir": look.direction,
-        "style": f"{overrides(look)}font-family:{look.font}",
+        "lang": options.lang,
+        "dir": options.direction,
+        "style": f"{overrides(options)}font-family:{options.font}",
     }
     signs = (sign for figure in figures for picture in figure.pictures for sign in picture.signs)
     drawn = (figure_markup(figure) for figure in figures)
@@ -118,17 +118,19 @@ def _body(figures: Sequence[Figure], look: Look, before: str, after: str) -> str
 
 def figure_markup(figure: Figure) -> str:
     """Return the HTML of one figure, for a page that has the style sheet."""
-    look = figure.look
-    panels = "\n".join(_panel(picture, look, figure.drop(picture)) for picture in figure.pictures)
+    options = figure.options
+    panels = "\n".join(
+        _panel(picture, options, figure.drop(picture)) for picture in figure.pictures
+    )
     return element(
         "figure",
-        {"class": "sl-figure", "lang": look.lang, "dir": look.direction},
+        {"class": "sl-figure", "lang": options.lang, "dir": options.direction},
         element("figcaption", {}, text(figure.caption)),
         element("div", {"class": "sl-panels"}, panels),
     )
 
 
-def _panel(picture: Picture, look: Look, drop: float) -> str:
+def _panel(picture: Picture, options: DrawingOptions, drop: float) -> str:
     header = ""
     if picture.weight is not None:
         bar = element("span", {"style": f"width:{100 * min(1, max(0, picture.weight)):.0f}%"})
@@ -136,7 +138,7 @@ def _panel(picture: Picture, look: Look, drop: float) -> str:
         header += f"weight {weight_text(picture.weight)}{meter}"
     if picture.caption:
         header += element("span", {}, text(picture.caption))
-    drawn = picture.content if picture.size is None else svg(picture, look, standalone=False)
+    drawn = picture.content if picture.size is None else svg(picture, options, standalone=False)
     # A region that scrolls has to be reachable with the keyboard.
     scroll: dict[str, object] = {
         "class": "sl-scroll",

@@ -8,7 +8,7 @@ from hashlib import sha1
 from html import escape
 from itertools import pairwise
 
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import element, text
 from spacy_latent.visualize.palette import COLORS, light, variables
 from spacy_latent.visualize.text_size import text_width
@@ -53,13 +53,13 @@ class Figure:
     """Pictures of one structure, shown side by side.
 
     Attributes:
-        look: Options of the drawings, with the language of the doc.
+        options: Options of the drawings, with the language of the doc.
         seen: Sentence that explains the drawing to new readers.
     """
 
     pictures: tuple[Picture, ...]
     caption: str
-    look: Look
+    options: DrawingOptions
     seen: str = ""
 
     def drop(self, picture: Picture) -> float:
@@ -67,7 +67,7 @@ class Figure:
         return max(other.baseline for other in self.pictures) - picture.baseline
 
 
-def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
+def folded(picture: Picture, ends: Sequence[float], options: DrawingOptions) -> Picture:
     """Return a drawing over one row of words, folded into rows of at most the option ``fold``.
 
     Only texts of more than :data:`LONG` words are folded. Parts that cross the end of a row
@@ -76,20 +76,20 @@ def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
     Args:
         picture: The drawing.
         ends: End of each word, from the left; from the right for text that runs from right to left.
-        look: Options of the drawing.
+        options: Options of the drawing.
     """
     assert picture.size is not None
     across, down = picture.size
     if len(ends) <= LONG:
         return picture
-    breaks = [0.0, *row_ends(ends, look), across]
+    breaks = [0.0, *row_ends(ends, options), across]
     widest = max(b - a for a, b in pairwise(breaks))
     name = f"sl-{sha1(picture.content.encode()).hexdigest()[:12]}-row"
     rows = []
     for i, (start, end) in enumerate(pairwise(breaks)):
-        left = across - end if look.rtl else start
+        left = across - end if options.rtl else start
         window = {
-            "x": widest - (end - start) if look.rtl else 0.0,
+            "x": widest - (end - start) if options.rtl else 0.0,
             "y": i * down,
             "width": end - start,
             "height": down,
@@ -105,13 +105,13 @@ def folded(picture: Picture, ends: Sequence[float], look: Look) -> Picture:
     )
 
 
-def row_ends(ends: Sequence[float], look: Look) -> list[float]:
+def row_ends(ends: Sequence[float], options: DrawingOptions) -> list[float]:
     """Return the ends of all rows except the last one, for the arguments of :func:`folded`."""
     if len(ends) <= LONG:
         return []
     found, begin, last = [], 0.0, 0.0
     for end in ends:
-        if end - begin > look.fold and last > begin:
+        if end - begin > options.fold and last > begin:
             found.append(last)
             begin = last
         last = end
@@ -169,12 +169,12 @@ RULES = f"""{_FILLS}
 svg.displacy text{{unicode-bidi:isolate}}"""
 
 
-def svg(picture: Picture, look: Look, standalone: bool) -> str:
+def svg(picture: Picture, options: DrawingOptions, standalone: bool) -> str:
     """Return an ``<svg>`` element.
 
     Args:
         picture: The drawing.
-        look: Options of the drawing.
+        options: Options of the drawing.
         standalone: True for a file of its own, with its own style.
     """
     assert picture.size is not None
@@ -183,12 +183,17 @@ def svg(picture: Picture, look: Look, standalone: bool) -> str:
     name = sha1(told.encode()).hexdigest()[:12]
     ground = element(
         "rect",
-        {"class": "sl-ground", "width": across, "height": down, "fill": look.bg or light("ground")},
+        {
+            "class": "sl-ground",
+            "width": across,
+            "height": down,
+            "fill": options.bg or light("ground"),
+        },
     )
     attributes = {
         "xmlns": "http://www.w3.org/2000/svg",
-        "xml:lang": look.lang,
-        "lang": look.lang,
+        "xml:lang": options.lang,
+        "lang": options.lang,
         "id": f"sl-{name}",
         "class": "displacy spacy-latent" if standalone else "displacy",
         "role": "img",
@@ -196,10 +201,10 @@ def svg(picture: Picture, look: Look, standalone: bool) -> str:
         "width": across,
         "height": down,
         "viewBox": f"0 0 {across:.0f} {down:.0f}",
-        "direction": look.direction,
-        "font-family": look.font,
+        "direction": options.direction,
+        "font-family": options.font,
         "font-size": TEXT,
-        "style": _size(across, down, standalone) + (overrides(look) if standalone else ""),
+        "style": _size(across, down, standalone) + (overrides(options) if standalone else ""),
     }
     return element(
         "svg",
@@ -223,9 +228,9 @@ def _size(across: float, down: float, standalone: bool) -> str:
     return f"max-width:100%;min-width:{LEAST_SCALE * across:.0f}px;height:auto;"
 
 
-def overrides(look: Look) -> str:
+def overrides(options: DrawingOptions) -> str:
     """Return the CSS declarations of the colours that the options set."""
-    given = {"ink": look.color, "accent": look.color, "ground": look.bg}
+    given = {"ink": options.color, "accent": options.color, "ground": options.bg}
     return "".join(f"--sl-{name}:{color};" for name, color in given.items() if color)
 
 
@@ -236,13 +241,15 @@ def beside(figures: Sequence[Figure]) -> Picture:
     writing begins.
     """
     # Distance from the beginning of the row, top, width, markup, look.
-    placed: list[tuple[float, float, float, str, Look]] = []
+    placed: list[tuple[float, float, float, str, DrawingOptions]] = []
     below = 0.0
     for figure in figures:
-        look = figure.look
+        options = figure.options
         wide = 2 * MARGIN + text_width(figure.caption, TEXT)
         muted = {"class": "sl-muted", "fill": light("muted")}
-        placed.append((0.0, below, wide, _caption(figure.caption, wide, 22, muted, look), look))
+        placed.append(
+            (0.0, below, wide, _caption(figure.caption, wide, 22, muted, options), options)
+        )
         below += CAPTION
         for row in _rows(figure.pictures):
             start, deepest = 0.0, 0.0
@@ -252,17 +259,17 @@ def beside(figures: Sequence[Figure]) -> Picture:
                 wide = max(picture.size[0], 2 * MARGIN + text_width(caption, TEXT))
                 if caption:
                     bold = {"class": "sl-ink", "fill": light("ink"), "font-weight": "bold"}
-                    markup = _caption(caption, wide, 20, bold, look)
-                    placed.append((start, below, wide, markup, look))
+                    markup = _caption(caption, wide, 20, bold, options)
+                    placed.append((start, below, wide, markup, options))
                 lead = (CAPTION if caption else 0) + figure.drop(picture)
-                placed.append((start, below + lead, picture.size[0], picture.content, look))
+                placed.append((start, below + lead, picture.size[0], picture.content, options))
                 start += wide + GAP
                 deepest = max(deepest, picture.size[1] + lead)
             below += deepest + GAP
     across = max((start + wide for start, _, wide, _, _ in placed), default=1.0)
     content = []
-    for start, top, wide, markup, look in placed:
-        left = across - start - wide if look.rtl else start
+    for start, top, wide, markup, options in placed:
+        left = across - start - wide if options.rtl else start
         shift = f"translate({left:.0f},{top:.0f})"
         content.append(element("g", {"transform": shift}, markup))
     titles = [picture.title for figure in figures for picture in figure.pictures]
@@ -271,8 +278,14 @@ def beside(figures: Sequence[Figure]) -> Picture:
     return Picture("".join(content), title, " ".join(descriptions), (across, max(below, 1.0)))
 
 
-def _caption(caption: str, across: float, y: float, attributes: dict[str, str], look: Look) -> str:
-    place = {"x": across - MARGIN if look.rtl else MARGIN, "y": y, "direction": look.direction}
+def _caption(
+    caption: str, across: float, y: float, attributes: dict[str, str], options: DrawingOptions
+) -> str:
+    place = {
+        "x": across - MARGIN if options.rtl else MARGIN,
+        "y": y,
+        "direction": options.direction,
+    }
     return element("text", {**attributes, **place}, text(caption))
 
 

@@ -84,7 +84,7 @@ def make_application(
         waiting += 1
 
         def work() -> dict[str, object]:
-            return explorer.look(texts, interventions).to_json()
+            return explorer.predict(texts, interventions).to_json()
 
         def ended(done: asyncio.Future[Any]) -> None:
             nonlocal waiting

@@ -28,7 +28,7 @@ from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Figure, Picture, weight_text
-from spacy_latent.visualize.subject import PARTS_PER_WORD, Subject
+from spacy_latent.visualize.structure_view import PARTS_PER_WORD, StructureView
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from spacy_latent.visualize.terminal import BELOW, UNCALIBRATED, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
@@ -43,22 +43,22 @@ Drawn = tuple[list[Picture], str]
 _Marked = DrawnArc | DrawnBracket | DrawnCell
 
 
-def _tree(subject: Subject) -> Drawn:
-    gold = [] if subject.gold is None else _gold_arcs(subject.gold, subject.span)
+def _tree(view: StructureView) -> Drawn:
+    gold = [] if view.gold is None else _gold_arcs(view.gold, view.span)
     in_gold = {(arc.head, arc.modifier) for arc in gold}
     pictures = []
-    for alternative, weight in subject.choices:
-        parts = subject.arcs(alternative, PARTS_PER_WORD * len(subject.words))
+    for alternative, weight in view.choices:
+        parts = view.arcs(alternative, PARTS_PER_WORD * len(view.words))
         # Each alternative is compared with the gold tree if there is one, else with the first.
-        first = None if gold else subject.first(alternative)
+        first = None if gold else view.first(alternative)
         arcs = []
         for (h, m), name, p, chosen in parts:
             head = None if h == 0 else h - 1
             apart = bool(gold) and (head, m - 1) not in in_gold
             apart, shared = (apart, False) if first is None else _compared((h, m), first)
-            label = f"{name} {subject.label(p)}".strip()
+            label = f"{name} {view.label(p)}".strip()
             arcs.append(DrawnArc(head, m - 1, p, label, apart, not chosen, shared))
-        here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in subject.structure(alternative)}
+        here = {(None if h == 0 else h - 1, m - 1) for (h, m), _ in view.structure(alternative)}
         below = [
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
             for arc in gold
@@ -66,7 +66,7 @@ def _tree(subject: Subject) -> Drawn:
         same = f"{len(here & in_gold)} of {number_of(len(gold), 'arc')} as in gold" if gold else ""
         same = same or _count(arcs, first, "arc")
         drawn = draw_tree(
-            subject.words, arcs, subject.look, subject.title, below, same, weight, subject.counters
+            view.words, arcs, view.options, view.title, below, same, weight, view.counters
         )
         pictures.append(drawn)
     return pictures, "gold below" if gold else ""
@@ -86,23 +86,23 @@ def _gold_arcs(doc: Doc, span: SpanStructure) -> list[DrawnArc]:
     return [replace(arc, label="") for arc in arcs] if alike else arcs
 
 
-def _brackets(subject: Subject) -> Drawn:
+def _brackets(view: StructureView) -> Drawn:
     pictures = []
-    most = PARTS_PER_WORD * len(subject.words)
-    for alternative, weight in subject.choices:
+    most = PARTS_PER_WORD * len(view.words)
+    for alternative, weight in view.choices:
         brackets = []
-        before = subject.first(alternative)
-        for (first, last, *label), p, chosen in subject.parts(alternative, most):
+        before = view.first(alternative)
+        for (first, last, *label), p, chosen in view.parts(alternative, most):
             how = (not chosen, *_compared((first, last, *label), before))
             if label:
-                name = f"{subject.tag_name(label[0])} {subject.label(p)}".strip()
+                name = f"{view.tag_name(label[0])} {view.label(p)}".strip()
                 brackets.append(DrawnBracket(first, last, p, name, label[0], *how))
             elif last > first:
                 # Trees have a span over every word, and its bracket would carry no information.
-                brackets.append(DrawnBracket(first, last + 1, p, subject.label(p), None, *how))
+                brackets.append(DrawnBracket(first, last + 1, p, view.label(p), None, *how))
         told = _count(brackets, before, "span")
         drawn = draw_brackets(
-            subject.words, brackets, subject.look, subject.title, told, weight, subject.counters
+            view.words, brackets, view.options, view.title, told, weight, view.counters
         )
         pictures.append(drawn)
     return pictures, ""
@@ -121,142 +121,140 @@ def _count(parts: Sequence[_Marked], first: set[Part] | None, name: str) -> str:
     return f"{number_of(count, name)} not in the first"
 
 
-def _alignment(subject: Subject) -> Drawn:
-    return _pairs(subject, draw_alignment, PARTS_PER_WORD)
+def _alignment(view: StructureView) -> Drawn:
+    return _pairs(view, draw_alignment, PARTS_PER_WORD)
 
 
-def _map_of_cells(subject: Subject) -> Drawn:
-    return _pairs(subject, draw_heat_map, None)
+def _map_of_cells(view: StructureView) -> Drawn:
+    return _pairs(view, draw_heat_map, None)
 
 
-def _pairs(subject: Subject, draw: Callable[..., Picture], per_word: int | None) -> Drawn:
+def _pairs(view: StructureView, draw: Callable[..., Picture], per_word: int | None) -> Drawn:
     # Raises an error if the other text is not known.
-    subject.annotation.cells()
-    other = subject.doc[subject.span.other_start : subject.span.other_end]
+    view.annotation.cells()
+    other = view.doc[view.span.other_start : view.span.other_end]
     columns = [token.text for token in other]
-    most = None if per_word is None else per_word * (len(subject.words) + len(columns))
+    most = None if per_word is None else per_word * (len(view.words) + len(columns))
 
     def cells(alternative: int | None) -> list[DrawnCell]:
-        first = subject.first(alternative)
+        first = view.first(alternative)
         return [
             DrawnCell(i, j, p, on, *_compared((i, j), first))
-            for (i, j), p, on in subject.parts(alternative, most)
+            for (i, j), p, on in view.parts(alternative, most)
         ]
 
-    return _tables(subject, draw, subject.words, columns, cells), ""
+    return _tables(view, draw, view.words, columns, cells), ""
 
 
-def _map_of_arcs(subject: Subject) -> Drawn:
+def _map_of_arcs(view: StructureView) -> Drawn:
     def cells(alternative: int | None) -> list[DrawnCell]:
-        first = subject.first(alternative)
+        first = view.first(alternative)
         return [
             DrawnCell(h, m - 1, p, on, *_compared((h, m), first))
-            for (h, m), p, on in subject.parts(alternative)
+            for (h, m), p, on in view.parts(alternative)
         ]
 
-    rows = ["(root)", *subject.words]
-    drawn = _tables(subject, draw_heat_map, rows, subject.words, cells)
+    rows = ["(root)", *view.words]
+    drawn = _tables(view, draw_heat_map, rows, view.words, cells)
     return drawn, "rows are heads of the columns"
 
 
-def _map_of_tags(subject: Subject) -> Drawn:
+def _map_of_tags(view: StructureView) -> Drawn:
     def cells(alternative: int | None) -> list[DrawnCell]:
-        first = subject.first(alternative)
+        first = view.first(alternative)
         return [
             DrawnCell(tag, i, p, on, *_compared((i, tag), first))
-            for (i, tag), p, on in subject.parts(alternative)
+            for (i, tag), p, on in view.parts(alternative)
         ]
 
     numbers = [cell.source for cell in cells(None)]
-    numbers += [int(tag) for decoded, _ in subject.span.alternatives for tag in decoded]
-    names = [subject.tag_name(i) for i in range(max(numbers, default=-1) + 1)]
-    return _tables(subject, draw_heat_map, names, subject.words, cells), "tags by word"
+    numbers += [int(tag) for decoded, _ in view.span.alternatives for tag in decoded]
+    names = [view.tag_name(i) for i in range(max(numbers, default=-1) + 1)]
+    return _tables(view, draw_heat_map, names, view.words, cells), "tags by word"
 
 
 def _tables(
-    subject: Subject,
+    view: StructureView,
     draw: Callable[..., Picture],
     rows: list[str],
     columns: list[str],
     cells: Callable[[int | None], list[DrawnCell]],
 ) -> list[Picture]:
-    look, title, known = subject.look, subject.title, subject.known
+    options, title, known = view.options, view.title, view.known
     pictures = []
-    for alternative, weight in subject.choices:
+    for alternative, weight in view.choices:
         drawn = cells(alternative)
-        told = _count(drawn, subject.first(alternative), "part")
-        pictures.append(draw(rows, columns, drawn, look, title, known, told, weight))
+        told = _count(drawn, view.first(alternative), "part")
+        pictures.append(draw(rows, columns, drawn, options, title, known, told, weight))
     return pictures
 
 
-def _tags(subject: Subject) -> Drawn:
-    shown = subject.known and subject.look.probabilities
+def _tags(view: StructureView) -> Drawn:
+    shown = view.known and view.options.probabilities
 
     def tag(number: int, p: float, other: bool = False, first: bool = True) -> DrawnTag:
-        return DrawnTag(number, subject.tag_name(number), p, other, shown and first)
+        return DrawnTag(number, view.tag_name(number), p, other, shown and first)
 
     best: list[int] = []
     rows: list[TagRow] = []
-    for alternative, weight in subject.choices:
-        sequence = subject.structure(alternative)
+    for alternative, weight in view.choices:
+        sequence = view.structure(alternative)
         first = not rows
         best = best or [number for (_, number), _ in sequence]
         tags = [[tag(number, p, number != best[i], first)] for (i, number), p in sequence]
         rows.append(TagRow(tags, "" if weight is None else weight_text(weight)))
-    further: list[list[DrawnTag]] = [[] for _ in subject.words]
-    if subject.look.threshold is not None:
-        probable = subject.probable(subject.look.threshold)
+    further: list[list[DrawnTag]] = [[] for _ in view.words]
+    if view.options.threshold is not None:
+        probable = view.probable(view.options.threshold)
         for (i, number), p in sorted(probable, key=lambda one: -one[1]):
             if number != best[i] and len(further[i]) < PARTS_PER_WORD:
                 further[i].append(tag(number, p, True))
     if any(further):
         rows.append(TagRow(further, "else"))
-    return [draw_tags(subject.words, rows, subject.look, subject.title)], ""
+    return [draw_tags(view.words, rows, view.options, view.title)], ""
 
 
-def _entities(subject: Subject) -> Drawn:
+def _entities(view: StructureView) -> Drawn:
     pictures = []
-    for alternative, weight in subject.choices:
+    for alternative, weight in view.choices:
         if alternative:
-            pictures.append(_other_entities(subject, alternative, weight))
+            pictures.append(_other_entities(view, alternative, weight))
             continue
-        least = subject.look.threshold if alternative is None else None
+        least = view.options.threshold if alternative is None else None
         if least is not None:
             # Raises an error if no probabilities are stored.
-            subject.parts(None)
+            view.parts(None)
         found = [
             entity
-            for entity in subject.annotation.entities(alternative)
+            for entity in view.annotation.entities(alternative)
             if least is None or (entity.probability or 0.0) >= least
         ]
-        marks = _marks(subject, found)
-        drawn = draw_highlights(
-            subject.spaced_words, marks, subject.look, subject.title, weight=weight
-        )
-        pictures.append(replace(drawn, caption=_uncalibrated(subject, weight)))
+        marks = _marks(view, found)
+        drawn = draw_highlights(view.spaced_words, marks, view.options, view.title, weight=weight)
+        pictures.append(replace(drawn, caption=_uncalibrated(view, weight)))
     return pictures, ""
 
 
-def _uncalibrated(subject: Subject, weight: float | None) -> str:
+def _uncalibrated(view: StructureView, weight: float | None) -> str:
     """Return the note on a weight that is not calibrated while the entities are."""
-    told = weight is not None and subject.span.entities_calibrated and subject.look.probabilities
+    told = weight is not None and view.span.entities_calibrated and view.options.probabilities
     return UNCALIBRATED if told else ""
 
 
-def _other_entities(subject: Subject, alternative: int, weight: float | None) -> Picture:
+def _other_entities(view: StructureView, alternative: int, weight: float | None) -> Picture:
     """Draw the differences from the first alternative, with a few words of context.
 
     Entities that only the first alternative has are faint, if they do not overlap with the others.
     The caption lists all of them.
     """
-    gone, new = subject.annotation.differences(alternative)
+    gone, new = view.annotation.differences(alternative)
     taken = {i for entity in new for i in range(entity.start, entity.end)}
     apart = [e for e in gone if taken.isdisjoint(range(e.start, e.end))]
-    marks = _marks(subject, new) + _marks(subject, apart, faint=True)
+    marks = _marks(view, new) + _marks(view, apart, faint=True)
     marks.sort(key=lambda mark: mark.start)
     # Entities without a mark, which overlap with other marks, are included.
-    places = [(e.start - subject.span.start, e.end - subject.span.start) for e in [*gone, *new]]
-    words, begin = subject.spaced_words, 0
+    places = [(e.start - view.span.start, e.end - view.span.start) for e in [*gone, *new]]
+    words, begin = view.spaced_words, 0
     if places:
         begin = max(0, min(start for start, _ in places) - AROUND)
         end = min(len(words), max(end for _, end in places) + AROUND)
@@ -264,26 +262,26 @@ def _other_entities(subject: Subject, alternative: int, weight: float | None) ->
         words = [*([("…", " ")] * before), *words[begin:end], *([("…", "")] * after)]
         begin -= before
     moved = [replace(mark, start=mark.start - begin, end=mark.end - begin) for mark in marks]
-    drawn = draw_highlights(words, moved, subject.look, subject.title, weight=weight)
-    shown = subject.look.probabilities
+    drawn = draw_highlights(words, moved, view.options, view.title, weight=weight)
+    shown = view.options.probabilities
     told = [
-        f"{word} {', '.join(entity_text(subject.doc, e, shown) for e in entities)}"
+        f"{word} {', '.join(entity_text(view.doc, e, shown) for e in entities)}"
         for word, entities in (("without", gone), ("with", new))
         if entities
     ]
-    if calibrated := _uncalibrated(subject, weight):
+    if calibrated := _uncalibrated(view, weight):
         told.insert(0, calibrated)
     return replace(drawn, caption="; ".join(told))
 
 
-def _marks(subject: Subject, entities: list[Entity], faint: bool = False) -> list[Highlight]:
+def _marks(view: StructureView, entities: list[Entity], faint: bool = False) -> list[Highlight]:
     return [
         Highlight(
-            entity.start - subject.span.start,
-            entity.end - subject.span.start,
+            entity.start - view.span.start,
+            entity.end - view.span.start,
             1.0 if entity.probability is None else entity.probability,
             entity.label,
-            _number(subject, entity),
+            _number(view, entity),
             faint,
             entity.below_min_confidence,
         )
@@ -291,50 +289,48 @@ def _marks(subject: Subject, entities: list[Entity], faint: bool = False) -> lis
     ]
 
 
-def _number(subject: Subject, entity: Entity) -> str:
-    shown = entity.probability is not None and subject.look.probabilities
+def _number(view: StructureView, entity: Entity) -> str:
+    shown = entity.probability is not None and view.options.probabilities
     number = f"{entity.probability:.2f}" if shown else ""
     return f"{number} {BELOW}".strip() if entity.below_min_confidence else number
 
 
-def _rationale(subject: Subject) -> Drawn:
-    if not _is_of_tokens(subject.span):
-        raise _not_drawn(subject, "rationale")
+def _rationale(view: StructureView) -> Drawn:
+    if not _is_of_tokens(view.span):
+        raise _not_drawn(view, "rationale")
     pictures = []
-    for alternative, weight in subject.choices:
-        first = subject.first(alternative)
+    for alternative, weight in view.choices:
+        first = view.first(alternative)
         marks = [
             # In further alternatives, only the differences from the first one stand out.
-            Highlight(i, i + 1, p, "", subject.label(p), not chosen or (i,) in (first or ()))
-            for (i,), p, chosen in sorted(subject.parts(alternative))
+            Highlight(i, i + 1, p, "", view.label(p), not chosen or (i,) in (first or ()))
+            for (i,), p, chosen in sorted(view.parts(alternative))
         ]
-        drawn = draw_highlights(
-            subject.spaced_words, marks, subject.look, subject.title, weight=weight
-        )
+        drawn = draw_highlights(view.spaced_words, marks, view.options, view.title, weight=weight)
         if first is not None:
             drawn = replace(drawn, signs=frozenset({"mark", "shared mark"}))
         pictures.append(drawn)
     return pictures, ""
 
 
-def _list_of_parts(subject: Subject) -> Drawn:
+def _list_of_parts(view: StructureView) -> Drawn:
     """Draw a row for each part, which works for every kind."""
-    most = PARTS_PER_WORD * len(subject.words)
-    found = {alternative: subject.parts(alternative, most) for alternative, _ in subject.choices}
+    most = PARTS_PER_WORD * len(view.words)
+    found = {alternative: view.parts(alternative, most) for alternative, _ in view.choices}
     numbers = sorted({part for parts in found.values() for part, _, _ in parts})
     row = {part: i for i, part in enumerate(numbers)}
-    text = find_kind(subject.span.kind).part_text
-    rows = [text(subject.annotation, subject.span, part) for part in numbers]
+    text = find_kind(view.span.kind).part_text
+    rows = [text(view.annotation, view.span, part) for part in numbers]
 
     def cells(alternative: int | None) -> list[DrawnCell]:
-        first = subject.first(alternative)
+        first = view.first(alternative)
         return [
             DrawnCell(row[part], 0, p, on, *_compared(part, first))
             for part, p, on in found[alternative]
         ]
 
-    column = "probability" if subject.known else "chosen"
-    return _tables(subject, draw_heat_map, rows, [column], cells), "a row for each part"
+    column = "probability" if view.known else "chosen"
+    return _tables(view, draw_heat_map, rows, [column], cells), "a row for each part"
 
 
 def _makes_entities(span: SpanStructure) -> bool:
@@ -425,30 +421,30 @@ def default_style(span: SpanStructure) -> str | None:
     return next((name for name, drawing in drawings if drawing.fits(span)), None)
 
 
-def draw_figure(subject: Subject, style: str | None) -> Figure:
+def draw_figure(view: StructureView, style: str | None) -> Figure:
     """Draw a structure in a style of :func:`known_styles`, or in its default style.
 
     Raises:
         LatentError: If the style does not match; the message lists the styles that do.
     """
-    kind = find_kind(subject.span.kind)
-    style = style or default_style(subject.span)
+    kind = find_kind(view.span.kind)
+    style = style or default_style(view.span)
     if style is None or style not in kind.drawings:
-        raise _not_drawn(subject, style)
-    pictures, note = kind.drawings[style].draw(subject)
-    parts = [subject.component, subject.span.structure, subject.category, note]
+        raise _not_drawn(view, style)
+    pictures, note = kind.drawings[style].draw(view)
+    parts = [view.component, view.span.structure, view.category, note]
     caption, seen = " · ".join(filter(None, parts)), kind.drawings[style].seen
-    return Figure(tuple(pictures), caption, subject.look, seen)
+    return Figure(tuple(pictures), caption, view.options, seen)
 
 
-def _not_drawn(subject: Subject, style: str | None) -> LatentError:
-    span, kind = subject.span, find_kind(subject.span.kind)
+def _not_drawn(view: StructureView, style: str | None) -> LatentError:
+    span, kind = view.span, find_kind(view.span.kind)
     drawings = kind.drawings
     fitting = [name for name in known_styles() if name in drawings and drawings[name].fits(span)]
     told = f"style is {style!r}, and " if style else "There is no drawing of this: "
     instead = f"drawn with {', '.join(fitting)}" if fitting else "not drawn"
     return LatentError(
-        f"{told}{span.structure} of {subject.component!r} has the kind {kind.name!r}, "
+        f"{told}{span.structure} of {view.component!r} has the kind {kind.name!r}, "
         f"which is {instead}. {_advice(kind, style, bool(fitting))}"
     )
 

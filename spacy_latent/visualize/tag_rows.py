@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spacy_latent.errors import number_of
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import element, shortened, text
 from spacy_latent.visualize.palette import category_color, light, opacity, tinted
 from spacy_latent.visualize.picture import Picture
@@ -62,12 +62,14 @@ class TagRow:
     label: str = ""
 
 
-def draw_tags(words: Sequence[str], rows: Sequence[TagRow], look: Look, title: str) -> Picture:
+def draw_tags(
+    words: Sequence[str], rows: Sequence[TagRow], options: DrawingOptions, title: str
+) -> Picture:
     """Draw words with rows of tags below them, as HTML tables, or as SVG if the options request it.
 
     A sequence that is wider than the option ``fold`` continues below.
     """
-    folds = list(_folds(words, rows, look))
+    folds = list(_folds(words, rows, options))
     pairs = "; ".join(
         f"{shortened(word)}: {' '.join(tag.name for tag in tags)}"
         for word, tags in zip(words[:60], rows[0].tags)
@@ -75,18 +77,20 @@ def draw_tags(words: Sequence[str], rows: Sequence[TagRow], look: Look, title: s
     description = f"{number_of(len(words), 'word')} with tags: {pairs}."
     other = any(tag.other for row in rows for tags in row.tags for tag in tags)
     signs = frozenset(["other tag"] if other else [])
-    if look.as_svg:
-        content, size = _svg(words, rows, folds, look)
+    if options.as_svg:
+        content, size = _svg(words, rows, folds, options)
         return Picture(content, title, description, size, signs=signs)
-    tables = "".join(_table(words, rows, start, end, look) for start, end in folds)
+    tables = "".join(_table(words, rows, start, end, options) for start, end in folds)
     return Picture(tables, title, description, signs=signs)
 
 
-def _folds(words: Sequence[str], rows: Sequence[TagRow], look: Look) -> Iterator[tuple[int, int]]:
+def _folds(
+    words: Sequence[str], rows: Sequence[TagRow], options: DrawingOptions
+) -> Iterator[tuple[int, int]]:
     start, across = 0, 0.0
     for i in range(len(words)):
         wide = _column(words, rows, i)
-        if i > start and across + wide > look.fold:
+        if i > start and across + wide > options.fold:
             yield start, i
             start, across = i, 0.0
         across += wide
@@ -103,20 +107,22 @@ def _tag_width(tag: DrawnTag) -> float:
     return text_width(shortened(tag.name), TAG) + (NUMBER * 2.6 if tag.shown else 0)
 
 
-def _color(tag: DrawnTag, look: Look) -> str | None:
+def _color(tag: DrawnTag, options: DrawingOptions) -> str | None:
     if tag.name == OUTSIDE:
         return None
     # Parts of an entity have one colour: B-PER, I-PER.
     kind = tag.name.split("-", 1)[-1]
     number = tag.number if kind == tag.name else sum(map(ord, kind))
-    return look.colors.get(tag.name) or look.colors.get(kind) or category_color(number)
+    return options.colors.get(tag.name) or options.colors.get(kind) or category_color(number)
 
 
 def _strength(tag: DrawnTag) -> float:
     return 0.1 + 0.4 * opacity(tag.probability)
 
 
-def _table(words: Sequence[str], rows: Sequence[TagRow], start: int, end: int, look: Look) -> str:
+def _table(
+    words: Sequence[str], rows: Sequence[TagRow], start: int, end: int, options: DrawingOptions
+) -> str:
     header = "".join(
         element("th", {"scope": "col"}, element("bdi", {}, text(shortened(word))))
         for word in words[start:end]
@@ -124,7 +130,7 @@ def _table(words: Sequence[str], rows: Sequence[TagRow], start: int, end: int, l
     lines = [element("tr", {}, "<td></td>", header)]
     for row in rows:
         cells = [
-            element("td", {}, "<br>".join(_chip(tag, look) for tag in tags))
+            element("td", {}, "<br>".join(_chip(tag, options) for tag in tags))
             for tags in row.tags[start:end]
         ]
         label = element("th", {"scope": "row"}, text(row.label) if row.label else "")
@@ -132,11 +138,11 @@ def _table(words: Sequence[str], rows: Sequence[TagRow], start: int, end: int, l
     return element("table", {"class": "sl-tags"}, *lines)
 
 
-def _chip(tag: DrawnTag, look: Look) -> str:
+def _chip(tag: DrawnTag, options: DrawingOptions) -> str:
     name = element("bdi", {}, text(shortened(tag.name)))
     if tag.shown:
         name += element("small", {}, f"{tag.probability:.2f}")
-    color = _color(tag, look)
+    color = _color(tag, options)
     style = color and f"border-color:{color};background:{tinted(color, _strength(tag))}"
     attributes = {"class": "sl-tag sl-tag-other" if tag.other else "sl-tag", "style": style}
     return element("span", attributes, name)
@@ -146,37 +152,37 @@ def _svg(
     words: Sequence[str],
     rows: Sequence[TagRow],
     folds: Sequence[tuple[int, int]],
-    look: Look,
+    options: DrawingOptions,
 ) -> tuple[str, tuple[float, float]]:
     widths = [_column(words, rows, i) for i in range(len(words))]
-    left = look.offset_x + (MARGIN if any(row.label for row in rows) else 0)
-    across = left + max((sum(widths[a:b]) for a, b in folds), default=0) + look.offset_x
+    left = options.offset_x + (MARGIN if any(row.label for row in rows) else 0)
+    across = left + max((sum(widths[a:b]) for a, b in folds), default=0) + options.offset_x
     content: list[str] = []
     y = 6.0
     for start, end in folds:
         centers = [left + sum(widths[start:i]) + widths[i] / 2 for i in range(start, end)]
-        if look.rtl:
+        if options.rtl:
             centers = [across - center for center in centers]
         for word, x in zip(words[start:end], centers):
-            content.append(_text(shortened(word), x, y + WORD, WORD, look, "displacy-word"))
+            content.append(_text(shortened(word), x, y + WORD, WORD, options, "displacy-word"))
         y += WORD + 10
         for row in rows:
             if row.label:
-                edge = across - look.offset_x if look.rtl else look.offset_x
-                where = {"x": edge, "y": y + 16, "font-size": TAG, "direction": look.direction}
+                edge = across - options.offset_x if options.rtl else options.offset_x
+                where = {"x": edge, "y": y + 16, "font-size": TAG, "direction": options.direction}
                 muted = {"class": "sl-muted", "fill": light("muted"), **where}
                 content.append(element("text", muted, text(row.label)))
             for tags, x in zip(row.tags[start:end], centers):
                 for i, tag in enumerate(tags):
-                    content.append(_drawn_chip(tag, x, y + i * ROW, look))
+                    content.append(_drawn_chip(tag, x, y + i * ROW, options))
             y += ROW * max([1, *map(len, row.tags[start:end])])
         y += 14
     return "".join(content), (across, y)
 
 
-def _drawn_chip(tag: DrawnTag, x: float, y: float, look: Look) -> str:
+def _drawn_chip(tag: DrawnTag, x: float, y: float, options: DrawingOptions) -> str:
     wide = _tag_width(tag) + 10
-    color = _color(tag, look)
+    color = _color(tag, options)
     box = {
         "class": None if color else "sl-line-stroke",
         "x": x - wide / 2,
@@ -191,22 +197,22 @@ def _drawn_chip(tag: DrawnTag, x: float, y: float, look: Look) -> str:
         "stroke-dasharray": "4 2" if tag.other else None,
     }
     number = NUMBER * 2.6 if tag.shown else 0
-    name = _text(shortened(tag.name), x - number / 2, y + 15, TAG, look, "displacy-tag")
+    name = _text(shortened(tag.name), x - number / 2, y + 15, TAG, options, "displacy-tag")
     if tag.shown:
         shown = f"{tag.probability:.2f}"
         end = x + wide / 2 - NUMBER * 1.4
-        name += _text(shown, end, y + 15, NUMBER, look, "displacy-label")
+        name += _text(shown, end, y + 15, NUMBER, options, "displacy-label")
     return element("g", {"class": "sl-chip"}, element("rect", box), name)
 
 
-def _text(shown: str, x: float, y: float, size: float, look: Look, name: str) -> str:
+def _text(shown: str, x: float, y: float, size: float, options: DrawingOptions, name: str) -> str:
     attributes = {
         "class": f"{name} sl-ink",
-        "fill": look.color or light("ink"),
+        "fill": options.color or light("ink"),
         "x": x,
         "y": y,
         "font-size": size,
         "text-anchor": "middle",
-        "direction": look.direction if name == "displacy-word" else "ltr",
+        "direction": options.direction if name == "displacy-word" else "ltr",
     }
     return element("text", attributes, text(shown))

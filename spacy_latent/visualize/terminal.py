@@ -164,7 +164,7 @@ def _entities(
     for entity in annotation.entities(alternative):
         first, last = entity.start - span.start, entity.end - 1 - span.start
         words[first] = f"[{words[first]}"
-        words[last] += f" {' '.join(_told(entity))}]"
+        words[last] += f" {' '.join(_description(entity))}]"
     return _wrapped(words)
 
 
@@ -190,11 +190,11 @@ def entity_text(doc: Doc, entity: Entity, probability: bool = True) -> str:
     words = [token.text for token in doc]
     own, size = words[entity.start : entity.end], entity.end - entity.start
     twice = sum(words[i : i + size] == own for i in range(len(words))) > 1
-    shown = [_text(doc, entity.start, entity.end), *_told(entity, probability)]
+    shown = [_text(doc, entity.start, entity.end), *_description(entity, probability)]
     return " ".join([*shown, *([f"(token {entity.start})"] if twice else [])])
 
 
-def _told(entity: Entity, probability: bool = True) -> list[str]:
+def _description(entity: Entity, probability: bool = True) -> list[str]:
     known = entity.probability is not None and probability
     shown = [on_one_line(entity.label), *([f"{entity.probability:.2f}"] if known else [])]
     return [*shown, BELOW] if entity.below_min_confidence else shown

@@ -12,8 +12,8 @@ import numpy as np
 
 from spacy_latent.errors import number_of
 from spacy_latent.visualize.curves_svg import draw_curves, said_of_curves
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.legend import signs_of
-from spacy_latent.visualize.look import Look
 from spacy_latent.visualize.markup import element, number, of_words, shortened, text, visible
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.palette import light, opacity, width
@@ -67,7 +67,7 @@ class DrawnArc:
 def draw_tree(
     words: Sequence[str],
     arcs: Sequence[DrawnArc],
-    look: Look,
+    options: DrawingOptions,
     title: str,
     below: Sequence[DrawnArc] = (),
     caption: str = "",
@@ -82,7 +82,7 @@ def draw_tree(
     Args:
         words: The words.
         arcs: The arcs above the words.
-        look: Options of the drawing.
+        options: Options of the drawing.
         title: Title of the drawing.
         below: Arcs below the words, such as the arcs of a gold tree.
         caption: Caption of the picture.
@@ -91,24 +91,24 @@ def draw_tree(
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.
     """
     above_words, below_words = _Side(arcs), _Side(below)
-    columns = _Columns(words, [above_words, below_words], look)
-    top = above_words.height + (look.word_spacing if arcs else 12)
-    foot = top + LINE + (8 if not below else look.word_spacing + below_words.height)
+    columns = _Columns(words, [above_words, below_words], options)
+    top = above_words.height + (options.word_spacing if arcs else 12)
+    foot = top + LINE + (8 if not below else options.word_spacing + below_words.height)
     content = [
-        *above_words.draw(columns, look, top - 3, -1, words),
-        *below_words.draw(columns, look, top + LINE, 1, words),
+        *above_words.draw(columns, options, top - 3, -1, words),
+        *below_words.draw(columns, options, top + LINE, 1, words),
         # Labels are drawn after all lines, so that they are on top.
-        *above_words.labels(columns, look, top - 3, -1),
-        *below_words.labels(columns, look, top + LINE, 1),
+        *above_words.labels(columns, options, top - 3, -1),
+        *below_words.labels(columns, options, top + LINE, 1),
     ]
     for i, word in enumerate(words):
-        attributes = {**look.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
-        if look.marked:
+        attributes = {**options.word(), "class": TOKEN, "x": columns.centers[i], "y": top + WORD}
+        if options.marked:
             attributes["data-word"] = i
         shown = shortened(word)
         tooltip = "" if shown == visible(word) else element("title", {}, text(word[:1000]))
         content.append(element("text", attributes, tooltip, text(shown)))
-    curves, further = draw_curves(counters, columns.ends, columns.across, foot, look)
+    curves, further = draw_curves(counters, columns.ends, columns.across, foot, options)
     content.append(curves)
     foot += further
     picture = Picture(
@@ -121,7 +121,7 @@ def draw_tree(
         top,
         signs_of("arc", arcs, below) | ({"counters"} if further else set()),
     )
-    return folded(picture, columns.ends, look)
+    return folded(picture, columns.ends, options)
 
 
 class _Side:
@@ -164,13 +164,13 @@ class _Side:
     def height(self) -> float:
         return self.highest * self.step + (LABEL if self.roots or self.labelled else 0)
 
-    def turn(self, arc: int, base: float, up: int, look: Look) -> float:
+    def turn(self, arc: int, base: float, up: int, options: DrawingOptions) -> float:
         """Return the height of the horizontal line of an arc, or of the start of a root's line."""
         level = self.levels[arc] if arc < len(self.arcs) else self.highest
-        return base + up * (level * self.step + look.word_spacing - 14)
+        return base + up * (level * self.step + options.word_spacing - 14)
 
     def draw(
-        self, columns: _Columns, look: Look, base: float, up: int, words: Sequence[str]
+        self, columns: _Columns, options: DrawingOptions, base: float, up: int, words: Sequence[str]
     ) -> list[str]:
         """Draw the arcs.
 
@@ -186,39 +186,39 @@ class _Side:
             arc = self.arcs[i]
             left, right = self._sides(columns, i)
             tip = columns.port(self, arc.modifier, i)
-            path = _path(left, right, base, self.turn(i, base, up, look), up)
-            line = self._arc(arc, path, tip, base, up, look, words, self.crossing[i])
-            drawn.append(of_words(look.marked, _words(arc), line))
+            path = _path(left, right, base, self.turn(i, base, up, options), up)
+            line = self._arc(arc, path, tip, base, up, options, words, self.crossing[i])
+            drawn.append(of_words(options.marked, _words(arc), line))
         for i, arc in enumerate(self.roots, len(self.arcs)):
             x = columns.port(self, arc.modifier, i)
-            path = f"M{number(x)},{number(self.turn(i, base, up, look))}V{number(base)}"
-            line = self._arc(arc, path, x, base, up, look, words, False)
-            drawn.append(of_words(look.marked, _words(arc), line))
+            path = f"M{number(x)},{number(self.turn(i, base, up, options))}V{number(base)}"
+            line = self._arc(arc, path, x, base, up, options, words, False)
+            drawn.append(of_words(options.marked, _words(arc), line))
         return drawn
 
-    def labels(self, columns: _Columns, look: Look, base: float, up: int) -> list[str]:
+    def labels(self, columns: _Columns, options: DrawingOptions, base: float, up: int) -> list[str]:
         """Draw the labels, each on the outer side of its line.
 
         A label is at a place that no other line crosses, if there is such a place.
         """
         # Vertical lines, with the height at which they turn.
         lines = [
-            (x, self.turn(i, base, up, look))
+            (x, self.turn(i, base, up, options))
             for i in range(len(self.arcs))
             for x in self._sides(columns, i)
         ]
         drawn = []
         for i, arc in enumerate(self.roots, len(self.arcs)):
-            x, turn = columns.port(self, arc.modifier, i), self.turn(i, base, up, look)
+            x, turn = columns.port(self, arc.modifier, i), self.turn(i, base, up, options)
             lines.append((x, turn))
             half = text_width(_root_label(arc), LABEL) / 2 + 1
             x = max(half, min(columns.across - half, in_one_row(x, half + CLEAR, columns.breaks)))
             label = _label(_root_label(arc), x, turn, up, arc.faint or arc.shared)
-            drawn.append(of_words(look.marked, _words(arc), label))
+            drawn.append(of_words(options.marked, _words(arc), label))
         lines.sort()
         for i, arc in enumerate(self.arcs if self.labelled else ()):
             if _shown(arc):
-                turn, (left, right) = self.turn(i, base, up, look), self._sides(columns, i)
+                turn, (left, right) = self.turn(i, base, up, options), self._sides(columns, i)
                 inside = lines[bisect_right(lines, (left, inf)) : bisect_left(lines, (right, -inf))]
                 passing = [x for x, other in inside if up * other > up * turn]
                 passing += [x for x in columns.breaks if left < x < right]
@@ -226,7 +226,7 @@ class _Side:
                 x = _clear(left, right, half, passing)
                 x = in_one_row(x, half + CLEAR, columns.breaks)
                 label = _label(arc.label, x, turn, up, arc.faint)
-                drawn.append(of_words(look.marked, _words(arc), label))
+                drawn.append(of_words(options.marked, _words(arc), label))
         return drawn
 
     def _sides(self, columns: _Columns, arc: int) -> list[float]:
@@ -240,19 +240,19 @@ class _Side:
         tip: float,
         base: float,
         up: int,
-        look: Look,
+        options: DrawingOptions,
         words: Sequence[str],
         crosses: bool,
     ) -> str:
         color = "contrast" if arc.set_apart else "muted" if arc.shared else "accent"
-        thick = 1.0 if arc.shared else width(arc.probability, look.arrow_stroke)
-        half = look.arrow_width / 2
+        thick = 1.0 if arc.shared else width(arc.probability, options.arrow_stroke)
+        half = options.arrow_width / 2
         head = (
             f"M{number(tip)},{number(base)}l{number(-half)},{number(up * 1.6 * half)}"
             f"h{number(2 * half)}z"
         )
-        own = color == "accent" and look.color is not None
-        plain = look.color if own else light(color)
+        own = color == "accent" and options.color is not None
+        plain = options.color if own else light(color)
         line = {
             "class": f"displacy-arc sl-{color}-stroke",
             "d": path,
@@ -265,7 +265,7 @@ class _Side:
             "class": "sl-ground-stroke",
             "d": path,
             "fill": "none",
-            "stroke": look.bg or light("ground"),
+            "stroke": options.bg or light("ground"),
             "stroke-width": thick + 2.5,
         }
         point = {"class": f"displacy-arrowhead sl-{color}", "d": head, "fill": plain}
@@ -286,34 +286,36 @@ class _Side:
 class _Columns:
     """Positions of the words, of the ends of arcs at each word, and of the ends of rows."""
 
-    def __init__(self, words: Sequence[str], sides: Sequence[_Side], look: Look) -> None:
-        gap = GAP[look.compact]
-        self.look = look
+    def __init__(
+        self, words: Sequence[str], sides: Sequence[_Side], options: DrawingOptions
+    ) -> None:
+        gap = GAP[options.compact]
+        self.options = options
         self.spacing: list[float] = []
         self.centers: list[float] = []
         self.ends: list[float] = []
-        x = look.offset_x
+        x = options.offset_x
         for i, word in enumerate(words):
             most = max(len(side.ports.get(i, ())) for side in sides)
             shown = text_width(shortened(word), WORD)
             fitting = max(LEAST_SPACING[most > 10], shown / max(most, 1))
-            spacing = min(look.arrow_spacing, fitting)
+            spacing = min(options.arrow_spacing, fitting)
             across = max(shown, most * spacing, 14) + gap
-            if look.distance is not None:
-                across = max(across, look.distance)
+            if options.distance is not None:
+                across = max(across, options.distance)
             self.spacing.append(spacing)
             begin, end = self._root_label(sides, i)
             center = max([x + max(across / 2, -begin), *self._clear_of_labels(sides, i)])
             self.centers.append(center)
             x = center + max(across / 2, end)
             self.ends.append(x)
-        self.across = x + look.offset_x
-        self.centers = [look.x(center, self.across) for center in self.centers]
-        self.breaks = [look.x(end, self.across) for end in row_ends(self.ends, look)]
+        self.across = x + options.offset_x
+        self.centers = [options.x(center, self.across) for center in self.centers]
+        self.breaks = [options.x(end, self.across) for end in row_ends(self.ends, options)]
 
     def port(self, side: _Side, word: int, arc: int) -> float:
         shift = self._shift(side, word, arc)
-        return self.centers[word] + (-shift if self.look.rtl else shift)
+        return self.centers[word] + (-shift if self.options.rtl else shift)
 
     def _shift(self, side: _Side, word: int, arc: int) -> float:
         found = side.ports[word]

@@ -16,9 +16,15 @@ from spacy.language import Language
 from spacy_latent.errors import LatentError, NothingLeft, number_of
 from spacy_latent.interventions import Intervention
 from spacy_latent.pipeline.inspection import reads_pairs
+from spacy_latent.visualize.drawing_options import settings_of
 from spacy_latent.visualize.elements import Markup, script_policy, tag
-from spacy_latent.visualize.explorer import Explorer, Limits, Seen, SeenPart, SeenStructure
-from spacy_latent.visualize.look import settings_of
+from spacy_latent.visualize.explorer import (
+    Explorer,
+    Limits,
+    PredictedPart,
+    PredictedStructure,
+    Prediction,
+)
 from spacy_latent.visualize.page import packaged, rules
 
 # Greatest height of a frame in a notebook in pixels. Longer content scrolls.
@@ -113,7 +119,7 @@ def explore(
     """
     texts = [text] if isinstance(text, str) else list(text)
     explorer = Explorer(nlp, pairs=reads_pairs(nlp), alternatives=0, limits=limits)
-    seen = explorer.look(texts)
+    seen = explorer.predict(texts)
     structures = [one for one in seen.structures() if component in (None, one.key)]
     if component is not None and not structures:
         there = ", ".join(dict.fromkeys(one.key for one in seen.structures())) or "nothing"
@@ -128,7 +134,11 @@ def explore(
 
 
 def _structure(
-    seen: Seen, one: SeenStructure, texts: Sequence[str], parts: Sequence[SeenPart], count: int
+    seen: Prediction,
+    one: PredictedStructure,
+    texts: Sequence[str],
+    parts: Sequence[PredictedPart],
+    count: int,
 ) -> Markup:
     rows = [_counterfactual(seen, one, texts, part) for part in parts]
     told = one.why_not and f"This structure cannot be edited: {one.why_not}."
@@ -145,13 +155,15 @@ def _structure(
     )
 
 
-def _counterfactual(seen: Seen, one: SeenStructure, texts: Sequence[str], part: SeenPart) -> Markup:
+def _counterfactual(
+    seen: Prediction, one: PredictedStructure, texts: Sequence[str], part: PredictedPart
+) -> Markup:
     place = ((one.span.start, part.part),)
     asked = Intervention(forbidden=place) if part.chosen else Intervention(forced=place)
     known = "" if part.probability is None else f" ({_percent(part.probability)})"
     begun = [tag("bdi", part.told), f"{known}, {'forbidden' if part.chosen else 'forced'}: "]
     try:
-        other = seen.pipeline.look(texts, {one.key: asked})
+        other = seen.pipeline.predict(texts, {one.key: asked})
     except NothingLeft:
         return tag("p", begun, "no structure is left")
     same = next((s for s in other.structures() if (s.key, s.span.start) == one.place), None)
@@ -165,13 +177,13 @@ def _counterfactual(seen: Seen, one: SeenStructure, texts: Sequence[str], part: 
     )
 
 
-def _best(seen: Seen) -> object:
+def _best(seen: Prediction) -> object:
     """Return the prediction without its confidence."""
     best = seen.cats[0][0] if seen.cats else None
     return best, [(words, label) for words, label, _ in seen.entities]
 
 
-def _said(seen: Seen, before: Seen | None = None) -> str:
+def _said(seen: Prediction, before: Prediction | None = None) -> str:
     """Return the prediction in words, with the change of its score from another prediction."""
     told = []
     if seen.cats:
@@ -191,7 +203,7 @@ def _percent(p: float) -> str:
     return f"{100 * p:.1f} %" if 0 <= p <= 1 else f"{p:.4g}"
 
 
-def _page(seen: Seen, structures: Sequence[Markup]) -> str:
+def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
     script = packaged("isolate.js") + SCRIPT
     own = settings_of(seen.doc)
     head = tag(

@@ -12,8 +12,8 @@ from spacy.util import registry
 
 from spacy_latent.analysis.calibration import (
     JudgedEntities,
+    apply_threshold,
     conformal_threshold,
-    cut,
     entity_calibration_error,
     entity_figures,
     error_by_chance,
@@ -92,10 +92,10 @@ FOUND = JudgedEntities(
 
 
 def test_precision_and_recall_of_what_is_left() -> None:
-    row = cut(FOUND, 0.55)
+    row = apply_threshold(FOUND, 0.55)
     assert (row.kept, row.precision, row.recall) == (5, 0.8, 0.5)
     assert row.low < 0.8 < row.high < 1 and row.low == pytest.approx(0.376, abs=0.001)
-    nothing = cut(FOUND, 0.95)
+    nothing = apply_threshold(FOUND, 0.95)
     assert nothing.kept == 0 and math.isnan(nothing.precision) and nothing.recall == 0
     found = [threshold_for(FOUND, precision) for precision in (0.5, 0.8, 0.81, 1.0)]
     assert [one and one.threshold for one in found] == [0.0, 0.375, 0.7, 0.7]

@@ -15,8 +15,13 @@ from spacy.tokens import DocBin
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
-from spacy_latent.analysis.calibration import JudgedEntities, cut, threshold_for
-from spacy_latent.cli.calibrate import print_calibration, print_cuts, print_least, print_left_out
+from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
+from spacy_latent.cli.calibrate import (
+    print_calibration,
+    print_least,
+    print_left_out,
+    print_thresholds,
+)
 from spacy_latent.evaluation.entity_calibration import Calibrated, EntityCalibration, calibrate
 from tests.evaluation.test_entity_calibration import TEXT, doubtful
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
@@ -267,7 +272,7 @@ def test_missing_annotation_is_told_with_what_comes_of_it(
 def test_further_texts_of_which_little_is_kept_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     fitted = JudgedEntities([0.95] * 40, [True] * 38 + [False] * 2, ["GPE"] * 40, 80)
     further = JudgedEntities([0.5] * 156, [True] * 156, ["GPE"] * 156, 156)
-    print_least(cut(fitted, 0.9156), fitted, further)
+    print_least(apply_threshold(fitted, 0.9156), fitted, further)
     said = " ".join(capsys.readouterr().out.split())
     assert "= 0.9156 keeps 40 of 40 entities of the calibration texts (precision 95.0 %" in said
     assert "keeps 0 of 156 entities of the further texts" in said and "nan" not in said
@@ -280,7 +285,7 @@ def test_numbers_near_one_are_not_printed_as_one(capsys: pytest.CaptureFixture[s
     least = threshold_for(sure, 0.99)
     assert least is not None
     print_least(least, sure, None)
-    print_cuts(sure, least)
+    print_thresholds(sure, least)
     made = EntityCalibration(coverage=0.9, least=0.99996)
     print_calibration(Calibrated(made, {}, {}, sure, sure, [2], 0))
     said = " ".join(capsys.readouterr().out.split())

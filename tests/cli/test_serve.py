@@ -136,12 +136,12 @@ def test_in_another_tree_the_expression_has_another_value() -> None:
     with carried_pipeline() as demo:
         explorer = serve.explorer_of(str(demo), "demo", 3, Limits())
     assert isinstance(explorer, Explorer)
-    (one,) = explorer.look([EXPRESSION]).structures()
+    (one,) = explorer.predict([EXPRESSION]).structures()
     assert one.seen.cats[0][0] == "4"
     head, word = (axis["options"] for axis in one.axes())
     part = (head.index("1 [MAX"), word.index("4 9") + 1)
     asked = {one.key: Intervention(forced=((0, part),))}
-    assert explorer.look([EXPRESSION], asked).cats[0][0] == "9"
+    assert explorer.predict([EXPRESSION], asked).cats[0][0] == "9"
 
 
 def test_it_serves_what_it_says(

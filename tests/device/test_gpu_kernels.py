@@ -75,7 +75,7 @@ def kernels(tile: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors on the CPU are taken for such on a GPU, and nothing is left to the CPU."""
     monkeypatch.setattr(dispatch, "on_device", lambda scores: True)
     # A GPU is not asked, and kernels get such scores.
-    monkeypatch.setattr(base, "looks_far", lambda scores: False)
+    monkeypatch.setattr(base, "has_extreme_scores", lambda scores: False)
     monkeypatch.setattr(dispatch, "LEAST_ITEMS", 1)
     monkeypatch.setattr(dispatch, "_failed", set())
     monkeypatch.setattr(dispatch, "_confirmed", _Everything())

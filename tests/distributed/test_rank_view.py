@@ -182,10 +182,10 @@ def test_ranks_that_had_nothing_to_learn_from_are_told_of() -> None:
     for _ in range(9):
         view.update(examples[:2], losses={}, sgd=False)
     view.update(examples[:1], losses={}, sgd=False)
-    assert view.told_of_empty_shares() is None
+    assert view.empty_shares_warning() is None
     for _ in range(2):
         view.update(examples[:1], losses={}, sgd=False)
-    told = view.told_of_empty_shares()
+    told = view.empty_shares_warning()
     assert told is not None and told.startswith("12% of the ranks' shares") and "batcher" in told
 
 

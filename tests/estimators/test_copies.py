@@ -11,7 +11,7 @@ import torch
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.base import Structure
-from spacy_latent.structures.copies import of_copies
+from spacy_latent.structures.copies import solve_copies
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -79,5 +79,5 @@ def test_an_error_of_all_copies_together_is_raised_as_it_is() -> None:
         return scores
 
     with pytest.raises(InvalidScores, match="many"):
-        of_copies(solve, torch.zeros(4, 1), torch.ones(4), 2)
-    assert of_copies(solve, torch.zeros(2, 1), torch.ones(2), 1).shape == (2, 1)
+        solve_copies(solve, torch.zeros(4, 1), torch.ones(4), 2)
+    assert solve_copies(solve, torch.zeros(2, 1), torch.ones(2), 1).shape == (2, 1)

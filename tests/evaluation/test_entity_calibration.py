@@ -19,7 +19,7 @@ from spacy.training import Example
 
 from spacy_latent import annotations, confidence
 from spacy_latent.analysis.calibration import JudgedEntities
-from spacy_latent.analysis.precision_bound import PromisedCut
+from spacy_latent.analysis.precision_bound import PromisedThreshold
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
 from spacy_latent.evaluation.calibration_fit import (
@@ -517,7 +517,7 @@ def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None
         set_precision(nlp, found, 0.5)
     assert pipe.cfg["min_confidence"] == 0.0
     least = set_precision(nlp, found, 0.3)
-    assert isinstance(least, PromisedCut) and least.threshold == 0 and 0.3 < least.bound < 0.5
+    assert isinstance(least, PromisedThreshold) and least.threshold == 0 and 0.3 < least.bound < 0.5
     # Fewer than one in ten, so that the sequence starts lower.
     said, correct = [0.9] * 30 + [0.5] * 470, [True] * 30 + [False] * 470
     few = replace(found, after=JudgedEntities(said, correct, ["GPE"] * 500, 30))

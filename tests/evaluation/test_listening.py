@@ -13,7 +13,7 @@ import spacy
 from spacy.language import Language
 
 from spacy_latent.evaluation.mistakes import find_traps, frozen_without_weights
-from spacy_latent.pipeline.finding import Finding
+from spacy_latent.pipeline.diagnostic import Diagnostic
 from tests.pipeline.small_pipelines import (
     LISTENER,
     TO_TRANSFORMER,
@@ -43,11 +43,13 @@ def over_tok2vec(*names: str, **listener: Any) -> Language:
     return nlp
 
 
-def found(nlp: Language, **training: Any) -> dict[str, Finding]:
+def found(nlp: Language, **training: Any) -> dict[str, Diagnostic]:
     """By code, without what is noted."""
     initialized(nlp)
     nlp.config["training"] = {**nlp.config["training"], **training}
-    return {finding.code: finding for finding in find_traps(nlp) if finding.level != "note"}
+    return {
+        diagnostic.code: diagnostic for diagnostic in find_traps(nlp) if diagnostic.level != "note"
+    }
 
 
 @pytest.mark.parametrize("name", ["crf_ner", "tagger"])

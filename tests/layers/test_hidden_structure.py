@@ -13,7 +13,7 @@ from spacy.util import registry
 from torch import Tensor
 
 from spacy_latent.errors import LatentError, NothingLeft
-from spacy_latent.layers.edits import Edits
+from spacy_latent.layers.batch_interventions import BatchInterventions
 from spacy_latent.layers.hidden_structure import HiddenDraw, HiddenStructureLayer
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
@@ -220,10 +220,12 @@ def test_given_structures_are_judged_by_their_own_class_scores(name: str) -> Non
     torch.testing.assert_close(draw.logits[1], logits_of(layer, vectors, lengths)[1])
 
 
-def conditioned(case: Any, layer: Any, edits: Edits, keep: Any) -> tuple[Tensor, Tensor]:
-    """Probabilities of the classes under edits, and by enumeration of what ``keep`` leaves."""
+def conditioned(
+    case: Any, layer: Any, interventions: BatchInterventions, keep: Any
+) -> tuple[Tensor, Tensor]:
+    """Probabilities of the classes, and by enumeration of what ``keep`` leaves."""
     vectors, lengths = inputs(case)
-    draw, _ = layer.read(vectors, lengths, None, edits)
+    draw, _ = layer.read(vectors, lengths, None, interventions)
     (z, totals), *_ = enumerated(case, layer, vectors, lengths)
     left = torch.tensor([keep(one) for one in z])
     return draw.logits[0].softmax(0), totals[1:, left].logsumexp(1).softmax(0)
@@ -233,12 +235,12 @@ def conditioned(case: Any, layer: Any, edits: Edits, keep: Any) -> tuple[Tensor,
 def test_interventions_condition_the_classes(name: str, place: tuple[int, ...]) -> None:
     case = CASES[name]
     layer = make(case)
-    forced = Edits([[], []], [[place], []])
+    forced = BatchInterventions([[], []], [[place], []])
     torch.testing.assert_close(*conditioned(case, layer, forced, lambda z: bool(z[place] == 1)))
-    forbidden = Edits([[place], []], [[], []])
+    forbidden = BatchInterventions([[place], []], [[], []])
     torch.testing.assert_close(*conditioned(case, layer, forbidden, lambda z: bool(z[place] == 0)))
     with pytest.raises(NothingLeft):
-        layer.read(*inputs(case), None, Edits([[place], []], [[place], []]))
+        layer.read(*inputs(case), None, BatchInterventions([[place], []], [[place], []]))
 
 
 def test_a_scorer_of_other_parts_is_refused() -> None:

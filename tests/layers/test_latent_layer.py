@@ -16,7 +16,7 @@ from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
-from spacy_latent.layers.fitting import build_part, check_parts
+from spacy_latent.layers.compatibility import build_part, check_parts
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import build_item_scorer_v1
 from spacy_latent.layers.latent_layer import LatentLayer, without_traces

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from spacy_latent.errors import NotDifferentiable
 from spacy_latent.kernels.autograd.derivatives import last_derivative
-from spacy_latent.layers.concurrently import concurrently
 from spacy_latent.layers.gated_recursive_heads import build_gated_recursive_heads_v1
+from spacy_latent.layers.parallel import call_in_parallel
 from spacy_latent.structures.projective_tree import ProjectiveTree
 
 
 def test_of_what_is_composed_in_ranges() -> None:
     weight = torch.ones(3, requires_grad=True)
     inputs = [(torch.full((3,), float(part), requires_grad=True),) for part in (1, 2)]
-    made = concurrently(lambda given: given.square() * weight, inputs, [weight])
+    made = call_in_parallel(lambda given: given.square() * weight, inputs, [weight])
     (gradient,) = torch.autograd.grad(torch.cat(made).sum(), weight, create_graph=True)
     torch.testing.assert_close(gradient, torch.full((3,), 5.0))
     with pytest.raises(NotDifferentiable, match="ranges"):

@@ -21,6 +21,7 @@ from spacy_latent.estimators.rewards import Reward
 from spacy_latent.models.category_constraints import CategoryConstraints
 from tests.matrix import registered
 
+EXPERIMENTAL = "Experimental: may change in any version."
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 ENTRY = re.compile(r"([a-zA-Z_]\w*(?:, \w+)*)( \([^)]*\))?: (?=\S)")
 INTRODUCTION = """# Reference
@@ -69,11 +70,33 @@ def page() -> str:
         ("Tokenizers", _group("spacy_tokenizers"), _of_maker),
     ]
     parts = [INTRODUCTION]
+    rows, experimental = [], []
     for title, found, describe in sections:
         parts.append(f"## {title}\n")
-        parts += [f"### {_short(name)}\n\n{describe(found[name])}" for name in sorted(found)]
-    parts.append(_pairs())
+        for name in sorted(found):
+            entry = f"### {_short(name)}\n\n{describe(found[name])}"
+            if EXPERIMENTAL in entry:
+                rows.append(f"| {_short(name)} | {title} |")
+                experimental.append(entry.replace(f"{EXPERIMENTAL}\n\n", ""))
+            else:
+                parts.append(entry)
+    parts += [_experimental(rows), *experimental, _pairs()]
     return "\n".join(parts)
+
+
+def _experimental(rows: list[str]) -> str:
+    lines = [
+        "## Experimental",
+        "",
+        "These names may change, or go, in any version ([limits](limits.md#experimental)). The "
+        "table says where each would stand above.",
+        "",
+        "| name | section |",
+        "|---|---|",
+        *rows,
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _group(name: str) -> dict[str, Any]:

@@ -7,6 +7,15 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf8") == page(), "run python -m tests.repository.reference"
 
 
+def test_experimental_names_have_a_section_of_their_own() -> None:
+    text = PAGE.read_text(encoding="utf8")
+    section = text.split("\n## Experimental\n")[1].split("\n## ")[0]
+    table = {line.split(" | ")[0].strip("| ") for line in section.splitlines() if "| " in line}
+    named = {line.removeprefix("### ") for line in section.splitlines() if line[:4] == "### "}
+    assert named and named <= table
+    assert all(text.count(f"\n### {name}\n") == 1 for name in named)
+
+
 def test_what_a_line_of_prose_begins_with_is_no_setting() -> None:
     def called(width: int) -> None:
         """Of random choices

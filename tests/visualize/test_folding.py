@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from spacy_latent.visualize import render, render_svg
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.picture import LONG, Picture, folded
 from spacy_latent.visualize.text_size import text_width
 from tests.visualize.structures import annotated
@@ -54,7 +54,7 @@ def test_shorter_ones_and_one_that_is_wider_than_a_row() -> None:
     assert not rows(render(doc, jupyter=False))
     picture = Picture("<g/>", "", "", (1000.0, 10.0))
     ends = [10.0 * i for i in range(1, LONG)] + [900.0, 1000.0]
-    wide = folded(picture, ends, Look(fold=50.0))
+    wide = folded(picture, ends, DrawingOptions(fold=50.0))
     assert wide.size is not None and wide.size[0] == 900.0 - 10.0 * (LONG - 1)
 
 

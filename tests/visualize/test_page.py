@@ -197,7 +197,7 @@ def test_options_of_displacy_mean_the_same():
 
     def width(**options):
         pictures = drawing.make_figures(
-            [TREE], None, None, drawing.Look.from_options(options), None
+            [TREE], None, None, drawing.DrawingOptions.from_options(options), None
         )
         return pictures[0].pictures[0].size[0]
 

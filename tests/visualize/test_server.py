@@ -329,14 +329,14 @@ def test_it_takes_turns_and_gives_up_in_time(nlp: Language) -> None:
     explorer._turn.acquire()
     try:
         with pytest.raises(Busy):
-            explorer.look([TEXT])
+            explorer.predict([TEXT])
         with TestClient(application, base_url="http://127.0.0.1") as client:
             begun = time.monotonic()
             refused(client, 503, json={"texts": [TEXT]})
             assert time.monotonic() - begun < 20
     finally:
         explorer._turn.release()
-    assert explorer.look([TEXT]).doc.cats == nlp(TEXT).cats
+    assert explorer.predict([TEXT]).doc.cats == nlp(TEXT).cats
 
 
 def test_threads_of_the_server_use_the_gpu_of_the_pipeline(
@@ -377,7 +377,7 @@ def test_threads_of_the_server_use_the_gpu_of_the_pipeline(
 
     def ask() -> None:
         for explorer in (on_gpu, on_cpu):
-            explorer.look([TEXT])
+            explorer.predict([TEXT])
             devices_after.append(str(device()))
 
     thread = threading.Thread(target=ask)
@@ -388,7 +388,7 @@ def test_threads_of_the_server_use_the_gpu_of_the_pipeline(
     # A thread is left as it was found.
     assert devices_after == ["cpu", "cpu"]
     use(0)
-    on_gpu.look([TEXT])
+    on_gpu.predict([TEXT])
     assert seen[-1][1] == "cuda:1" and str(device()) == "cuda:0"
 
 
@@ -398,10 +398,10 @@ def test_too_many_at_once_are_refused(nlp: Language, monkeypatch: Any) -> None:
     held, go = threading.Event(), threading.Event()
 
     class Slow(Explorer):
-        def look(self, *arguments: Any) -> Any:
+        def predict(self, *arguments: Any) -> Any:
             held.set()
             go.wait(60)
-            return explorer.look(*arguments)
+            return explorer.predict(*arguments)
 
     replies: list[Any] = []
     application = make_application([Slow(nlp)])
@@ -422,7 +422,7 @@ def test_too_many_at_once_are_refused(nlp: Language, monkeypatch: Any) -> None:
 
 def test_a_pipeline_that_fails_says_where_to_look(nlp: Language) -> None:
     class Broken(Explorer):
-        def look(self, *arguments: Any) -> Any:
+        def predict(self, *arguments: Any) -> Any:
             raise KeyError("secret")
 
     application = make_application([Broken(nlp)])
@@ -442,9 +442,9 @@ def test_a_socket_is_closed(client: TestClient) -> None:
 
 def test_limits_without_a_server(explorer: Explorer) -> None:
     with pytest.raises(LatentError, match="one text"):
-        explorer.look(["a", "b"])
+        explorer.predict(["a", "b"])
     with pytest.raises(TooMuch, match="characters"):
-        explorer.look(["a" * 6000])
+        explorer.predict(["a" * 6000])
     many = Intervention(forbidden=((0, (0, 1)),) * 101)
     with pytest.raises(TooMuch, match="edited"):
-        explorer.look([TEXT], {KEY: many})
+        explorer.predict([TEXT], {KEY: many})

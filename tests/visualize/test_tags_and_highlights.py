@@ -12,7 +12,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from spacy_latent.visualize.terminal import format_annotation
 from tests.visualize.structures import annotated
@@ -52,10 +52,10 @@ def test_tags_below_their_words_with_alternatives():
 def test_parts_of_an_entity_share_a_color_and_the_outside_has_none():
     names = ["O", "B-PER", "I-PER", "U-LOC"]
     row = TagRow([[DrawnTag(i, name)] for i, name in enumerate(names)])
-    html = draw_tags([*"abcd"], [row], Look(), "title").content
+    html = draw_tags([*"abcd"], [row], DrawingOptions(), "title").content
     colors = re.findall(r"border-color:(#\w+)", html)
     assert len(colors) == 3 and colors[0] == colors[1] != colors[2]
-    look = Look.from_options({"colors": {"PER": "#111111", "U-LOC": "#222222"}})
+    look = DrawingOptions.from_options({"colors": {"PER": "#111111", "U-LOC": "#222222"}})
     html = draw_tags([*"abcd"], [row], look, "title").content
     assert re.findall(r"border-color:(#\w+)", html) == ["#111111", "#111111", "#222222"]
 

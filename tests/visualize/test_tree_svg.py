@@ -16,7 +16,7 @@ from spacy.tokens import Doc
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.displacy_drawing import make_drawings
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.nesting import crossing, levels
 from spacy_latent.visualize.text_size import text_width
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
@@ -68,7 +68,7 @@ def word_places(root: ElementTree.Element) -> dict[str, float]:
 
 
 def tree(heads, words="abcdefgh", look=None, **options):
-    look = look or Look()
+    look = look or DrawingOptions()
     arcs = [DrawnArc(None if h == 0 else h - 1, m, 1.0) for m, h in enumerate(heads)]
     return draw_tree(list(words[: len(heads)]), arcs, look, "title", **options)
 
@@ -89,13 +89,15 @@ def test_arcs_lead_from_heads_to_modifiers():
 def test_width_and_opacity_rise_with_probability():
     probabilities = [0.0, 0.1, 0.3, 0.6, 0.95, 1.0]
     arcs = [DrawnArc(0, i + 1, p) for i, p in enumerate(probabilities)]
-    picture = draw_tree([*"abcdefg"], arcs, Look(), "title")
+    picture = draw_tree([*"abcdefg"], arcs, DrawingOptions(), "title")
     found = sorted(arrows(parsed(picture.content)), key=lambda arrow: arrow["right"])
     for name in ("width", "opacity"):
         values = [arrow[name] for arrow in found]
         assert all(a < b for a, b in itertools.pairwise(values)) and values[0] > 0
-    assert max(arrow["width"] for arrow in found) == Look().arrow_stroke
-    (nan,) = arrows(parsed(draw_tree(["a", "b"], [DrawnArc(0, 1, np.nan)], Look(), "").content))
+    assert max(arrow["width"] for arrow in found) == DrawingOptions().arrow_stroke
+    (nan,) = arrows(
+        parsed(draw_tree(["a", "b"], [DrawnArc(0, 1, np.nan)], DrawingOptions(), "").content)
+    )
     assert nan["width"] == found[0]["width"]
 
 
@@ -134,13 +136,13 @@ def test_deep_and_flat_trees_stay_low():
         assert picture.size[1] < 450
     # With three arcs a word, too.
     arcs = [DrawnArc(h, m, 0.1) for h in range(60) for m in range(60) if 0 < abs(h - m) < 3]
-    assert draw_tree(["w"] * 60, arcs, Look(), "title").size[1] < 450
+    assert draw_tree(["w"] * 60, arcs, DrawingOptions(), "title").size[1] < 450
 
 
 def test_right_to_left_is_the_mirror_image():
     heads = [2, 0, 2, 3]
     places = word_places(parsed(tree(heads).content))
-    root = parsed(tree(heads, look=Look(direction="rtl")).content)
+    root = parsed(tree(heads, look=DrawingOptions(direction="rtl")).content)
     mirrored = word_places(root)
     across = tree(heads).size[0]
     assert all(mirrored[word] == pytest.approx(across - x, abs=0.02) for word, x in places.items())
@@ -254,7 +256,7 @@ def test_no_line_runs_through_a_label_where_there_is_room(below):
     ends = [(0, 7), (5, 11), (2, 9), (None, 4), (1, 3), (None, 10), (8, 6)]
     arcs = [DrawnArc(h, m, 0.5, "0.50") for h, m in ends]
     words = ["word"] * 12
-    picture = draw_tree(words, [] if below else arcs, Look(), "", arcs if below else [])
+    picture = draw_tree(words, [] if below else arcs, DrawingOptions(), "", arcs if below else [])
     root = parsed(picture.content)
     labels = [node for node in root.iter(f"{SVG}text") if "label" in node.get("class", "")]
     assert len(labels) == len(arcs)
@@ -283,7 +285,7 @@ def test_labels_of_roots_that_are_neighbours_stand_beside_each_other(direction, 
     arcs += [DrawnArc(None, 11, 0.9, "0.90")]
     words = "is an in your face family drama and black comedy with me".split()
     both = ([], arcs) if below else (arcs, [])
-    picture = draw_tree(words, both[0], Look(direction=direction), "", both[1])
+    picture = draw_tree(words, both[0], DrawingOptions(direction=direction), "", both[1])
     labels = sorted(
         (float(node.get("x", 0)), text_width(node.text or "", 10) / 2)
         for node in parsed(picture.content).iter(f"{SVG}text")
@@ -340,5 +342,5 @@ def test_one_word_and_ten_thousand(words):
 
 
 def test_one_word_is_described_as_one() -> None:
-    picture = draw_tree(["Go"], [DrawnArc(None, 0, 1.0)], Look({}), "tree")
+    picture = draw_tree(["Go"], [DrawnArc(None, 0, 1.0)], DrawingOptions({}), "tree")
     assert picture.description == "1 word, 1 arc from head to modifier: root → Go."

@@ -351,8 +351,8 @@ def _refuse_lost_digits(
     """Raise InvalidScores for items whose sums have lost all digits.
 
     All structures of such an item have scores of too large magnitude. Structures check for such
-    scores beforehand (see structures.far_scores), except during tracing. Scores on a GPU are not
-    checked, since the check would wait for the GPU.
+    scores beforehand (see structures.extreme_scores), except during tracing. Scores on a GPU are
+    not checked, since the check would wait for the GPU.
 
     Args:
         mean: the marginals, if they are known.

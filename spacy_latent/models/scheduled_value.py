@@ -6,7 +6,7 @@ from typing import Any
 from spacy_latent.errors import LatentError
 
 
-class Scheduled:
+class ScheduledValue:
     """Value at each training update of a number or a Thinc schedule.
 
     Thinc's schedules are generators, which can be neither copied nor pickled. The drawn values are
@@ -47,7 +47,7 @@ class Scheduled:
             raise LatentError(f"The {self.setting} is {value}; it must be {self.expected}.")
         return float(value)
 
-    def __deepcopy__(self, memo: Any) -> "Scheduled":
+    def __deepcopy__(self, memo: Any) -> "ScheduledValue":
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Findings about a pipeline before it is trained."""
+"""Diagnostics about a pipeline before it is trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Level = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnostic:
     """Statement about a pipeline or its config.
 
     Attributes:
@@ -24,4 +24,4 @@ class Finding:
     text: str
 
 
-__all__ = ["Finding", "Level"]
+__all__ = ["Diagnostic", "Level"]

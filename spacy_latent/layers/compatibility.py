@@ -79,7 +79,7 @@ def check_parts(
             _class(scorer if argument == "scorer" else composer).__name__,
             structure.name,
             f"this {argument} is for {parts} and the structure is made of {structure.parts}",
-            f"{_fitting(structure.parts, *wrong)}, or a structure of {parts}",
+            f"{_compatible(structure.parts, *wrong)}, or a structure of {parts}",
         )
     kind = _class(scorer)
     decides = getattr(kind, "decides", "")
@@ -88,7 +88,7 @@ def check_parts(
             kind.__name__,
             structure.name,
             f"this scorer scores the decisions that lead to a {decides}",
-            f"{_fitting(structure.parts, 'scorer')}, or the structure {decides}",
+            f"{_compatible(structure.parts, 'scorer')}, or the structure {decides}",
         )
     kind = _class(composer)
     cyclic = [s for s in (structure, *(each for _, each in structure.stages)) if not s.acyclic]
@@ -112,7 +112,7 @@ def check_parts(
         )
 
 
-def fitting_layers(structure: Structure, estimator: Estimator) -> tuple[str, str]:
+def compatible_layers(structure: Structure, estimator: Estimator) -> tuple[str, str]:
     """Return registered names of a scorer and a composer that work with these two.
 
     Their default settings are used.
@@ -133,7 +133,7 @@ def fitting_layers(structure: Structure, estimator: Estimator) -> tuple[str, str
             structure.name,
             estimator.name,
             f"there is no scorer and composer of {structure.parts or 'parts without a name'} here",
-            f"{_fitting(structure.parts, *KINDS)}, or another structure",
+            f"{_compatible(structure.parts, *KINDS)}, or another structure",
         )
     refused: list[IncompatiblePair] = []
     for scorer, composer in itertools.product(scorers, composers):
@@ -153,7 +153,7 @@ def _class(part: object) -> Any:
     return kind
 
 
-def _fitting(parts: str, *arguments: str) -> str:
+def _compatible(parts: str, *arguments: str) -> str:
     """Return advice: the layers for parts of this kind that may replace these arguments."""
     advice = []
     for argument in arguments:

@@ -53,7 +53,7 @@ def settings_of(doc: Doc) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Look:
+class DrawingOptions:
     """Options of a drawing; the names that displaCy has mean the same here.
 
     Attributes:
@@ -102,7 +102,7 @@ class Look:
     marked: bool = False
 
     @classmethod
-    def from_options(cls, options: Mapping[str, object] | None) -> Look:
+    def from_options(cls, options: Mapping[str, object] | None) -> DrawingOptions:
         """Return the settings of a drawing for a dict of options.
 
         Raises:
@@ -118,11 +118,11 @@ class Look:
                 f"Unknown option(s) of a drawing: {', '.join(map(repr, unknown))}. There are "
                 f"{', '.join(sorted(known))}, and those of displaCy."
             )
-        look = cls(**{name: value for name, value in given.items() if name in known})
-        look._check()
-        return look
+        made = cls(**{name: value for name, value in given.items() if name in known})
+        made._check()
+        return made
 
-    def of(self, settings: Mapping[str, str]) -> Look:
+    def of(self, settings: Mapping[str, str]) -> DrawingOptions:
         """Return the settings with a doc's language and direction of writing."""
         return replace(
             self, direction=settings.get("direction", "ltr"), lang=settings.get("lang", "en")

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, LatentError, NothingLeft
 from spacy_latent.estimators.sparsemap import SparseMAP
-from spacy_latent.layers.edits import (
-    Edits,
+from spacy_latent.layers.batch_interventions import (
+    BatchInterventions,
     check_forced,
-    edited,
+    constrained_scores,
     naming_interventions,
 )
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -37,10 +37,10 @@ def listing(one: Listed) -> Listing:
 
 
 def conditioned(
-    one: Listed, made: Listing, b: int, scores: Tensor, edits: tuple[list[Any], list[Any]]
+    one: Listed, made: Listing, b: int, scores: Tensor, interventions: tuple[list[Any], list[Any]]
 ) -> Tensor | None:
     """The marginals of the members of item b that are as asked, or None for none."""
-    forbidden, forced = edits
+    forbidden, forced = interventions
     z = made.members[b]
     kept = torch.ones(len(z), dtype=torch.bool)
     for place in forbidden:
@@ -76,12 +76,12 @@ def test_each_part_forbidden_and_forced_as_among_all_structures(one: Listed) -> 
         asked += [([], [first, second]), ([first], [second])]
     possible = impossible = 0
     for forbidden, forced in asked:
-        edits = Edits(
+        interventions = BatchInterventions(
             [forbidden if i == b else [] for i in range(len(made))],
             [forced if i == b else [] for i in range(len(made))],
         )
         wanted = conditioned(one, made, b, scores, (forbidden, forced))
-        changed = edited(structure, scores, made.lengths, edits)
+        changed = constrained_scores(structure, scores, made.lengths, interventions)
         assert changed.dtype == torch.float64
         if not structure.has_map:
             if wanted is not None:
@@ -91,9 +91,9 @@ def test_each_part_forbidden_and_forced_as_among_all_structures(one: Listed) -> 
                 possible += 1
             continue
         try:
-            with naming_interventions(structure.name, edits):
+            with naming_interventions(structure.name, interventions):
                 best = structure.map(changed, made.lengths)
-            check_forced(best, edits, structure.name)
+            check_forced(best, interventions, structure.name)
         except NothingLeft:
             assert wanted is None
             impossible += 1
@@ -109,8 +109,8 @@ def test_each_part_forbidden_and_forced_as_among_all_structures(one: Listed) -> 
 def test_nothing_of_other_items_or_of_the_scores_changes() -> None:
     scores = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(1))
     before = scores.clone()
-    edits = Edits([[(0, 1)], []], [[], []])
-    changed = edited(SpanningTree(), scores, torch.tensor([3, 3]), edits)
+    interventions = BatchInterventions([[(0, 1)], []], [[], []])
+    changed = constrained_scores(SpanningTree(), scores, torch.tensor([3, 3]), interventions)
     assert torch.equal(scores, before)
     mask = SpanningTree().part_mask(scores, torch.tensor([3, 3]))[1]
     assert torch.equal(changed[1][mask], before[1].double()[mask])
@@ -121,17 +121,19 @@ def test_nothing_of_other_items_or_of_the_scores_changes() -> None:
 def test_what_is_no_part_is_refused(place: tuple[int, ...]) -> None:
     scores = torch.zeros(1, 6, 6)
     with pytest.raises(LatentError, match="SpanningTree"):
-        edited(SpanningTree(), scores, torch.tensor([3]), Edits([[place]], [[]]))
+        constrained_scores(
+            SpanningTree(), scores, torch.tensor([3]), BatchInterventions([[place]], [[]])
+        )
 
 
 def test_two_heads_for_one_word_are_a_message_and_no_nan() -> None:
     scores = torch.zeros(1, 4, 4)
-    edits = Edits([[]], [[(0, 1), (2, 1)]])
-    changed = edited(SpanningTree(), scores, torch.tensor([3]), edits)
+    interventions = BatchInterventions([[]], [[(0, 1), (2, 1)]])
+    changed = constrained_scores(SpanningTree(), scores, torch.tensor([3]), interventions)
     assert not changed.isnan().any()
     with (
         pytest.raises(NothingLeft),
-        naming_interventions("SpanningTree", edits),
+        naming_interventions("SpanningTree", interventions),
     ):
         SparseMAP()(SpanningTree(), changed, torch.tensor([3]), False)
 

@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, no_counters_message
 from spacy_latent.errors import LatentError
-from spacy_latent.visualize.look import Look
+from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import shortened
 
 TITLE_WORDS = 12
@@ -18,7 +18,7 @@ PARTS_PER_WORD = 3
 
 
 @dataclass(frozen=True)
-class Subject:
+class StructureView:
     """Structure with its doc.
 
     Attributes:
@@ -28,7 +28,7 @@ class Subject:
     doc: Doc
     component: str
     span: SpanStructure
-    look: Look
+    options: DrawingOptions
     gold: Doc | None
 
     @property
@@ -69,7 +69,7 @@ class Subject:
         Raises:
             LatentError: If no counters are stored.
         """
-        if not self.look.counters:
+        if not self.options.counters:
             return None
         if self.span.counters is None:
             raise LatentError(
@@ -87,7 +87,7 @@ class Subject:
     @property
     def choices(self) -> list[tuple[int | None, float | None]]:
         """Alternatives to draw, with their weights, or only the best structure."""
-        asked = self.span.alternatives[: self.look.alternatives]
+        asked = self.span.alternatives[: self.options.alternatives]
         return [(i, weight) for i, (_, weight) in enumerate(asked)] or [(None, None)]
 
     def parts(
@@ -105,10 +105,10 @@ class Subject:
             the structure.
         """
         chosen = self.structure(alternative)
-        if self.look.threshold is None or alternative is not None:
+        if self.options.threshold is None or alternative is not None:
             return [(part, p, True) for part, p in chosen]
         own = {part for part, _ in chosen}
-        found = [(part, p, part in own) for part, p in self.probable(self.look.threshold)]
+        found = [(part, p, part in own) for part, p in self.probable(self.options.threshold)]
         found.sort(key=lambda one: (not one[2], -one[1]))
         return found[:most]
 
@@ -125,8 +125,8 @@ class Subject:
             return [((h, m), "", p, chosen) for (h, m), p, chosen in found]
         own = self.annotation._labelled(self.span, None, alternative)
         tree = {(h, m) for (h, m, _), _ in own}
-        if self.look.threshold is not None and alternative is None:
-            own = self.annotation._labelled(self.span, self.look.threshold, None)
+        if self.options.threshold is not None and alternative is None:
+            own = self.annotation._labelled(self.span, self.options.threshold, None)
         rows = [
             ((h, m), self.arc_name(h, label), 1.0 if p is None else p, (h, m) in tree)
             for (h, m, label), p in own
@@ -168,7 +168,7 @@ class Subject:
         return {part for part, _ in self.structure(0)}
 
     def label(self, probability: float) -> str:
-        return f"{probability:.2f}" if self.known and self.look.probabilities else ""
+        return f"{probability:.2f}" if self.known and self.options.probabilities else ""
 
     def tag_name(self, number: int) -> str:
         labels = self.span.labels

@@ -6,8 +6,8 @@ are then near −1e30, and rounding hides their differences.
 
 The distribution is still well defined: masks decide first which structures are likely, and the
 other scores decide among these. It is the same for every mask value that is low enough.
-:func:`brought_near` returns scores with a value that is low enough and whose sums are precise.
-:func:`near_scores` does so for a structure.
+:func:`reduce_magnitudes` returns scores with a value that is low enough and whose sums are precise.
+:func:`reduce_scores` does so for a structure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spacy_latent.kernels.core.gpu_transfers import fetch
 # With scores of this magnitude for each part, sums have at most seven correct decimals.
 LARGE = 1e9
 # Sums of scores below this have at least seven correct decimals.
-FAR = 1e6
+EXTREME = 1e6
 # exp of the negative of this is 0 in float64.
 NOTHING = 800.0
 # Beyond this, sums of scores overflow.
@@ -41,7 +41,7 @@ ROUNDING = 1e-12
 UNSURE = 1e-6
 
 
-class Near(NamedTuple):
+class Reduction(NamedTuple):
     """Scores of the same distribution whose sums are precise.
 
     The last three attributes have no gradient.
@@ -60,10 +60,10 @@ class Near(NamedTuple):
     unsure: Tensor
 
 
-S = TypeVar("S", bound="Scored")
+S = TypeVar("S", bound="ScoredStructure")
 
 
-class Scored(Protocol):
+class ScoredStructure(Protocol):
     """Methods that a structure must have, see :class:`spacy_latent.structures.base.Structure`."""
 
     @property
@@ -81,13 +81,13 @@ class Scored(Protocol):
 
 
 @dataclass(frozen=True)
-class NearScores(Generic[S]):
-    """Result of :func:`near_scores`.
+class ReducedScores(Generic[S]):
+    """Result of :func:`reduce_scores`.
 
     Attributes:
         structure, scores: a structure and scores of the same distribution.
         given: the values whose sums are the scores of structures.
-        removed, beyond: see :class:`Near`.
+        removed, beyond: see :class:`Reduction`.
         lost: ``(B,)``, bound on the rounding errors of sums, for items without precise scores; 0
             for the other items. Differences of sums below it are set to 0.
     """
@@ -104,14 +104,14 @@ class NearScores(Generic[S]):
         return torch.where(difference.detach().abs() < self.lost, 0.0, difference)
 
     def common(self, lengths: Tensor) -> Tensor:
-        """Return the amount ``(B,)`` to add to the log-partitions of the near scores.
+        """Return the amount ``(B,)`` to add to the log-partitions of the reduced scores.
 
         It is the same for all likely structures.
         """
         return (self._likely(lengths) * self.removed).flatten(1).sum(1)
 
     def apart(self, uses: Tensor, lengths: Tensor) -> Tensor:
-        """Return sums of the original scores less sums of the near ones, for given structures.
+        """Return sums of the original scores less sums of the reduced ones, for given structures.
 
         The same difference for likely structures is subtracted.
 
@@ -131,7 +131,7 @@ class NearScores(Generic[S]):
             return self.structure._expected_uses(self.scores, lengths)
 
 
-def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] | None:
+def reduce_scores(structure: S, scores: Tensor, lengths: Tensor) -> ReducedScores[S] | None:
     """Return scores of the same distribution over structures whose sums are precise.
 
     Returns:
@@ -142,20 +142,20 @@ def near_scores(structure: S, scores: Tensor, lengths: Tensor) -> NearScores[S] 
     """
     given, parts = structure._given(scores), structure._given_parts(scores, lengths)
     most = 2 * sum(given.shape[1:])
-    found = brought_near(
+    found = reduce_magnitudes(
         given, parts, lambda known: structure._given_levelled(known, scores, lengths), most
     )
     if found is None:
         return None
-    own, near = structure._with_given(found.scores, scores)
+    own, reduced = structure._with_given(found.scores, scores)
     lost = torch.zeros_like(found.unsure, dtype=found.scores.dtype)
     if bool(found.unsure.any()):
-        lost = _rounding_bound(own, near, lengths, found.unsure, most)
-    return NearScores(own, near, found.scores, found.removed, found.beyond, lost)
+        lost = _rounding_bound(own, reduced, lengths, found.unsure, most)
+    return ReducedScores(own, reduced, found.scores, found.removed, found.beyond, lost)
 
 
-def looks_far(scores: Tensor) -> bool:
-    """Return whether there may be finite scores of a magnitude above FAR.
+def has_extreme_scores(scores: Tensor) -> bool:
+    """Return whether there may be finite scores of a magnitude above EXTREME.
 
     The result is False if it is unknown: while torch traces the code, and inside of the transforms
     of torch.func. Operators then refuse scores that lose digits, see kernels.autograd.operators.
@@ -167,20 +167,20 @@ def looks_far(scores: Tensor) -> bool:
     except RuntimeError:
         # Tensors without values, such as those on the meta device, raise this.
         return False
-    return hold_far(values)
+    return contains_extreme(values)
 
 
-def hold_far(scores: np.ndarray) -> bool:
-    """Return whether there are finite scores of a magnitude above FAR."""
+def contains_extreme(scores: np.ndarray) -> bool:
+    """Return whether there are finite scores of a magnitude above EXTREME."""
     from spacy_latent.kernels.simd.extreme_scores import holds_beyond
 
-    return bool(holds_beyond(scores.reshape(-1), scores.dtype.type(FAR)))
+    return bool(holds_beyond(scores.reshape(-1), scores.dtype.type(EXTREME)))
 
 
-def brought_near(
+def reduce_magnitudes(
     scores: Tensor, parts: Tensor, level: Callable[[Tensor], Tensor], most: int
-) -> Near | None:
-    """Return scores ``(B, ...)`` with the same distribution, or None if none is above FAR.
+) -> Reduction | None:
+    """Return scores ``(B, ...)`` with the same distribution, or None if none is above EXTREME.
 
     Their gradient is the gradient of the scores.
 
@@ -193,33 +193,37 @@ def brought_near(
     known, axes = exact.detach(), tuple(range(1, scores.dim()))
     inside = parts & known.isfinite()
     largest = _largest(known, inside, axes)
-    far = (largest > FAR) & (largest < LARGEST)
-    if not bool(far.any()):
+    extreme = (largest > EXTREME) & (largest < LARGEST)
+    if not bool(extreme.any()):
         return None
-    inside = inside & far
+    inside = inside & extreme
     levelled = level(known)
     # A smaller offset would be lost in the sum with a mask, and need not be subtracted.
-    common = torch.where(inside & ((known - levelled).abs() > FAR), levelled, known)
+    common = torch.where(inside & ((known - levelled).abs() > EXTREME), levelled, known)
     size = common.abs()
-    masked = inside & (size > FAR)
+    masked = inside & (size > EXTREME)
     step = torch.where(masked, size, torch.inf).amin(axes, keepdim=True)
     step = torch.where(step.isfinite(), step, 1.0)
     times = torch.where(masked, (size / step).round(), 0.0)
     rest = torch.where(masked, size - times * step, common)
     # A mask that was added twice or more has a rounded sum.
-    rounded = masked & (rest.abs() > FAR) & (rest.abs() <= 4 * torch.finfo(size.dtype).eps * size)
+    rounded = (
+        masked & (rest.abs() > EXTREME) & (rest.abs() <= 4 * torch.finfo(size.dtype).eps * size)
+    )
     rest = torch.where(rounded, 0.0, rest)
     spread = _largest(rest, inside, axes)
     # Bound on the differences of structures without masks, and on the log of their number.
     others = most * (2 * spread + math.log(max(scores[:1].numel(), 2)))
     place = NOTHING + others
-    told = (spread <= FAR) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
+    told = (spread <= EXTREME) & (times.amax(axes, keepdim=True) <= MOST_MASKS) & (step > 2 * place)
     moved = torch.where(masked, common.sign() * (times * place + rest), common)
     moved = torch.where(told, moved, common)
-    near = torch.where(inside, moved + (exact - known), exact)
+    reduced = torch.where(inside, moved + (exact - known), exact)
     removed = torch.where(inside, known - moved, 0.0)
     beyond = torch.where(inside, common - moved, 0.0)
-    return Near(near, removed, beyond, (far & ~told).flatten() & masked.flatten(1).any(1))
+    return Reduction(
+        reduced, removed, beyond, (extreme & ~told).flatten() & masked.flatten(1).any(1)
+    )
 
 
 def _without_rounding(total: Tensor, of: Tensor) -> Tensor:
@@ -234,7 +238,7 @@ def _are_sure(probabilities: Tensor) -> Tensor:
 
 
 def _rounding_bound(
-    structure: Scored, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
+    structure: ScoredStructure, scores: Tensor, lengths: Tensor, unsure: Tensor, most: int
 ) -> Tensor:
     """Return a bound ``(B,)`` on the rounding errors of differences of sums.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.constituency_tree import ConstituencyTree
-from spacy_latent.structures.far_scores import looks_far
+from spacy_latent.structures.extreme_scores import has_extreme_scores
 from spacy_latent.structures.independent_heads import IndependentHeads
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
@@ -154,8 +154,12 @@ def test_what_rounding_leaves_is_no_probability(
 
 def test_only_finite_scores_are_far() -> None:
     near = torch.tensor([[1e3, -torch.inf, torch.nan, torch.inf]])
-    assert not looks_far(near) and not looks_far(near.double()) and not looks_far(near[:, :0])
-    assert looks_far(torch.cat([near, torch.full((1, 4), -1e30)]))
+    assert (
+        not has_extreme_scores(near)
+        and not has_extreme_scores(near.double())
+        and not has_extreme_scores(near[:, :0])
+    )
+    assert has_extreme_scores(torch.cat([near, torch.full((1, 4), -1e30)]))
 
 
 @pytest.mark.parametrize("low", [-1e8, -1e14, -1e30])

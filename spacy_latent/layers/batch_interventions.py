@@ -22,7 +22,7 @@ MASK = 1e6
 
 
 @dataclass(frozen=True)
-class Edits:
+class BatchInterventions:
     """Interventions on the structures of B items.
 
     Attributes:
@@ -39,7 +39,9 @@ class Edits:
         return any(self.forbidden) or any(self.forced)
 
 
-def edited(structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits) -> Tensor:
+def constrained_scores(
+    structure: Structure, scores: Tensor, lengths: Tensor, interventions: BatchInterventions
+) -> Tensor:
     """Return scores ``(B, *parts)`` whose structures have all forced parts and no forbidden one.
 
     They are in float64, since a forced part may outweigh all others.
@@ -51,11 +53,11 @@ def edited(structure: Structure, scores: Tensor, lengths: Tensor, edits: Edits) 
     Raises:
         LatentError: a place is no part.
     """
-    if not edits.of_parts:
+    if not interventions.of_parts:
         return scores
     mask = structure.part_mask(scores, lengths.to(scores.device)).expand(scores.shape)
     made = scores.double().masked_fill(~mask, 0.0)
-    for b, (forbidden, forced) in enumerate(zip(edits.forbidden, edits.forced)):
+    for b, (forbidden, forced) in enumerate(zip(interventions.forbidden, interventions.forced)):
         own, there = made[b], mask[b]
         known = own[there & (own.abs() < MASK)]
         bonus = SURE + 2 * float(known.abs().sum())
@@ -108,20 +110,20 @@ def _shown(at: int | slice) -> int | str:
     return "any" if isinstance(at, slice) else at
 
 
-def check_forced(best: Tensor, edits: Edits, name: str) -> None:
+def check_forced(best: Tensor, interventions: BatchInterventions, name: str) -> None:
     """Refuse best structures ``(B, *parts)`` that lack a forced part, or have a forbidden one."""
-    for structure, forbidden, forced in zip(best, edits.forbidden, edits.forced):
+    for structure, forbidden, forced in zip(best, interventions.forbidden, interventions.forced):
         lacking = any(float(structure[place].sum()) < 0.5 for place in forced)
         if lacking or any(float(structure[place].sum()) > 0.5 for place in forbidden):
             raise NothingLeft(name)
 
 
 @contextmanager
-def naming_interventions(name: str, edits: Edits | None) -> Iterator[None]:
+def naming_interventions(name: str, interventions: BatchInterventions | None) -> Iterator[None]:
     """Report the interventions, instead of the scores, as the reason why there is no structure."""
     try:
         yield
     except InfeasibleError:
-        if edits is None or not edits.of_parts:
+        if interventions is None or not interventions.of_parts:
             raise
         raise NothingLeft(name) from None

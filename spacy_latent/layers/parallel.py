@@ -16,7 +16,7 @@ from spacy_latent.kernels.core.pool import SERIAL_NANOSECONDS, one_torch_thread,
 Call = Callable[..., Tensor]
 
 
-def concurrently(
+def call_in_parallel(
     call: Call, inputs: Sequence[tuple[Tensor, ...]], parameters: Sequence[Tensor]
 ) -> list[Tensor]:
     """Return ``call(*part)`` for each part of the inputs; the gradients are also computed by parts.
@@ -28,14 +28,14 @@ def concurrently(
         parameters: all others that may get a gradient. Theirs is the sum over parts in order, so it
             does not depend on which thread is first.
     """
-    work = _Work(call, len(inputs[0]), list(parameters))
+    parallel_call = _ParallelCall(call, len(inputs[0]), list(parameters))
     if not torch.is_grad_enabled():
-        return work.run(inputs, grad=False)
+        return parallel_call.run(inputs, grad=False)
     flat = [tensor for part in inputs for tensor in part]
-    return list(_Concurrently.apply(work, *flat, *parameters))
+    return list(_ParallelFunction.apply(parallel_call, *flat, *parameters))
 
 
-class _Work:
+class _ParallelCall:
     """A call with the leaves and the result of each part in its last run with ``grad``."""
 
     def __init__(self, call: Call, arguments: int, parameters: list[Tensor]) -> None:
@@ -56,13 +56,13 @@ class _Work:
     def run(self, inputs: Sequence[Sequence[Tensor]], grad: bool) -> list[Tensor]:
         results: list[Any] = [None] * len(inputs)
 
-        def work(start: int, stop: int) -> None:
+        def run_parts(start: int, stop: int) -> None:
             # A thread of the pool has a gradient mode of its own.
             with torch.set_grad_enabled(grad):
                 for part in range(start, stop):
                     results[part] = self.call(*inputs[part])
 
-        _spread(work, len(inputs))
+        _spread(run_parts, len(inputs))
         return results
 
     def differentiate(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -77,7 +77,7 @@ class _Work:
         inputs, self.leaves = self.leaves, []
         found: list[Any] = [None] * len(results)
 
-        def work(start: int, stop: int) -> None:
+        def run_parts(start: int, stop: int) -> None:
             for part in range(start, stop):
                 made, gradient = results[part], gradients[part]
                 leaves = [*inputs[part], *self.parameters]
@@ -89,16 +89,16 @@ class _Work:
                     given = [next(rest) if leaf.requires_grad else None for leaf in leaves]
                 found[part] = given
 
-        _spread(work, len(results))
+        _spread(run_parts, len(results))
         of_inputs = [slope for given in found for slope in given[: self.arguments]]
         of_parameters = [_total(slopes) for slopes in zip(*(g[self.arguments :] for g in found))]
         return [*of_inputs, *of_parameters]
 
 
-def _spread(work: Callable[[int, int], None], parts: int) -> None:
+def _spread(run_parts: Callable[[int, int], None], parts: int) -> None:
     # The part on this thread must round as those on the pool's threads do.
     with one_torch_thread():
-        spread(work, np.full(parts, SERIAL_NANOSECONDS), ())
+        spread(run_parts, np.full(parts, SERIAL_NANOSECONDS), ())
 
 
 def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
@@ -106,24 +106,24 @@ def _total(slopes: Sequence[Tensor | None]) -> Tensor | None:
     return sum(known[1:], known[0]) if known else None
 
 
-class _Concurrently(torch.autograd.Function):
+class _ParallelFunction(torch.autograd.Function):
     """Function in which each part has its own graph.
 
     The leaves of these graphs share memory with the inputs.
     """
 
     @staticmethod
-    def forward(ctx: Any, work: _Work, *tensors: Tensor) -> tuple[Tensor, ...]:
-        work.leaves = [
+    def forward(ctx: Any, parallel_call: _ParallelCall, *tensors: Tensor) -> tuple[Tensor, ...]:
+        parallel_call.leaves = [
             [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in part]
-            for part in work.parts(tensors)
+            for part in parallel_call.parts(tensors)
         ]
-        work.made = work.run(work.leaves, grad=True)
+        parallel_call.made = parallel_call.run(parallel_call.leaves, grad=True)
         ctx.save_for_backward(*tensors)
-        ctx.work = work
-        return tuple(made.detach() for made in work.made)
+        ctx.parallel_call = parallel_call
+        return tuple(made.detach() for made in parallel_call.made)
 
     @staticmethod
     @last_derivative("what is composed in several ranges of items can be differentiated once")
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return None, *ctx.work.differentiate(gradients)
+        return None, *ctx.parallel_call.differentiate(gradients)
