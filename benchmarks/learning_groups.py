@@ -211,6 +211,50 @@ def entities_of(corpus: str) -> tuple[Entry, ...]:
     )
 
 
+# One text in ten, and as many updates with them as one epoch has with all.
+A_TENTH: tuple[tuple[str, Setting], ...] = (
+    ("corpora.train.limit", 853),
+    ("training.max_epochs", 10),
+    ("training.eval_frequency", 25),
+)
+
+
+def tree_lstms(what: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
+    """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
+    estimator = "components.latent_textcat.model.estimator"
+    likelihood = (f"{estimator}.criterion", "marginal_likelihood")
+    rules = ("left", "right", "balanced", "random", "flat")
+    return (
+        Entry("sentiment_sparsemap_tree_lstm", f"{what}: expected loss", settings=settings),
+        Entry(
+            "sentiment_sparsemap_tree_lstm",
+            f"{what}: marginal likelihood",
+            settings=(*settings, likelihood),
+        ),
+        Entry(
+            "sentiment_perturb_and_parse",
+            f"{what}: perturb-and-parse, graph convolution",
+            settings=settings,
+        ),
+        Entry(
+            "sentiment_parsed_tree_lstm", f"control: {what}: a parser's trees", settings=settings
+        ),
+        *(
+            Entry(
+                "sentiment_given_tree_lstm",
+                f"control: {what}: {trees} trees",
+                settings=(*settings, (f"{estimator}.trees", trees)),
+            )
+            for trees in rules
+        ),
+        Entry(
+            "sentiment_given_tree_lstm",
+            f"control: {what}: no tree, the sum of all words",
+            settings=(*settings, (f"{estimator}.trees", "root")),
+        ),
+    )
+
+
 BC5CDR = "corpus/bc5cdr"
 ENGLISH = ("corpus/english/test.spacy",)
 
@@ -686,6 +730,12 @@ GROUPS = {
             *ONE_WORD_ENTRIES,
             *FOUR_WORDS_ENTRIES,
         ),
+    ),
+    "tree_lstm": Group(
+        "Learning: sentence polarity by a Tree-LSTM over latent trees",
+        ("sentiment-data", "english-data", "english-train"),
+        ACCURACY,
+        tree_lstms("a tenth", *A_TENTH),
     ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",
