@@ -70,7 +70,7 @@ def calibrate_cli(
         min=0.0,
         max=1.0,
         help="Set min_confidence to the lowest at which entities or spans of other text have this "
-        "precision, with the confidence of --confidence",
+        "precision, with the confidence of --confidence; for arcs print this probability",
     ),
     sure: Optional[float] = typer.Option(  # noqa: UP045
         None,
@@ -161,27 +161,28 @@ def calibrate_cli(
                 "before are of the component as it was trained."
             )
         of_entities = {"--coverage": coverage is not None, "--biases": biases}
+        if precision is None:
+            refuse_options(of_precision, "goes with --precision, which is not given.")
+        asked = None if point_estimate else 0.9 if sure is None else sure
         if kind == ARCS:
             refuse_options(
-                {
-                    **of_entities,
-                    "--precision": precision is not None,
-                    "--slope": confidence is not None,
-                    **of_precision,
-                },
-                "is for entities and spans, and this is a latent_parser. Every word has an arc, so "
-                "none is left out, and no sets or slopes of arcs exist.",
+                {**of_entities, "--slope": confidence is not None},
+                "is for entities and spans, and this is a latent_parser. Its calibration is two "
+                "temperatures, and no sets of arcs exist.",
             )
             parses = parse_calibration.calibrate(nlp, examples, name, progress=progress)
             others = parse_calibration.measure(nlp, further, name, progress) if further else {}
+            chosen = {}
+            if precision is not None:
+                chosen = parse_calibration.precise_arcs(
+                    parses, precision, confidence=asked, few=few
+                )
             save(nlp, output)
             if as_json:
-                print(srsly.json_dumps(plain(parses_to_json(parses, others))))
+                print(srsly.json_dumps(plain(parses_to_json(parses, others, chosen))))
             else:
-                print_parses(nlp, name, dev, parses, others, output)
+                print_parses(nlp, name, dev, parses, others, chosen, output)
             return
-        if precision is None:
-            refuse_options(of_precision, "goes with --precision, which is not given.")
         if kind == SPANS:
             refuse_options(
                 of_entities,
@@ -214,7 +215,7 @@ def calibrate_cli(
                     found,
                     precision,
                     component,
-                    confidence=None if point_estimate else 0.9 if sure is None else sure,
+                    confidence=asked,
                     few=few,
                 )
         save(nlp, output)
@@ -279,9 +280,15 @@ def print_parses(
     dev: str,
     found: CalibratedParses,
     further: dict[str, JudgedEntities],
+    chosen: dict[str, ThresholdResult],
     output: Path,
 ) -> None:
-    """Print the calibration of a parser."""
+    """Print the calibration of a parser.
+
+    Args:
+        further: arcs of further texts by noun.
+        chosen: thresholds for a precision by noun.
+    """
     made, pipe = found.calibration, nlp.get_pipe(name)
     texts, arcs = number_of(made.docs, "text"), number_of(made.arcs, "arc")
     msg.divider(f"Calibration on {texts} with {arcs}")
@@ -301,8 +308,18 @@ def print_parses(
     texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
     for judged in shown:
         msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
-        print_thresholds(judged, None)
+        print_thresholds(judged, chosen.get(judged.noun))
         print_groups(judged, texts)
+    for _, fit in named if chosen else ():
+        if fit.after.noun in chosen:
+            print_least(chosen[fit.after.noun], fit.after, further.get(fit.after.noun))
+        else:
+            msg.warn(f"The texts do not support this precision of {plural(fit.after.noun)}.")
+    if chosen:
+        msg.info(
+            "A parser drops no arc, so nothing is set. Select arcs by arc.probability; without "
+            "labels it is that of arcs, with labels that of labelled arcs"
+        )
     level = getattr(pipe, "cfg", {}).get("annotate")
     if level != "probabilities":
         msg.warn(
@@ -312,8 +329,10 @@ def print_parses(
     msg.good(f"Saved to {output}")
 
 
-def parses_to_json(found: CalibratedParses, further: dict[str, JudgedEntities]) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import entity_figures
+def parses_to_json(
+    found: CalibratedParses, further: dict[str, JudgedEntities], chosen: dict[str, ThresholdResult]
+) -> dict[str, Any]:
+    from spacy_latent.analysis.calibration import apply_threshold, entity_figures
 
     made: dict[str, Any] = {"calibration": found.calibration.to_dict()}
     for fit in (found.arcs, found.labelled):
@@ -327,6 +346,13 @@ def parses_to_json(found: CalibratedParses, further: dict[str, JudgedEntities]) 
     if further:
         made["test"] = {noun: entity_figures(judged) for noun, judged in further.items()}
         made["test_groups"] = {noun: groups_to_json(judged) for noun, judged in further.items()}
+    if chosen:
+        made["least_probability"] = {noun: vars(one) for noun, one in chosen.items()}
+        made["test_least_probability"] = {
+            noun: vars(apply_threshold(judged, chosen[noun].threshold))
+            for noun, judged in further.items()
+            if noun in chosen
+        }
     return made
 
 
@@ -470,14 +496,21 @@ def used_as(nlp: Language, corpus: str) -> str:
     return ""
 
 
+def setting_of(found: JudgedEntities) -> str:
+    """Return the name of the threshold of predictions."""
+    from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC
+
+    return "a least probability" if found.noun in (ARC, LABELLED_ARC) else "min_confidence"
+
+
 def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
     """Print the promise of a threshold, what it rests on and what it costs."""
     from spacy_latent.analysis.calibration import in_digits, threshold_for
 
     if least.threshold:
-        name = f"With min_confidence = {in_digits(least.threshold)}"
+        name = f"With {setting_of(fitted)} = {in_digits(least.threshold)}"
     else:
-        name = "Without a threshold, min_confidence = 0,"
+        name = f"Without a threshold, {setting_of(fitted)} = 0,"
     msg.info(
         f"{name} at least {100 * least.promised:g} % of the {plural(fitted.noun)} found in other "
         f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
@@ -490,7 +523,7 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
     texts = len(set(fitted.texts))
     if texts < CHECKED_TEXTS:
         msg.warn(
-            "Such promises were checked by simulation, for entities, with "
+            "Such promises were checked by simulation with "
             f"{CHECKED_TEXTS} texts or more, and there are {texts} with "
             f"{plural(fitted.noun)}. It holds less often if those of a text are "
             "right or wrong together."
@@ -520,7 +553,8 @@ def print_least(
     from spacy_latent.analysis.precision_bound import PromisedThreshold
 
     several = plural(fitted.noun)
-    name = f"min_confidence = {in_digits(least.threshold)}"
+    setting = setting_of(fitted)
+    name = f"{setting} = {in_digits(least.threshold)}"
     cuts = [(least, fitted, CALIBRATION_TEXTS)]
     if further is not None:
         cuts.append((apply_threshold(further, least.threshold), further, FURTHER_TEXTS))
@@ -529,7 +563,7 @@ def print_least(
     elif not least.threshold:
         msg.info(
             f"All {several} of the calibration texts together have the precision that was asked "
-            f"for, so min_confidence is 0: none is dropped"
+            f"for, so {setting} is 0: none is dropped"
         )
     if not isinstance(least, PromisedThreshold):
         msg.info(
