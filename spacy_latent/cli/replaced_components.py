@@ -120,9 +120,9 @@ REPLACEMENTS = {
             # These are the settings of configs/ner_transformer_crf.cfg. With the default, entities
             # are learned late.
             over_pretrained={"gain": 48.0},
-            note=f"{TOO_SURE} It learns from incomplete annotation, too: some labels in some texts, "
-            "flags of what a text contains, a part of the entities, or sources that disagree. See "
-            "its setting evidence, and docs/incomplete_annotation.md.",
+            note=f"{TOO_SURE} It learns from incomplete annotation, too: some labels in some "
+            "texts, flags of what a text contains, a part of the entities, or sources that "
+            "disagree. See its setting evidence, and docs/incomplete_annotation.md.",
         ),
         Replacement(
             "latent_parser",

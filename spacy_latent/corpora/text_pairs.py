@@ -74,8 +74,8 @@ def read_text_pairs_v1(
 
     Args:
         path: file of JSON lines (.jsonl), of values under a header, separated by tabs (.tsv) or by
-            commas (.csv, with quotation marks), or of docs that have both spans (.spacy). Unlike ``spacy.Corpus.v1``, this reader also gives the
-            spans to the docs of the training.
+            commas (.csv, with quotation marks), or of docs that have both spans (.spacy). Unlike
+            ``spacy.Corpus.v1``, this reader also gives the spans to the docs of the training.
         first, second: fields, or columns, of the texts. In JSON lines a text may be a list of words
             that are already tokenised.
         label: field of the label. The labels are all values in the file. A list is refused, and so

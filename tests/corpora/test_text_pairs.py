@@ -169,7 +169,8 @@ def test_a_table_with_commas_is_read_as_spreadsheets_write_it(tmp_path):
         '"two\r\nlines",Returns,no\r\n,,\r\n\r\nLate,"Post, parcels",yes\r\n'
     )
     path.write_bytes(written.encode("utf-8-sig"))
-    found = [example.reference for example in read(path, first="ticket", second="article", label="verdict")]
+    examples = read(path, first="ticket", second="article", label="verdict")
+    found = [example.reference for example in examples]
     texts = [(doc.spans["a"][0].text, doc.spans["b"][0].text) for doc in found]
     assert texts[0] == ('No, it "broke"', "Repairs")
     assert texts[2] == ("Late", "Post, parcels")
