@@ -87,8 +87,8 @@ def calibrate_cli(
     few: bool = typer.Option(
         False,
         "--few",
-        help="With --precision: set min_confidence even where it keeps fewer than 20 entities, or "
-        "fewer than one in ten",
+        help="With --precision: set min_confidence even where it keeps fewer than 20 entities, "
+        "fewer than one in ten, or fewer than twice as many as would do if all were right",
     ),
     biases: bool = typer.Option(
         False,
@@ -208,17 +208,24 @@ def calibrate_cli(
             if further:
                 own = span_calibration if kind == SPANS else calibration
                 held_out = own.measure(nlp, further, component, progress)
-            least = None
+            least, refused = None, ""
             if precision is not None:
-                least = calibration.set_precision(
-                    nlp,
-                    found,
-                    precision,
-                    component,
-                    confidence=asked,
-                    few=few,
-                )
-        save(nlp, output)
+                try:
+                    least = calibration.set_precision(
+                        nlp,
+                        found,
+                        precision,
+                        component,
+                        confidence=asked,
+                        few=few,
+                    )
+                except LatentError as error:
+                    # The figures show which precision to ask for.
+                    refused = str(error)
+        if as_json and refused:
+            raise LatentError(refused)
+        if not refused:
+            save(nlp, output)
     except (LatentError, OSError) as error:
         fail("The pipeline could not be calibrated", str(error))
     if as_json:
@@ -245,6 +252,8 @@ def calibrate_cli(
     msg.divider(f"Dropping {several} of {texts} below a confidence")
     print_thresholds(shown, least)
     print_groups(shown, texts)
+    if refused:
+        fail(f"Nothing is saved: there is no threshold for a precision of {precision}", refused)
     known = [*entity_components(nlp), *span_components(nlp)]
     pipe: Any = nlp.get_pipe(component or known[0])
     if kind != SPANS and pipe.cfg["annotate"] != "probabilities":
@@ -465,7 +474,7 @@ def print_gain(gain: Gain, kept: bool) -> None:
 def print_source(nlp: Language, dev: str) -> None:
     """Print what the calibration texts were used for before, as far as the config tells it."""
     used = used_as(nlp, dev)
-    page = "See 'Texts to calibrate on' in docs/crf_ner.md."
+    page = "See 'Which texts' in docs/crf_ner.md."
     if used == "train_corpus":
         msg.warn(
             f"The pipeline was trained on {dev}, as its config says. On these texts it is much "

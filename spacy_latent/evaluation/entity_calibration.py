@@ -409,6 +409,12 @@ def _promised(
             f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
             f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
         )
+        if not few:
+            told += (
+                f" {enough} would do if all were right, and the test begins with twice as many. "
+                "With --few, in Python few=True, it begins with as many as would do. Decide that "
+                "before figures are seen: give it with other calibration texts."
+            )
     elif not few and count >= enough:
         told += f" Without --few it also takes {FEW}, and one in ten."
     raise LatentError(
