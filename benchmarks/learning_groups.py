@@ -334,6 +334,12 @@ INCOMPLETE_ENTRIES = (
     Entry("ner_flags_attention", "control: flags, learned by attention over the words"),
     Entry("ner_label_sets", "one label in each half"),
     Entry("ner_label_sets", "control: label sets, no learned transitions", settings=NO_TRANSITIONS),
+    # As many entities of each label are annotated as with one label in each half.
+    Entry(
+        "ner_crf",
+        "control: label sets, all labels in half of the texts and nothing else",
+        settings=trained_on(f"{BC5CDR}/train.spacy", ("corpora.train.limit", 2280)),
+    ),
     # Their tokens without an entity are annotated as outside; nothing in them is missing.
     *_missing("label_sets")[:2],
     Entry("ner_sparse", "30 % of the entities, 15 % of other tokens as negatives"),
