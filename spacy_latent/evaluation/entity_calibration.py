@@ -475,7 +475,7 @@ def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tu
     for batch in _batches(examples, progress, "Scores"):
         # The weights do not change, so entities with unknown labels cannot be found. They count as
         # not found.
-        gold = [pipe._gold_tags(example, refuse_unknown=False) for example in batch]
+        gold = [pipe.gold_tags(example, refuse_unknown=False) for example in batch]
         for group in pipe.scored([example.predicted for example in batch], EntityCalibration()):
             scores, lengths = group.scores.cpu().double(), group.lengths.cpu()
             allowed = torch.ones(scores.shape, dtype=torch.bool)

@@ -9,16 +9,15 @@ from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from spacy.attrs import ENT_IOB, ENT_TYPE, IS_SPACE, SENT_START
 from spacy.language import Language
 from spacy.tokens import Doc, Span
-from spacy.training import Example, remove_bilu_prefix, validate_examples
+from spacy.training import Example, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from spacy_latent import annotations, confidence
-from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.entity_evidence import (
     DoubtfulEvidence,
@@ -26,7 +25,9 @@ from spacy_latent.pipeline.entity_evidence import (
     EvidenceSettings,
     EvidenceSurvey,
 )
+from spacy_latent.pipeline.entity_gold import EntityGold
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
+from spacy_latent.pipeline.open_tags import blocked_tokens, open_tags
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -67,11 +68,8 @@ maxout_pieces = 3
 subword_features = true
 """
 LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
-INSIDE, BEGIN = 1, 3
 # Number of texts in the survey of the evidence if labels are given.
 SURVEYED = 1000
-# Prefixes of tags that continue an entity, and of tags that begin or end one.
-CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
 
 
 @Language.factory(
@@ -347,7 +345,7 @@ class CrfEntityRecognizer(TrainedComponent):
         from spacy_latent.models.interventions import interventions_of
 
         made, tags, asked = self.model.predict(docs), self.tags, intervention_on(self.model)
-        masks = [self._open_tags(doc) for doc in docs]
+        masks = [open_tags(doc, tags, self.labels) for doc in docs]
         with torch.no_grad():
             emissions, transitions = calibration.of_scores(
                 _tensor(made.emissions), _tensor(made.transitions), self.labels
@@ -424,39 +422,6 @@ class CrfEntityRecognizer(TrainedComponent):
         )
         structure.entities_calibrated = calibration.changes_odds
 
-    @property
-    def _prefixes(self) -> np.ndarray:
-        """First letters of the tags, ``(K,)``."""
-        return np.array([tag[0] for tag in self.tags])
-
-    def _open_tags(self, doc: Doc) -> np.ndarray | None:
-        """Return the tags that each token may have.
-
-        Entities and blocked tokens on the doc stay. Entities do not cross sentences, and do not
-        begin or end with white space.
-
-        Returns:
-            A mask ``(n, K)`` bool, or None if every token may have every tag.
-        """
-        found: Any = doc.to_array([ENT_IOB])
-        preset = (found == INSIDE) | (found == BEGIN)
-        starts, spaces = _starts_and_spaces(doc)
-        if not (preset.any() or starts.any() or spaces.any()):
-            return None
-        mask = np.ones((len(doc), len(self.tags)), dtype=bool)
-        mask[np.ix_(starts, np.isin(self._prefixes, CROSSING))] = False
-        mask[np.ix_(spaces, np.isin(self._prefixes, BOUNDING))] = False
-        if preset.any():
-            mask[preset] = False
-            # Blocked tokens, and entities of other labels, which set_annotations keeps.
-            mask[preset, 0] = True
-            for span in doc.ents:
-                if span.label_ in self.labels:
-                    for i, tag in enumerate(_biluo(len(span), span.label_), span.start):
-                        mask[i] = False
-                        mask[i, self.tags.index(tag)] = True
-        return mask
-
     def set_annotations(
         self, docs: Iterable[Doc], predictions: Sequence[annotations.SpanStructure | None]
     ) -> None:
@@ -476,7 +441,7 @@ class CrfEntityRecognizer(TrainedComponent):
                     for start, end, label in found
                     if (start, end) not in kept
                 ]
-                doc.set_ents(ents, blocked=_blocked(doc), default="outside")
+                doc.set_ents(ents, blocked=blocked_tokens(doc), default="outside")
             if self.cfg["annotate"] != "none":
                 annotations.write(doc, self.name, [] if structure is None else [structure])
 
@@ -607,8 +572,9 @@ class CrfEntityRecognizer(TrainedComponent):
         """Collect the evidence about the tags of one doc of a batch."""
         from spacy_latent.models.tag_evidence import TagEvidence
 
-        known = self._gold_tags(example)
-        self._warn_of_unpredictable_entities(example, known)
+        known = self.gold_tags(example)
+        for what, warning in self._gold.unpredictable(example, known, self._told):
+            self.tell_once(what, warning)
         allowed = known.numpy()
 
         def refuse(why: str) -> None:
@@ -618,118 +584,21 @@ class CrfEntityRecognizer(TrainedComponent):
         # Tokens that are taken as outside at random must not contradict a flag.
         if not any(one.holds and not one.wrong for one in counts):
             reader.take_as_outside(allowed, example, written)
-        found = TagEvidence.of_mask(allowed, self._incorrect_runs(example))
+        found = TagEvidence.of_mask(allowed, self._gold.incorrect_runs(example))
         found.counts = counts
         return found
+
+    @property
+    def _gold(self) -> EntityGold:
+        return EntityGold(self.name, self.labels, self.tags, self.cfg["incorrect_spans_key"])
+
+    def gold_tags(self, example: Example, refuse_unknown: bool = True) -> "Tensor":
+        """Return the tags that agree with the reference, see :meth:`EntityGold.allowed`."""
+        return self._gold.allowed(example, self._evidence_reader(), refuse_unknown)
 
     def _refusal(self, number: int, example: Example, why: str) -> LatentError:
         text = example.reference.text[:60]
         return LatentError(f"{self.name}: text {number + 1} of the batch, {text!r}: {why}")
-
-    def _gold_tags(self, example: Example, refuse_unknown: bool = True) -> Any:
-        """Return the tags that agree with the reference.
-
-        If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
-        agree if the text was not annotated for it.
-
-        Args:
-            refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
-
-        Returns:
-            A mask ``(n, K)`` bool.
-
-        Raises:
-            LatentError: if a label is unknown and ``refuse_unknown`` is set.
-        """
-        import torch
-
-        tags = self.tags
-        place = {tag: i for i, tag in enumerate(tags)}
-        allowed = torch.zeros(len(example.predicted), len(tags), dtype=torch.bool)
-        for i, tag in enumerate(example.get_aligned_ner()):
-            if tag is None or tag == "-":
-                allowed[i] = True
-            elif tag in place:
-                allowed[i, place[tag]] = True
-            elif refuse_unknown:
-                label = remove_bilu_prefix(tag)
-                raise LatentError(
-                    f"{self.name}: the entity label {label!r} is unknown; expected one of "
-                    f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
-                    "labels before training."
-                )
-        self._evidence_reader().open_labels(allowed.numpy(), example)
-        if blocked := _blocked(example.reference):
-            # y2x is computed at each access.
-            to_own = example.alignment.y2x
-        for span in blocked:
-            for i in to_own[span.start].tolist():
-                allowed[i] = False
-                allowed[i, 0] = True
-        return allowed
-
-    def _warn_of_unpredictable_entities(self, example: Example, allowed: Any) -> None:
-        """Warn of gold entities that :meth:`_open_tags` rules out.
-
-        Args:
-            allowed: mask of :meth:`_gold_tags`.
-        """
-        doc = example.predicted
-        starts, spaces = _starts_and_spaces(doc)
-        if not (starts.any() or spaces.any()):
-            return
-        closed = ~allowed.numpy()
-        for what, where, prefixes, advice in (
-            (
-                "crosses the start of a sentence",
-                starts,
-                CROSSING,
-                "what sets the sentences, which may have put one inside of the entity",
-            ),
-            ("begins or ends with white space", spaces, BOUNDING, "the annotation"),
-        ):
-            others = ~np.isin(self._prefixes, prefixes)
-            found = np.flatnonzero(where & closed[:, others].all(1))
-            if len(found) and what not in self._told:
-                token = int(found[0])
-                gold = example.get_aligned_spans_y2x(list(example.reference.ents))
-                of = next((span.text for span in gold if span.start <= token < span.end), "")
-                self.tell_once(
-                    what,
-                    f"the annotated entity {of[:60]!r} of {doc.text[:60]!r} {what}, as none that "
-                    f"is predicted does. It is learned and cannot be found. Look at {advice}.",
-                )
-
-    def _incorrect_runs(self, example: Example) -> list[Any]:
-        """Return the tags of spans that are known to be wrong.
-
-        Spans with an unknown label are left out, as in ``ner``.
-        """
-        from spacy_latent.models.tag_evidence import Run
-
-        key = self.cfg["incorrect_spans_key"]
-        reference = example.reference
-        if key is None or key not in reference.spans:
-            return []
-        spans = list(reference.spans[key])
-        gold = {(span.start_char, span.end_char, span.label_) for span in reference.ents}
-        for span in spans:
-            if (span.start_char, span.end_char, span.label_) in gold:
-                raise LatentError(
-                    f"{self.name}: {span.text!r} is an entity {span.label_!r} of a reference doc, "
-                    f"and among its incorrect spans, doc.spans[{key!r}]. Expected at most one of "
-                    "the two: take it out of the wrong one."
-                )
-        aligned = example.get_aligned_spans_y2x(spans, allow_overlap=True)
-        place = {tag: i for i, tag in enumerate(self.tags)}
-        return sorted(
-            {
-                Run(span.start, tuple(place[tag] for tag in _biluo(len(span), span.label_)))
-                for span in aligned
-                if span.label_ in self.labels
-            },
-            key=lambda run: (run.start, run.tags),
-        )
 
     def _add_preset_labels(self, examples: Sequence[Example]) -> None:
         """Add the labels of entities that are already on the docs, as ``ner`` does."""
@@ -776,7 +645,7 @@ class CrfEntityRecognizer(TrainedComponent):
                 "annotated entities in doc.ents",
                 labels is not None,
             )
-        self._warn_without_incorrect_spans(get_examples)
+        self._gold.warn_without_incorrect_spans(get_examples())
         if unknown := set(settings.flags.values()).difference(self.labels):
             raise LatentError(
                 f"{self.name}: evidence.flags has the label {min(unknown)!r}, and the labels are "
@@ -787,32 +656,6 @@ class CrfEntityRecognizer(TrainedComponent):
         self._resize()
         self.initialize_model(get_examples)
         warn_not_given(self, nlp)
-
-    def _warn_without_incorrect_spans(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """Warn if no training text has the group ``incorrect_spans_key``.
-
-        Without the warning, a misspelt name would go unnoticed.
-        """
-        key = self.cfg["incorrect_spans_key"]
-        if key is None:
-            return
-        groups: set[str] = set()
-        annotated = False
-        for example in get_examples():
-            groups.update(example.reference.spans)
-            annotated = annotated or bool(example.reference.ents)
-            if key in groups:
-                return
-        # spaCy's own placeholder examples have no groups and no entities.
-        if groups or annotated:
-            there = f"They have {', '.join(sorted(groups))}. " if groups else "They have none. "
-            warnings.warn(
-                f"{self.name}: incorrect_spans_key is {key!r}, and no training text has such a "
-                f"group in doc.spans. {there}Nothing is learned of wrong spans until texts have "
-                "it: look at the name, and whether spans were saved with the texts.",
-                LatentWarning,
-                stacklevel=3,
-            )
 
     def rehearse(
         self,
@@ -869,34 +712,3 @@ def _outside(doc: Doc) -> annotations.SpanStructure:
     """Return a structure with all tokens outside of entities, for a component without labels."""
     nothing = np.zeros(len(doc), dtype="int32")
     return annotations.SpanStructure(0, len(doc), "TagSequence", "tags", nothing, labels=("O",))
-
-
-def _starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks of the tokens that start a sentence after the first, and of white space.
-
-    Returns:
-        Two masks ``(n,)`` bool.
-    """
-    found: Any = doc.to_array([SENT_START, IS_SPACE])
-    starts = found[:, 0] == 1
-    # The first token starts no further sentence.
-    starts[:1] = False
-    return starts, found[:, 1] == 1
-
-
-def _biluo(length: int, label: str) -> list[str]:
-    if length == 1:
-        return [f"U-{label}"]
-    return [f"B-{label}", *[f"I-{label}"] * (length - 2), f"L-{label}"]
-
-
-def _blocked(doc: Doc) -> list[Span]:
-    """Return the tokens that must not be part of an entity.
-
-    spaCy marks them as entities without a label.
-    """
-    found: Any = doc.to_array([ENT_IOB, ENT_TYPE])
-    if not found.any():
-        return []
-    marked = np.flatnonzero((found[:, 0] == BEGIN) & (found[:, 1] == 0))
-    return [doc[i : i + 1] for i in marked.tolist()]

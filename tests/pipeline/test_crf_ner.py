@@ -15,6 +15,7 @@ from spacy.training import Example
 from thinc.api import Adam, Config
 
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.open_tags import open_tags
 from tests.pipeline.small_pipelines import (
     TOK2VEC,
     examples,
@@ -235,13 +236,13 @@ def test_it_says_which_entities_were_given(nlp: Language) -> None:
 def test_entities_do_not_cross_sentences_or_begin_with_white_space(nlp: Language) -> None:
     sequences = nlp.get_pipe("crf_ner")
     doc = Doc(nlp.vocab, words=["New", "\n", "York", "London"], sent_starts=[1, 0, 0, 1])
-    mask = sequences._open_tags(doc)  # type: ignore[union-attr]
-    tags = sequences.tags  # type: ignore[union-attr]
+    tags, labels = sequences.tags, sequences.labels  # type: ignore[union-attr]
+    mask = open_tags(doc, tags, labels)
     allowed = [{tags[k] for k in np.flatnonzero(row)} for row in mask]
     assert allowed[0] == set(tags)
     assert allowed[1] == {"O", "I-GPE"}
     assert allowed[3] == {"O", "B-GPE", "U-GPE"}
-    assert sequences._open_tags(nlp.make_doc("New York")) is None  # type: ignore[union-attr]
+    assert open_tags(nlp.make_doc("New York"), tags, labels) is None
 
 
 def test_missing_annotation_is_not_taken_for_the_absence_of_entities() -> None:
@@ -275,7 +276,7 @@ def test_entities_that_the_tokens_do_not_fit_count_as_missing() -> None:
     reference.ents = [Span(reference, 0, 2, label="GPE")]
     misaligned = Example(Doc(nlp.vocab, words=["New", "Yorkers"]), reference)
     crf: Any = nlp.get_pipe("crf_ner")
-    assert crf._gold_tags(misaligned).all()
+    assert crf.gold_tags(misaligned).all()
     assert np.isfinite(nlp.update([misaligned])["crf_ner"])
 
 
@@ -284,7 +285,7 @@ def test_annotation_that_nothing_agrees_with_is_named_once() -> None:
     initialized(nlp)
     crf: Any = nlp.get_pipe("crf_ner")
     first, second = examples(nlp)[:2]
-    crf._gold_tags = lambda example: __import__("torch").zeros(
+    crf.gold_tags = lambda example: __import__("torch").zeros(
         len(example.predicted), len(crf.tags), dtype=bool
     )
     with pytest.warns(LatentWarning, match="London"):
@@ -622,7 +623,7 @@ def test_a_blocked_token_of_the_reference_is_outside() -> None:
     reference = nlp.make_doc("New York")
     reference.set_ents([], blocked=[reference[0:1]], default="missing")
     crf: Any = nlp.get_pipe("crf_ner")
-    allowed = crf._gold_tags(Example(nlp.make_doc("New York"), reference))
+    allowed = crf.gold_tags(Example(nlp.make_doc("New York"), reference))
     assert allowed[0].tolist() == [True, False, False, False, False] and allowed[1].all()
 
 

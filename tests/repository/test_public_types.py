@@ -9,7 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Modules of components beside those that the page names: their methods are public, too.
-COMPONENTS = ("crf_ner", "latent_parser", "latent_textcat", "tree_spancat")
+COMPONENTS = (
+    "crf_ner",
+    "latent_parser",
+    "latent_textcat",
+    "latent_textcat_multilabel",
+    "tree_spancat",
+)
 A_FLOOR_ABOVE = "of a floor above, which kinds may not name"
 LENGTH = "an int, or one for each axis: each set takes its own, which mypy lets a subclass narrow"
 # With what stands in the way of a type.
@@ -22,8 +28,8 @@ LEFT = {
     "spacy_latent.kinds.Kind.reference": A_FLOOR_ABOVE,
     "spacy_latent.kinds.Kind.text": A_FLOOR_ABOVE,
     "spacy_latent.kinds.Kind.part_text": A_FLOOR_ABOVE,
-    "spacy_latent.structures.base.Structure.decode": LENGTH,
-    "spacy_latent.structures.base.Structure.encode": LENGTH,
+    "spacy_latent.structures.contract.StructureContract.decode": LENGTH,
+    "spacy_latent.structures.contract.StructureContract.encode": LENGTH,
     "spacy_latent.testing.listing.Length": LENGTH,
     "spacy_latent.structures.factor_graph.build_factor_graph_v1": "while a config is filled in, "
     "blocks in a dict are dicts still",

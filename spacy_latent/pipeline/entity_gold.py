@@ -1,0 +1,187 @@
+"""Tags of a training text that agree with its annotation of entities, and entities known wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from spacy.training import Example, remove_bilu_prefix
+
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.entity_evidence import EvidenceReader
+from spacy_latent.pipeline.open_tags import (
+    BOUNDING,
+    CROSSING,
+    biluo,
+    blocked_tokens,
+    prefixes_of,
+    starts_and_spaces,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spacy_latent.models.tag_evidence import Run
+
+
+@dataclass(frozen=True)
+class EntityGold:
+    """Reader of the gold entities of examples, for a component of these labels and tags.
+
+    Attributes:
+        name: name of the component, for messages.
+        labels: labels of its entities.
+        tags: its tags, K.
+        incorrect_spans_key: group of spans that are known not to be entities, or None.
+    """
+
+    name: str
+    labels: Sequence[str]
+    tags: Sequence[str]
+    incorrect_spans_key: str | None
+
+    def allowed(
+        self, example: Example, reader: EvidenceReader, refuse_unknown: bool = True
+    ) -> Tensor:
+        """Return the tags that agree with the reference.
+
+        If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
+        agree if the text was not annotated for it.
+
+        Args:
+            example: the example.
+            reader: reader of incomplete annotation.
+            refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
+
+        Returns:
+            A mask ``(n, K)`` bool.
+
+        Raises:
+            LatentError: if a label is unknown and ``refuse_unknown`` is set.
+        """
+        import torch
+
+        place = {tag: i for i, tag in enumerate(self.tags)}
+        allowed = torch.zeros(len(example.predicted), len(self.tags), dtype=torch.bool)
+        for i, tag in enumerate(example.get_aligned_ner()):
+            if tag is None or tag == "-":
+                allowed[i] = True
+            elif tag in place:
+                allowed[i, place[tag]] = True
+            elif refuse_unknown:
+                label = remove_bilu_prefix(tag)
+                raise LatentError(
+                    f"{self.name}: the entity label {label!r} is unknown; expected one of "
+                    f"{', '.join(self.labels)}. Call add_label({label!r}), or add it to the "
+                    "labels before training."
+                )
+        reader.open_labels(allowed.numpy(), example)
+        if blocked := blocked_tokens(example.reference):
+            # y2x is computed at each access.
+            to_own = example.alignment.y2x
+        for span in blocked:
+            for i in to_own[span.start].tolist():
+                allowed[i] = False
+                allowed[i, 0] = True
+        return allowed
+
+    def unpredictable(
+        self, example: Example, allowed: Tensor, known: Container[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the reasons why gold entities can never be predicted, with a warning for each.
+
+        The reasons are those of :func:`spacy_latent.pipeline.open_tags.open_tags`. Each comes once.
+
+        Args:
+            example: the example.
+            allowed: mask of :meth:`allowed`.
+            known: reasons to leave out.
+        """
+        doc = example.predicted
+        starts, spaces = starts_and_spaces(doc)
+        if not (starts.any() or spaces.any()):
+            return
+        closed = ~allowed.numpy()
+        for what, where, prefixes, advice in (
+            (
+                "crosses the start of a sentence",
+                starts,
+                CROSSING,
+                "what sets the sentences, which may have put one inside of the entity",
+            ),
+            ("begins or ends with white space", spaces, BOUNDING, "the annotation"),
+        ):
+            others = ~np.isin(prefixes_of(self.tags), prefixes)
+            found = np.flatnonzero(where & closed[:, others].all(1))
+            if len(found) and what not in known:
+                token = int(found[0])
+                gold = example.get_aligned_spans_y2x(list(example.reference.ents))
+                of = next((span.text for span in gold if span.start <= token < span.end), "")
+                yield (
+                    what,
+                    f"the annotated entity {of[:60]!r} of {doc.text[:60]!r} {what}, as none that "
+                    f"is predicted does. It is learned and cannot be found. Look at {advice}.",
+                )
+
+    def incorrect_runs(self, example: Example) -> list[Run]:
+        """Return the tags of spans that are known to be wrong.
+
+        Spans with an unknown label are left out, as in ``ner``.
+
+        Raises:
+            LatentError: if such a span is an entity of the reference.
+        """
+        from spacy_latent.models.tag_evidence import Run
+
+        key = self.incorrect_spans_key
+        reference = example.reference
+        if key is None or key not in reference.spans:
+            return []
+        spans = list(reference.spans[key])
+        gold = {(span.start_char, span.end_char, span.label_) for span in reference.ents}
+        for span in spans:
+            if (span.start_char, span.end_char, span.label_) in gold:
+                raise LatentError(
+                    f"{self.name}: {span.text!r} is an entity {span.label_!r} of a reference doc, "
+                    f"and among its incorrect spans, doc.spans[{key!r}]. Expected at most one of "
+                    "the two: take it out of the wrong one."
+                )
+        aligned = example.get_aligned_spans_y2x(spans, allow_overlap=True)
+        place = {tag: i for i, tag in enumerate(self.tags)}
+        return sorted(
+            {
+                Run(span.start, tuple(place[tag] for tag in biluo(len(span), span.label_)))
+                for span in aligned
+                if span.label_ in self.labels
+            },
+            key=lambda run: (run.start, run.tags),
+        )
+
+    def warn_without_incorrect_spans(self, examples: Iterable[Example]) -> None:
+        """Warn if no training text has the group ``incorrect_spans_key``.
+
+        Without the warning, a misspelt name would go unnoticed.
+        """
+        key = self.incorrect_spans_key
+        if key is None:
+            return
+        groups: set[str] = set()
+        annotated = False
+        for example in examples:
+            groups.update(example.reference.spans)
+            annotated = annotated or bool(example.reference.ents)
+            if key in groups:
+                return
+        # spaCy's own placeholder examples have no groups and no entities.
+        if groups or annotated:
+            there = f"They have {', '.join(sorted(groups))}. " if groups else "They have none. "
+            warnings.warn(
+                f"{self.name}: incorrect_spans_key is {key!r}, and no training text has such a "
+                f"group in doc.spans. {there}Nothing is learned of wrong spans until texts have "
+                "it: look at the name, and whether spans were saved with the texts.",
+                LatentWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,86 @@
+"""BILUO tags that tokens may have, given the annotation that is already on a doc."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from spacy.attrs import ENT_IOB, ENT_TYPE, IS_SPACE, SENT_START
+from spacy.tokens import Doc, Span
+
+INSIDE, BEGIN = 1, 3
+# Prefixes of tags that continue an entity, and of tags that begin or end one.
+CROSSING, BOUNDING = ["I", "L"], ["B", "L", "U"]
+
+
+def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarray | None:
+    """Return the tags that each token may have.
+
+    Entities and blocked tokens on the doc stay. Entities do not cross sentences, and do not begin
+    or end with white space.
+
+    Args:
+        doc: the doc.
+        tags: all tags, K.
+        labels: labels of the entities that the tags describe.
+
+    Returns:
+        A mask ``(n, K)`` bool, or None if every token may have every tag.
+    """
+    found: Any = doc.to_array([ENT_IOB])
+    preset = (found == INSIDE) | (found == BEGIN)
+    starts, spaces = starts_and_spaces(doc)
+    if not (preset.any() or starts.any() or spaces.any()):
+        return None
+    mask = np.ones((len(doc), len(tags)), dtype=bool)
+    prefixes = prefixes_of(tags)
+    mask[np.ix_(starts, np.isin(prefixes, CROSSING))] = False
+    mask[np.ix_(spaces, np.isin(prefixes, BOUNDING))] = False
+    if preset.any():
+        mask[preset] = False
+        # Blocked tokens, and entities of other labels, which set_annotations keeps.
+        mask[preset, 0] = True
+        for span in doc.ents:
+            if span.label_ in labels:
+                for i, tag in enumerate(biluo(len(span), span.label_), span.start):
+                    mask[i] = False
+                    mask[i, tags.index(tag)] = True
+    return mask
+
+
+def prefixes_of(tags: Sequence[str]) -> np.ndarray:
+    """Return the first letters of the tags, ``(K,)``."""
+    return np.array([tag[0] for tag in tags])
+
+
+def starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
+    """Return masks of the tokens that start a sentence after the first, and of white space.
+
+    Returns:
+        Two masks ``(n,)`` bool.
+    """
+    found: Any = doc.to_array([SENT_START, IS_SPACE])
+    starts = found[:, 0] == 1
+    # The first token starts no further sentence.
+    starts[:1] = False
+    return starts, found[:, 1] == 1
+
+
+def biluo(length: int, label: str) -> list[str]:
+    """Return the tags of an entity of this many tokens."""
+    if length == 1:
+        return [f"U-{label}"]
+    return [f"B-{label}", *[f"I-{label}"] * (length - 2), f"L-{label}"]
+
+
+def blocked_tokens(doc: Doc) -> list[Span]:
+    """Return the tokens that must not be part of an entity.
+
+    spaCy marks them as entities without a label.
+    """
+    found: Any = doc.to_array([ENT_IOB, ENT_TYPE])
+    if not found.any():
+        return []
+    marked = np.flatnonzero((found[:, 0] == BEGIN) & (found[:, 1] == 0))
+    return [doc[i : i + 1] for i in marked.tolist()]
