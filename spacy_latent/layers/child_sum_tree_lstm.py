@@ -76,8 +76,10 @@ class ChildSumTreeLstm(Composer):
         Args:
             lengths: ``(S,)``, of each tree.
         """
-        # Under autocast or a transform of torch, only operations that it knows are right.
-        if torch.is_autocast_enabled(vectors.device.type) or is_transformed():
+        # Tracers, transforms and autocast only see the operations of torch.
+        if torch.compiler.is_compiling() or is_transformed():
+            return None
+        if torch.is_autocast_enabled(vectors.device.type):
             return None
         shared = share_subtrees(z, lengths, len(vectors), item, z.shape[1], False)
         # Tokens on a cycle would read each other.
