@@ -32,7 +32,7 @@ from spacy.training import Example
 
 from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
-from spacy_latent.analysis.calibration import expected_calibration_error
+from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
 from spacy_latent.cli.pipelines import use_gpu
 from spacy_latent.evaluation import entity_calibration, parse_calibration
 from spacy_latent.pipeline.learnt_calibration import entity_components, parse_components
@@ -52,6 +52,8 @@ FIGURES = {
 }
 CALIBRATED = {
     "error of entities": "ents_error",
+    "by chance alone": "ents_chance",
+    "by chance alone, 95 % below": "ents_chance_high",
     "error of arcs": "arc_error",
     "error of labelled arcs": "labelled arc_error",
 }
@@ -115,6 +117,7 @@ def scores_of(nlp: Language, corpus: Path) -> dict[str, float]:
     for name, each in judged.items():
         error = expected_calibration_error(each.probabilities, each.correct)
         found[f"{name}_error"] = error
+        found[f"{name}_chance"], found[f"{name}_chance_high"] = error_by_chance(each.probabilities)
     return {name: round(float(value), 5) for name, value in found.items()}
 
 

@@ -211,6 +211,54 @@ def entities_of(corpus: str) -> tuple[Entry, ...]:
     )
 
 
+# One text in ten, and as many updates with them as one epoch has with all.
+A_TENTH: tuple[tuple[str, Setting], ...] = (
+    ("corpora.train.limit", 853),
+    ("training.max_epochs", 10),
+    ("training.eval_frequency", 25),
+)
+
+
+# Twice as many updates as with a tenth.
+TWO_EPOCHS: tuple[tuple[str, Setting], ...] = (("training.max_epochs", 2),)
+
+
+def tree_lstms(what: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
+    """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
+    estimator = "components.latent_textcat.model.estimator"
+    likelihood = (f"{estimator}.criterion", "marginal_likelihood")
+    rules = ("left", "right", "balanced", "random", "flat")
+    return (
+        Entry("sentiment_sparsemap_tree_lstm", f"{what}: expected loss", settings=settings),
+        Entry(
+            "sentiment_sparsemap_tree_lstm",
+            f"{what}: marginal likelihood",
+            settings=(*settings, likelihood),
+        ),
+        Entry(
+            "sentiment_perturb_and_parse",
+            f"{what}: perturb-and-parse, graph convolution",
+            settings=settings,
+        ),
+        Entry(
+            "sentiment_parsed_tree_lstm", f"control: {what}: a parser's trees", settings=settings
+        ),
+        *(
+            Entry(
+                "sentiment_given_tree_lstm",
+                f"control: {what}: {trees} trees",
+                settings=(*settings, (f"{estimator}.trees", trees)),
+            )
+            for trees in rules
+        ),
+        Entry(
+            "sentiment_given_tree_lstm",
+            f"control: {what}: no tree, the sum of all words",
+            settings=(*settings, (f"{estimator}.trees", "root")),
+        ),
+    )
+
+
 BC5CDR = "corpus/bc5cdr"
 ENGLISH = ("corpus/english/test.spacy",)
 
@@ -290,6 +338,12 @@ INCOMPLETE_ENTRIES = (
     Entry("ner_flags_attention", "control: flags, learned by attention over the words"),
     Entry("ner_label_sets", "one label in each half"),
     Entry("ner_label_sets", "control: label sets, no learned transitions", settings=NO_TRANSITIONS),
+    # As many entities of each label are annotated as with one label in each half.
+    Entry(
+        "ner_crf",
+        "control: label sets, all labels in half of the texts and nothing else",
+        settings=trained_on(f"{BC5CDR}/train.spacy", ("corpora.train.limit", 2280)),
+    ),
     # Their tokens without an entity are annotated as outside; nothing in them is missing.
     *_missing("label_sets")[:2],
     Entry("ner_sparse", "30 % of the entities, 15 % of other tokens as negatives"),
@@ -681,10 +735,17 @@ GROUPS = {
             Entry("rationale_tags", "contiguous words, tags and bound transitions"),
             Entry("rationale_hard_kuma"),
             Entry("rationale_hard_concrete"),
+            Entry("rationale_rectified_gaussian"),
             *ATTENTION_ENTRIES,
             *ONE_WORD_ENTRIES,
             *FOUR_WORDS_ENTRIES,
         ),
+    ),
+    "tree_lstm": Group(
+        "Learning: sentence polarity by a Tree-LSTM over latent trees",
+        ("sentiment-data", "english-data", "english-train"),
+        ACCURACY,
+        (*tree_lstms("a tenth", *A_TENTH), *tree_lstms("all, two epochs", *TWO_EPOCHS)),
     ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",

@@ -3,15 +3,19 @@
     python -m benchmarks precision_promise BC5CDR training/bc5cdr_crf/model-last \
         corpus/bc5cdr/dev.spacy
 
-The entities that a ``crf_ner`` finds in annotated texts are judged once. Then confidences and
-thresholds are fitted to a draw of texts, and the precision is measured on others, in two ways:
+If a pipeline has a latent_parser, arcs and labelled arcs are measured; if it has a tree_spancat,
+spans; else entities. What the component finds in annotated texts is judged once. Then confidences
+and thresholds are fitted to a draw of texts, and the precision is measured on others. Arcs keep the
+probabilities as trained: their temperature is one number, fitted to thousands of arcs. There are
+two ways to draw:
 
 - Halves: the texts are divided at random. One half is for the fit, the other to measure.
 - Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.
   So the texts are the whole source of the draws, and its precision is known without error.
 
 The promise is of the source of the texts, as in draws. The precision of a half has chance of its
-own, and is below the promise more often. Each line of PATH has the counts of one corpus.
+own, and is below the promise more often. Each line of PATH has the counts of one kind of prediction
+in one corpus.
 """
 
 from __future__ import annotations
@@ -27,28 +31,33 @@ from typing import Any
 import numpy as np
 import spacy
 import torch
+from spacy.language import Language
 
 from benchmarks.entities import examples_for
 from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
+from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC
 from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
 from spacy_latent.analysis.precision_bound import promised_threshold
+from spacy_latent.errors import plural
+from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
 from spacy_latent.evaluation.calibration_fit import choose_confidence
-from spacy_latent.evaluation.entity_calibration import measure
+from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
 
 PATH = RAW / "precision_promise.jsonl"
 PRECISIONS = (0.8, 0.9, 0.95)
 CONFIDENCES = (0.8, 0.9)
 HALVES, DRAWS = "halves", "draws"
 TIMES = 200
+ARCS = {ARC, LABELLED_ARC}
 
 
 class Texts:
-    """Judged entities by text, of which some are drawn.
+    """Judged predictions by text, of which some are drawn.
 
     Args:
-        found: all entities.
-        count: number of texts, those without entities included.
+        found: all predictions.
+        count: number of texts, those without predictions included.
     """
 
     def __init__(self, found: JudgedEntities, count: int) -> None:
@@ -58,7 +67,7 @@ class Texts:
             self.own[text].append(i)
 
     def of(self, texts: Sequence[int]) -> JudgedEntities:
-        """Return the entities of texts; a text that is named twice counts as two."""
+        """Return the predictions of texts; a text that is named twice counts as two."""
         rows = [(place, i) for place, text in enumerate(texts) for i in self.own[text]]
         found, own = self.found, [i for _, i in rows]
         return JudgedEntities(
@@ -67,6 +76,7 @@ class Texts:
             labels=[found.labels[i] for i in own],
             gold=found.gold,
             texts=[place for place, _ in rows],
+            noun=found.noun,
         )
 
 
@@ -76,12 +86,12 @@ def kept(
     precisions: Sequence[float],
     confidences: Sequence[float],
 ) -> dict[str, tuple[bool, float] | None]:
-    """Return for each promise whether the other texts keep it, and the share of entities left.
+    """Return for each promise whether the other texts keep it, and the share of predictions left.
 
     It is None if the texts support no threshold. Keys are the precision and the confidence, or
     "point" for the point estimate.
     """
-    sure, _ = choose_confidence(fitted)
+    sure, _ = choose_confidence(fitted, False if fitted.noun in ARCS else None)
     fitted, other = (
         replace(
             each,
@@ -140,14 +150,15 @@ def table(found: dict[str, Any]) -> list[str]:
     """Return the section for one line of PATH."""
     lines = [
         f"{found['date']}, torch {found['torch']}, `{found['model']}`. {found['texts']:,} texts, "
-        f"in which {found['entities']:,} entities are found with a precision of "
+        f"in which {found['entities']:,} {found.get('noun', 'entities')} are found with a "
+        "precision of "
         f"{100 * found['precision']:.1f} %. A fit is to half as many texts, {found['times']} "
         "times. Made: thresholds that the texts support. Kept: the share of these whose precision "
         "is as promised, on the other half, and on all texts after draws with replacement. "
-        "Entities left: on the other half. Broken: the share of all draws with a threshold whose "
+        "Left: on the other half. Broken: the share of all draws with a threshold whose "
         "precision is lower; it should be at most 100 % less the confidence.",
         "",
-        "| precision | confidence | made | kept, other half | entities left | made of draws | "
+        "| precision | confidence | made | kept, other half | left | made of draws | "
         "kept, all texts | broken |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
@@ -173,6 +184,23 @@ def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 
+def judged(nlp: Language, corpus: Path) -> tuple[str, list[JudgedEntities], int]:
+    """Judge what a component finds in annotated texts, without its calibration.
+
+    Returns:
+        The name of the component, its predictions of each kind, and the number of texts.
+    """
+    examples = [example for example in examples_for(nlp, corpus) if len(example.predicted)]
+    parsers, spans = parse_components(nlp), span_components(nlp)
+    name = (parsers + spans + ["crf_ner"])[0]
+    pipe: Any = nlp.get_pipe(name)
+    pipe.calibration = None
+    if parsers:
+        return name, list(parse_calibration.measure(nlp, examples).values()), len(examples)
+    own: Any = span_calibration if spans else entity_calibration
+    return name, [own.measure(nlp, examples).entities], len(examples)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -184,27 +212,28 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     nlp = spacy.load(given.model)
-    pipe: Any = nlp.get_pipe("crf_ner")
-    pipe.calibration = None
-    examples = [example for example in examples_for(nlp, given.corpus) if len(example.predicted)]
-    judged = measure(nlp, examples).entities
-    found = {
-        "corpus": given.title,
-        "model": nlp.config["components"]["crf_ner"]["model"]["@architectures"],
-        "texts": len(examples),
-        "entities": len(judged.probabilities),
-        "precision": apply_threshold(judged, 0.0).precision,
-        "times": given.times,
-        "rows": measured(judged, len(examples), given.times),
-        "date": str(date.today()),
-        "torch": torch.__version__,
-        "spacy": spacy.__version__,
-    }
-    add(PATH, found)
-    lines = table(found)
-    key = re.sub(r"\W+", "_", given.title.lower())
-    write_section(f"precision_promise_{key}", f"Promised precision: {given.title}", lines)
-    print("\n".join(lines))
+    name, kinds, count = judged(nlp, given.corpus)
+    for one in kinds:
+        noun = plural(one.noun)
+        title = f"{given.title}, {noun}" if one.noun in ARCS else given.title
+        found = {
+            "corpus": title,
+            "model": nlp.config["components"][name]["model"]["@architectures"],
+            "noun": noun,
+            "texts": count,
+            "entities": len(one.probabilities),
+            "precision": apply_threshold(one, 0.0).precision,
+            "times": given.times,
+            "rows": measured(one, count, given.times),
+            "date": str(date.today()),
+            "torch": torch.__version__,
+            "spacy": spacy.__version__,
+        }
+        add(PATH, found)
+        lines = table(found)
+        key = re.sub(r"\W+", "_", title.lower())
+        write_section(f"precision_promise_{key}", f"Promised precision: {title}", lines)
+        print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def calibrate_cli(
         min=0.0,
         max=1.0,
         help="Set min_confidence to the lowest at which entities or spans of other text have this "
-        "precision, with the confidence of --confidence",
+        "precision, with the confidence of --confidence; for arcs print this probability",
     ),
     sure: Optional[float] = typer.Option(  # noqa: UP045
         None,
@@ -90,8 +90,8 @@ def calibrate_cli(
     few: bool = typer.Option(
         False,
         "--few",
-        help="With --precision: set min_confidence even where it keeps fewer than 20 entities, or "
-        "fewer than one in ten",
+        help="With --precision: set min_confidence even where it keeps fewer than 20 entities, "
+        "fewer than one in ten, or fewer than twice as many as would do if all were right",
     ),
     biases: bool = typer.Option(
         False,
@@ -164,27 +164,28 @@ def calibrate_cli(
                 "before are of the component as it was trained."
             )
         of_entities = {"--coverage": coverage is not None, "--biases": biases}
+        if precision is None:
+            refuse_options(of_precision, "goes with --precision, which is not given.")
+        asked = None if point_estimate else 0.9 if sure is None else sure
         if kind == ARCS:
             refuse_options(
-                {
-                    **of_entities,
-                    "--precision": precision is not None,
-                    "--slope": confidence is not None,
-                    **of_precision,
-                },
-                "is for entities and spans, and this is a latent_parser. Every word has an arc, so "
-                "none is left out, and no sets or slopes of arcs exist.",
+                {**of_entities, "--slope": confidence is not None},
+                "is for entities and spans, and this is a latent_parser. Its calibration is two "
+                "temperatures, and no sets of arcs exist.",
             )
             parses = parse_calibration.calibrate(nlp, examples, name, progress=progress)
             others = parse_calibration.measure(nlp, further, name, progress) if further else {}
+            chosen = {}
+            if precision is not None:
+                chosen = parse_calibration.precise_arcs(
+                    parses, precision, confidence=asked, few=few
+                )
             save(nlp, output)
             if as_json:
-                print(srsly.json_dumps(plain(parses_to_json(parses, others))))
+                print(srsly.json_dumps(plain(parses_to_json(parses, others, chosen))))
             else:
-                print_parses(nlp, name, dev, parses, others, output)
+                print_parses(nlp, name, dev, parses, others, chosen, output)
             return
-        if precision is None:
-            refuse_options(of_precision, "goes with --precision, which is not given.")
         if kind == SPANS:
             refuse_options(
                 of_entities,
@@ -210,17 +211,24 @@ def calibrate_cli(
             if further:
                 own = span_calibration if kind == SPANS else calibration
                 held_out = own.measure(nlp, further, component, progress)
-            least = None
+            least, refused = None, ""
             if precision is not None:
-                least = calibration.set_precision(
-                    nlp,
-                    found,
-                    precision,
-                    component,
-                    confidence=None if point_estimate else 0.9 if sure is None else sure,
-                    few=few,
-                )
-        save(nlp, output)
+                try:
+                    least = calibration.set_precision(
+                        nlp,
+                        found,
+                        precision,
+                        component,
+                        confidence=asked,
+                        few=few,
+                    )
+                except LatentError as error:
+                    # The figures show which precision to ask for.
+                    refused = str(error)
+        if as_json and refused:
+            raise LatentError(refused)
+        if not refused:
+            save(nlp, output)
     except (LatentError, OSError) as error:
         fail("The pipeline could not be calibrated", str(error))
     if as_json:
@@ -247,6 +255,8 @@ def calibrate_cli(
     msg.divider(f"Dropping {several} of {texts} below a confidence")
     print_thresholds(shown, least)
     print_groups(shown, texts)
+    if refused:
+        fail(f"Nothing is saved: there is no threshold for a precision of {precision}", refused)
     known = [*entity_components(nlp), *span_components(nlp)]
     pipe: Any = nlp.get_pipe(component or known[0])
     if kind != SPANS and pipe.cfg["annotate"] != "probabilities":
@@ -276,8 +286,10 @@ def refuse_options(given: dict[str, bool], reason: str) -> None:
             raise LatentError(f"{option} {reason} Leave the option out.")
 
 
-def parses_to_json(found: CalibratedParses, further: dict[str, JudgedEntities]) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import entity_figures
+def parses_to_json(
+    found: CalibratedParses, further: dict[str, JudgedEntities], chosen: dict[str, ThresholdResult]
+) -> dict[str, Any]:
+    from spacy_latent.analysis.calibration import apply_threshold, entity_figures
 
     made: dict[str, Any] = {"calibration": found.calibration.to_dict()}
     for fit in (found.arcs, found.labelled):
@@ -291,6 +303,13 @@ def parses_to_json(found: CalibratedParses, further: dict[str, JudgedEntities]) 
     if further:
         made["test"] = {noun: entity_figures(judged) for noun, judged in further.items()}
         made["test_groups"] = {noun: groups_to_json(judged) for noun, judged in further.items()}
+    if chosen:
+        made["least_probability"] = {noun: vars(one) for noun, one in chosen.items()}
+        made["test_least_probability"] = {
+            noun: vars(apply_threshold(judged, chosen[noun].threshold))
+            for noun, judged in further.items()
+            if noun in chosen
+        }
     return made
 
 

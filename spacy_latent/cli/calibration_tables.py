@@ -31,9 +31,15 @@ def print_parses(
     dev: str,
     found: CalibratedParses,
     further: dict[str, JudgedEntities],
+    chosen: dict[str, ThresholdResult],
     output: Path,
 ) -> None:
-    """Print the calibration of a parser."""
+    """Print the calibration of a parser.
+
+    Args:
+        further: arcs of further texts by noun.
+        chosen: thresholds for a precision by noun.
+    """
     made, pipe = found.calibration, nlp.get_pipe(name)
     texts, arcs = number_of(made.docs, "text"), number_of(made.arcs, "arc")
     msg.divider(f"Calibration on {texts} with {arcs}")
@@ -53,8 +59,18 @@ def print_parses(
     texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
     for judged in shown:
         msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
-        print_thresholds(judged, None)
+        print_thresholds(judged, chosen.get(judged.noun))
         print_groups(judged, texts)
+    for _, fit in named if chosen else ():
+        if fit.after.noun in chosen:
+            print_least(chosen[fit.after.noun], fit.after, further.get(fit.after.noun))
+        else:
+            msg.warn(f"The texts do not support this precision of {plural(fit.after.noun)}.")
+    if chosen:
+        msg.info(
+            "A parser drops no arc, so nothing is set. Select arcs by arc.probability; without "
+            "labels it is that of arcs, with labels that of labelled arcs"
+        )
     level = getattr(pipe, "cfg", {}).get("annotate")
     if level != "probabilities":
         msg.warn(
@@ -150,7 +166,7 @@ def print_gain(gain: Gain, kept: bool) -> None:
 def print_source(nlp: Language, dev: str) -> None:
     """Print what the calibration texts were used for before, as far as the config tells it."""
     used = used_as(nlp, dev)
-    page = "See 'Texts to calibrate on' in docs/crf_ner.md."
+    page = "See 'Which texts' in docs/crf_ner.md."
     if used == "train_corpus":
         msg.warn(
             f"The pipeline was trained on {dev}, as its config says. On these texts it is much "
@@ -181,14 +197,21 @@ def used_as(nlp: Language, corpus: str) -> str:
     return ""
 
 
+def setting_of(found: JudgedEntities) -> str:
+    """Return the name of the threshold of predictions."""
+    from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC
+
+    return "a least probability" if found.noun in (ARC, LABELLED_ARC) else "min_confidence"
+
+
 def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
     """Print the promise of a threshold, what it rests on and what it costs."""
     from spacy_latent.analysis.calibration import in_digits, threshold_for
 
     if least.threshold:
-        name = f"With min_confidence = {in_digits(least.threshold)}"
+        name = f"With {setting_of(fitted)} = {in_digits(least.threshold)}"
     else:
-        name = "Without a threshold, min_confidence = 0,"
+        name = f"Without a threshold, {setting_of(fitted)} = 0,"
     msg.info(
         f"{name} at least {100 * least.promised:g} % of the {plural(fitted.noun)} found in other "
         f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
@@ -201,7 +224,7 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
     texts = len(set(fitted.texts))
     if texts < CHECKED_TEXTS:
         msg.warn(
-            "Such promises were checked by simulation, for entities, with "
+            "Such promises were checked by simulation with "
             f"{CHECKED_TEXTS} texts or more, and there are {texts} with "
             f"{plural(fitted.noun)}. It holds less often if those of a text are "
             "right or wrong together."
@@ -231,7 +254,8 @@ def print_least(
     from spacy_latent.analysis.precision_bound import PromisedThreshold
 
     several = plural(fitted.noun)
-    name = f"min_confidence = {in_digits(least.threshold)}"
+    setting = setting_of(fitted)
+    name = f"{setting} = {in_digits(least.threshold)}"
     cuts = [(least, fitted, CALIBRATION_TEXTS)]
     if further is not None:
         cuts.append((apply_threshold(further, least.threshold), further, FURTHER_TEXTS))
@@ -240,7 +264,7 @@ def print_least(
     elif not least.threshold:
         msg.info(
             f"All {several} of the calibration texts together have the precision that was asked "
-            f"for, so min_confidence is 0: none is dropped"
+            f"for, so {setting} is 0: none is dropped"
         )
     if not isinstance(least, PromisedThreshold):
         msg.info(

@@ -145,11 +145,11 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
 def field_hint(corpus: Path) -> str:
     """Return the end of a clause with the names of the fields of the first line.
 
-    The fields are the keys of .jsonl or the columns of .tsv. The result is "" for other files.
+    The fields are the keys of .jsonl or the columns of a table. The result is "" for other files.
     """
-    from spacy_latent.corpora.text_pairs import field_names
+    from spacy_latent.corpora.text_pairs import WITH_FIELDS, field_names
 
-    names = field_names(corpus) if corpus.suffix in (".jsonl", ".tsv") else []
+    names = field_names(corpus) if corpus.suffix in WITH_FIELDS else []
     return f" (there is {', '.join(map(repr, names))})" if names else ""
 
 
@@ -159,8 +159,8 @@ def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
 
     if corpus == STDIN or path.suffix == ".txt":
         raise LatentError(
-            "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl or .tsv "
-            "with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
+            "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl, .tsv or "
+            ".csv with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
         )
     config = nlp.config.interpolate()
     first, second, label = pair_fields(config)

@@ -84,7 +84,8 @@ ESTIMATORS = (
     "fusedmax, oscarmax, "
     "straight-through, sampled-straight-through, best-straight-through, rein-max, gumbel-rao, "
     "spigot, spigot-marginals, black-box, perturb-and-map, relaxed-perturbation, perturbed-mean, "
-    "implicit-mle, adaptive-implicit-mle, hard-concrete, hard-kuma, mixed-dirichlet, "
+    "implicit-mle, adaptive-implicit-mle, hard-concrete, hard-kuma, "
+    "rectified-gaussian, mixed-dirichlet, "
     "score-function, trace-score-function, rewarded-score-function, trace-relax, rebar, relax, "
     "sum-and-sample, dense-marginalization, top-k-sparsemax, given-trees"
 )

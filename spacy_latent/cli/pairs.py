@@ -29,7 +29,7 @@ Examples:
   spacy latent evaluate pairs training/one_to_one/model-best training/attention/model-best
   dev.jsonl
 """
-FIELD = "Field of .jsonl, or column of .tsv, of the"
+FIELD = "Field of .jsonl, or column of a table, of the"
 COLUMNS = ("accuracy", "precision", "recall", "f1", "error_rate")
 
 
@@ -149,7 +149,7 @@ def main(
     models: list[Path] = typer.Argument(
         ..., metavar="MODEL...", help="Trained pipelines: directories or installed packages"
     ),
-    corpus: Path = typer.Argument(..., help="Pairs with labels: .jsonl, .tsv or .spacy"),
+    corpus: Path = typer.Argument(..., help="Pairs with labels: .jsonl, .tsv, .csv or .spacy"),
     metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
         None, "--metrics", help="Write the figures to this file, as JSON"
     ),

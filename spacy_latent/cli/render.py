@@ -92,7 +92,7 @@ def render_cli(
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.corpora.text_pairs import pair_fields
+    from spacy_latent.corpora.text_pairs import WITH_FIELDS, pair_fields
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import reads_pairs
     from spacy_latent.visualize import render, render_svg
@@ -121,11 +121,11 @@ def render_cli(
         use_gpu(gpu_id)
         nlp = load(model)
         pairs = reads_pairs(nlp)
-        if pairs and Path(data).suffix not in (".spacy", ".jsonl", ".tsv"):
+        if pairs and Path(data).suffix not in (".spacy", *WITH_FIELDS):
             fail(
                 "The pipeline reads pairs of texts, and lines of text are none",
-                "Give a .jsonl file, or a .tsv file whose first line names its columns, with a "
-                "field for each text, or a .spacy file.",
+                "Give a .jsonl file, or a .tsv or .csv file whose first line names its columns, "
+                "with a field for each text, or a .spacy file.",
             )
         if not pairs and Path(data).suffix.lower() in (".csv", ".tsv", ".json"):
             # Read line by line, the header and all columns of a table would become texts.
@@ -251,7 +251,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     from spacy_latent.cli.corpus import lines_of_stdin
     from spacy_latent.corpora.annotated_lines import words_of
     from spacy_latent.corpora.text_files import json_lines, opened
-    from spacy_latent.corpora.text_pairs import NoSuchField, read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import WITH_FIELDS, NoSuchField, read_text_pairs_v1
     from spacy_latent.errors import LatentError
 
     path = Path(data)
@@ -263,7 +263,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
             for key, group in reference.spans.items():
                 made.spans[key] = group.copy(doc=made)
             yield made, reference
-    elif path.suffix in (".jsonl", ".tsv") and len(keys) == 2:
+    elif path.suffix in WITH_FIELDS and len(keys) == 2:
         try:
             first, second = keys
             for example in read_text_pairs_v1(path, first, second)(nlp):

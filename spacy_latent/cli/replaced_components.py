@@ -70,6 +70,12 @@ SELECTOR: Block = {
 }
 
 
+TOO_SURE = (
+    "As trained, its probabilities are too high. Fit them to annotated text that training has not "
+    "seen: spacy latent calibrate."
+)
+
+
 @dataclass(frozen=True)
 class Replacement:
     """Component with annotated structures that replaces one of spaCy's components.
@@ -114,9 +120,9 @@ REPLACEMENTS = {
             # These are the settings of configs/ner_transformer_crf.cfg. With the default, entities
             # are learned late.
             over_pretrained={"gain": 48.0},
-            note="It learns from incomplete annotation, too: some labels in some texts, flags of "
-            "what a text contains, a part of the entities, or sources that disagree. See its "
-            "setting evidence, and docs/incomplete_annotation.md.",
+            note=f"{TOO_SURE} It learns from incomplete annotation, too: some labels in some "
+            "texts, flags of what a text contains, a part of the entities, or sources that "
+            "disagree. See its setting evidence, and docs/incomplete_annotation.md.",
         ),
         Replacement(
             "latent_parser",
@@ -128,6 +134,7 @@ REPLACEMENTS = {
             over_pretrained={"scorer_learn_rate": 10.0},
             hint="The latent structure is one under it, which it need not agree with. For a parser "
             "whose trees have probabilities, give --for parse instead.",
+            note=TOO_SURE,
         ),
         Replacement(
             "tree_spancat",
@@ -137,6 +144,7 @@ REPLACEMENTS = {
             settings={"annotate": "probabilities"},
             hint="The latent structure is one under it, which its spans need not agree with. For "
             "spans that are those of a tree, give --for spans instead.",
+            note=TOO_SURE,
         ),
     )
 }

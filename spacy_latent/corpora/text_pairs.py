@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ FIRST, SECOND = "a", "b"
 # Prefixes of the names, in any version, of models and span getters for docs of two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
 READER = "spacy-latent.TextPairs.v1"
+# Files whose pairs have named fields.
+WITH_FIELDS = (".jsonl", ".tsv", ".csv")
 # SNLI (Bowman et al. 2015) and MultiNLI have this label if annotators did not agree, and otherwise
 # one of these three.
 NO_LABEL, ITS_FIELD = "-", "gold_label"
@@ -70,9 +73,9 @@ def read_text_pairs_v1(
     Warns, with LatentWarning, of pairs without label and "cats" if other pairs have them.
 
     Args:
-        path: file of JSON lines (.jsonl), of tab-separated values under a header (.tsv), or of docs
-            that have both spans (.spacy). Unlike ``spacy.Corpus.v1``, this reader also gives the
-            spans to the docs of the training.
+        path: file of JSON lines (.jsonl), of values under a header, separated by tabs (.tsv) or by
+            commas (.csv, with quotation marks), or of docs that have both spans (.spacy). Unlike
+            ``spacy.Corpus.v1``, this reader also gives the spans to the docs of the training.
         first, second: fields, or columns, of the texts. In JSON lines a text may be a list of words
             that are already tokenised.
         label: field of the label. The labels are all values in the file. A list is refused, and so
@@ -116,10 +119,9 @@ def read_docs(
 
         yield from DocBin().from_disk(path).get_docs(nlp.vocab)
         return
-    if path.suffix not in (".jsonl", ".tsv"):
-        tabs = " Save the table with tabs between its columns." if path.suffix == ".csv" else ""
+    if path.suffix not in WITH_FIELDS:
         raise LatentError(
-            f"{path}: the file of text pairs must be a .jsonl, .tsv or .spacy file.{tabs}"
+            f"{path}: the file of text pairs must be a .jsonl, .tsv, .csv or .spacy file."
         )
     read = _json_lines if path.suffix == ".jsonl" else _table
     if missing is None:
@@ -268,28 +270,50 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of the first line and the fields of each row under the header."""
     header: list[str] = []
+    for number, row in (_comma_separated if path.suffix == ".csv" else _tab_separated)(path):
+        if not any(cell.strip() for cell in row):
+            continue
+        if not header:
+            header = row
+            if twice := [name for name in header if header.count(name) > 1]:
+                raise LatentError(
+                    f"{path}, line {number}: two columns are called {twice[0]!r}. The first "
+                    "line names the columns; give each a name of its own."
+                )
+            continue
+        if len(row) != len(header):
+            advice = (
+                "Put texts with a comma between quotation marks."
+                if path.suffix == ".csv"
+                else "Put a tab between columns, also beside an empty one, and none inside a text."
+            )
+            raise LatentError(
+                f"{path}, line {number}: {number_of(len(row), 'column')}, and the first line, "
+                f"which names them, has {len(header)}. {advice}"
+            )
+        yield number, dict(zip(header, row))
+
+
+def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
     with opened(path, newline="\n") as file:
         for number, line in enumerate(file, 1):
             # Quotation marks are part of the texts.
-            row = line.rstrip("\r\n").split("\t")
-            if not any(cell.strip() for cell in row):
-                continue
-            if not header:
-                header = row
-                if twice := [name for name in header if header.count(name) > 1]:
-                    raise LatentError(
-                        f"{path}, line {number}: two columns are called {twice[0]!r}. The first "
-                        "line names the columns; give each a name of its own."
-                    )
-                continue
-            if len(row) != len(header):
-                raise LatentError(
-                    f"{path}, line {number}: {number_of(len(row), 'column')}, and the first line, "
-                    f"which names them, has {len(header)}. Put a tab between columns, also beside "
-                    "an empty one, and none inside a text."
-                )
-            yield number, dict(zip(header, row))
+            yield number, line.rstrip("\r\n").split("\t")
+
+
+def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
+    with opened(path, newline="") as file:
+        rows = csv.reader(file, strict=True)
+        number = 1
+        try:
+            for row in rows:
+                yield number, row
+                # A text between quotation marks may have several lines.
+                number = rows.line_num + 1
+        except csv.Error as error:
+            raise LatentError(f"{path}, line {number}: {error}.") from error
 
 
 def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:
@@ -298,7 +322,7 @@ def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | lis
         return text.strip()
     if isinstance(text, list) and all(isinstance(word, str) for word in text):
         return text
-    header = " The first line of a .tsv names its columns." if path.suffix == ".tsv" else ""
+    header = "" if path.suffix == ".jsonl" else " The first line of a table names its columns."
     raise NoSuchField(
         f"{path}, line {number}: {field!r} is {text!r}, not a text; there is "
         f"{', '.join(map(repr, row))}.{header} Name the fields of the two texts as the reader's "

@@ -349,24 +349,40 @@ def set_precision(
             f"set_precision: it was given a {type(found).__name__}; expected what calibrate(nlp, "
             "examples) gives."
         )
+    known = span_components(nlp) if found.after.noun == SPAN else entity_components(nlp)
+    name = choose_component(nlp, component, known, "crf_ner or tree_spancat")
+    pipe: Any = nlp.get_pipe(name)
+    least = precise_cut(found.after, precision, confidence=confidence, few=few)
+    pipe.configure("min_confidence", least.threshold)
+    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
+    return least
+
+
+def precise_cut(
+    found: JudgedEntities,
+    precision: float,
+    *,
+    confidence: float | None = 0.9,
+    few: bool = False,
+) -> ThresholdResult:
+    """Return the lowest threshold at which predictions have a precision.
+
+    The other arguments, the result and the errors are those of :func:`set_precision`.
+
+    Args:
+        found: predictions of the calibration texts with their calibrated probabilities.
+    """
     check_share("set_precision", "precision", precision)
     if confidence is not None and not (_is_number(confidence) and 0 < confidence < 1):
         raise LatentError(
             f"set_precision: confidence is {confidence!r}; expected a number between 0 and 1, or "
             "None for a point estimate."
         )
-    known = span_components(nlp) if found.after.noun == SPAN else entity_components(nlp)
-    name = choose_component(nlp, component, known, "crf_ner or tree_spancat")
-    pipe: Any = nlp.get_pipe(name)
-    if not found.after.outside_known:
+    if not found.outside_known:
         raise LatentError(f"There is no min_confidence for a precision. {NOTHING_OUTSIDE}")
     if confidence is None:
-        least = _point_estimate(found.after, precision, few)
-    else:
-        least = _promised(found.after, precision, confidence, few)
-    pipe.configure("min_confidence", least.threshold)
-    nlp.get_pipe_config(name)["min_confidence"] = least.threshold
-    return least
+        return _point_estimate(found, precision, few)
+    return _promised(found, precision, confidence, few)
 
 
 def _promised(
@@ -393,6 +409,12 @@ def _promised(
             f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
             f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
         )
+        if not few:
+            told += (
+                f" {enough} would do if all were right, and the test begins with twice as many. "
+                "With --few, in Python few=True, it begins with as many as would do. Decide that "
+                "before figures are seen: give it with other calibration texts."
+            )
     elif not few and count >= enough:
         told += f" Without --few it also takes {FEW}, and one in ten."
     raise LatentError(
@@ -549,5 +571,6 @@ __all__ = [
     "calibrate",
     "entity_components",
     "measure",
+    "precise_cut",
     "set_precision",
 ]

@@ -21,7 +21,7 @@ from spacy.training import Example
 from spacy.util import minibatch
 
 from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC, gold_arcs, judged_arcs
-from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
@@ -38,6 +38,7 @@ from spacy_latent.evaluation.calibration_fit import (
     at_temperature,
     folds_of,
 )
+from spacy_latent.evaluation.entity_calibration import precise_cut
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration, parse_components
 from spacy_latent.structures.derivatives import recording
 
@@ -150,6 +151,39 @@ def measure(
     finally:
         pipe.cfg.update(before)
     return judged_arcs(made, name)
+
+
+def precise_arcs(
+    found: CalibratedParses,
+    precision: float,
+    *,
+    confidence: float | None = 0.9,
+    few: bool = False,
+) -> dict[str, ThresholdResult]:
+    """Return the least probability from which on arcs, and labelled arcs, have a precision.
+
+    A parser drops no arc, so it has no such setting: select its arcs by their probabilities. The
+    other arguments are those of :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
+
+    Args:
+        found: result of :func:`calibrate`.
+
+    Returns:
+        The thresholds by noun, without those that the texts do not support.
+
+    Raises:
+        LatentError: if the texts support neither.
+    """
+    made: dict[str, ThresholdResult] = {}
+    refused: list[LatentError] = []
+    for fit in (found.arcs, found.labelled):
+        try:
+            made[fit.after.noun] = precise_cut(fit.after, precision, confidence=confidence, few=few)
+        except LatentError as error:
+            refused.append(error)
+    if not made:
+        raise refused[0]
+    return made
 
 
 @dataclass
@@ -267,4 +301,11 @@ def _fit(table: _Table, texts: int) -> CalibratedParses:
     return CalibratedParses(made, trees, labelled)
 
 
-__all__ = ["CalibratedParses", "FittedTemperature", "ParseCalibration", "calibrate", "measure"]
+__all__ = [
+    "CalibratedParses",
+    "FittedTemperature",
+    "ParseCalibration",
+    "calibrate",
+    "measure",
+    "precise_arcs",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -107,23 +108,45 @@ class Composer(nn.Module):
         Returns:
             ``(S, n, output_width)``.
         """
+        return self._by_ranges(self.compose_range, vectors, z, lengths, item)
+
+    def compose_roots(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None = None
+    ) -> Tensor:
+        """Return the sum of the composed vectors of each tree's roots, ``(S, output_width)``.
+
+        Each vector is weighted by the degree to which its token is a root. For the arguments see
+        :meth:`compose_several`; z are arcs.
+        """
+        return self._by_ranges(self.roots_of_range, vectors, z, lengths, item)
+
+    def _by_ranges(
+        self,
+        compose: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+        vectors: Tensor,
+        z: Tensor,
+        lengths: Tensor,
+        item: Tensor | None,
+    ) -> Tensor:
+        """Return ``compose`` of all items, split as :meth:`compose_several` says."""
         if torch.compiler.is_compiling() or is_transformed():
-            return self.compose_range(vectors, z, lengths, item)
+            return compose(vectors, z, lengths, item)
         parts = [(0, len(vectors))]
         if not drops(self) and not torch.is_autocast_enabled("cpu"):
             each = self._cost(vectors, z) / max(1, len(vectors))
             parts = ranges(np.full(len(vectors), each))
         if len(parts) == 1:
-            return self.compose_range(vectors, z, lengths, item)
+            return compose(vectors, z, lengths, item)
         if item is None:
             inputs = [(vectors[a:b], z[a:b], lengths[a:b]) for a, b in parts]
-            return torch.cat(call_in_parallel(self.__call__, inputs, list(self.parameters())))
+            alone = partial(_without_item, compose)
+            return torch.cat(call_in_parallel(alone, inputs, list(self.parameters())))
         members = [((item >= a) & (item < b)).nonzero()[:, 0] for a, b in parts]
         shared = [
             (vectors[a:b], z[which], lengths[a:b], item[which] - a)
             for (a, b), which in zip(parts, members)
         ]
-        made = call_in_parallel(self.compose_range, shared, list(self.parameters()))
+        made = call_in_parallel(compose, shared, list(self.parameters()))
         # Back to the order of the structures.
         order = torch.empty_like(item)
         order[torch.cat(members)] = torch.arange(len(item), device=item.device)
@@ -144,11 +167,24 @@ class Composer(nn.Module):
         first, kind = shared
         return self(vectors[item[first]], z[first], lengths[item[first]])[kind]
 
+    def roots_of_range(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
+    ) -> Tensor:
+        """Compose as :meth:`compose_roots`, on one thread."""
+        composed = self.compose_range(vectors, z, lengths, item)
+        return (z[:, 0, 1:, None] * composed).sum(1)
+
     def _cost(self, vectors: Tensor, z: Tensor) -> float:
         """Return the estimated nanoseconds on one CPU thread: a few linear maps of each token."""
         if vectors.device.type != "cpu":
             return 0.0
         return len(z) * vectors.shape[1] * vectors.shape[2] * self.output_width / 6
+
+
+def _without_item(
+    compose: Callable[..., Tensor], vectors: Tensor, z: Tensor, lengths: Tensor
+) -> Tensor:
+    return compose(vectors, z, lengths, None)
 
 
 ScorerBuilder = Callable[[int], PartScorer]

@@ -7,9 +7,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from spacy_latent.kernels.autograd.derivatives import is_transformed
 from spacy_latent.kernels.core.gpu_transfers import fetch_together, send_together
 from spacy_latent.layers.base import Composer, ComposerBuilder, check_output_width
+from spacy_latent.layers.child_sum_recursion import ChildSumRecursion
 from spacy_latent.layers.recursive_message_passing import most_probable_heads
+from spacy_latent.layers.shared_structures import SharedSubtrees, share_subtrees
 
 
 class ChildSumTreeLstm(Composer):
@@ -17,9 +20,10 @@ class ChildSumTreeLstm(Composer):
 
     The deepest level is first. If z has no gradient (atoms of SparseMAP, samples, prediction), a
     step is over the tokens of its level. Time and memory are then O(n·output_width) for a tree,
-    whatever its depth. If z has a gradient, sums over children are products with z, so that the
-    gradient of a surrogate estimator exists for all arcs. This takes O(n²·output_width) time and
-    O(n·output_width) memory for each level.
+    whatever its depth. On a CPU, a subtree that several trees of an item have is composed once. If
+    z has a gradient, sums over children are products with z, so that the gradient of a surrogate
+    estimator exists for all arcs. This takes O(n²·output_width) time and O(n·output_width) memory
+    for each level.
     """
 
     parts = "arcs"
@@ -35,9 +39,62 @@ class ChildSumTreeLstm(Composer):
         self.forget_from_child = nn.Linear(size, size, bias=False)
 
     def forward(self, vectors: Tensor, z: Tensor, lengths: Tensor) -> Tensor:
+        shared = self._share(vectors, z, lengths, None)
+        if shared is not None:
+            return self._of_tokens(self._over_subtrees(vectors, shared), shared)
         if z.requires_grad:
             return self._over_arcs(vectors, z)
         return self._over_tokens(vectors, z)
+
+    def compose_range(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
+    ) -> Tensor:
+        shared = None if item is None else self._share(vectors, z, lengths[item], item)
+        if shared is None:
+            return super().compose_range(vectors, z, lengths, item)
+        return self._of_tokens(self._over_subtrees(vectors, shared), shared)
+
+    def roots_of_range(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
+    ) -> Tensor:
+        of_each = lengths if item is None else lengths[item]
+        shared = self._share(vectors, z, of_each, item)
+        if shared is None:
+            return super().roots_of_range(vectors, z, lengths, item)
+        # Only the states of roots are read, not those of all tokens.
+        inside = torch.arange(z.shape[1] - 1) < of_each[:, None]
+        tree, token = ((z[:, 0, 1:] > 0) & inside).nonzero().unbind(1)
+        states = self._over_subtrees(vectors, shared)
+        roots = states.index_select(0, shared.result[tree, token])
+        return roots.new_zeros(len(z), self.output_width).index_add(0, tree, roots)
+
+    def _share(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
+    ) -> SharedSubtrees | None:
+        """Return the subtrees to compose, or None if they are composed level by level.
+
+        Args:
+            lengths: ``(S,)``, of each tree.
+        """
+        # Tracers, transforms and autocast only see the operations of torch.
+        if torch.compiler.is_compiling() or is_transformed():
+            return None
+        if torch.is_autocast_enabled(vectors.device.type):
+            return None
+        shared = share_subtrees(z, lengths, len(vectors), item, z.shape[1], False)
+        # Tokens on a cycle would read each other.
+        return None if shared is None or shared.own else shared
+
+    def _over_subtrees(self, vectors: Tensor, shared: SharedSubtrees) -> Tensor:
+        flat = vectors.flatten(0, 1)
+        weights = self.from_children.weight, self.forget_from_child.weight
+        states = ChildSumRecursion.apply(shared, self.gates(flat), self.forget(flat), *weights)
+        assert isinstance(states, Tensor)
+        return states
+
+    def _of_tokens(self, states: Tensor, shared: SharedSubtrees) -> Tensor:
+        chosen = states.index_select(0, shared.result.flatten())
+        return chosen.view(*shared.result.shape, self.output_width)
 
     def _over_arcs(self, vectors: Tensor, z: Tensor) -> Tensor:
         arcs = z[:, 1:, 1:].to(vectors.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -376,14 +376,31 @@ class LatentLayer(nn.Module):
 
         This is for losses of each structure.
         """
-        vectors = self._composed(vectors)
+        return self._each(self._made, self._composed(vectors), draw, lengths)
+
+    def compose_roots(self, vectors: Tensor, draw: Draw, lengths: Tensor) -> Tensor:
+        """Return the sum of the composed vectors of each tree's roots, ``(K, B, output_width)``.
+
+        It is weighted as in :meth:`Composer.compose_roots`. Some composers need less time for it
+        than for the vectors of all tokens.
+        """
+        return self._each(self._made_roots, self._composed(vectors), draw, lengths)
+
+    def _each(
+        self,
+        compose: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+        vectors: Tensor,
+        draw: Draw,
+        lengths: Tensor,
+    ) -> Tensor:
+        """Return ``compose`` of each structure, ``(K, B, ...)``, 0 at padding."""
         if draw.weights.shape[0] == 1:
-            return self._made(vectors, draw.z[0], lengths)[None]
+            return compose(vectors, draw.z[0], lengths, None)[None]
         if draw.padding is None:
-            composed = self._made(vectors, draw.z.flatten(0, 1), lengths, _items(draw))
+            composed = compose(vectors, draw.z.flatten(0, 1), lengths, _items(draw))
             return composed.unflatten(0, draw.weights.shape)
         k, item = places_of(draw.present)
-        composed = self._made(vectors, draw.z[k, item], lengths, item)
+        composed = compose(vectors, draw.z[k, item], lengths, item)
         result = composed.new_zeros(*draw.weights.shape, *composed.shape[1:])
         return result.index_put((k, item), composed)
 
@@ -392,16 +409,27 @@ class LatentLayer(nn.Module):
     ) -> Tensor:
         """Compose structures, see :meth:`Composer.compose_several`."""
         composed = self.composer.compose_several(vectors, z, lengths, item)
-        name, width = type(self.composer).__name__, self.composer.output_width
-        expected = (z.shape[0], vectors.shape[1], width)
+        expected = (z.shape[0], vectors.shape[1], self.composer.output_width)
+        self._check_composed(composed, expected, "for each token of each structure")
+        return composed
+
+    def _made_roots(
+        self, vectors: Tensor, z: Tensor, lengths: Tensor, item: Tensor | None
+    ) -> Tensor:
+        """Compose roots, see :meth:`Composer.compose_roots`."""
+        composed = self.composer.compose_roots(vectors, z, lengths, item)
+        expected = (z.shape[0], self.composer.output_width)
+        self._check_composed(composed, expected, "for each structure")
+        return composed
+
+    def _check_composed(self, composed: Tensor, expected: tuple[int, ...], of_what: str) -> None:
         given = tuple(composed.shape) if isinstance(composed, Tensor) else None
         if given != expected:
             said = "" if given is None else f" of shape {given}"
             raise LatentError(
-                f"{name} gave {type(composed).__name__}{said}; expected a tensor of shape "
-                f"{expected}: vectors of its output_width for each token of each structure."
+                f"{type(self.composer).__name__} gave {type(composed).__name__}{said}; expected a "
+                f"tensor of shape {expected}: vectors of its output_width {of_what}."
             )
-        return composed
 
 
 def _items(draw: Draw) -> Tensor:

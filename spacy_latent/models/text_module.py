@@ -116,6 +116,7 @@ class TextModule(nn.Module):
         """
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
         composed, outputs = [], []
+        only_roots = self.pooling == ("root",)
         bounds = torch.tensor(texts, dtype=torch.int64).view(-1, 2)
         first, doc = _first_spans(groups, len(docs))
         known = [bounds, _places(docs, len(rows)), first, *doc]
@@ -132,18 +133,27 @@ class TextModule(nn.Module):
             vectors = padded[places]
             asked = () if interventions is None else (interventions[number],)
             draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
-            composed.append(self.latent.compose_each(vectors, draw, lengths))
+            # Vectors of the other tokens would be most of the work of composing many structures.
+            compose = self.latent.compose_roots if only_roots else self.latent.compose_each
+            composed.append(compose(vectors, draw, lengths))
             outputs.append(
                 LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
             )
         count = max((len(part) for part in composed), default=1)
         composed = [_up_to(part, count) for part in composed]
         width = self.latent.composer.output_width
-        cells = side_by_side(composed, groups, rows, width)
         draws = [output.draw for output in outputs]
-        blank = rows.new_zeros(count, len(docs), width)
-        roots = _roots(doc, draws, composed, blank) if self.reads_root else None
-        pooled = self.dropout(self._pool(cells, placed.cells, bounds, of_texts, roots))
+        roots = None
+        if self.reads_root:
+            of_spans = composed if only_roots else _weighted_roots(draws, composed)
+            roots = _roots(doc, of_spans, rows.new_zeros(count, len(docs), width))
+        if only_roots:
+            assert roots is not None
+            pooled = roots
+        else:
+            cells = side_by_side(composed, groups, rows, width)
+            pooled = self._pool(cells, placed.cells, bounds, of_texts, roots)
+        pooled = self.dropout(pooled)
         weights = self._of_docs(doc, first, draws, count)
         log_probs = self.log_probs(doc, draws, count, len(docs), rows)
         most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
@@ -342,15 +352,19 @@ def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
     return first.scatter_reduce(0, together, torch.arange(len(together)), "amin"), doc
 
 
-def _roots(
-    docs_of: list[Tensor], draws: list[Draw], composed: list[Tensor], blank: Tensor
-) -> Tensor:
+def _weighted_roots(draws: list[Draw], composed: list[Tensor]) -> list[Tensor]:
+    """Return the vectors of the roots of each span of each group, ``(K, B, width)``."""
+    return [
+        (_up_to(draw.z, len(part))[:, :, 0, 1:, None] * part).sum(2)
+        for draw, part in zip(draws, composed)
+    ]
+
+
+def _roots(docs_of: list[Tensor], of_spans: list[Tensor], blank: Tensor) -> Tensor:
     """Return the vectors of the roots of the trees of each doc, ``(K, D, width)`` as ``blank``."""
-    count, docs, _ = blank.shape
-    total, spans = blank, blank.new_zeros(docs)
-    for doc, draw, part in zip(docs_of, draws, composed):
-        on_root = _up_to(draw.z, count)[:, :, 0, 1:, None]
-        total = total.index_add(1, doc, (on_root * part).sum(2))
+    total, spans = blank, blank.new_zeros(blank.shape[1])
+    for doc, part in zip(docs_of, of_spans):
+        total = total.index_add(1, doc, part)
         spans = spans.index_add(0, doc, torch.ones_like(doc, dtype=spans.dtype))
     return total / spans.clamp_min(1)[:, None]
 

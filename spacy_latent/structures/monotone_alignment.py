@@ -40,6 +40,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
 
     family: ClassVar[str] = FAMILY
     smoothed_family: ClassVar[str | None] = SMOOTHED
+    tractable = CompiledStructure.tractable | {"smoothed"}
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         check_whole(self.name, or_null=True, error=InvalidScores, window=window)
         self.moves = moves
         self.window = window
-        if moves == "dtw":
-            self.tractable = self.tractable | {"smoothed"}  # type: ignore[misc]
+        if moves != "dtw":
+            self.smoothed_family = None  # type: ignore[misc]
 
     def covers(self, other: Structure) -> bool | None:
         if not isinstance(other, MonotoneAlignment) or self.moves != other.moves:
@@ -109,7 +110,10 @@ class MonotoneAlignment(Alignment, CompiledStructure):
     ) -> Tensor:
         """Run the recursion over cells, a diagonal at a time.
 
-        See :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        With the moves "needleman_wunsch", H(i, j) is over the matches of rows up to i and columns
+        up to j, and R(i, j) over those that match row i. H(i, j) = max(H(i − 1, j), R(i, j)) and
+        R(i, j) = max(R(i, j − 1), s(i, j) + H(i − 1, j − 1)), so each set of matches has one
+        derivation. See :func:`spacy_latent.structures.smoothed.smoothed_value`.
         """
         batch, rows, columns = scores.shape
         if not batch or not rows or not columns:
@@ -122,16 +126,23 @@ class MonotoneAlignment(Alignment, CompiledStructure):
         skewed = scores.gather(2, index).masked_fill(outside, -torch.inf)
         lengths = lengths.to(scores.device)
         ends, last_row = lengths.sum(1) - 2, (lengths[:, 0] - 1).clamp_min(0)
-        nowhere = scores.new_full((batch, 1), -torch.inf)
-        before = current = nowhere.expand(-1, rows)
-        start = torch.cat([scores.new_zeros(batch, 1), nowhere.expand(-1, rows - 1)], 1)
+        warps = self.moves == "dtw"
+        # The values above the first row: no path, or no match.
+        edge = scores.new_full((batch, 1), -torch.inf if warps else 0.0)
+        before = current = edge.expand(-1, rows)
+        start = torch.cat([scores.new_zeros(batch, 1), edge.expand(-1, rows - 1)], 1)
+        matched = scores.new_full((batch, rows), -torch.inf)
         value = scores.new_zeros(batch)
         # Indexing would create a gradient as large as the scores for each diagonal.
         for d, cells in enumerate(skewed.unbind(2)):
-            down = torch.cat([nowhere, current[:, :-1]], 1)
-            diagonal = torch.cat([nowhere, before[:, :-1]], 1)
-            reach = start if d == 0 else maximum(torch.stack([current, down, diagonal], -1))
-            before, current = current, reach + cells
+            down = torch.cat([edge, current[:, :-1]], 1)
+            diagonal = torch.cat([edge, before[:, :-1]], 1)
+            if warps:
+                reach = start if d == 0 else maximum(torch.stack([current, down, diagonal], -1))
+                before, current = current, reach + cells
+            else:
+                matched = maximum(torch.stack([matched, diagonal + cells], -1))
+                before, current = current, maximum(torch.stack([down, matched], -1))
             found = current.gather(1, last_row[:, None])[:, 0]
             value = torch.where(ends == d, found, value)
         return torch.where((lengths > 0).all(1), value, 0.0)

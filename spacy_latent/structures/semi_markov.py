@@ -32,7 +32,7 @@ class SemiMarkov(TagSequence):
     incomparable = True
     annotation: ClassVar[str] = "parts"
     family: ClassVar[str] = FAMILY
-    tractable = TagSequence.tractable - {"smoothed"}
+    smoothed_family: ClassVar[str | None] = None
 
     def check(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         scores, lengths = super().check(scores, lengths)
@@ -47,6 +47,39 @@ class SemiMarkov(TagSequence):
         first = torch.arange(scores.shape[1], device=scores.device)[:, None]
         extra = torch.arange(scores.shape[2], device=scores.device)
         return ((first + extra) < lengths.to(scores.device)[:, None, None])[..., None]
+
+    def smoothed_maximum(
+        self, scores: Tensor, lengths: Tensor, maximum: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Run the recursion over positions with a smoothed maximum.
+
+        One maximum is over the label before a segment, and one over the lengths of segments that
+        end at the same position. See :func:`spacy_latent.structures.smoothed.smoothed_value`.
+        """
+        batch, positions, longest, count = scores.shape
+        lengths = lengths.to(scores.device)
+        value = scores.new_zeros(batch)
+        if not positions:
+            return value
+        transitions = scores.new_zeros(count, count)
+        start, end = transitions[0], transitions[0]
+        if self.bound is not None:
+            transitions, start, end = (given.to(scores) for given in self.bound)
+        # Segments by their last position: [b, last, length − 1, label].
+        last = torch.arange(positions, device=scores.device)[:, None]
+        first = last - torch.arange(longest, device=scores.device)
+        index = first.clamp_min(0)[None, :, :, None].expand(batch, -1, -1, count)
+        ending = scores.gather(1, index).masked_fill((first < 0)[None, :, :, None], -torch.inf)
+        # Values before a segment of each label, latest first.
+        begun = [start.expand(batch, -1)]
+        # Indexing would create a gradient as large as the scores for each position.
+        for position, segments in enumerate(ending.unbind(1), 1):
+            before = torch.stack(begun, 1)
+            reach = maximum((before + segments[:, : before.shape[1]]).transpose(1, 2))
+            value = torch.where(lengths == position, maximum(reach + end), value)
+            follow = maximum(reach[:, None] + transitions.T)
+            begun = [follow, *begun[: longest - 1]]
+        return value
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the segments, ``(m, 3)`` int32: first position, position after the last, label."""

@@ -104,6 +104,8 @@ def test_a_threshold_that_keeps_few_is_refused(few: Any) -> None:
     # All 35, of which 5 and a half of 30 are right.
     assert "keeps more is 0.571, of 35" in said
     assert not output.exists()
+    # Only the figures tell which precision the texts do support.
+    assert "confidence entities precision" in said
     said = " ".join(run(*arguments, "--few", "--test", dev).split())
     for texts in ("calibration", "further"):
         assert f"keeps 5 of 35 entities of the {texts} texts (precision 100.0 %" in said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spacy_latent.corpora.annotated_english import SENTENCES, read_documents
+from spacy_latent.corpora.annotated_english import SENTENCES, SHARES, parts_of, read_documents
 
 
 def tree(document: str, words: list[str], number: int) -> str:
@@ -40,3 +40,11 @@ def test_long_documents_are_several_docs() -> None:
     trees = "".join(tree("a", ["Word"], i) for i in range(SENTENCES + 1))
     (docs,) = read_documents(trees, "")
     assert [len(doc) for doc in docs] == [SENTENCES, 1]
+
+
+def test_no_document_that_training_reads_chooses_or_calibrates() -> None:
+    parts = [parts_of(place) for place in range(SHARES)]
+    counts = [sum(name in one for one in parts) for name in ("train", "dev", "held_out")]
+    assert counts == [18, 1, 2]
+    assert all(one == ("train",) for one in parts if "train" in one)
+    assert not any("test" in one for one in parts)

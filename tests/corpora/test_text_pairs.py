@@ -162,13 +162,43 @@ def test_pairs_without_a_label_among_others_are_warned_of(tmp_path):
         assert not read(path)[0].reference.cats
 
 
+def test_a_table_with_commas_is_read_as_spreadsheets_write_it(tmp_path):
+    path = tmp_path / "pairs.csv"
+    written = (
+        'ticket,article,verdict\r\n"No, it ""broke""",Repairs,yes\r\n'
+        '"two\r\nlines",Returns,no\r\n,,\r\n\r\nLate,"Post, parcels",yes\r\n'
+    )
+    path.write_bytes(written.encode("utf-8-sig"))
+    examples = read(path, first="ticket", second="article", label="verdict")
+    found = [example.reference for example in examples]
+    texts = [(doc.spans["a"][0].text, doc.spans["b"][0].text) for doc in found]
+    assert texts[0] == ('No, it "broke"', "Repairs")
+    assert texts[2] == ("Late", "Post, parcels")
+    assert [max(doc.cats, key=doc.cats.__getitem__) for doc in found] == ["yes", "no", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ('text_a,text_b,label\n"two\nlines",b,x\nno, marks,b,x\n', 4),
+        ('text_a,text_b,label\na,b,x\n"a"b,b,x\n', 3),
+        ('text_a,text_b,label\na,b,x\n"a,b,x\n', 3),
+    ],
+)
+def test_a_table_with_commas_that_cannot_be_read_is_an_error_with_the_line(tmp_path, rows, line):
+    path = tmp_path / "pairs.csv"
+    path.write_text(rows, encoding="utf8")
+    with pytest.raises(LatentError, match=f"line {line}"):
+        read(path)
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     for path in (None, tmp_path / "missing.tsv"):
         with pytest.raises(LatentError, match="exist"):
             read(path)
-    other = tmp_path / "pairs.csv"
+    other = tmp_path / "pairs.xlsx"
     other.write_text("")
-    with pytest.raises(LatentError, match=r"\.jsonl.*\.tsv.*\.spacy"):
+    with pytest.raises(LatentError, match=r"\.jsonl.*\.tsv.*\.csv.*\.spacy"):
         read(other)
     broken = tmp_path / "pairs.jsonl"
     for line in ("{", "[1]"):

@@ -35,6 +35,7 @@ from spacy_latent.estimators.oscarmax import Oscarmax
 from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.rebar import Rebar
+from spacy_latent.estimators.rectified_gaussian import RectifiedGaussian
 from spacy_latent.estimators.reinmax import ReinMax
 from spacy_latent.estimators.relax import Relax
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
@@ -98,6 +99,9 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield Oscarmax(penalty=1e-4), exact
     yield HardConcrete(), exact
     yield HardKuma(rate=0.5), {}
+    yield HardKuma(concentration=0.2, learn_concentration=True), {}
+    yield RectifiedGaussian(), exact
+    yield RectifiedGaussian(0.5, learn_scale=False, rate=0.5), {}
     yield HardConcrete(prediction="mean"), {}
     yield MixedDirichlet(), {}
     yield MixedDirichlet(control_variate=SelfCritical()), {}

@@ -12,6 +12,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.hard_concrete import HardConcrete
 from spacy_latent.estimators.hard_kuma import HardKuma
 from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
+from spacy_latent.estimators.rectified_gaussian import RectifiedGaussian
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.stochastic_mask import StochasticMask, share_changed
 from spacy_latent.models.layer_settings import check_entropy_weight
@@ -19,7 +20,7 @@ from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
 
-MASKS = [HardConcrete, HardKuma]
+MASKS = [HardConcrete, HardKuma, RectifiedGaussian]
 SCORES = torch.tensor([-4.0, -1.0, 0.0, 0.5, 3.0])
 
 
@@ -33,7 +34,7 @@ def test_zeros_are_as_frequent_as_their_closed_form_says(kind: type[StochasticMa
     torch.testing.assert_close((z > 0).double().mean(0), expected, atol=0.01, rtol=0)
     assert (expected.diff() > 0).all()
     # At 0 neither value is preferred; for HardKuma a = b = 1.
-    assert float(z[:, 2].mean()) == pytest.approx(0.5, abs=0.01)
+    assert z[:, 2].mean().item() == pytest.approx(0.5, abs=0.01)
 
 
 @pytest.mark.parametrize("kind", MASKS)
@@ -125,7 +126,11 @@ def test_means_hold_in_the_tails(kind: type[StochasticMask]) -> None:
             for bounds in ((0, 0.01), (0.01, 0.1), (0.1, 1))
         )
         assert float(value) == pytest.approx(expected, rel=1e-6)
-    known = {HardConcrete: (2, 0.00330), HardKuma: (3, 2.957e-5)}[kind]
+    known = {
+        HardConcrete: (2, 0.00330),
+        HardKuma: (3, 2.957e-5),
+        RectifiedGaussian: (3, 5.77867e-5),
+    }[kind]
     assert float(found[known[0]]) == pytest.approx(known[1], rel=2e-3)
     many = scores.requires_grad_()
     assert torch.autograd.gradcheck(estimator.mean, (many[1:],))
@@ -162,7 +167,8 @@ def test_the_constraint_is_reached(kind: type[StochasticMask]) -> None:
         loss.backward()
         optimizer.step()
     assert float(estimator.nonzero(scores).mean()) == pytest.approx(0.3, abs=0.05)
-    assert set(estimator.state_dict()) == {"multipliers"}
+    weights = {"log_scale"} if kind is RectifiedGaussian else set()
+    assert set(estimator.state_dict()) == {"multipliers", *weights}
 
 
 def test_neighbours_stay_together_where_transitions_are_bound() -> None:
@@ -220,6 +226,49 @@ def test_gaussian_sparsemax_is_a_setting_of_relaxed_perturbation() -> None:
         assert (draw.z == 0).any() and ((draw.z > 0) & (draw.z < 1)).any()
 
 
+def test_small_concentrations_decide_masks() -> None:
+    torch.manual_seed(0)
+    zeros = torch.zeros(40_000, dtype=torch.float64)
+    between = {}
+    for concentration in (1.0, 0.2):
+        z = HardKuma(concentration=concentration).draw(zeros)
+        between[concentration] = float(((z > 0) & (z < 1)).double().mean())
+    assert between[1.0] == pytest.approx(1 / 1.2, abs=0.01)
+    # P(0 < z < 1) = P(k > 1/12) − P(k > 11/12), each (1 − x^a)^b.
+    low, high = ((1 - x**0.2) ** 0.2 for x in (1 / 12, 11 / 12))
+    assert between[0.2] == pytest.approx(low - high, abs=0.01)
+
+
+@pytest.mark.parametrize("score", [-1.0, 0.0, 2.0])
+@pytest.mark.parametrize("kind", [HardKuma, RectifiedGaussian])
+def test_the_shape_is_learned(kind: type[HardKuma] | type[RectifiedGaussian], score: float) -> None:
+    """The gradient of the expected mask to the shape, by draws, and its reset."""
+    learned: HardKuma | RectifiedGaussian
+    if kind is HardKuma:
+        learned = HardKuma(concentration=0.5, learn_concentration=True)
+    else:
+        learned = RectifiedGaussian(scale=0.5)
+    (shape,) = learned.parameters()
+    torch.manual_seed(0)
+    scores = torch.full((200_000,), score, dtype=torch.float64)
+    (drawn,) = torch.autograd.grad(learned.draw(scores).mean(), shape)
+    (closed,) = torch.autograd.grad(learned.mean(scores[:1]).sum(), shape)
+    assert float(drawn) == pytest.approx(float(closed), abs=0.01)
+    # The closed form itself, by finite differences.
+    means = []
+    for step in (1e-3, -1e-3):
+        with torch.no_grad():
+            shape += step
+            means.append(float(learned.mean(scores[:1])))
+            shape -= step
+    assert float(closed) == pytest.approx((means[0] - means[1]) / 2e-3, abs=1e-4)
+    before = shape.item()
+    with torch.no_grad():
+        shape += 1
+    learned.reset(8)
+    assert shape.item() == pytest.approx(before)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     for kind in MASKS:
         with pytest.raises(IncompatiblePair, match=f"{kind.__name__}.*KOfN.*Bits"):
@@ -238,3 +287,7 @@ def test_what_does_not_fit_is_refused() -> None:
         MixedDirichlet(0)
     with pytest.raises(LatentError, match="temperature"):
         HardConcrete(0)
+    with pytest.raises(LatentError, match="concentration"):
+        HardKuma(concentration=0)
+    with pytest.raises(LatentError, match="scale"):
+        RectifiedGaussian(scale=-1)

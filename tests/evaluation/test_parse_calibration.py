@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.arc_calibration import judged_arcs
-from spacy_latent.analysis.calibration import expected_calibration_error
+from spacy_latent.analysis.calibration import apply_threshold, expected_calibration_error
+from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.calibration_fit import surprise
-from spacy_latent.evaluation.parse_calibration import calibrate, measure
+from spacy_latent.evaluation.parse_calibration import calibrate, measure, precise_arcs
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration
 from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
 
@@ -163,14 +164,15 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert found["arc"]["by_length"][0]["name"] == "root"
     assert sum(one["count"] for one in found["arc"]["by_label"]) == 96
     for options in (
-        ("--precision", 0.5),
+        ("--precision", 0.99),
         ("--few",),
         ("--point-estimate",),
         ("--confidence", 0.9),
         ("--coverage", 0.9),
+        ("--slope",),
     ):
         said = run("calibrate", model, dev, tmp_path / "no", *options, code=1)
-        assert f"{options[0]} is for entities" in " ".join(said.split())
+        assert options[0].strip("-") in said
         assert not (tmp_path / "no").exists()
     page = tmp_path / "report.html"
     said = run("report", output, dev, page)
@@ -180,6 +182,36 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert "Confidence of the labelled arcs of" in html and "of the entities of" not in html
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
+
+
+def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_path: Path) -> None:
+    found = calibrate(nlp, doubtful(nlp))
+    least = precise_arcs(found, 0.3, confidence=0.8)
+    assert set(least) == {"arc", "labelled arc"}
+    for fit in (found.arcs, found.labelled):
+        one = least[fit.after.noun]
+        assert isinstance(one, PromisedThreshold) and one.bound >= 0.3
+        assert one == promised_threshold(fit.after, 0.3, 0.8)
+    # Labelled arcs are right less often, so texts may support a precision of arcs alone.
+    reached = [apply_threshold(fit.after, 0.0).precision for fit in (found.arcs, found.labelled)]
+    assert reached[1] <= reached[0]
+    estimate = precise_arcs(found, 0.3, confidence=None)
+    assert all(estimate[noun].threshold <= least[noun].threshold for noun in least)
+    with pytest.raises(LatentError, match="do not support"):
+        precise_arcs(found, 0.99)
+    model, dev = tmp_path / "model", tmp_path / "dev.spacy"
+    nlp.to_disk(model)
+    DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
+    arguments = ("calibrate", model, dev)
+    said = run(*arguments, tmp_path / "out", "--precision", 0.3, "--test", dev)
+    assert "arcs found in other text are right" in " ".join(said.split())
+    told = run(*arguments, tmp_path / "json", "--precision", 0.3, "--test", dev, "--json")
+    row = srsly.json_loads(told)["test_least_probability"]["arc"]
+    assert row["precision"] >= 0.3
+    before, after = (
+        spacy.load(path).get_pipe_config("latent_parser") for path in (model, tmp_path / "out")
+    )
+    assert before == after
 
 
 def test_of_several_components_one_is_named(nlp: Language, tmp_path: Path) -> None:

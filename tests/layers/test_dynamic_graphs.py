@@ -139,30 +139,72 @@ def test_the_mean_over_samples(pair):
     torch.testing.assert_close(output.vectors, sum(alone) / 3)
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_one_step_for_each_level_of_all_trees(pair):
-    layer = layer_of(pair, SPARSEMAP)
-    composer, steps = layer.composer, []
-    step = composer.gates if pair == "binary" else composer.from_children
-    step.register_forward_hook(lambda *_: steps.append(1))
+def test_one_step_for_each_level_of_all_trees():
+    layer, steps = layer_of("binary", SPARSEMAP), []
+    layer.composer.gates.register_forward_hook(lambda *_: steps.append(1))
     with torch.no_grad():
         draw = layer(torch.randn(4, 5, 6, dtype=torch.float64), LENGTHS).draw
     deepest = 0
     for k, item in (draw.weights > 0).nonzero().tolist():
-        z, n = draw.z[k, item], int(LENGTHS[item])
-        if pair == "binary":
-            inner = torch.triu(z[:n, :n], 1).nonzero().tolist()
-            depth = [sum(i <= t <= j for i, j in inner) for t in range(n)]
-        else:
-            heads = z.argmax(0).tolist()
-            depth = []
-            for node in range(1, n + 1):
-                depth.append(-1)
-                while node:
-                    node = heads[node]
-                    depth[-1] += 1
-        deepest = max(deepest, *depth)
+        n = int(LENGTHS[item])
+        inner = torch.triu(draw.z[k, item, :n, :n], 1).nonzero().tolist()
+        deepest = max(deepest, *(sum(i <= t <= j for i, j in inner) for t in range(n)))
     assert len(steps) == deepest > 1
+
+
+@pytest.mark.parametrize("texts", ["different words", "equal words", "one tree"])
+@pytest.mark.parametrize("single_root", [True, False])
+def test_shared_subtrees_are_composed_as_each_alone(texts, single_root):
+    """Trees of SparseMAP's support over texts of any length; with equal words their scores tie."""
+    torch.manual_seed(0)
+    lengths = torch.tensor([6, 1, 4, 0])
+    composer = registry.get("misc", "spacy-latent.ChildSumTreeLstm.v1")()(6).double()
+    vectors = torch.randn(4, 6, 6, dtype=torch.float64)
+    scores = 0.1 * torch.randn(4, 7, 7, dtype=torch.float64)
+    if texts == "equal words":
+        vectors[:, 1:4], scores[:] = vectors[:, :1], 0.0
+    structure = SpanningTree(single_root=single_root)
+    draw = SparseMAP(marginalize=texts != "one tree", prediction="map")(
+        structure, scores, lengths, is_train=texts != "one tree"
+    )
+    k, item = draw.present.nonzero().unbind(1)
+    assert texts == "one tree" or len(item) > 10
+    vectors.requires_grad_()
+    trees = draw.z[k, item]
+    composed = composer.compose_several(vectors, trees, lengths, item)
+    roots = composer.compose_roots(vectors, trees, lengths, item)
+    leaves, weight = [vectors, *composer.parameters()], torch.randn(6, 6, dtype=torch.float64)
+    found = wanted = found_roots = wanted_roots = torch.zeros(())
+    for one, tree, root, z in zip(item.tolist(), composed, roots, trees):
+        n = int(lengths[one])
+        alone = child_sum(composer, vectors[one, :n], z[: n + 1, : n + 1]) if n else tree[:0]
+        torch.testing.assert_close(tree[:n], alone)
+        torch.testing.assert_close(root, alone[z[0, 1 : n + 1] > 0].sum(0))
+        found = found + (weight[:n] * tree[:n]).sum()
+        wanted = wanted + (weight[:n] * alone).sum()
+        found_roots = found_roots + (weight[0] * root).sum()
+        wanted_roots = wanted_roots + (weight[0] * alone[z[0, 1 : n + 1] > 0]).sum()
+    for made, expected in ((found, wanted), (found_roots, wanted_roots)):
+        slopes = (torch.autograd.grad(each, leaves, retain_graph=True) for each in (made, expected))
+        for one, other in zip(*slopes):
+            torch.testing.assert_close(one, other)
+
+
+def test_trees_on_half_precision_and_frozen_weights():
+    """Autocast composes level by level; frozen weights get no gradient and change no other."""
+    layer = layer_of("child-sum", SPARSEMAP).float()
+    vectors = torch.randn(4, 5, 6, requires_grad=True)
+    z = SpanningTree().map(torch.randn(4, 6, 6), LENGTHS)
+    made = layer.composer(vectors, z, LENGTHS)
+    (wanted,) = torch.autograd.grad(made.sum(), vectors)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = layer.composer(vectors, z, LENGTHS)
+    inside = torch.arange(5) < LENGTHS[:, None]
+    torch.testing.assert_close(half[inside].float(), made[inside], atol=0.05, rtol=0.05)
+    layer.composer.from_children.requires_grad_(False)
+    made = layer.composer(vectors, z, LENGTHS)
+    (found,) = torch.autograd.grad(made.sum(), vectors)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_both_ways_through_a_child_sum_tree_lstm_agree():
@@ -172,7 +214,8 @@ def test_both_ways_through_a_child_sum_tree_lstm_agree():
     for structure in (SpanningTree(), SpanningTree(single_root=False)):
         z = structure.map(scores, LENGTHS)
         products = layer.composer(vectors, z.clone().requires_grad_(), LENGTHS)
-        torch.testing.assert_close(layer.composer(vectors, z, LENGTHS), products)
+        inside = torch.arange(5) < LENGTHS[:, None]
+        torch.testing.assert_close(layer.composer(vectors, z, LENGTHS)[inside], products[inside])
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -142,6 +142,23 @@ def test_it_trains_over_the_trees_that_it_names(entry: Entry, files: Path) -> No
     assert moved == trained
 
 
+def test_a_classifier_of_its_own_composes_the_parsers_trees(files: Path) -> None:
+    entry = Entry("sentiment_parsed_tree_lstm")
+    nlp = initialized(entry, files)
+    doc = nlp(given_doc(nlp, entry))
+    heads = of_parser(files, "latent_parser", entry)
+    assert doc._.latent["latent_textcat"].heads.tolist() == heads
+    config = nlp.config.interpolate()
+    training = registry.resolve(config["training"], schema=ConfigSchemaTraining)
+    (read,) = resolve_dot_names(config, [training["train_corpus"]])
+    assert not [one.text for one in find_traps(nlp, list(read(nlp))) if one.level != "note"]
+    before = {name: nlp.get_pipe(name).to_bytes() for name in nlp.pipe_names}  # type: ignore[attr-defined]
+    for _ in range(3):
+        step(nlp, list(read(nlp)), Adam(0.001), exclude=training["frozen_components"])
+    moved = [n for n in nlp.pipe_names if nlp.get_pipe(n).to_bytes() != before[n]]  # type: ignore[attr-defined]
+    assert moved == ["latent_textcat"]
+
+
 @pytest.mark.parametrize("task", ["ner", "pairs"])
 def test_without_trees_there_are_the_same_weights_and_no_arcs(task: str, files: Path) -> None:
     given, none = (initialized(Entry(f"{task}_{kind}_trees"), files) for kind in ("given", "no"))

@@ -478,6 +478,29 @@ def test_the_root_is_what_is_read(single_root: bool) -> None:
     assert found.logits.shape[:2] == (1, len(docs))
 
 
+@pytest.mark.parametrize("composer", ["ChildSumTreeLstm", "GraphConvolution"])
+def test_the_root_alone_is_what_it_is_beside_other_reductions(composer: str) -> None:
+    """Roots are then composed without the vectors of the other tokens."""
+    settings = {
+        "composer": {"@misc": f"spacy-latent.{composer}.v1"},
+        "estimator": {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True},
+        "structure": {"@misc": "spacy-latent.SpanningTree.v1", "single_root": False},
+    }
+    texts = ("good good good day", "", "good", "a bad day , a bad day")
+    vectors = []
+    for mean in (False, True):
+        nlp = pipeline(**settings, **{**ROOT, "use_reduce_mean": mean})
+        nlp.initialize(lambda nlp=nlp: examples(nlp))
+        docs = [nlp.make_doc(text) for text in texts]
+        found, backprop = run(nlp.get_pipe("latent_textcat").model, docs, is_train=True)
+        assert not found.made.vectors[1 :: len(texts)].any()
+        vectors.append(found.made.vectors[:, : found.made.vectors.shape[1] // (1 + mean)])
+        nothing = torch.zeros_like(found.made.weights)
+        gradients = torch.ones_like(found.logits), nothing, nothing
+        backprop((*gradients, torch.zeros_like(found.made.extras)))
+    np.testing.assert_allclose(*vectors, atol=1e-6)
+
+
 def test_the_root_gets_a_gradient_through_soft_trees() -> None:
     nlp = pipeline(estimator={"@misc": "spacy-latent.Marginals.v1"}, **ROOT)
     made = examples(nlp)

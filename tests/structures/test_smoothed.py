@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from spacy_latent.structures.base import Structure
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.relaxation import project_simplex
+from spacy_latent.structures.runs import Runs
+from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.smoothed import (
     fenchel_young_loss,
     maximum,
@@ -24,6 +27,7 @@ from spacy_latent.structures.smoothed import (
 )
 from spacy_latent.structures.spanning_tree import SpanningTree
 from spacy_latent.structures.tag_sequence import TagSequence
+from spacy_latent.structures.totals import exact_potential
 
 
 def cases() -> list[tuple[Structure, Tensor, Tensor]]:
@@ -31,11 +35,20 @@ def cases() -> list[tuple[Structure, Tensor, Tensor]]:
     chain = torch.randn(3, 4, 3, 3, dtype=torch.float64)
     cells = torch.randn(3, 4, 5, dtype=torch.float64)
     tags, lengths = torch.randn(3, 4, 3, dtype=torch.float64), torch.tensor([4, 2, 0])
+    segments = torch.randn(3, 4, 2, 3, dtype=torch.float64)
+    items = torch.randn(3, 6, dtype=torch.float64)
     return [
         (LinearChain(), chain, lengths),
         (TagSequence().bind(chain[0, 0], chain[0, 1, 0], chain[0, 1, 1]), tags, lengths),
         (MonotoneAlignment(), cells, torch.tensor([[4, 5], [2, 3], [0, 2]])),
         (MonotoneAlignment(window=1), cells, torch.tensor([[4, 5], [1, 3], [3, 3]])),
+        (MonotoneAlignment("needleman_wunsch"), cells, torch.tensor([[4, 5], [2, 3], [0, 2]])),
+        (MonotoneAlignment("needleman_wunsch", 1), cells, torch.tensor([[4, 5], [1, 3], [3, 3]])),
+        (SemiMarkov(), segments, lengths),
+        (SemiMarkov().bind(chain[0, 0], chain[0, 1, 0], chain[0, 1, 1]), segments, lengths),
+        (Runs(3, 2), items, torch.tensor([6, 2, 0])),
+        (Runs(3, 1, exactly=False), items, torch.tensor([6, 1, 4])),
+        (Runs(1, 3), items, torch.tensor([6, 3, 4])),
     ]
 
 
@@ -99,6 +112,104 @@ def test_the_quadratic_recursion_over_cells() -> None:
         )
         expected = by_hand(scores[0], 4, 3, maximum("quadratic", gamma))
         torch.testing.assert_close(found[0], expected)
+
+
+def matches_by_hand(scores: Tensor, operator: Callable[[Tensor], Tensor]) -> Tensor:
+    """The recursion over matches, one cell at a time."""
+    rows, columns = scores.shape
+    zero, none = scores.new_zeros(()), scores.new_full((), -torch.inf)
+    value = {(i, j): zero for i in range(rows + 1) for j in range(columns + 1)}
+    for i in range(1, rows + 1):
+        matched = none
+        for j in range(1, columns + 1):
+            pair = value[i - 1, j - 1] + scores[i - 1, j - 1]
+            matched = operator(torch.stack([matched, pair]))
+            value[i, j] = operator(torch.stack([value[i - 1, j], matched]))
+    return value[rows, columns]
+
+
+def segments_by_hand(
+    scores: Tensor, bound: tuple[Tensor, ...], operator: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The recursion over segments, one position and label at a time."""
+    positions, longest, count = scores.shape
+    transitions, start, end = bound
+    before = {0: start}
+    reached = start
+    for last in range(1, positions + 1):
+        found = []
+        for label in range(count):
+            places = range(max(0, last - longest), last)
+            ways = [before[i][label] + scores[i, last - i - 1, label] for i in places]
+            found.append(operator(torch.stack(ways)))
+        reached = torch.stack(found)
+        following = [operator(reached + transitions[:, label]) for label in range(count)]
+        before[last] = torch.stack(following)
+    return operator(reached + end)
+
+
+def runs_by_hand(structure: Runs, scores: Tensor, operator: Callable[[Tensor], Tensor]) -> Tensor:
+    """The recursion over items, from the last to the first: values of what is still to choose."""
+    length, none = len(scores), scores.new_full((), -torch.inf)
+    table = {(0, 0, last): scores.new_zeros(()) for last in (False, True)}
+    table[0, 0, True] = none
+    for score in scores:
+        following = {}
+        for count, runs in product(range(structure.k + 1), range(structure.runs + 1)):
+            here = [table.get((count, runs, last), none) for last in (True, False)]
+            following[count, runs, False] = operator(torch.stack(here))
+            into = [
+                table.get((count - 1, runs, True), none),
+                table.get((count - 1, runs - 1, False), none),
+            ]
+            following[count, runs, True] = operator(torch.stack(into)) + score
+        table = following
+    most = min(structure.k, length)
+    accepted = [value for (count, *_), value in table.items() if count == most]
+    return operator(torch.stack(accepted))
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_the_quadratic_recursions_of_other_structures(gamma: float) -> None:
+    torch.manual_seed(7)
+    operator = maximum("quadratic", gamma)
+
+    def found(structure: Structure, scores: Tensor, lengths: Tensor) -> Tensor:
+        return smoothed_value(structure, scores[None], lengths[None], "quadratic", gamma)[0]
+
+    cells = torch.randn(4, 3, dtype=torch.float64)
+    expected = matches_by_hand(cells, operator)
+    own = found(MonotoneAlignment("needleman_wunsch"), cells, torch.tensor([4, 3]))
+    torch.testing.assert_close(own, expected)
+    segments = torch.randn(5, 3, 2, dtype=torch.float64)
+    bound = tuple(torch.randn(*shape, dtype=torch.float64) for shape in ((2, 2), (2,), (2,)))
+    expected = segments_by_hand(segments, bound, operator)
+    own = found(SemiMarkov().bind(*bound), segments, torch.tensor(5))
+    torch.testing.assert_close(own, expected)
+    items = torch.randn(6, dtype=torch.float64)
+    for structure in (Runs(3, 2), Runs(4, 1)):
+        expected = runs_by_hand(structure, items, operator)
+        torch.testing.assert_close(found(structure, items, torch.tensor(6)), expected)
+
+
+@EACH
+@BOTH
+def test_values_are_convex_and_near_the_best_score(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
+) -> None:
+    gamma = 0.8
+    one, other = scores, scores + torch.randn_like(scores)
+
+    def value(given: Tensor) -> Tensor:
+        return smoothed_value(structure, given, lengths, regularizer, gamma)  # type: ignore[arg-type]
+
+    between = value(0.5 * (one + other))
+    assert (between <= 0.5 * (value(one) + value(other)) + 1e-12).all()
+    best = exact_potential(structure, structure.map(one, lengths), one, lengths)
+    excess = value(one) - best
+    # At most four maxima a position, each of at most ten values, add at most this.
+    each = gamma * (np.log(10) if regularizer == "entropic" else 0.5)
+    assert (excess >= -1e-12).all() and (excess <= 4 * 12 * each).all()
 
 
 def test_quadratic_smoothing_is_not_sparsemap() -> None:
@@ -240,17 +351,28 @@ class Numbers(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("structure", [LinearChain(), TagSequence(), MonotoneAlignment()], ids=str)
+@pytest.mark.parametrize(
+    "structure",
+    [
+        LinearChain(),
+        TagSequence(),
+        MonotoneAlignment(),
+        MonotoneAlignment("needleman_wunsch"),
+        SemiMarkov(),
+        Runs(),
+    ],
+    ids=str,
+)
 def test_work_grows_with_the_number_of_parts(structure: Structure) -> None:
     """The work of the gradient grows in the same way. The gradient of an index into all scores, at
     each step, would be as large as the scores.
     """
     counts, parts = [], []
     for n in (10, 20, 40):
-        shape = {1: (n, n), 2: (n, 3), 3: (n, 3, 3)}
-        axes = 1 if isinstance(structure, MonotoneAlignment) else structure.part_axes
-        scores = torch.randn(1, *shape[axes], requires_grad=True)
-        lengths = torch.tensor([[n, n]] if axes == 1 else [n])
+        square = isinstance(structure, MonotoneAlignment)
+        shape = (n, n) if square else (n, 3, 3)[: structure.part_axes]
+        scores = torch.randn(1, *shape, requires_grad=True)
+        lengths = torch.tensor([[n, n]] if square else [n])
         with Numbers() as numbers:
             recursion(structure, scores, lengths, "quadratic", 1.0).sum().backward()
         counts.append(numbers.count)
@@ -280,8 +402,6 @@ def test_padding_is_not_read_and_bad_input_is_named() -> None:
 def test_structures_without_a_recursion_are_refused() -> None:
     with pytest.raises(IncompatiblePair, match=r"SmoothedDP.*SpanningTree"):
         SmoothedDP().check(SpanningTree())
-    with pytest.raises(IncompatiblePair, match=r"SmoothedDP.*MonotoneAlignment"):
-        SmoothedDP().check(MonotoneAlignment("needleman_wunsch"))
     with pytest.raises(NotTractable):
         smoothed_value(SpanningTree(), torch.zeros(1, 2, 2), torch.tensor([1]))
 

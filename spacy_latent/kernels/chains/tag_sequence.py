@@ -19,16 +19,13 @@ from spacy_latent.kernels.autograd.operators import Family
 from spacy_latent.kernels.chains.linear_chain import (
     TRUSTED,
     backward_step,
-    best_step,
     centred,
     forward_step,
     k_best_last,
     k_best_step,
-    largest,
     log_backward_step,
     log_forward_step,
     log_sum,
-    previous_of,
     scaled,
     trace_k_best,
     weigh,
@@ -38,7 +35,7 @@ from spacy_latent.kernels.core.draws import choose
 from spacy_latent.kernels.core.operations import HESSIAN_PRODUCT, LOG_PARTITION, MARGINALS
 from spacy_latent.kernels.core.status import FEASIBLE, INFEASIBLE, NOT_FINITE, UNSOLVED
 from spacy_latent.kernels.simd.exponential import exponential
-from spacy_latent.kernels.simd.vector import LANES, scan
+from spacy_latent.kernels.simd.vector import LANES, best_of_rows, scan
 
 
 @kernel
@@ -51,10 +48,18 @@ def _split(item):
 
 @kernel
 def _status(item, n):
-    """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE."""
-    _, wrong = scan(item[:n].reshape(-1))
-    _, of_bound = scan(item[item.shape[0] - item.shape[1] - 2 :].reshape(-1))
-    return NOT_FINITE if wrong or of_bound else FEASIBLE
+    """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE.
+
+    Rows are read one by one: numba compiles a reshape for longer than all the rest.
+    """
+    found, rows = FEASIBLE, len(item)
+    room = rows - item.shape[1] - 2
+    for i in range(rows):
+        if i < n or i >= room:
+            _, wrong = scan(item[i])
+            if wrong:
+                found = NOT_FINITE
+    return found
 
 
 @kernel
@@ -85,44 +90,62 @@ def _longest(start, stop, lengths):
 
 @kernel
 def best_sequences(start, stop, scores, lengths, tags, status):
-    """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding."""
-    count = scores.shape[2]
-    values = np.empty((_longest(start, stop, lengths), count + LANES))
-    last, table = np.empty(count), _table(count)
+    """Write the best tags as ``Family.best``: tags ``(B, N)``, −1 for padding.
+
+    The first call of a process may wait for the compilation, so this kernel calls few others and
+    has arrays of one shape.
+    """
+    room, count = tags.shape[1], scores.shape[2]
+    values = np.empty((room + 1, count + LANES))
+    # Whole vectors are read past the last row of the transitions.
+    padded = np.empty((count + LANES, count))
+    padded[count:] = 0.0
+    table, last = padded[:count], values[room]
     for b in range(start, stop):
-        n = lengths[b]
-        tags[b] = -1
+        n, item = lengths[b], scores[b]
+        for i in range(room):
+            tags[b, i] = -1
         status[b] = FEASIBLE
         if n == 0:
             continue
-        status[b] = _status(scores[b], n)
+        status[b] = _status(item, n)
         if status[b] != FEASIBLE:
             continue
-        emissions, transitions, first, final = _split(scores[b])
-        _copy(transitions, table)
-        for t in range(count):
-            values[0, t] = np.float64(emissions[0, t]) + first[t]
-        for i in range(1, n):
-            best_step(values[i - 1], table, values[i])
+        for p in range(count):
             for t in range(count):
-                values[i, t] += emissions[i, t]
+                table[p, t] = item[room + p, t]
         for t in range(count):
-            last[t] = values[n - 1, t] + final[t]
-        tag = largest(last)
+            values[0, t] = np.float64(item[0, t]) + item[room + count, t]
+        for i in range(1, n):
+            best_of_rows(values[i - 1], table, values[i])
+            for t in range(count):
+                values[i, t] += item[i, t]
+        tag = 0
+        for t in range(count):
+            last[t] = values[n - 1, t] + item[room + count + 1, t]
+            if last[t] > last[tag]:
+                tag = t
         if last[tag] == -np.inf:
             status[b] = INFEASIBLE
             continue
         for i in range(n - 1, 0, -1):
             tags[b, i] = tag
-            tag = previous_of(values[i - 1], table, tag, emissions[i, tag], values[i, tag])
+            before, emission, value = values[i - 1], item[i, tag], values[i, tag]
+            found = 0
+            for p in range(count):
+                if before[p] + table[p, tag] + emission == value:
+                    found = p
+                    break
+            tag = found
         tags[b, 0] = tag
 
 
 @kernel(fastmath=ANY_ORDER)
-def _sweep(item, n, weights, factors, left, share, gamma):
+def _sweep(item, n, weights, factors, left, share, gamma, rows):
     """Run the forward and the backward pass.
 
     Args:
+        rows: workspace (3, at least n + K).
         weights, factors: (K, K) and (n, K), written: exponentials of transitions and emissions.
         left, share: (n, K), written. The marginal of the pair p, t at positions i − 1 and i is
             left[i − 1, p] · weights[p, t] · share[i, t].
@@ -132,17 +155,20 @@ def _sweep(item, n, weights, factors, left, share, gamma):
         Whether the sums are precise, and the log-partition.
     """
     tags = len(weights)
-    emissions, transitions, first, final = _split(item)
-    scales, right, row = np.empty(n), np.empty(tags), np.empty(tags)
+    room = len(item) - tags - 2
+    scales, right, row = rows[0], rows[1, :tags], rows[2, :tags]
     # Copied as float64, so that only one variant of weigh is compiled.
-    _copy(transitions, weights)
-    log_partition = (n - 1) * weigh(weights.reshape(-1), weights.reshape(-1))
+    for p in range(tags):
+        for t in range(tags):
+            weights[p, t] = item[room + p, t]
+    flat = weights.reshape(-1)
+    log_partition = (n - 1) * weigh(flat, flat)
     for i in range(n):
         for t in range(tags):
-            row[t] = np.float64(emissions[i, t]) + (first[t] if i == 0 else 0.0)
+            row[t] = np.float64(item[i, t]) + (item[room + tags, t] if i == 0 else 0.0)
         log_partition += weigh(row, factors[i])
     for t in range(tags):
-        row[t] = final[t]
+        row[t] = item[room + tags + 1, t]
     log_partition += weigh(row, right)
     for t in range(tags):
         left[0, t] = factors[0, t]
@@ -351,6 +377,7 @@ def sum_over_sequences(
     weights, pairs = _table(tags), np.empty((tags, tags))
     left, share = np.empty((room, tags + LANES)), np.empty((room, tags + LANES))
     factors, gamma = np.empty((room, tags)), np.empty((room, tags))
+    rows = np.empty((3, room + tags))
     mean = np.empty((room if operation == HESSIAN_PRODUCT else 0, tags))
     for b in range(start, stop):
         n = lengths[b]
@@ -364,7 +391,7 @@ def sum_over_sequences(
         status[b] = _status(item, n)
         if status[b] != FEASIBLE:
             continue
-        plain, total = _sweep(item, n, weights, factors, left, share, gamma)
+        plain, total = _sweep(item, n, weights, factors, left, share, gamma, rows)
         if not plain:
             total = _log_sweep(item, n, left, share, gamma)
             _copy(_split(item)[1], weights)
@@ -460,13 +487,19 @@ def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, statu
         steps: ``(B, N)`` float64, written: p(tag | previous tag), and p(tag) at the first position;
             0 for padding and after an impossible tag.
     """
-    room, count = _longest(start, stop, lengths), scores.shape[2]
-    weights = _table(count)
+    room, count = tags.shape[1], scores.shape[2]
+    # Whole vectors are read past the last row of the transitions.
+    padded = np.empty((count + LANES, count))
+    padded[count:] = 0.0
+    weights = padded[:count]
     left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
-    factors = np.empty((room, count))
+    factors, rows = np.empty((room, count)), np.empty((3, room + count))
     for b in range(start, stop):
         n = lengths[b]
-        marginals[b], steps[b] = 0.0, 0.0
+        for i in range(room):
+            steps[b, i] = 0.0
+            for t in range(count):
+                marginals[b, i, t] = 0.0
         status[b] = FEASIBLE
         if n == 0:
             continue
@@ -474,7 +507,7 @@ def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, statu
         if status[b] != FEASIBLE:
             continue
         gamma, path = marginals[b], tags[b]
-        plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma)
+        plain, _ = _sweep(scores[b], n, weights, factors, left, share, gamma, rows)
         if not plain:
             status[b] = UNSOLVED
             continue
@@ -482,8 +515,8 @@ def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, statu
         for i in range(1, n):
             p, t = path[i - 1], path[i]
             if gamma[i - 1, p] > 0.0:
-                pair = left[i - 1, p] * weights[p, t] * share[i, t]
-                steps[b, i] = min(1.0, pair / gamma[i - 1, p])
+                step = left[i - 1, p] * weights[p, t] * share[i, t] / gamma[i - 1, p]
+                steps[b, i] = step if step < 1.0 else 1.0
 
 
 @kernel

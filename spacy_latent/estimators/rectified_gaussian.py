@@ -1,0 +1,60 @@
+"""Rectified Gaussian masks, the Gaussian-sparsemax of one bit (Farinhas et al. 2022)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import check_flags
+from spacy_latent.estimators.stochastic_mask import HIGH, LOW, StochasticMask
+from spacy_latent.estimators.target_difference import check_positive
+
+
+class RectifiedGaussian(StochasticMask):
+    """Masks z = clip(s + ½ + σε, 0, 1) with ε standard normal and σ learned.
+
+    P(z = 0) = Φ((−½ − s)/σ) and P(z = 1) = Φ((s − ½)/σ); between them lies the Gaussian's density.
+    This is the Gaussian-sparsemax of Farinhas et al. (2022) for a bit, moved by ½ so that a score
+    of 0 prefers neither value, as in MAP. The structure is Bits.
+
+    Args:
+        scale: σ at the beginning. The smaller, the more the mask is SparseMAP's.
+        learn_scale: whether σ is a weight, one for all parts. Its gradient is that of the drawn
+            masks and of the penalty.
+        rate, transitions, multiplier_rate, damping, prediction: see StochasticMask.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        learn_scale: bool = True,
+        rate: float | None = None,
+        transitions: float | None = None,
+        multiplier_rate: float = 0.1,
+        damping: float = 10.0,
+        prediction: Literal["map", "mean"] = "map",
+    ) -> None:
+        super().__init__(rate, transitions, multiplier_rate, damping, prediction)
+        check_positive(self.name, scale=scale)
+        check_flags(self.name, learn_scale=learn_scale)
+        self.scale = scale
+        self.log_scale = nn.Parameter(torch.tensor([math.log(scale)])) if learn_scale else None
+
+    def reset(self, width: int) -> None:
+        super().reset(width)
+        if self.log_scale is not None:
+            nn.init.constant_(self.log_scale, math.log(self.scale))
+
+    def mask(self, scores: Tensor, uniform: Tensor) -> Tensor:
+        noise = torch.special.ndtri(uniform)
+        return (scores + 0.5 + self._sigma(scores) * noise).clamp(0.0, 1.0)
+
+    def above(self, scores: Tensor, stretched: float) -> Tensor:
+        x = stretched * (HIGH - LOW) + LOW
+        return torch.special.ndtr((scores + 0.5 - x) / self._sigma(scores))
+
+    def _sigma(self, scores: Tensor) -> Tensor | float:
+        return self.scale if self.log_scale is None else self.log_scale.exp().to(scores)
