@@ -655,12 +655,14 @@ def test_noise_is_of_the_size_of_the_structure(structure: str, k: int, estimator
     assert "k" not in estimator_block(estimator, {"@misc": "spacy-latent.SpanningTree.v1"})
 
 
-@pytest.mark.parametrize("estimator", ["hard-kuma", "hard-concrete"])
+@pytest.mark.parametrize("estimator", ["hard-kuma", "hard-concrete", "rectified-gaussian"])
 def test_a_relaxed_mask_has_the_share_that_the_page_names(estimator: str) -> None:
     config = filled(with_rationale(filled(made(["textcat"])), [], "bits", estimator))
     rate = components(config)["textcat"]["model"]["estimator"]["rate"]
     page = pages.ROOT / "docs" / "rationales.md"
-    assert f"HardKuma or HardConcrete, `rate = {rate}`" in page.read_text(encoding="utf8")
+    assert f"HardKuma, HardConcrete or RectifiedGaussian, `rate = {rate}`" in page.read_text(
+        encoding="utf8"
+    )
     trained(config)
 
 
