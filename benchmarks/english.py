@@ -164,8 +164,21 @@ def table(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def read_meta(path: Path) -> dict[str, Any]:
+    """Read a template of metadata.
+
+    With "base", the name of a template beside it, it says what is different, and which sources are
+    further ones.
+    """
+    meta: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+    if "base" not in meta:
+        return meta
+    base = read_meta(path.with_name(meta.pop("base")))
+    return base | meta | {"sources": base["sources"] + meta["sources"]}
+
+
 def write_meta(template: Path, output: Path, scores: dict[str, float]) -> None:
-    meta = json.loads(template.read_text(encoding="utf8"))
+    meta = read_meta(template)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(meta | {"performance": scores}, indent=2), encoding="utf8")
 

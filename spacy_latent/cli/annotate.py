@@ -13,7 +13,7 @@ from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
-    from spacy_latent.distributed.annotate import Done
+    from spacy_latent.distributed.shard_annotation import Done
 
 ENGINES = ("local", "ray")
 EXAMPLES = """

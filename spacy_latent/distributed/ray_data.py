@@ -1,8 +1,8 @@
 """Annotation of the shards of a corpus by actors of Ray Data, on one machine or on a cluster.
 
 Each actor loads the pipeline once and receives shards. It annotates a shard with
-:func:`spacy_latent.distributed.annotate.annotate_shard`, so that each file is complete and is made
-only once. All machines must have the corpus, the pipeline and the output at the same paths.
+:func:`spacy_latent.distributed.shard_annotation.annotate_shard`, so that each file is complete and
+is made only once. All machines must have the corpus, the pipeline and the output at the same paths.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from spacy_latent.distributed.annotate import (
-    ATTEMPTS,
+from spacy_latent.distributed.annotate import ATTEMPTS, ROWS, jobs_of
+from spacy_latent.distributed.directories import locked
+from spacy_latent.distributed.ray_cluster import connected, import_ray, part_of_ray
+from spacy_latent.distributed.shard_annotation import (
     BATCH,
-    ROWS,
     Done,
     annotate_rows,
     annotate_shard,
-    jobs_of,
     load,
 )
-from spacy_latent.distributed.directories import locked
-from spacy_latent.distributed.ray_cluster import connected, import_ray, part_of_ray
 from spacy_latent.distributed.shards import STDIN, Shard, read_shard
 from spacy_latent.errors import LatentError, number_of
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from spacy_latent.errors import LatentError
-from spacy_latent.layers.bag_of_words import MAX_SCORES, log_frequencies
 from spacy_latent.layers.generative import ArcDecoder, ArcDecoderBuilder
+from spacy_latent.layers.hashed_words import HashedWordDecoder, check_size
 
 
-class WordsByHeads(ArcDecoder):
+class WordsByHeads(HashedWordDecoder, ArcDecoder):
     """Decoder that draws each word from softmax(W v + b), with v made of its head.
 
     v is made of the embedding of the head, which is the decoder's own and sees no other word. There
@@ -27,19 +24,12 @@ class WordsByHeads(ArcDecoder):
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
-        super().__init__()
-        self.size = size
-        self.attr = attr
+        super().__init__(size, attr)
         self.heads = nn.Embedding(size, width)
         self.root = nn.Parameter(torch.randn(width))
         self.before = nn.Linear(width, width)
         self.after = nn.Linear(width, width)
-        self.output = nn.Linear(width, size)
-        nn.init.zeros_(self.output.bias)
-
-    def begin(self, words: Iterable[Tensor]) -> None:
-        with torch.no_grad():
-            self.output.bias.copy_(log_frequencies(words, self.size))
+        self.output = self.make_output(width)
 
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(words.shape[1], device=words.device)
@@ -50,17 +40,11 @@ class WordsByHeads(ArcDecoder):
         vectors = torch.cat([root, self.heads(used)])
         sides = torch.cat([self.before(vectors), self.after(vectors)]).tanh()
 
-        def told(sides: Tensor) -> Tensor:
+        def log_probs(sides: Tensor) -> Tensor:
             scores = self.output(sides)
             return scores[:, used] - scores.logsumexp(1, keepdim=True)
 
-        most = max(1, MAX_SCORES // self.size)
-        if len(sides) <= most:
-            table = told(sides)
-        else:
-            # Scores are computed part by part, and computed again for the gradient.
-            parts = sides.split(most)
-            table = torch.cat([checkpoint(told, part, use_reentrant=False) for part in parts])
+        table = self.in_parts(log_probs, sides)
         node = torch.arange(words.shape[1] + 1, device=words.device)
         heads = nn.functional.pad(own + 1, (1, 0))
         later = node[:, None] < node
@@ -79,6 +63,5 @@ def build_words_by_heads_v1(size: int = 2000, attr: str = "NORM") -> ArcDecoderB
         size: number of rows of the tables of words.
         attr: attribute of a token that identifies the word, such as "NORM", "LOWER" or "SUFFIX".
     """
-    if size < 2:
-        raise LatentError(f"WordsByHeads: size is {size}; expected at least 2.")
+    check_size("WordsByHeads", size)
     return partial(WordsByHeads, size=size, attr=attr)

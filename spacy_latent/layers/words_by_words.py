@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from spacy_latent.errors import LatentError
-from spacy_latent.layers.bag_of_words import log_frequencies
 from spacy_latent.layers.generative import CellDecoder, CellDecoderBuilder
+from spacy_latent.layers.hashed_words import HashedWordDecoder, check_size
 
 
-class WordsByWords(CellDecoder):
+class WordsByWords(HashedWordDecoder, CellDecoder):
     """Decoder that draws each word from softmax(W tanh(A v + a) + b), with v of its partner.
 
     v is the embedding of the word of the second text with which the word is aligned. It is the
@@ -26,18 +24,11 @@ class WordsByWords(CellDecoder):
     """
 
     def __init__(self, width: int, size: int = 2000, attr: str = "NORM") -> None:
-        super().__init__()
-        self.size = size
-        self.attr = attr
+        super().__init__(size, attr)
         self.partners = nn.Embedding(size, width)
         self.none = nn.Parameter(torch.randn(width))
         self.hidden = nn.Linear(width, width)
-        self.output = nn.Linear(width, size)
-        nn.init.zeros_(self.output.bias)
-
-    def begin(self, words: Iterable[Tensor]) -> None:
-        with torch.no_grad():
-            self.output.bias.copy_(log_frequencies(words, self.size))
+        self.output = self.make_output(width)
 
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         # Each partner of the batch once, for all pairs.
@@ -56,6 +47,5 @@ def build_words_by_words_v1(size: int = 2000, attr: str = "NORM") -> CellDecoder
         size: number of rows of the tables of words.
         attr: attribute of a token that identifies the word, such as "NORM", "LOWER" or "ORTH".
     """
-    if size < 2:
-        raise LatentError(f"WordsByWords: size is {size}; expected at least 2.")
+    check_size("WordsByWords", size)
     return partial(WordsByWords, size=size, attr=attr)

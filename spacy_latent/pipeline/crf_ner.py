@@ -26,7 +26,12 @@ from spacy_latent.pipeline.entity_evidence import (
     EvidenceSurvey,
 )
 from spacy_latent.pipeline.entity_gold import EntityGold
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ScoredGroup, add_spans
+from spacy_latent.pipeline.learnt_calibration import (
+    CalibratedEntities,
+    EntityCalibration,
+    ScoredGroup,
+    add_spans,
+)
 from spacy_latent.pipeline.open_tags import blocked_tokens, open_tags
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
@@ -106,7 +111,7 @@ def make_crf_ner(
     )
 
 
-class CrfEntityRecognizer(TrainedComponent):
+class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
     """Entity recognizer like spaCy's ``ner``: it takes the best valid sequence of BILUO tags.
 
     Entities that are already on a doc stay, and new entities do not overlap them. Blocked tokens
@@ -233,26 +238,7 @@ class CrfEntityRecognizer(TrainedComponent):
         if sources is not None:
             keep_sources(self.model, sources.with_labels(len(self.labels)))
 
-    # ---------------------------------------------------------------- calibration
-
-    @property
-    def calibration(self) -> EntityCalibration | None:
-        """Calibration that ``spacy latent calibrate`` fitted, or None.
-
-        Probabilities, alternatives and sets of entities are computed with it. It is None before
-        calibration, and after further training.
-        """
-        found = self.cfg["calibration"]
-        if found is None:
-            return None
-        return EntityCalibration.from_dict(found, self.name, self.labels)
-
-    @calibration.setter
-    def calibration(self, found: EntityCalibration | None) -> None:
-        made = None if found is None else found.to_dict()
-        if made is not None:
-            EntityCalibration.from_dict(made, self.name, self.labels)
-        self.cfg["calibration"] = made
+    # ---------------------------------------------------------------- settings
 
     def check_settings(self) -> None:
         cfg, name = self.cfg, self.name
@@ -279,10 +265,6 @@ class CrfEntityRecognizer(TrainedComponent):
                 "has probabilities of counts and ratios. Use that, or leave out all of evidence "
                 "but negative_share."
             )
-
-    def check_learnt(self) -> None:
-        if self.cfg.get("calibration") is not None:
-            EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
 
     # ---------------------------------------------------------------- prediction
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -133,6 +133,41 @@ class EntityCalibration:
         near = min(max(probability, NEAR), 1 - NEAR)
         odds = math.log(near) - math.log1p(-near)
         return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + shift)))
+
+
+class CalibratedEntities:
+    """Part of a component of entities or spans that keeps their calibration in its settings."""
+
+    name: str
+    cfg: dict[str, Any]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of entities or spans."""
+        raise NotImplementedError
+
+    @property
+    def calibration(self) -> EntityCalibration | None:
+        """Calibration that ``spacy latent calibrate`` fitted, or None.
+
+        Confidences, and in ``crf_ner`` all probabilities, alternatives and sets of entities, are
+        computed with it. It is None before calibration, and after further training.
+        """
+        found = self.cfg["calibration"]
+        if found is None:
+            return None
+        return EntityCalibration.from_dict(found, self.name, self.labels)
+
+    @calibration.setter
+    def calibration(self, found: EntityCalibration | None) -> None:
+        made = None if found is None else found.to_dict()
+        if made is not None:
+            EntityCalibration.from_dict(made, self.name, self.labels)
+        self.cfg["calibration"] = made
+
+    def check_learnt(self) -> None:
+        if self.cfg.get("calibration") is not None:
+            EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
 
 
 @dataclass(frozen=True)

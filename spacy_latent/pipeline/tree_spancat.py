@@ -18,7 +18,7 @@ from thinc.api import Config, Model, Optimizer
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
 from spacy_latent.pipeline.trained_component import TrainedComponent
 
@@ -87,7 +87,7 @@ def make_tree_spancat(
     )
 
 
-class TreeSpanCategorizer(TrainedComponent):
+class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
     """Span categorizer like spaCy's ``spancat`` that parses each sentence into a tree of spans.
 
     Every span of the tree has a label or no label (Fu et al. 2021). Spans may contain others and
@@ -167,29 +167,6 @@ class TreeSpanCategorizer(TrainedComponent):
         )
         annotations.check_share(self.name, "threshold", self.cfg["threshold"])
         annotations.check_share(self.name, "min_confidence", self.cfg["min_confidence"])
-
-    def check_learnt(self) -> None:
-        if self.cfg.get("calibration") is not None:
-            EntityCalibration.from_dict(self.cfg["calibration"], self.name, self.labels)
-
-    @property
-    def calibration(self) -> EntityCalibration | None:
-        """Calibration that ``spacy latent calibrate`` fitted, or None.
-
-        Confidences of spans are computed with it. It is None before calibration, and after further
-        training.
-        """
-        found = self.cfg["calibration"]
-        if found is None:
-            return None
-        return EntityCalibration.from_dict(found, self.name, self.labels)
-
-    @calibration.setter
-    def calibration(self, found: EntityCalibration | None) -> None:
-        made = None if found is None else found.to_dict()
-        if made is not None:
-            EntityCalibration.from_dict(made, self.name, self.labels)
-        self.cfg["calibration"] = made
 
     @property
     def key(self) -> str:

@@ -1,4 +1,4 @@
-"""What the author of a structure gives, and the checks and defaults that come with it.
+"""Contract of a structure: methods that its author writes, with their defaults and checks.
 
 :class:`spacy_latent.structures.base.Structure` adds the operations that follow. Authors subclass
 that class. They have to define only :meth:`StructureContract._map`; every other method here has a

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
-from spacy_latent.cli.calibrate import (
+from spacy_latent.cli.calibration_tables import (
     print_calibration,
     print_least,
     print_left_out,

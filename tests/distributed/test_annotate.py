@@ -18,6 +18,7 @@ from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.distributed import annotate as module
 from spacy_latent.distributed.annotate import annotate, annotate_shard, model_hash
 from spacy_latent.distributed.parquet import Row
+from spacy_latent.distributed.shard_annotation import annotate_rows, text_fields
 from spacy_latent.distributed.shards import Shard, Source, read_shard, shards_of
 from spacy_latent.errors import LatentError
 from tests.distributed.annotating import (
@@ -153,7 +154,7 @@ def test_a_component_that_gives_up_a_whole_batch_loses_only_what_is_to_blame() -
     nlp.add_pipe("batches_of_tests")
     nlp.max_length = 100
     given = ["a", "bad", "b", "long " * 30, "c"]
-    rows = module.annotate_rows(nlp, [Source(text, text) for text in given])
+    rows = annotate_rows(nlp, [Source(text, text) for text in given])
     assert [row.text for row in rows if row.doc is None] == ["bad", "long " * 30]
     assert rows[1].error == "ValueError: no" and str(rows[3].error).startswith("tokenizer: ")
 
@@ -359,7 +360,7 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
     corpus, table = tmp_path / "pairs.jsonl", tmp_path / "pairs.parquet"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"premise": "a"}]))
     pq.write_table(pa.Table.from_pylist(rows), table)
-    fields = module.text_fields(tmp_path / "model")
+    fields = text_fields(tmp_path / "model")
     for path in (corpus, table):
         read = read_shard(shards_of(path, 10, **fields)[0], nlp.vocab)
         assert [row.text for row in read if row.error is None][1] == ("we saw cars", "two cars")

@@ -73,3 +73,15 @@ def test_the_metadata_get_the_scores(tmp_path: Path) -> None:
     english.write_meta(template, tmp_path / "new" / "meta.json", {"ents_f": 0.5})
     made = json.loads((tmp_path / "new" / "meta.json").read_text(encoding="utf8"))
     assert made == {"name": "a", "license": "b", "performance": {"ents_f": 0.5}}
+
+
+def test_metadata_of_another_pipeline_say_what_differs(tmp_path: Path) -> None:
+    base = {"name": "a", "license": "b", "sources": [{"name": "texts"}]}
+    other = {"base": "meta.json", "name": "c", "sources": [{"name": "encoder"}]}
+    for name, meta in (("meta.json", base), ("other.json", other)):
+        (tmp_path / name).write_text(json.dumps(meta), encoding="utf8")
+    assert english.read_meta(tmp_path / "other.json") == {
+        "name": "c",
+        "license": "b",
+        "sources": [{"name": "texts"}, {"name": "encoder"}],
+    }

@@ -1,0 +1,76 @@
+"""Decoders that draw a word as a row of a softmax, by its hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from spacy_latent.errors import LatentError
+from spacy_latent.layers.generative import WordDecoder
+
+# Number of scores of words that are kept at once, 64 MB. The scores for one structure are always
+# kept.
+MAX_SCORES = 1 << 24
+
+
+class HashedWordDecoder(WordDecoder):
+    """Base of decoders whose words are rows of a table.
+
+    Words that share a row are one word here, so memory is bounded and there is no vocabulary to
+    store. Initially, the softmax of the bias is the frequency of each row in the training texts,
+    with one more of each.
+
+    Attributes:
+        size: number of rows of the table.
+        output: layer from vectors to scores of the rows; subclasses set it to :meth:`make_output`.
+    """
+
+    output: nn.Linear
+
+    def __init__(self, size: int, attr: str) -> None:
+        super().__init__()
+        self.size = size
+        self.attr = attr
+
+    def make_output(self, width: int) -> nn.Linear:
+        output = nn.Linear(width, self.size)
+        nn.init.zeros_(output.bias)
+        return output
+
+    def begin(self, words: Iterable[Tensor]) -> None:
+        with torch.no_grad():
+            self.output.bias.copy_(log_frequencies(words, self.size))
+
+    def in_parts(self, call: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """Return ``call(*rows)``, computed for some of the rows at a time if they are many.
+
+        The parts are computed again for the gradient, so that few scores are kept at once.
+
+        Args:
+            call: function of rows that scores all words for each, and returns a row for each.
+            rows: tensors with the same first axis.
+        """
+        most = max(1, MAX_SCORES // self.size)
+        if len(rows[0]) <= most:
+            return call(*rows)
+        parts = zip(*(tensor.split(most) for tensor in rows))
+        return torch.cat([checkpoint(call, *part, use_reentrant=False) for part in parts])
+
+
+def log_frequencies(words: Iterable[Tensor], size: int) -> Tensor:
+    """Return log-frequencies of hashes of words in each of ``size`` rows, ``(size,)`` float64.
+
+    One is added to the count of each row. The hashes come in several int64 arrays.
+    """
+    counts = torch.ones(size, dtype=torch.float64)
+    for part in words:
+        counts += part.remainder(size).bincount(minlength=size)
+    return (counts / counts.sum()).log()
+
+
+def check_size(name: str, size: int) -> None:
+    if size < 2:
+        raise LatentError(f"{name}: size is {size}; expected at least 2.")
