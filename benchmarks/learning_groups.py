@@ -223,38 +223,24 @@ A_TENTH: tuple[tuple[str, Setting], ...] = (
 TWO_EPOCHS: tuple[tuple[str, Setting], ...] = (("training.max_epochs", 2),)
 
 
-def tree_lstms(what: str, *settings: tuple[str, Setting]) -> tuple[Entry, ...]:
+def tree_lstms(*settings: tuple[str, Setting]) -> tuple[Entry, ...]:
     """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
+    latent, given = "sentiment_sparsemap_tree_lstm", "sentiment_given_tree_lstm"
     estimator = "components.latent_textcat.model.estimator"
     likelihood = (f"{estimator}.criterion", "marginal_likelihood")
-    rules = ("left", "right", "balanced", "random", "flat")
+    convolution = "perturb-and-parse, graph convolution"
+    kinds = {
+        **{trees: f"{trees} trees" for trees in ("left", "right", "balanced", "random", "flat")},
+        "root": "no tree, the sum of all words",
+    }
     return (
-        Entry("sentiment_sparsemap_tree_lstm", f"{what}: expected loss", settings=settings),
-        Entry(
-            "sentiment_sparsemap_tree_lstm",
-            f"{what}: marginal likelihood",
-            settings=(*settings, likelihood),
-        ),
-        Entry(
-            "sentiment_perturb_and_parse",
-            f"{what}: perturb-and-parse, graph convolution",
-            settings=settings,
-        ),
-        Entry(
-            "sentiment_parsed_tree_lstm", f"control: {what}: a parser's trees", settings=settings
-        ),
+        Entry(latent, "expected loss", settings=settings),
+        Entry(latent, "marginal likelihood", settings=(*settings, likelihood)),
+        Entry("sentiment_perturb_and_parse", convolution, settings=settings),
+        Entry("sentiment_parsed_tree_lstm", "control: a parser's trees", settings=settings),
         *(
-            Entry(
-                "sentiment_given_tree_lstm",
-                f"control: {what}: {trees} trees",
-                settings=(*settings, (f"{estimator}.trees", trees)),
-            )
-            for trees in rules
-        ),
-        Entry(
-            "sentiment_given_tree_lstm",
-            f"control: {what}: no tree, the sum of all words",
-            settings=(*settings, (f"{estimator}.trees", "root")),
+            Entry(given, f"control: {what}", settings=(*settings, (f"{estimator}.trees", trees)))
+            for trees, what in kinds.items()
         ),
     )
 
@@ -742,10 +728,16 @@ GROUPS = {
         ),
     ),
     "tree_lstm": Group(
-        "Learning: sentence polarity by a Tree-LSTM over latent trees",
+        "Learning: polarity of a tenth of the sentences by a Tree-LSTM over latent trees",
         ("sentiment-data", "english-data", "english-train"),
         ACCURACY,
-        (*tree_lstms("a tenth", *A_TENTH), *tree_lstms("all, two epochs", *TWO_EPOCHS)),
+        tree_lstms(*A_TENTH),
+    ),
+    "tree_lstm_all": Group(
+        "Learning: sentence polarity by a Tree-LSTM over latent trees, two epochs",
+        ("sentiment-data", "english-data", "english-train"),
+        ACCURACY,
+        tree_lstms(*TWO_EPOCHS),
     ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",

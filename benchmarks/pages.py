@@ -54,7 +54,12 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sentiment": (
         "Sentence polarity",
-        ("learning_sentiment", "learning_tree_lstm", "learning_few_labels"),
+        (
+            "learning_sentiment",
+            "learning_tree_lstm",
+            "learning_tree_lstm_all",
+            "learning_few_labels",
+        ),
     ),
     "rationales": ("Rationales", ("learning_rationales", "learning_aspects", "explain")),
     "pairs": ("Pairs of texts", ("learning_alignments",)),
