@@ -40,8 +40,8 @@ from spacy_latent.kernels.simd.vector import LANES, best_of_rows, fused_loop, sc
 # All factors are at most 1, so a product that underflowed was below 1e−300. It cannot matter at a
 # position whose products sum to at least this.
 TRUSTED = 1e-150
-# For functions that kernels alone call, which need no wrapper for Python and C: compiling one takes
-# as long as compiling a short function. A call from Python would end the process.
+# For functions that kernels alone call: without wrappers for Python and C they are compiled faster.
+# A call from Python would end the process.
 HELPER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
