@@ -17,6 +17,7 @@ import torch
 
 from spacy_latent.kernels.autograd.operators import Family
 from spacy_latent.kernels.chains.linear_chain import (
+    HELPER,
     TRUSTED,
     backward_step,
     centred,
@@ -38,7 +39,7 @@ from spacy_latent.kernels.simd.exponential import exponential
 from spacy_latent.kernels.simd.vector import LANES, best_of_rows, scan
 
 
-@kernel
+@kernel(**HELPER)
 def _split(item):
     """Return emissions, transitions, and the scores of the first and the last tag."""
     rows, tags = item.shape
@@ -46,7 +47,7 @@ def _split(item):
     return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
 
 
-@kernel
+@kernel(**HELPER)
 def _status(item, n):
     """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE.
 
@@ -62,13 +63,13 @@ def _status(item, n):
     return found
 
 
-@kernel
+@kernel(**HELPER)
 def _table(tags):
     """Return a workspace for transitions, padded by a vector after the last row."""
     return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
-@kernel
+@kernel(**HELPER)
 def _copy(source, target):
     """Copy rows ``(K, K)``.
 
@@ -80,7 +81,7 @@ def _copy(source, target):
             target[i, j] = source[i, j]
 
 
-@kernel
+@kernel(**HELPER)
 def _longest(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -140,7 +141,7 @@ def best_sequences(start, stop, scores, lengths, tags, status):
         tags[b, 0] = tag
 
 
-@kernel(fastmath=ANY_ORDER)
+@kernel(fastmath=ANY_ORDER, **HELPER)
 def _sweep(item, n, weights, factors, left, share, gamma, rows):
     """Run the forward and the backward pass.
 
@@ -210,7 +211,7 @@ def _sweep(item, n, weights, factors, left, share, gamma, rows):
     return True, log_partition
 
 
-@kernel
+@kernel(**HELPER)
 def _log_forward(item, n, left, top):
     """Write logarithms of the forward sums to ``left``, each row centred.
 
@@ -235,7 +236,7 @@ def _log_forward(item, n, left, top):
     return total + log_sum(top)
 
 
-@kernel
+@kernel(**HELPER)
 def _log_sweep(item, n, left, share, gamma):
     """Run :func:`_sweep` on logarithms.
 
@@ -274,7 +275,7 @@ def _log_sweep(item, n, left, share, gamma):
     return log_partition
 
 
-@kernel(fastmath=FUSED)
+@kernel(fastmath=FUSED, **HELPER)
 def _pairs(plain, weights, left, share, pairs):
     """Write marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
     tags = len(weights)
@@ -288,7 +289,7 @@ def _pairs(plain, weights, left, share, pairs):
                 target[t] = exponential(base + row[t] + share[t])
 
 
-@kernel(fastmath=ANY_ORDER)
+@kernel(fastmath=ANY_ORDER, **HELPER)
 def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
     emissions, transitions, first, final = _split(result)
     tags = len(first)
@@ -306,7 +307,7 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
                 target[t] += source[t]
 
 
-@kernel(fastmath=ANY_ORDER)
+@kernel(fastmath=ANY_ORDER, **HELPER)
 def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
     """Write the Hessian product (see kernels.chains.linear_chain.product_with_hessian).
 
