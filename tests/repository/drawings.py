@@ -1,4 +1,4 @@
-"""The pictures that the pages of docs/ draw by their own code.
+"""The pictures that the pages of docs/ draw by their own code, and those of the gallery.
 
 python -m tests.repository.drawings
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.repository import gallery
 from tests.repository.pages import ROOT, run_python
 
 DOCS = ROOT / "docs"
@@ -39,3 +40,5 @@ if __name__ == "__main__":
     for page in PICTURES:
         for path, picture in pictures(page, run_python(DOCS / page)).items():
             path.write_text(picture, encoding="utf8")
+    for path, picture in gallery.pictures().items():
+        path.write_text(picture, encoding="utf8")
