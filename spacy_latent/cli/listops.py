@@ -222,6 +222,7 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
         about: Sentence on the pipeline, with which the page begins.
     """
     from spacy_latent.cli.listops_tables import make_closing, make_opening
+    from spacy_latent.corpora.listops import CLOSE
     from spacy_latent.visualize import render
 
     drawn = found.examples[:DRAWN] if found.component else []
@@ -236,6 +237,7 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
         found.component,
         page=True,
         jupyter=False,
+        options={"ignore": [CLOSE]},
         gold=gold,
         opening=make_opening(found.figures, about),
         title=f"ListOps: {', '.join(found.figures['models'])}",

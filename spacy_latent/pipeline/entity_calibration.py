@@ -394,8 +394,8 @@ def _promised(found: JudgedEntities, precision: float, confidence: float, few: b
         if not few:
             told += (
                 f" {enough} would do if all were right, and the test begins with twice as many. "
-                "With --few, in Python few=True, it begins with as many as would do. That has to be "
-                "decided before figures are seen, so give it with other calibration texts."
+                "With --few, in Python few=True, it begins with as many as would do. That has to "
+                "be decided before figures are seen, so give it with other calibration texts."
             )
     elif not few and count >= enough:
         told += f" Without --few it also takes {FEW}, and one in ten."
