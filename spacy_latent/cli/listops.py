@@ -222,6 +222,7 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
         nlp: Pipeline that drew the trees.
         about: Sentence on the pipeline, with which the page begins.
     """
+    from spacy_latent.listops.expressions import CLOSE
     from spacy_latent.listops.tables import make_closing, make_opening
     from spacy_latent.visualize import render
 
@@ -237,6 +238,7 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
         found.component,
         page=True,
         jupyter=False,
+        options={"ignore": [CLOSE]},
         gold=gold,
         opening=make_opening(found.figures, about),
         title=f"ListOps: {', '.join(found.figures['models'])}",

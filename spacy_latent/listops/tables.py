@@ -212,8 +212,8 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
     table = overview(figures, next(iter(figures["corpora"])))
     seen = (
         "The table says, in percent, how often values and trees are right, beside trees that look "
-        "at no model. Below it are the trees of the first expressions; what is said under them of "
-        "gold arcs counts those of ], too."
+        "at no model. Below it are the trees of the first expressions. Neither the table nor the "
+        "numbers under the trees count the heads of ]."
     )
     meanings = [f"{measure}: {figures['meanings'][measure]}" for measure in table.columns]
     notes = (

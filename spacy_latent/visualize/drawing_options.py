@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 from unicodedata import bidirectional
@@ -74,6 +74,7 @@ class DrawingOptions:
         arrow_stroke: Stroke width of arcs with probability 1.
         offset_x: Margin at the sides.
         colors: Colours of tags and labels, by name.
+        ignore: Texts of words whose heads do not count when trees are compared with gold ones.
         direction, lang: Direction of writing and language of the doc.
         as_svg: Draw as SVG instead of HTML.
         marked: Mark words and parts in the markup, for scripts that select them; see
@@ -96,6 +97,7 @@ class DrawingOptions:
     arrow_stroke: float = 2.6
     offset_x: float = 16
     colors: Mapping[str, str] = field(default_factory=dict)
+    ignore: Sequence[str] = ()
     direction: str = "ltr"
     lang: str = "en"
     as_svg: bool = False
@@ -162,6 +164,8 @@ class DrawingOptions:
             raise LatentError(f"font is {self.font!r}; expected names of fonts with commas.")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise LatentError(f"threshold is {self.threshold}; expected a number in [0, 1].")
+        if isinstance(self.ignore, str):
+            raise LatentError(f"ignore is {self.ignore!r}; expected a list, as [{self.ignore!r}].")
         if self.alternatives < 0:
             raise LatentError(f"alternatives is {self.alternatives}; expected a number >= 0.")
         if not isinstance(self.fold, (int, float)) or not self.fold > 0:

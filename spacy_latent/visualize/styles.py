@@ -46,6 +46,7 @@ _Marked = DrawnArc | DrawnBracket | DrawnCell
 def _tree(view: StructureView) -> Drawn:
     gold = [] if view.gold is None else _gold_arcs(view.gold, view.span)
     in_gold = {(arc.head, arc.modifier) for arc in gold}
+    counted = {arc for arc in in_gold if subject.words[arc[1]] not in subject.look.ignore}
     pictures = []
     for alternative, weight in view.choices:
         parts = view.arcs(alternative, PARTS_PER_WORD * len(view.words))
@@ -63,8 +64,8 @@ def _tree(view: StructureView) -> Drawn:
             DrawnArc(arc.head, arc.modifier, 1.0, arc.label, (arc.head, arc.modifier) not in here)
             for arc in gold
         ]
-        same = f"{len(here & in_gold)} of {number_of(len(gold), 'arc')} as in gold" if gold else ""
-        same = same or _count(arcs, first, "arc")
+        same = f"{len(here & counted)} of {number_of(len(counted), 'arc')} as in gold"
+        same = same if gold else _count(arcs, first, "arc")
         drawn = draw_tree(
             view.words, arcs, view.options, view.title, below, same, weight, view.counters
         )

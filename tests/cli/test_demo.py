@@ -52,6 +52,8 @@ def test_it_shows_trees_and_judges_them(tmp_path: Path) -> None:
     # The expression that was given is the first that is drawn.
     words = " ".join(re.findall(r">([^<>]+)</(?:text|tspan)>", html[html.index("<svg") :]))
     assert words.index("[MED") < words.index("[MAX") < words.index("[MIN")
+    # As in the table, the heads of the four ] do not count: 10 of 14 tokens.
+    assert "10 of 10 arcs as in gold" in html
 
 
 @pytest.mark.parametrize("expression", ["", "[MAX 2", "[SM 1 2 ]", "they saw it", "[MAX 2 12 ]"])

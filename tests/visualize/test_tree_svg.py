@@ -231,6 +231,10 @@ def test_gold_hangs_below_and_differences_are_set_apart():
     titles = {arrow["title"]: arrow["dashed"] for arrow in below if arrow["title"][0] != "r"}
     assert titles == {"b → a (x)": False, "a → c (y)": True}
     assert "2 of 3 arcs as in gold" in render(doc, gold=gold, page=True, jupyter=False)
+    ignored = {"ignore": ["c"]}
+    assert "2 of 2 arcs as in gold" in render(
+        doc, gold=gold, page=True, jupyter=False, options=ignored
+    )
     with pytest.raises(LatentError, match="tokenised"):
         render(doc, gold=[Doc(doc.vocab, words=["a"])], jupyter=False)
 
