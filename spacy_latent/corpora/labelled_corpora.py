@@ -102,15 +102,15 @@ def read_labelled_corpora_v1(
     an entity with a label for which its corpus was not annotated.
 
     Args:
-        corpora: a block for each corpus, under any name. Its ``path`` is a file of docs (.spacy) or
-            a directory of them. Its ``labels`` are a list of the names for which it was annotated,
+        corpora: a block for each corpus, under any name. ``path`` in it is a file of docs (.spacy),
+            a directory of such files, or a file that Prodigy, doccano or Label Studio exported
+            (.jsonl or .json). ``labels`` is a list of the names for which the corpus was annotated,
             or null for all (the default). Docs that already have ``doc._.annotated_labels`` keep
-            them. Its ``repeat`` is the number of times it is read, 1 by default, so that a small
-            corpus gets more weight. The path may also be a file that Prodigy, doccano or Label
-            Studio exported (.jsonl or .json). Its ``unmarked`` is the annotation of a token outside
-            of its entities, "outside" or "missing"; by default the file decides. Its
-            ``incorrect_spans_key`` is the group of ``doc.spans`` for the spans of lines with the
-            answer "reject", which are left out without it.
+            them. ``repeat`` is the number of times that the corpus is read, 1 by default, so that a
+            small corpus gets more weight. ``unmarked`` is the annotation of a token outside of
+            entities, "outside" or "missing"; by default the file decides. ``incorrect_spans_key``
+            is the group of ``doc.spans`` for the spans of lines with the answer "reject". Without
+            it, such lines are left out.
         max_length: largest number of tokens of a doc, 0 for any. Longer docs are left out, since
             their sentences would not have the labels.
     """

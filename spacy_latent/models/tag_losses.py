@@ -143,6 +143,8 @@ def loss_and_gradient(
 ) -> tuple[list[float], TagScores, list[int]]:
     """Return the losses of the docs, and the gradient of their sum.
 
+    The docs share the transitions, and the gradient for these cannot be divided among docs later.
+
     Args:
         kind: name of the loss.
         found: scores.

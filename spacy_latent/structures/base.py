@@ -223,7 +223,7 @@ class Structure(StructureContract):
         None means that the sums of the given scores are precise already.
 
         Raises:
-            InvalidScores: there are no such scores, and the likely structures cannot be determined.
+            InvalidScores: no scores give precise sums, so that the likely structures are unknown.
         """
         if not (self.linear and scores.numel() and self._has_extreme_scores(scores)):
             return None

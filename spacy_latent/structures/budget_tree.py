@@ -119,17 +119,18 @@ class BudgetTree(DependencyTree):
 
         For projective trees, all trees are tried first without the budgets, which takes 0
         iterations. The best point of this larger set is also the best within the budgets if it
-        satisfies them. If it does not, modifiers get prices, and trees are found anew for each, see
-        :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`.
+        satisfies them. If it does not, modifiers get prices, and new trees are found under them.
+        See :func:`~spacy_latent.structures.budget_prices.nearest_average_of_trees`.
 
         Items that neither method solves are left to ADMM with trees and budgets, which clips scores
-        to ±1e8. Prices divide the scores of an item if an arc is taken that is worse by more than
-        1e8 than another one of its modifier. They do so until no difference is larger.
+        to ±1e8. Prices need arcs of a modifier whose scores differ by at most 1e8. If the
+        solution uses an arc that is worse by more, the scores of its item are divided until no
+        difference is larger.
 
         Args:
-            max_iter: a tenth of the bound on the iterations for prices, on the iterations of ADMM,
-                and on the calls of the oracle over all trees. If ADMM reaches it, ``residual``
-                measures the error of the point.
+            max_iter: a tenth of a bound that holds for each of three numbers: iterations for
+                prices, iterations of ADMM, and calls of the oracle over all trees. If ADMM reaches
+                the bound, ``residual`` measures the error of the point.
             tolerance: bound on the residual.
         """
         check_options(self, max_iter, tolerance)

@@ -14,8 +14,9 @@ class CompiledStructure(Structure):
     """Structure whose operations are compiled kernels.
 
     The kernels read lengths and constraints themselves, check the values that they read, and never
-    read padding. A subclass defines their input and output by :meth:`~Structure._given`,
-    :meth:`_options` and :meth:`_indicate`.
+    read padding. A subclass only has to name its family if the kernels read the scores, have no
+    options and write 0/1 parts. Otherwise it defines :meth:`~Structure._given` for what they read,
+    :meth:`_options`, and :meth:`_indicate` for what they write.
 
     Attributes:
         family: place of the kernels, "module:NAME" of a
