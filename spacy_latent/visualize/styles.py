@@ -46,7 +46,7 @@ _Marked = DrawnArc | DrawnBracket | DrawnCell
 def _tree(view: StructureView) -> Drawn:
     gold = [] if view.gold is None else _gold_arcs(view.gold, view.span)
     in_gold = {(arc.head, arc.modifier) for arc in gold}
-    counted = {arc for arc in in_gold if subject.words[arc[1]] not in subject.look.ignore}
+    counted = {arc for arc in in_gold if view.words[arc[1]] not in view.options.ignore}
     pictures = []
     for alternative, weight in view.choices:
         parts = view.arcs(alternative, PARTS_PER_WORD * len(view.words))
