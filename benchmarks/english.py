@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from datetime import date
@@ -118,7 +119,8 @@ def scores_of(nlp: Language, corpus: Path) -> dict[str, float]:
         error = expected_calibration_error(each.probabilities, each.correct)
         found[f"{name}_error"] = error
         found[f"{name}_chance"], found[f"{name}_chance_high"] = error_by_chance(each.probabilities)
-    return {name: round(float(value), 5) for name, value in found.items()}
+    # A pipeline that finds no entities has no error of them, and JSON no NaN.
+    return {name: round(float(value), 5) for name, value in found.items() if math.isfinite(value)}
 
 
 def speeds(pipelines: Sequence[Language], corpus: Path) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
 from benchmarks import english
+from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.pipeline import entity_calibration
+from spacy_latent.pipeline.entity_calibration import Measured
 
 
 def annotated(vocab: spacy.vocab.Vocab) -> Doc:
@@ -65,6 +69,21 @@ def test_pipelines_with_other_components_share_a_table(tmp_path: Path) -> None:
     found = {"date": "day", "torch": "2", "words": 12, "corpus": "a", "pipelines": rows}
     lines = english.table(json.loads(json.dumps(found)))
     assert len({line.count("|") for line in lines[2:]}) == 1
+
+
+def test_a_pipeline_that_finds_nothing_has_no_error_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nlp, corpus = spacy.blank("en"), tmp_path / "test.spacy"
+    nlp.add_pipe("crf_ner", config={"annotate": "probabilities"})
+    DocBin(docs=[annotated(nlp.vocab)]).to_disk(corpus)
+    nlp.initialize(partial(english.read_examples, nlp, corpus))
+    nothing = Measured(JudgedEntities(gold=2), None, math.nan)
+    monkeypatch.setattr(entity_calibration, "measure", lambda *given: nothing)
+    found = english.scores_of(nlp, corpus)
+    assert "ents_error" not in found
+    # NaN is no JSON, and spaCy reads no metadata with it.
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_the_metadata_get_the_scores(tmp_path: Path) -> None:
