@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from importlib.metadata import entry_points
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import srsly
+from spacy.language import Language
 
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.rewards import Reward
@@ -42,7 +43,7 @@ def page() -> str:
     )
     categories = registered._registered(lambda loaded: loaded is CategoryConstraints)
     sections = [
-        ("Components", _group("spacy_factories"), _of_function),
+        ("Components", _group("spacy_factories"), _of_component),
         ("Architectures", _group("spacy_architectures"), _of_function),
         ("Structures", registered.structures(), _of_class),
         ("Structures with constraints", registered.graphs(), _of_function),
@@ -158,18 +159,31 @@ def _with_inherited(called: Callable[..., Any], text: str, kind: type) -> str:
 def _of_function(function: Callable[..., Any]) -> str:
     doc = function.__doc__
     if doc is None:
-        # A factory: what it makes says what it does.
-        made = function.__globals__[function.__annotations__["return"].strip('"')]
-        return _settings(function) + _with_inherited(function, _text(made, function), made)
+        return _settings(function) + _of_result(function)
     return _settings(function) + _text(function, function)
 
 
-def _settings(called: Callable[..., Any]) -> str:
+def _of_component(function: Callable[..., Any]) -> str:
+    """The settings with the defaults of the factory, which its signature does not have."""
+    (name,) = (name for name, made in _group("spacy_factories").items() if made is function)
+    defaults = Language.get_factory_meta(name).default_config
+    # Blocks, such as the model, have entries of their own.
+    plain = {key: value for key, value in defaults.items() if not isinstance(value, dict)}
+    return _settings(function, plain) + _of_result(function)
+
+
+def _of_result(function: Callable[..., Any]) -> str:
+    """The text of the class that a factory makes."""
+    made = function.__globals__[function.__annotations__["return"].strip('"')]
+    return _with_inherited(function, _text(made, function), made)
+
+
+def _settings(called: Callable[..., Any], defaults: Mapping[str, Any] | None = None) -> str:
     shown = []
     for name, parameter in inspect.signature(called).parameters.items():
         if name in ("nlp", "name") or parameter.kind is parameter.VAR_KEYWORD:
             continue
-        default = parameter.default
+        default = (defaults or {}).get(name, parameter.default)
         value = "" if default is parameter.empty else f" = {srsly.json_dumps(default)}"
         shown.append(f"`{name}{value}`")
     return f"{', '.join(shown)}\n\n" if shown else ""
