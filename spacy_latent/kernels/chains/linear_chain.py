@@ -40,9 +40,6 @@ from spacy_latent.kernels.simd.vector import LANES, best_of_rows, fused_loop, sc
 # All factors are at most 1, so a product that underflowed was below 1e−300. It cannot matter at a
 # position whose products sum to at least this.
 TRUSTED = 1e-150
-# For functions that kernels alone call: without wrappers for Python and C they are compiled faster.
-# A call from Python would end the process.
-HELPER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 # Four previous tags at a time, and one.
@@ -65,7 +62,7 @@ def is_wrong(item, n):
 # ------------------------------------------------------------------------------------ the best
 
 
-@kernel(**HELPER)
+@kernel
 def best_step(previous, block, result):
     """Write result[t] = max over p of previous[p] + block[p, t].
 
@@ -82,7 +79,7 @@ def best_step(previous, block, result):
     return wrong
 
 
-@kernel(**HELPER)
+@kernel
 def previous_of(previous, block, tag, emission, value):
     """Return the first p for which previous[p] + block[p, tag] + emission is the best ``value``."""
     for p in range(len(block)):
@@ -91,7 +88,7 @@ def previous_of(previous, block, tag, emission, value):
     return 0
 
 
-@kernel(**HELPER)
+@kernel
 def largest(row):
     """Return the first index of the largest number."""
     chosen = 0
@@ -173,7 +170,7 @@ def best_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------ sums
 
 
-@kernel(**HELPER)
+@kernel
 def weigh(scores, weights):
     """Write exp(score − best) of a contiguous row.
 
@@ -189,7 +186,7 @@ def weigh(scores, weights):
     return best
 
 
-@kernel(fastmath=ANY_ORDER, **HELPER)
+@kernel(fastmath=ANY_ORDER)
 def scaled(row):
     """Divide a row of sums by its largest.
 
@@ -210,7 +207,7 @@ def scaled(row):
     return best
 
 
-@kernel(**HELPER)
+@kernel
 def forward_step(previous, weights, result):
     """Write result[t] = Σ_p previous[p] · weights[p, t], with the padding of :func:`best_step`."""
     tags = len(weights)
@@ -228,7 +225,7 @@ def forward_step(previous, weights, result):
         _add_one((result, weights[p]), (previous[p],), 0, tags)
 
 
-@kernel(**HELPER)
+@kernel
 def backward_step(after, weights, result):
     """Write result[p] = Σ_t weights[p, t] · after[t].
 

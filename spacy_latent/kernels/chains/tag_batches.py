@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from spacy_latent.kernels.autograd.operators import check
-from spacy_latent.kernels.chains.linear_chain import HELPER, TRUSTED, scaled, weigh
+from spacy_latent.kernels.chains.linear_chain import TRUSTED, scaled, weigh
 from spacy_latent.kernels.chains.tag_sequence import sum_over_sequences
 from spacy_latent.kernels.core.compilation import ANY_ORDER, kernel
 from spacy_latent.kernels.core.operations import MARGINALS
@@ -99,12 +99,12 @@ _dot_four = fused_loop(
 _dot_one = fused_loop([("dot", 0, ((0, 1),))])
 
 
-@kernel(**HELPER)
+@kernel
 def _stride(width):
     return (width + LANES - 1) // LANES * LANES
 
 
-@kernel(**HELPER)
+@kernel
 def _forward(before, weights, extents, result):
     """Write result[c] = Σ_r before[r] · weight of (r, c), over the pairs of all blocks."""
     result[:] = 0.0
@@ -128,7 +128,7 @@ def _forward(before, weights, extents, result):
             r += 1
 
 
-@kernel(**HELPER)
+@kernel
 def _backward(after, weights, extents, result):
     """Write result[r] = Σ_c weight of (r, c) · after[c], over the pairs of all blocks."""
     for g in range(len(extents)):
@@ -152,7 +152,7 @@ def _backward(after, weights, extents, result):
             r += 1
 
 
-@kernel(fastmath=ANY_ORDER, **HELPER)
+@kernel(fastmath=ANY_ORDER)
 def _sum(emissions, n, first, final, shift, weights, order, place, extents, left, share, gamma):
     """Compute the sums of an item like tag_sequence._sweep, with ``left`` and ``share`` by column.
 

@@ -17,7 +17,6 @@ import torch
 
 from spacy_latent.kernels.autograd.operators import Family
 from spacy_latent.kernels.chains.linear_chain import (
-    HELPER,
     TRUSTED,
     backward_step,
     centred,
@@ -39,7 +38,7 @@ from spacy_latent.kernels.simd.exponential import exponential
 from spacy_latent.kernels.simd.vector import LANES, best_of_rows, scan
 
 
-@kernel(**HELPER)
+@kernel
 def _split(item):
     """Return emissions, transitions, and the scores of the first and the last tag."""
     rows, tags = item.shape
@@ -47,7 +46,7 @@ def _split(item):
     return item[:room], item[room : room + tags], item[rows - 2], item[rows - 1]
 
 
-@kernel(**HELPER)
+@kernel
 def _status(item, n):
     """Return NOT_FINITE if a score that is read is NaN or +inf, else FEASIBLE.
 
@@ -63,13 +62,13 @@ def _status(item, n):
     return found
 
 
-@kernel(**HELPER)
+@kernel
 def _table(tags):
     """Return a workspace for transitions, padded by a vector after the last row."""
     return np.zeros(tags * tags + LANES)[: tags * tags].reshape((tags, tags))
 
 
-@kernel(**HELPER)
+@kernel
 def _copy(source, target):
     """Copy rows ``(K, K)``.
 
@@ -81,7 +80,7 @@ def _copy(source, target):
             target[i, j] = source[i, j]
 
 
-@kernel(**HELPER)
+@kernel
 def _longest(start, stop, lengths):
     longest = 1
     for b in range(start, stop):
@@ -141,7 +140,7 @@ def best_sequences(start, stop, scores, lengths, tags, status):
         tags[b, 0] = tag
 
 
-@kernel(fastmath=ANY_ORDER, **HELPER)
+@kernel(fastmath=ANY_ORDER)
 def _sweep(item, n, weights, factors, left, share, gamma, rows):
     """Run the forward and the backward pass.
 
@@ -211,7 +210,7 @@ def _sweep(item, n, weights, factors, left, share, gamma, rows):
     return True, log_partition
 
 
-@kernel(**HELPER)
+@kernel
 def _log_forward(item, n, left, top):
     """Write logarithms of the forward sums to ``left``, each row centred.
 
@@ -236,7 +235,7 @@ def _log_forward(item, n, left, top):
     return total + log_sum(top)
 
 
-@kernel(**HELPER)
+@kernel
 def _log_sweep(item, n, left, share, gamma):
     """Run :func:`_sweep` on logarithms.
 
@@ -275,7 +274,7 @@ def _log_sweep(item, n, left, share, gamma):
     return log_partition
 
 
-@kernel(fastmath=FUSED, **HELPER)
+@kernel(fastmath=FUSED)
 def _pairs(plain, weights, left, share, pairs):
     """Write marginals of pairs of neighbours, from weights if ``plain``, else from logarithms."""
     tags = len(weights)
@@ -289,7 +288,7 @@ def _pairs(plain, weights, left, share, pairs):
                 target[t] = exponential(base + row[t] + share[t])
 
 
-@kernel(fastmath=ANY_ORDER, **HELPER)
+@kernel(fastmath=ANY_ORDER)
 def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
     emissions, transitions, first, final = _split(result)
     tags = len(first)
@@ -307,7 +306,7 @@ def _write_marginals(n, plain, weights, left, share, gamma, pairs, result):
                 target[t] += source[t]
 
 
-@kernel(fastmath=ANY_ORDER, **HELPER)
+@kernel(fastmath=ANY_ORDER)
 def _write_product(n, plain, weights, left, share, gamma, pairs, along, mean, result):
     """Write the Hessian product (see kernels.chains.linear_chain.product_with_hessian).
 
