@@ -75,6 +75,7 @@ SHOWN = {
     ),
     "budget_tree": Shown(*PARSES, {"@misc": "spacy-latent.BudgetTree.v1"}, SOME),
     "tag_sequence": Shown("training/english_calibrated", "crf_ner", (ATTEND,)),
+    "linear_chain": Shown("training/sentiment_tags/model-best", *TREES),
     "constituency_tree": Shown(
         "training/nested_ewt/model-best", "tree_spancat", (CASE,), options=SOME
     ),
