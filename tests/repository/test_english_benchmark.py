@@ -14,8 +14,8 @@ from spacy.training import Example
 
 from benchmarks import english
 from spacy_latent.analysis.calibration import JudgedEntities
-from spacy_latent.pipeline import entity_calibration
-from spacy_latent.pipeline.entity_calibration import Measured
+from spacy_latent.evaluation import entity_calibration
+from spacy_latent.evaluation.entity_calibration import Measured
 
 
 def annotated(vocab: spacy.vocab.Vocab) -> Doc:
