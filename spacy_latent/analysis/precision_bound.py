@@ -25,6 +25,8 @@ from spacy_latent.analysis.calibration import (
 
 # Number of thresholds that are tested. They depend on numbers of predictions, never on outcomes.
 TESTED = 50
+# With fewer texts, what predictions of a text have in common is not known.
+LEAST_TEXTS = 10
 HALVINGS = 60
 
 
@@ -83,27 +85,53 @@ def needed(precision: float, confidence: float) -> int:
     return math.ceil(math.log1p(-confidence) / math.log(precision) - 1e-9)
 
 
-def effective_number(correct: np.ndarray, texts: np.ndarray) -> float:
+def effective_number(correct: np.ndarray, texts: np.ndarray, correlation: float = 1.0) -> float:
     """Return the number of independent predictions with the same evidence of the precision.
 
     It is the number of predictions divided by the design effect. The design effect is the variance
     of the precision over draws of texts, divided by its variance if predictions were independent.
-    It is at most the number of predictions.
+    If all predictions are right or all are wrong, both are 0. The effect is then that of the given
+    correlation, 1 + (m − 1) · correlation, with m the typical number of predictions of a text. The
+    result is at most the number of predictions.
+
+    Args:
+        correct: ``(N,)`` bool.
+        texts: ``(N,)`` int, number of the text of each prediction.
+        correlation: correlation of predictions of one text, see :func:`correlation_within`.
+    """
+    effect, typical = _design_effect(correct, texts)
+    if effect is None:
+        effect = 1.0 + (typical - 1.0) * correlation
+    return len(correct) / max(1.0, effect)
+
+
+def correlation_within(correct: np.ndarray, texts: np.ndarray) -> float:
+    """Return the correlation of being right of two predictions of one text, from 0 to 1.
+
+    It is 1 if it cannot be told: if all are right, or all wrong.
 
     Args:
         correct: ``(N,)`` bool.
         texts: ``(N,)`` int, number of the text of each prediction.
     """
-    count, precision = len(correct), float(correct.mean())
-    variance = count * precision * (1 - precision)
-    if not variance:
-        return float(count)
-    _, place = np.unique(texts, return_inverse=True)
-    sums = np.bincount(place, correct - precision)
-    if len(sums) == 1:
+    effect, typical = _design_effect(correct, texts)
+    if effect is None or typical <= 1.0:
         return 1.0
-    effect = float(sums @ sums) * len(sums) / (len(sums) - 1) / variance
-    return count / max(1.0, effect)
+    return min(1.0, max(0.0, (effect - 1.0) / (typical - 1.0)))
+
+
+def _design_effect(correct: np.ndarray, texts: np.ndarray) -> tuple[float | None, float]:
+    """Return the design effect, None if all are right or wrong, and the size of a typical text."""
+    count, precision = len(correct), float(correct.mean())
+    _, place, sizes = np.unique(texts, return_inverse=True, return_counts=True)
+    typical = float(np.square(sizes).sum() / count)
+    variance = count * precision * (1 - precision)
+    if len(sizes) == 1:
+        return float(count), typical
+    if not variance:
+        return None, typical
+    sums = np.bincount(place, correct - precision)
+    return float(sums @ sums) * len(sums) / (len(sums) - 1) / variance, typical
 
 
 @dataclass(frozen=True)
@@ -128,7 +156,8 @@ def tests_of(
     """Test thresholds from the highest down, until one fails.
 
     The sequence begins where twice as many predictions are kept as would support the precision if
-    all were right, at least 20 and one in ten of all. It ends at 0, so that all are kept.
+    all were right, at least 20 and one in ten of all. It ends at 0, so that all are kept. It is
+    empty if the predictions are of fewer than LEAST_TEXTS texts.
 
     Args:
         found: predictions.
@@ -140,6 +169,9 @@ def tests_of(
     order = np.argsort(-said, kind="stable")
     said, correct = said[order], np.asarray(found.correct, dtype=bool)[order]
     texts = np.asarray(found.texts if found.texts else range(len(said)), dtype="int64")[order]
+    if len(np.unique(texts)) < min(LEAST_TEXTS, len(said)):
+        return []
+    shared = correlation_within(correct, texts) if len(said) else 1.0
     first = needed(precision, confidence)
     if not few:
         if max(first, FEW) > len(said):
@@ -154,7 +186,7 @@ def tests_of(
     wanted = np.linspace(first, len(said), TESTED)
     made: list[ThresholdTest] = []
     for end in np.unique(ends[np.searchsorted(ends, wanted - 1e-6)]).tolist():
-        effective = effective_number(correct[:end], texts[:end])
+        effective = effective_number(correct[:end], texts[:end], shared)
         right = math.floor(correct[:end].sum() * (effective / end) + 1e-9)
         count = math.floor(effective + 1e-9)
         # That is, the lower bound is at least the precision.
@@ -190,7 +222,9 @@ def promised_threshold(
 
 
 __all__ = [
+    "LEAST_TEXTS",
     "PromisedThreshold",
+    "correlation_within",
     "effective_number",
     "lower_bound",
     "needed",

@@ -157,7 +157,13 @@ def calibrate_cli(
         held_out = None
         kind = kind_of(nlp, component)
         by_kind = {ARCS: parse_components, SPANS: span_components}
-        name = component or by_kind.get(kind, entity_components)(nlp)[0]
+        known = by_kind.get(kind, entity_components)(nlp)
+        if component is None and not known:
+            raise LatentError(
+                f"The pipeline has {', '.join(nlp.pipe_names) or 'no components'}, and none of "
+                "these can be calibrated; expected a crf_ner, a tree_spancat or a latent_parser."
+            )
+        name = component or known[0]
         if not as_json and getattr(nlp.get_pipe(name), "calibration", None) is not None:
             msg.info(
                 f"{name} is calibrated already. This calibration is replaced, and the figures "
@@ -166,6 +172,11 @@ def calibrate_cli(
         of_entities = {"--coverage": coverage is not None, "--biases": biases}
         if precision is None:
             refuse_options(of_precision, "goes with --precision, which is not given.")
+        if point_estimate and sure is not None:
+            raise LatentError(
+                "--confidence goes with a promise, and --point-estimate promises nothing; give one "
+                "of them."
+            )
         asked = None if point_estimate else 0.9 if sure is None else sure
         if kind == ARCS:
             refuse_options(
@@ -175,16 +186,23 @@ def calibrate_cli(
             )
             parses = parse_calibration.calibrate(nlp, examples, name, progress=progress)
             others = parse_calibration.measure(nlp, further, name, progress) if further else {}
-            chosen = {}
+            chosen, refused = {}, ""
             if precision is not None:
-                chosen = parse_calibration.precise_arcs(
-                    parses, precision, confidence=asked, few=few
-                )
-            save(nlp, output)
+                try:
+                    chosen = parse_calibration.precise_arcs(
+                        parses, precision, confidence=asked, few=few
+                    )
+                except LatentError as error:
+                    if as_json:
+                        raise
+                    # The figures show which precision to ask for.
+                    refused = str(error)
+            if not refused:
+                save(nlp, output)
             if as_json:
                 print(srsly.json_dumps(plain(parses_to_json(parses, others, chosen))))
             else:
-                print_parses(nlp, name, dev, parses, others, chosen, output)
+                print_parses(nlp, name, dev, parses, others, chosen, output, refused)
             return
         if kind == SPANS:
             refuse_options(

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of, plural
 
@@ -33,12 +34,15 @@ def print_parses(
     further: dict[str, JudgedEntities],
     chosen: dict[str, ThresholdResult],
     output: Path,
+    refused: str = "",
 ) -> None:
     """Print the calibration of a parser.
 
     Args:
         further: arcs of further texts by noun.
         chosen: thresholds for a precision by noun.
+        refused: why there is no threshold for the requested precision; the command then ends with
+            this error after the figures.
     """
     made, pipe = found.calibration, nlp.get_pipe(name)
     texts, arcs = number_of(made.docs, "text"), number_of(made.arcs, "arc")
@@ -61,6 +65,8 @@ def print_parses(
         msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
         print_thresholds(judged, chosen.get(judged.noun))
         print_groups(judged, texts)
+    if refused:
+        fail("Nothing is saved: there is no threshold for this precision", refused)
     for _, fit in named if chosen else ():
         if fit.after.noun in chosen:
             print_least(chosen[fit.after.noun], fit.after, further.get(fit.after.noun))
@@ -68,8 +74,8 @@ def print_parses(
             msg.warn(f"The texts do not support this precision of {plural(fit.after.noun)}.")
     if chosen:
         msg.info(
-            "A parser drops no arc, so nothing is set. Select arcs by arc.probability; without "
-            "labels it is that of arcs, with labels that of labelled arcs"
+            "A parser drops no arc, so nothing is set. Select arcs by their probability: that of "
+            "arcs is in latent.arcs(), that of labelled arcs in latent.dependencies()"
         )
     level = getattr(pipe, "cfg", {}).get("annotate")
     if level != "probabilities":
@@ -284,7 +290,7 @@ def print_least(
         elif least.threshold and keeps_few(one, entities):
             msg.warn(
                 f"{name} leaves few {several} of {texts}: {one.kept} of "
-                f"{len(entities.probabilities)}. The pipeline will find little, and its precision "
+                f"{len(entities.probabilities)}. Little is left, and its precision "
                 "is hardly known. Ask for a lower --precision, or calibrate on more text."
             )
 

@@ -121,7 +121,7 @@ def render_cli(
         use_gpu(gpu_id)
         nlp = load(model)
         pairs = reads_pairs(nlp)
-        if pairs and Path(data).suffix not in (".spacy", *WITH_FIELDS):
+        if pairs and Path(data).suffix.lower() not in (".spacy", *WITH_FIELDS):
             fail(
                 "The pipeline reads pairs of texts, and lines of text are none",
                 "Give a .jsonl file, or a .tsv or .csv file whose first line names its columns, "

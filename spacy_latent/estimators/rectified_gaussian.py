@@ -56,5 +56,26 @@ class RectifiedGaussian(StochasticMask):
         x = stretched * (HIGH - LOW) + LOW
         return torch.special.ndtr((scores + 0.5 - x) / self._sigma(scores))
 
+    def mean(self, scores: Tensor) -> Tensor:
+        # E[clip(y, 0, 1)] = σ (L(−m/σ) − L((1 − m)/σ)), L(x) = φ(x) − x Φ(−x), without quadrature,
+        # which would miss the step of a small σ. For m above ½, by symmetry, it is 1 less that of
+        # 1 − m, since large numbers would cancel.
+        sigma, middle = self._sigma(scores), scores + 0.5
+        low = torch.where(middle > 0.5, 1.0 - middle, middle)
+        value = sigma * (_loss(-low / sigma) - _loss((1.0 - low) / sigma))
+        return torch.where(middle > 0.5, 1.0 - value, value)
+
     def _sigma(self, scores: Tensor) -> Tensor | float:
         return self.scale if self.log_scale is None else self.log_scale.exp().to(scores)
+
+
+def _loss(x: Tensor) -> Tensor:
+    """Return E[max(y − x, 0)] of a standard normal y."""
+    # Beyond these the value is −x or below 1e-300, and x² would be too large for a number.
+    bounded = x.clamp(-40.0, 40.0)
+    density = (-0.5 * bounded.square()).exp() / math.sqrt(2 * math.pi)
+    tail = torch.special.ndtr(-bounded)
+    # Without cancellation of φ and x Φ far to the right, by the scaled complement of erf.
+    scaled = torch.special.erfcx(bounded.clamp_min(0.0) / math.sqrt(2.0))
+    right = density * (1.0 - bounded * scaled * math.sqrt(math.pi / 2))
+    return torch.where(x > 0, right, density - x * tail)

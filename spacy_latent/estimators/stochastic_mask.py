@@ -15,8 +15,8 @@ from spacy_latent.kernels.core.gpu_transfers import send
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 
-# Gauss-Legendre quadrature for means. With 48 points, relative errors are below 1e-7 for scores of
-# any size.
+# Gauss-Legendre quadrature for means. With 48 points, relative errors of HardConcrete and HardKuma
+# with their defaults are below 1e-7 for scores of any size.
 POINTS, WEIGHTS = np.polynomial.legendre.leggauss(48)
 # The interval that a variable in (0, 1) is stretched to before it is clipped to [0, 1].
 LOW, HIGH = -0.1, 1.1

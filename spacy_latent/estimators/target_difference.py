@@ -89,5 +89,5 @@ def norms(values: Tensor, counted: Tensor) -> Tensor:
 
 def check_positive(name: str, **numbers: float) -> None:
     for argument, number in numbers.items():
-        if not number > 0:
-            raise LatentError(f"{name}: {argument} is {number}; expected a positive number.")
+        if not isinstance(number, (int, float)) or not number > 0:
+            raise LatentError(f"{name}: {argument} is {number!r}; expected a positive number.")

@@ -35,6 +35,7 @@ from spacy_latent.analysis.calibration import (
     threshold_for,
 )
 from spacy_latent.analysis.precision_bound import (
+    LEAST_TEXTS,
     PromisedThreshold,
     lower_bound,
     needed,
@@ -352,13 +353,13 @@ def set_precision(
     known = span_components(nlp) if found.after.noun == SPAN else entity_components(nlp)
     name = choose_component(nlp, component, known, "crf_ner or tree_spancat")
     pipe: Any = nlp.get_pipe(name)
-    least = precise_cut(found.after, precision, confidence=confidence, few=few)
+    least = precise_threshold(found.after, precision, confidence=confidence, few=few)
     pipe.configure("min_confidence", least.threshold)
     nlp.get_pipe_config(name)["min_confidence"] = least.threshold
     return least
 
 
-def precise_cut(
+def precise_threshold(
     found: JudgedEntities,
     precision: float,
     *,
@@ -375,7 +376,7 @@ def precise_cut(
     check_share("set_precision", "precision", precision)
     if confidence is not None and not (_is_number(confidence) and 0 < confidence < 1):
         raise LatentError(
-            f"set_precision: confidence is {confidence!r}; expected a number between 0 and 1, or "
+            f"The confidence is {confidence!r}; expected a number between 0 and 1, or "
             "None for a point estimate."
         )
     if not found.outside_known:
@@ -415,6 +416,12 @@ def _promised(
                 "With --few, in Python few=True, it begins with as many as would do. Decide that "
                 "before figures are seen: give it with other calibration texts."
             )
+    elif found.texts and len(set(found.texts)) < min(LEAST_TEXTS, count):
+        told = (
+            f"All {number_of(count, found.noun)} are of fewer than {LEAST_TEXTS} texts. "
+            "Predictions of one text are often right or wrong together, and so few texts do not "
+            "tell how often."
+        )
     elif not few and count >= enough:
         told += f" Without --few it also takes {FEW}, and one in ten."
     raise LatentError(
@@ -450,11 +457,11 @@ def _point_estimate(found: JudgedEntities, precision: float, few: bool) -> Thres
                 f"{in_digits(enough.threshold)} or more. "
             )
         raise LatentError(
-            f"A min_confidence of {in_digits(least.threshold)}, for a precision of "
+            f"A threshold of {in_digits(least.threshold)}, for a precision of "
             f"{precision}, would keep "
             f"{in_words(least, found, 'the calibration texts')}. Fewer than "
-            f"{FEW}, or than one in ten, do not tell the precision, and the pipeline would "
-            f"find next to nothing. {told}Ask for a lower precision or for none, or calibrate on "
+            f"{FEW}, or than one in ten, do not tell the precision, and hardly any are "
+            f"left. {told}Ask for a lower precision or for none, or calibrate on "
             "more annotated text. To set it all the same, give --few, in Python few=True."
         )
     return least
@@ -571,6 +578,6 @@ __all__ = [
     "calibrate",
     "entity_components",
     "measure",
-    "precise_cut",
+    "precise_threshold",
     "set_precision",
 ]

@@ -38,7 +38,7 @@ from spacy_latent.evaluation.calibration_fit import (
     at_temperature,
     folds_of,
 )
-from spacy_latent.evaluation.entity_calibration import precise_cut
+from spacy_latent.evaluation.entity_calibration import precise_threshold
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration, parse_components
 from spacy_latent.structures.derivatives import recording
 
@@ -178,7 +178,9 @@ def precise_arcs(
     refused: list[LatentError] = []
     for fit in (found.arcs, found.labelled):
         try:
-            made[fit.after.noun] = precise_cut(fit.after, precision, confidence=confidence, few=few)
+            made[fit.after.noun] = precise_threshold(
+                fit.after, precision, confidence=confidence, few=few
+            )
         except LatentError as error:
             refused.append(error)
     if not made:

@@ -96,7 +96,7 @@ class StructureContract(Staged, ABC):
 
     def _settings(self) -> dict[str, Any]:
         # Derived attributes are no settings.
-        derived = ("stages", "tractable", "exclusive_axes", "incomparable")
+        derived = ("stages", "tractable", "exclusive_axes", "incomparable", "smoothed_family")
         return {name: value for name, value in vars(self).items() if name not in derived}
 
     # ---------------------------------------------------------------- to be given by a subclass

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
+from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.tag_sequence import TagSequence
 
 FAMILY = "spacy_latent.kernels.chains.semi_markov:FAMILY"
@@ -80,6 +81,14 @@ class SemiMarkov(TagSequence):
             follow = maximum(reach[:, None] + transitions.T)
             begun = [follow, *begun[: longest - 1]]
         return value
+
+    def smoothed_by_kernels(
+        self, scores: Tensor, lengths: Tensor, regularizer: str, gamma: float
+    ) -> Tensor:
+        if self.bound is None or gamma == 1.0:
+            return CompiledStructure.smoothed_by_kernels(self, scores, lengths, regularizer, gamma)
+        cool = self.bind(*(given / gamma for given in self.bound))
+        return gamma * cool.smoothed_by_kernels(scores / gamma, lengths, regularizer, 1.0)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:
         """Return the segments, ``(m, 3)`` int32: first position, position after the last, label."""

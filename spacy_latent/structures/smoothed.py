@@ -7,8 +7,9 @@ smoothed value is never below the best score.
 
 A structure supports it if "smoothed" is in its ``tractable``. It then has
 ``smoothed_maximum(scores, lengths, maximum)``, the recursion with ``maximum`` over the last axis in
-place of max. If it has a ``smoothed_family`` as well, kernels do the same, without operations of
-torch for each step. A subclass with another recursion sets ``smoothed_family`` to None.
+place of max. With the negative entropy, kernels of the log-partition do the same for a compiled
+structure. With the quadratic Ω they do if it has a ``smoothed_family``, without operations of torch
+for each step. A subclass with another recursion sets ``smoothed_family`` to None.
 """
 
 from __future__ import annotations
@@ -52,12 +53,16 @@ def smoothed_value(
         raise NotTractable(
             structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
         )
-    if isinstance(structure, CompiledStructure) and structure.smoothed_family is not None:
+    if isinstance(structure, CompiledStructure) and (
+        regularizer == "entropic" or structure.smoothed_family is not None
+    ):
         scores, lengths = structure.check(scores, lengths)
         return structure.smoothed_by_kernels(scores, lengths, regularizer, gamma)
     masked, lengths = structure.masked(scores, lengths)
     able: Any = structure
-    value: Tensor = able.smoothed_maximum(masked, lengths, maximum(regularizer, gamma))
+    # Differences of sums lose digits that shares of the maximum need.
+    value: Tensor = able.smoothed_maximum(masked.double(), lengths, maximum(regularizer, gamma))
+    value = value.to(masked.dtype)
     if bool(value.isneginf().any()):
         structure.raise_infeasible(value.isneginf().nonzero().flatten().tolist())
     return value
@@ -129,7 +134,7 @@ def _quadratic(x: Tensor, gamma: float) -> Tensor:
 
 
 def check_regularizer(name: str, regularizer: str, gamma: float) -> None:
-    if regularizer not in REGULARIZERS or not gamma > 0:
+    if regularizer not in REGULARIZERS or not isinstance(gamma, (int, float)) or not gamma > 0:
         raise InvalidScores(
             f"{name}: regularizer is {regularizer!r} and gamma {gamma}; expected one of "
             f"{', '.join(REGULARIZERS)} and a positive number."

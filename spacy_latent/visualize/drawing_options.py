@@ -57,7 +57,7 @@ class DrawingOptions:
     """Options of a drawing; the names that displaCy has mean the same here.
 
     Attributes:
-        threshold: Draw all parts with at least this probability, in addition to the best structure.
+        threshold: Draw all parts with at least this probability, in place of the best structure.
         alternatives: Draw up to this many of the stored alternative structures, side by side.
         probabilities: Write probabilities next to the parts, if there is enough space.
         counters: Draw the counters of the scorer below trees and brackets, one curve for each.
@@ -164,7 +164,7 @@ class DrawingOptions:
             raise LatentError(f"font is {self.font!r}; expected names of fonts with commas.")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise LatentError(f"threshold is {self.threshold}; expected a number in [0, 1].")
-        if isinstance(self.ignore, str):
+        if not isinstance(self.ignore, (list, tuple)):
             raise LatentError(f"ignore is {self.ignore!r}; expected a list, as [{self.ignore!r}].")
         if self.alternatives < 0:
             raise LatentError(f"alternatives is {self.alternatives}; expected a number >= 0.")

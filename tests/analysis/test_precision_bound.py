@@ -7,6 +7,7 @@ import pytest
 
 from spacy_latent.analysis.calibration import JudgedEntities, threshold_for
 from spacy_latent.analysis.precision_bound import (
+    correlation_within,
     effective_number,
     lower_bound,
     needed,
@@ -90,6 +91,41 @@ def test_what_is_right_together_counts_less() -> None:
     assert effective_number(correct, np.zeros(100, dtype="int64")) == 1.0
     # Never more than there are.
     assert effective_number(correct, np.arange(100) % 20) == 100
+
+
+def test_predictions_that_are_all_right_count_as_their_texts_tell() -> None:
+    right, texts = np.ones(100, dtype=bool), np.arange(100) // 10
+    # Nothing tells how much they have in common: as many as there are texts.
+    assert effective_number(right, texts) == pytest.approx(10)
+    assert effective_number(right, texts, correlation=0.0) == 100
+    assert effective_number(right, np.zeros(100, dtype="int64")) == 1.0
+    together = np.repeat(np.arange(10) < 7, 10)
+    assert correlation_within(together, texts) == 1.0 == correlation_within(right, texts)
+    generator = np.random.default_rng(0)
+    apart = generator.random(10_000) < 0.7
+    assert correlation_within(apart, np.arange(10_000) // 10) < 0.02
+
+
+@pytest.mark.parametrize("docs", [1, 3, 10, 20])
+@pytest.mark.parametrize("rates", [(1.0, 0.5, 0.75), (0.995, 0.6, 0.7)])
+def test_the_promise_is_kept_with_few_texts(docs: int, rates: tuple[float, float, float]) -> None:
+    """Texts of 200 predictions are good or bad, and all together have a precision below 0.9."""
+    generator = np.random.default_rng(1)
+    good, bad, share = rates
+    broken = 0
+    for _ in range(RESAMPLINGS):
+        rate = np.where(generator.random(docs) < share, good, bad)
+        texts = np.repeat(np.arange(docs), 200)
+        right = generator.random(len(texts)) < rate[texts]
+        found = JudgedEntities(
+            [0.9] * len(texts),
+            right.tolist(),
+            ["A"] * len(texts),
+            int(right.sum()),
+            texts=texts.tolist(),
+        )
+        broken += promised_threshold(found, 0.9, 0.9) is not None
+    assert broken <= 0.1 * RESAMPLINGS
 
 
 def test_what_texts_cannot_support_is_none() -> None:

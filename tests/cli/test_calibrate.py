@@ -152,8 +152,25 @@ def test_a_promise_is_told_with_what_it_costs(few: Any) -> None:
     assert "recall: 25.0 % with it, 100.0 % without a threshold" in said
     assert "a text is a doc" in said
     # Nothing is promised of a point estimate.
-    said = " ".join(run(*arguments[:-1], "--precision", 0.7, "--force", "--point-estimate").split())
+    estimated = (*arguments[:5], "--precision", 0.7, "--force", "--point-estimate")
+    said = " ".join(run(*estimated).split())
     assert "point estimate" in said and "lower bound" not in said
+
+
+def test_a_confidence_and_a_point_estimate_exclude_each_other(few: Any) -> None:
+    model, dev, output = few
+    both = ("--precision", 0.7, "--confidence", 0.8, "--point-estimate")
+    run("calibrate", model, dev, output, *both, code=1)
+    assert not output.exists()
+
+
+def test_a_pipeline_without_a_component_to_calibrate_is_named(few: Any, tmp_path: Path) -> None:
+    _, dev, output = few
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.to_disk(tmp_path / "other")
+    said = run("calibrate", tmp_path / "other", dev, output, code=1)
+    assert "sentencizer" in said and "latent_parser" in said
 
 
 def test_texts_that_chose_the_checkpoint_are_told(made: Any, tmp_path: Path) -> None:

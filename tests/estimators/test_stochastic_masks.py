@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from scipy.integrate import quad
+from scipy.stats import norm
 
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.hard_concrete import HardConcrete
@@ -237,6 +238,20 @@ def test_small_concentrations_decide_masks() -> None:
     # P(0 < z < 1) = P(k > 1/12) − P(k > 11/12), each (1 − x^a)^b.
     low, high = ((1 - x**0.2) ** 0.2 for x in (1 / 12, 11 / 12))
     assert between[0.2] == pytest.approx(low - high, abs=0.01)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 20.0])
+def test_means_of_rectified_gaussians_of_any_scale(scale: float) -> None:
+    estimator = RectifiedGaussian(scale, learn_scale=False)
+    scores = torch.tensor([-1e30, -0.6, -0.5, 0.0, 0.2, 0.5, 1e30], dtype=torch.float64)
+    found = estimator.mean(scores.requires_grad_())
+    for score, value in zip(scores.tolist(), found.tolist()):
+        law = norm(score + 0.5, scale)
+        step = [0.5 + score] if abs(score) < 0.5 else None
+        inner = quad(lambda x, law=law: law.sf(x), 0, 1, points=step)[0]
+        assert value == pytest.approx(inner, abs=1e-6)
+    (gradient,) = torch.autograd.grad(found.sum(), scores)
+    assert torch.isfinite(gradient).all() and (gradient >= 0).all()
 
 
 @pytest.mark.parametrize("score", [-1.0, 0.0, 2.0])

@@ -326,7 +326,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, 
     try:
         monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
         together = composer.compose_several(*arguments)
-        assert "_Concurrently" in str(_history(together))
+        assert "_ParallelFunction" in str(_history(together))
         compare(composer, alone, together, vectors, item)
         slopes = []
         for threads in (3, 3, 1):

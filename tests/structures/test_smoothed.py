@@ -212,6 +212,25 @@ def test_values_are_convex_and_near_the_best_score(
     assert (excess >= -1e-12).all() and (excess <= 4 * 12 * each).all()
 
 
+@EACH
+@BOTH
+def test_single_precision_beside_a_large_number_in_all_scores(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
+) -> None:
+    single = scores.float() + 4096.0
+    found = smoothed_expectation(structure, single, lengths, regularizer)  # type: ignore[arg-type]
+    exact = smoothed_expectation(structure, single.double(), lengths, regularizer)  # type: ignore[arg-type]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=0.0, atol=1e-3)
+
+
+@BOTH
+def test_masks_that_are_numbers(regularizer: str) -> None:
+    scores = torch.tensor([[-1e30, -1e30, 0.0, 0.0]])
+    found = smoothed_expectation(Runs(3, 2), scores, torch.tensor([4]), regularizer)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.5, 1.0, 1.0]]))
+
+
 def test_quadratic_smoothing_is_not_sparsemap() -> None:
     torch.manual_seed(2)
     structure, lengths = MonotoneAlignment(), torch.tensor([[4, 4]])
@@ -397,6 +416,11 @@ def test_padding_is_not_read_and_bad_input_is_named() -> None:
     assert caught.value.items == [1]
     with pytest.raises(InvalidScores, match="gamma"):
         smoothed_value(structure, scores, lengths, gamma=0.0)
+
+
+def test_structures_show_their_settings_alone() -> None:
+    shown = repr(MonotoneAlignment("needleman_wunsch"))
+    assert shown == "MonotoneAlignment(moves='needleman_wunsch', window=None)"
 
 
 def test_structures_without_a_recursion_are_refused() -> None:
