@@ -38,9 +38,11 @@ class ChildSumRecursion(torch.autograd.Function):
         rounds, size = shared.rounds, forget.shape[1]
         states = sum(len(round_.place) for round_ in rounds)
         arcs = sum(len(round_.source) for round_ in rounds)
-        hidden, cell, squashed, summed, asked = (forget.new_empty(states, size) for _ in range(5))
+        hidden, cell, tanh_of_cell, summed, forget_input = (
+            forget.new_empty(states, size) for _ in range(5)
+        )
         # How each memory depends on the part of its forget gates that its token gives.
-        leaning = forget.new_zeros(states, size)
+        forget_slope = forget.new_zeros(states, size)
         active, kept = gates.new_empty(states, 3 * size), forget.new_empty(arcs, size)
         begin = first = 0
         for round_ in rounds:
@@ -51,22 +53,22 @@ class ChildSumRecursion(torch.autograd.Function):
                 summed[here] = sums.of_rows(hidden, round_.source)
                 torch.addmm(own, summed[here], from_children.t(), out=active[here])
                 open_gate = forget.index_select(0, round_.place.index_select(0, round_.target))
-                open_gate += asked.index_select(0, round_.source)
+                open_gate += forget_input.index_select(0, round_.source)
                 kept[first:last] = open_gate.sigmoid_()
                 passed = cell.index_select(0, round_.source).mul_(open_gate)
                 cell[here] = sums.of_messages(passed)
-                leaning[here] = sums.of_messages(passed.mul_(open_gate.neg_().add_(1.0)))
+                forget_slope[here] = sums.of_messages(passed.mul_(open_gate.neg_().add_(1.0)))
             else:
                 summed[here], active[here], cell[here] = 0.0, own, 0.0
             i_and_o, u = active[here].split((2 * size, size), 1)
             i, o = i_and_o.sigmoid_().chunk(2, 1)
             cell[here].addcmul_(i, u.tanh_())
-            torch.tanh(cell[here], out=squashed[here])
-            torch.mul(o, squashed[here], out=hidden[here])
-            torch.mm(hidden[here], forget_from_child.t(), out=asked[here])
+            torch.tanh(cell[here], out=tanh_of_cell[here])
+            torch.mul(o, tanh_of_cell[here], out=hidden[here])
+            torch.mm(hidden[here], forget_from_child.t(), out=forget_input[here])
             begin, first = end, last
         ctx.shared, ctx.tokens = shared, len(forget)
-        saved = hidden, cell, squashed, summed, leaning, active, kept
+        saved = hidden, cell, tanh_of_cell, summed, forget_slope, active, kept
         ctx.save_for_backward(gates, forget, from_children, forget_from_child, *saved)
         return hidden
 
@@ -74,7 +76,7 @@ class ChildSumRecursion(torch.autograd.Function):
     @last_derivative("a child-sum Tree-LSTM over shared subtrees can be differentiated once")
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         _, _, from_children, forget_from_child, *saved = ctx.saved_tensors
-        hidden, cell, squashed, summed, leaning, active, kept = saved
+        hidden, cell, tanh_of_cell, summed, forget_slope, active, kept = saved
         rounds, size = ctx.shared.rounds, hidden.shape[1]
         sizes = [len(round_.place) for round_ in rounds]
         source = torch.cat([round_.source for round_ in rounds])
@@ -85,7 +87,7 @@ class ChildSumRecursion(torch.autograd.Function):
         parent = parent.index_select(0, order)
         sent = torch.bincount(source, minlength=len(hidden))
         ends = torch.cat([sent.new_zeros(1), sent.cumsum(0)])[starts].tolist()
-        of_cell, of_summed, of_asked = (torch.empty_like(hidden) for _ in range(3))
+        of_cell, of_summed, of_forget_input = (torch.empty_like(hidden) for _ in range(3))
         # Of the sums before the gates, in the order of ``gates``, and of the forget gates.
         of_sums = hidden.new_empty(len(hidden), 4 * size)
         for number in range(len(rounds) - 1, -1, -1):
@@ -97,23 +99,23 @@ class ChildSumRecursion(torch.autograd.Function):
                 open_gate = kept.index_select(0, order[first:last])
                 passed = of_cell.index_select(0, above).mul_(open_gate)
                 slope.copy_(sums.of_messages(passed))
-                turned = sums.of_messages(passed.mul_(open_gate.neg_().add_(1.0)))
-                torch.mul(turned, cell[here], out=of_asked[here])
+                of_gates = sums.of_messages(passed.mul_(open_gate.neg_().add_(1.0)))
+                torch.mul(of_gates, cell[here], out=of_forget_input[here])
                 of_hidden = of_hidden + sums.of_rows(of_summed, above)
-                of_hidden.addmm_(of_asked[here], forget_from_child)
+                of_hidden.addmm_(of_forget_input[here], forget_from_child)
             else:
                 slope.zero_()
-                of_asked[here] = 0.0
+                of_forget_input[here] = 0.0
             i, o, u = active[here].chunk(3, 1)
-            flat = squashed[here]
+            tanh_here = tanh_of_cell[here]
             of_i, of_o, of_u, of_forget = of_sums[here].chunk(4, 1)
-            through = of_hidden * o
-            slope.add_(through).addcmul_(through.mul_(flat), flat, value=-1.0)
+            of_cell_here = of_hidden * o
+            slope.add_(of_cell_here).addcmul_(of_cell_here.mul_(tanh_here), tanh_here, value=-1.0)
             torch.mul(slope, u, out=of_i).mul_(i).addcmul_(of_i, i, value=-1.0)
-            torch.mul(of_hidden, flat, out=of_o).mul_(o).addcmul_(of_o, o, value=-1.0)
+            torch.mul(of_hidden, tanh_here, out=of_o).mul_(o).addcmul_(of_o, o, value=-1.0)
             torch.mul(slope, i, out=of_u)
             of_u.addcmul_(of_u * u, u, value=-1.0)
-            torch.mul(slope, leaning[here], out=of_forget)
+            torch.mul(slope, forget_slope[here], out=of_forget)
             torch.mm(of_sums[here, : 3 * size], from_children, out=of_summed[here])
         place = torch.cat([round_.place for round_ in rounds])
         of_places = _Sums(torch.bincount(place, minlength=ctx.tokens))
@@ -122,7 +124,7 @@ class ChildSumRecursion(torch.autograd.Function):
             None,
             *of_tokens.split((3 * size, size), 1),
             of_sums[:, : 3 * size].t() @ summed,
-            of_asked.t() @ hidden,
+            of_forget_input.t() @ hidden,
         )
 
 

@@ -192,6 +192,23 @@ def test_a_table_with_commas_that_cannot_be_read_is_an_error_with_the_line(tmp_p
         read(path)
 
 
+def test_semicolons_in_place_of_commas_are_named(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("text_a;text_b;label\na;b;x\n", encoding="utf8")
+    with pytest.raises(LatentError, match="semicolon"):
+        read(path)
+
+
+def test_numbers_of_a_table_with_missing_labels_are_whole_again(tmp_path):
+    # As pandas writes a column of integers of which one is missing; and an ending in capitals.
+    path = tmp_path / "PAIRS.CSV"
+    path.write_text("text_a,text_b,label\na,b,1.0\na,b,\na,b,0.0\n", encoding="utf8")
+    with pytest.warns(LatentWarning):
+        examples = read(path)
+    cats = [example.reference.cats for example in examples]
+    assert cats == [{"0": 0.0, "1": 1.0}, {}, {"0": 1.0, "1": 0.0}]
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     for path in (None, tmp_path / "missing.tsv"):
         with pytest.raises(LatentError, match="exist"):

@@ -131,7 +131,7 @@ def at_most_two_modifiers(shown: Shown) -> Doc:
     return doc
 
 
-def look(shown: Shown) -> dict[str, Any]:
+def find_structures(shown: Shown) -> dict[str, Any]:
     """Return the tokens of the text and the structures that the pipeline finds."""
     if shown.structure.get("@misc") == "spacy-latent.BudgetTree.v1":
         doc = at_most_two_modifiers(shown)
@@ -188,7 +188,7 @@ def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     kept = json.loads(FOUND.read_text(encoding="utf8")) if FOUND.exists() else {}
     for name in names or SHOWN:
-        kept[name] = look(SHOWN[name])
+        kept[name] = find_structures(SHOWN[name])
     lines = [
         f"{json.dumps(name)}: {json.dumps(kept[name], ensure_ascii=False)}"
         for name in SHOWN
