@@ -87,7 +87,7 @@ class SemiMarkov(TagSequence):
     ) -> Tensor:
         if self.bound is None or gamma == 1.0:
             return CompiledStructure.smoothed_by_kernels(self, scores, lengths, regularizer, gamma)
-        cool = self.bind(*(given / gamma for given in self.bound))
+        cool = self.bind(*(given.to(scores) / gamma for given in self.bound))
         return gamma * cool.smoothed_by_kernels(scores / gamma, lengths, regularizer, 1.0)
 
     def decode(self, z: np.ndarray, length: int) -> np.ndarray:

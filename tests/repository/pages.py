@@ -39,6 +39,7 @@ WRITTEN_BY_THE_READER = {
     "base_config.cfg",
     "base.cfg",
     "continued.cfg",
+    "with_trees.cfg",
 }
 RUN = "<!-- run -->"
 LANGUAGES = {
