@@ -198,6 +198,20 @@ def tests_of(
     return made
 
 
+def bound_of_all(found: JudgedEntities, confidence: float) -> float:
+    """Return the lower bound of the precision of all predictions, without a threshold.
+
+    Args:
+        found: predictions, at least one.
+        confidence: confidence of the bound, in (0, 1).
+    """
+    correct = np.asarray(found.correct, dtype=bool)
+    texts = np.asarray(found.texts if found.texts else range(len(correct)), dtype="int64")
+    effective = effective_number(correct, texts, correlation_within(correct, texts))
+    right = math.floor(correct.sum() * (effective / len(correct)) + 1e-9)
+    return lower_bound(right, math.floor(effective + 1e-9), confidence)
+
+
 def promised_threshold(
     found: JudgedEntities, precision: float, confidence: float, few: bool = False
 ) -> PromisedThreshold | None:
@@ -224,6 +238,7 @@ def promised_threshold(
 __all__ = [
     "LEAST_TEXTS",
     "PromisedThreshold",
+    "bound_of_all",
     "correlation_within",
     "effective_number",
     "lower_bound",

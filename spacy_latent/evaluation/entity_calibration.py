@@ -37,6 +37,7 @@ from spacy_latent.analysis.calibration import (
 from spacy_latent.analysis.precision_bound import (
     LEAST_TEXTS,
     PromisedThreshold,
+    bound_of_all,
     lower_bound,
     needed,
     promised_threshold,
@@ -410,7 +411,13 @@ def _promised(
             f"The highest threshold that keeps enough, {in_digits(highest.threshold)}, keeps "
             f"{kept}. The lower bound of their precision on other text is {100 * bound:.1f} %."
         )
-        if not few:
+        if (everything := bound_of_all(found, confidence)) >= precision:
+            told += (
+                f" That of all {plural(found.noun)} together is {100 * everything:.1f} %: without "
+                "a threshold they have the precision. The test begins at the highest confidences, "
+                "of which fewer are right."
+            )
+        elif not few:
             told += (
                 f" {enough} would do if all were right, and the test begins with twice as many. "
                 "With --few, in Python few=True, it begins with as many as would do. Decide that "

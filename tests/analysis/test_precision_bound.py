@@ -7,6 +7,7 @@ import pytest
 
 from spacy_latent.analysis.calibration import JudgedEntities, threshold_for
 from spacy_latent.analysis.precision_bound import (
+    bound_of_all,
     correlation_within,
     effective_number,
     lower_bound,
@@ -144,6 +145,15 @@ def test_what_texts_cannot_support_is_none() -> None:
     assert promised_threshold(few, 0.97, 0.9) is None
     assert promised_threshold(few, 0.9, 0.9, few=True) is not None
     assert promised_threshold(JudgedEntities(), 0.5, 0.9) is None
+
+
+def test_the_bound_of_all_needs_no_threshold() -> None:
+    # The surest are the ones that are wrong.
+    said = [0.9] * 60 + np.linspace(0.5, 0.4, 940).tolist()
+    found = JudgedEntities(said, [False] * 60 + [True] * 940, ["A"] * 1000, 940)
+    assert promised_threshold(found, 0.9, 0.9) is None
+    assert bound_of_all(found, 0.9) == pytest.approx(lower_bound(940, 1000, 0.9))
+    assert 0.9 < bound_of_all(found, 0.9) < 0.94
 
 
 def test_one_error_among_the_most_confident_is_no_end() -> None:
