@@ -105,6 +105,15 @@ def effective_number(correct: np.ndarray, texts: np.ndarray, correlation: float 
     return len(correct) / max(1.0, effect)
 
 
+def _effective_counts(
+    correct: np.ndarray, texts: np.ndarray, correlation: float
+) -> tuple[int, int]:
+    """Return the effective numbers of right and of all predictions, as whole numbers."""
+    effective = effective_number(correct, texts, correlation)
+    right = math.floor(correct.sum() * (effective / len(correct)) + 1e-9)
+    return right, math.floor(effective + 1e-9)
+
+
 def correlation_within(correct: np.ndarray, texts: np.ndarray) -> float:
     """Return the correlation of being right of two predictions of one text, from 0 to 1.
 
@@ -168,7 +177,7 @@ def tests_of(
     said = np.asarray(found.probabilities, dtype="float64")
     order = np.argsort(-said, kind="stable")
     said, correct = said[order], np.asarray(found.correct, dtype=bool)[order]
-    texts = np.asarray(found.texts if found.texts else range(len(said)), dtype="int64")[order]
+    texts = _texts_of(found)[order]
     if len(np.unique(texts)) < min(LEAST_TEXTS, len(said)):
         return []
     shared = correlation_within(correct, texts) if len(said) else 1.0
@@ -186,9 +195,7 @@ def tests_of(
     wanted = np.linspace(first, len(said), TESTED)
     made: list[ThresholdTest] = []
     for end in np.unique(ends[np.searchsorted(ends, wanted - 1e-6)]).tolist():
-        effective = effective_number(correct[:end], texts[:end], shared)
-        right = math.floor(correct[:end].sum() * (effective / end) + 1e-9)
-        count = math.floor(effective + 1e-9)
+        right, count = _effective_counts(correct[:end], texts[:end], shared)
         # That is, the lower bound is at least the precision.
         passed = right > 0 and _log_tail(right, count, precision) <= math.log1p(-confidence)
         threshold = 0.0 if end == len(said) else float(said[end - 1 : end + 1].mean())
@@ -206,10 +213,14 @@ def bound_of_all(found: JudgedEntities, confidence: float) -> float:
         confidence: confidence of the bound, in (0, 1).
     """
     correct = np.asarray(found.correct, dtype=bool)
-    texts = np.asarray(found.texts if found.texts else range(len(correct)), dtype="int64")
-    effective = effective_number(correct, texts, correlation_within(correct, texts))
-    right = math.floor(correct.sum() * (effective / len(correct)) + 1e-9)
-    return lower_bound(right, math.floor(effective + 1e-9), confidence)
+    texts = _texts_of(found)
+    counts = _effective_counts(correct, texts, correlation_within(correct, texts))
+    return lower_bound(*counts, confidence)
+
+
+def _texts_of(found: JudgedEntities) -> np.ndarray:
+    """Return the text of each prediction; each is a text of its own if they are not known."""
+    return np.asarray(found.texts or range(len(found.correct)), dtype="int64")
 
 
 def promised_threshold(

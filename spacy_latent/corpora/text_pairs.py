@@ -115,16 +115,16 @@ def read_docs(
             f"The file of text pairs {path} does not exist. Pass --paths.train or so."
         )
     path = Path(path)
-    if path.suffix.lower() == ".spacy":
+    if _ending(path) == ".spacy":
         from spacy.tokens import DocBin
 
         yield from DocBin().from_disk(path).get_docs(nlp.vocab)
         return
-    if path.suffix.lower() not in WITH_FIELDS:
+    if _ending(path) not in WITH_FIELDS:
         raise LatentError(
             f"{path}: the file of text pairs must be a .jsonl, .tsv, .csv or .spacy file."
         )
-    read = _json_lines if path.suffix.lower() == ".jsonl" else _table
+    read = _json_lines if _ending(path) == ".jsonl" else _table
     if missing is None:
         missing = _missing_of_snli(path, read(path), label)
     lacking = {str(one) for one in missing}
@@ -205,7 +205,7 @@ def _label(
             '{"cats": {"yes": 1.0, "no": 0.0}}, with all labels in every line.'
         )
     # Tables with missing values have 1.0 for 1.
-    if isinstance(value, str) and path.suffix.lower() != ".jsonl":
+    if isinstance(value, str) and _ending(path) != ".jsonl":
         value = re.sub(r"^(-?\d+)\.0$", r"\1", value)
     own = str(int(value) if isinstance(value, float) else value)
     return None if own in lacking else own
@@ -258,9 +258,9 @@ def field_names(path: Path) -> list[str]:
 
     There are none for a file of docs, and for a file without pairs.
     """
-    if path.suffix.lower() == ".spacy":
+    if _ending(path) == ".spacy":
         return []
-    read = _json_lines if path.suffix.lower() == ".jsonl" else _table
+    read = _json_lines if _ending(path) == ".jsonl" else _table
     return next((list(row) for _, row in read(path)), [])
 
 
@@ -275,14 +275,12 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number of the first line and the fields of each row under the header."""
     header: list[str] = []
-    for number, row in (_comma_separated if path.suffix.lower() == ".csv" else _tab_separated)(
-        path
-    ):
+    for number, row in (_comma_separated if _ending(path) == ".csv" else _tab_separated)(path):
         if not any(cell.strip() for cell in row):
             continue
         if not header:
             header = row
-            if len(row) == 1 and ";" in row[0] and path.suffix.lower() == ".csv":
+            if len(row) == 1 and ";" in row[0] and _ending(path) == ".csv":
                 raise LatentError(
                     f"{path}, line {number}: the only column is called {row[0]!r}. Columns are "
                     "separated by commas, not by semicolons: save the table so, or as .tsv."
@@ -296,7 +294,7 @@ def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if len(row) != len(header):
             advice = (
                 "Put texts with a comma between quotation marks."
-                if path.suffix.lower() == ".csv"
+                if _ending(path) == ".csv"
                 else "Put a tab between columns, also beside an empty one, and none inside a text."
             )
             raise LatentError(
@@ -330,15 +328,18 @@ def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
             ) from error
 
 
+def _ending(path: Path) -> str:
+    """Return the ending of a file's name, which tells how it is read, in small letters."""
+    return path.suffix.lower()
+
+
 def _text(path: Path, number: int, row: dict[str, Any], field: str) -> str | list[str]:
     text = row.get(field)
     if isinstance(text, str):
         return text.strip()
     if isinstance(text, list) and all(isinstance(word, str) for word in text):
         return text
-    header = (
-        "" if path.suffix.lower() == ".jsonl" else " The first line of a table names its columns."
-    )
+    header = "" if _ending(path) == ".jsonl" else " The first line of a table names its columns."
     raise NoSuchField(
         f"{path}, line {number}: {field!r} is {text!r}, not a text; there is "
         f"{', '.join(map(repr, row))}.{header} Name the fields of the two texts as the reader's "
