@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from spacy.lang.en import English
+from spacy.lang.tokenizer_exceptions import BASE_EXCEPTIONS
 
 # Triton reads this once, when it is imported; torch imports it too, in whichever test comes first.
 # On a machine with a GPU its kernels are compiled, and only tests/device sets this for itself.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# The 1,171 contractions of English take 50 ms each time that a pipeline is made, and tests make
+# thousands. Programs that tests start have them.
+English.Defaults.tokenizer_exceptions = BASE_EXCEPTIONS
 
 HERE = Path(__file__).parent
 # Above ten seconds of a processor.
