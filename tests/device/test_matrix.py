@@ -60,9 +60,24 @@ def differences(layer: LatentLayer, lengths: Tensor) -> list[str]:
 
 @cache
 def composers_of(structure: str) -> list[tuple[str, str]]:
-    """The estimators and composers that a structure fits."""
-    triples = [triple for triple in matrix.TRIPLES if triple[0] == structure]
-    return [triple[1:] for triple in triples if matrix.refused(*triple) is None]
+    """Pairs of estimators and composers that a structure fits.
+
+    Each estimator is in one of them, with composers that take turns, and each composer in one at
+    least. :mod:`tests.matrix.test_matrix` has all pairs, on the CPU.
+    """
+    fitting: dict[str, list[str]] = {}
+    for triple in matrix.TRIPLES:
+        if triple[0] == structure and matrix.refused(*triple) is None:
+            fitting.setdefault(triple[1], []).append(triple[2])
+    pairs = {
+        (estimator, composers[place % len(composers)])
+        for place, (estimator, composers) in enumerate(fitting.items())
+    }
+    used = {composer for _, composer in pairs}
+    for estimator, composers in fitting.items():
+        pairs |= {(estimator, composer) for composer in composers if composer not in used}
+        used.update(composers)
+    return sorted(pairs)
 
 
 @pytest.mark.parametrize("structure", matrix.STRUCTURES)
