@@ -175,6 +175,33 @@ def test_a_change_of_a_helper_in_another_file_arrives(small: Small) -> None:
     assert small.run() == ("3.0 1", "")
 
 
+PAUSED = """
+import gc
+from numba.core import event
+from small.caller import total
+class Watch(event.Listener):
+    def on_start(self, event):
+        seen.add(gc.isenabled())
+    on_end = on_start
+gc.{}()
+seen = set()
+event.register("numba:run_pass", Watch())
+try:
+    total("three", 0.0)
+except Exception as error:
+    print(type(error).__name__, seen, gc.isenabled())
+print(total(3, 0.0), seen, gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize(("state", "enabled"), [("enable", True), ("disable", False)])
+def test_the_garbage_collector_waits_for_a_compilation(
+    small: Small, state: str, enabled: bool
+) -> None:
+    output, _ = small.run(PAUSED.format(state))
+    assert output == f"TypingError {{False}} {enabled}\n3.0 {{False}} {enabled}"
+
+
 def test_the_digest_is_of_the_folder_and_of_all_kernels(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ incomplete file is ignored.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import pickle
@@ -35,7 +36,7 @@ from warnings import warn
 import llvmlite
 import numba
 from numba import njit
-from numba.core import caching
+from numba.core import caching, event
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import overload as overload_function
@@ -411,3 +412,38 @@ class _CodeCache(caching.FunctionCache):
     def __init__(self, function: Function) -> None:
         super().__init__(function)
         self._cache_file = _Files(_folder(function), self._impl.filename_base)
+
+
+# ------------------------------------------------------------------------------------ compilation
+
+
+class _PausedCollector(event.Listener):
+    """Pause the garbage collector while a kernel is compiled.
+
+    A compilation makes so many objects that the collector goes over all those of spaCy and torch
+    again and again, which took a tenth of the time. numba's lock allows one compilation at a time.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._was_enabled = False
+
+    def on_start(self, event: event.Event) -> None:
+        if _is_kernel(event):
+            if not self._depth:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        if _is_kernel(event):
+            self._depth -= 1
+            if not self._depth and self._was_enabled:
+                gc.enable()
+
+
+def _is_kernel(compilation: event.Event) -> bool:
+    return isinstance(compilation.data["dispatcher"]._cache, _CodeCache)
+
+
+event.register("numba:compile", _PausedCollector())
