@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from torch import Tensor
 
+from spacy_latent.models.tag_losses import Probabilities, probabilities, steps_within_labels
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.smoothed import smoothed_expectation
 from spacy_latent.structures.tag_sequence import TagSequence
 
-# Steps from tag to tag within an entity.
+# Steps from tag to tag within an entity, in the order of ``steps_within_labels``.
 STEPS = ("BI", "BL", "II", "IL")
 # Span with its label: first token, token after its last, number of the label.
 Place = tuple[int, int, int]
@@ -31,8 +31,8 @@ class SpanProbabilities:
         chain: chain of BILUO tags, in the order of ``scheme_tags``.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
-        marginals: ``(B, N, K)`` float64, if they are known. They are used for "crf" and
-            "perceptron".
+        likely: the result of ``probabilities`` with ``within_labels``, if it is known. It is used
+            for "crf" and "perceptron".
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SpanProbabilities:
         chain: TagSequence,
         scores: Tensor,
         lengths: Tensor,
-        marginals: np.ndarray | None = None,
+        likely: Probabilities | None = None,
     ) -> None:
         self.lengths = lengths.tolist()
         self._mixture: list[dict[Place, float]] | None = None
@@ -51,7 +51,10 @@ class SpanProbabilities:
         if kind == "quadratic":
             of_tags, steps = _of_walk(chain, scores, lengths)
         else:
-            of_tags, steps = _of_crf(chain, scores, lengths, marginals)
+            if likely is None:
+                likely = probabilities(kind, chain, scores, lengths, within_labels=True)
+            assert likely.within_labels is not None
+            of_tags, steps = likely.tags, likely.within_labels[:, 1:]
         count = (of_tags.shape[-1] - 1) // 4
         # "O", then B, I, L and U of each label.
         of_labels = of_tags[..., 1:].reshape(*of_tags.shape[:2], count, 4)
@@ -112,62 +115,9 @@ def _places(values: np.ndarray, start: int, size: int, least: float) -> list[tup
     ]
 
 
-@lru_cache(maxsize=8)
-def _within_labels(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the second tag of each of STEPS in each label, ``(4, labels)``."""
-    begin, inside, last = (1 + 4 * np.arange(count) + prefix for prefix in range(3))
-    return np.stack([begin, begin, inside, inside]), np.stack([inside, last, inside, last])
-
-
 def _divided(values: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Divide, with 0 wherever the divisor is 0."""
     return np.divide(values, by, out=np.zeros(values.shape), where=by > 0)
-
-
-def _of_crf(
-    chain: TagSequence, scores: Tensor, lengths: Tensor, marginals: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return marginals ``(B, N, K)``, and probabilities of tags given the previous one, in float64.
-
-    The latter use sums over all continuations (Rabiner 1989, section III). NumPy has less overhead
-    per operation than torch, which short docs would spend their time on.
-
-    Args:
-        marginals: if they are known.
-
-    Returns:
-        The second is ``(B, N - 1, 4, labels)``, in the order of STEPS.
-    """
-    assert chain.bound is not None
-    exact = [part.double() for part in chain.bound]
-    if marginals is None:
-        marginals = chain.bind(*exact).marginals(scores.double(), lengths).cpu().numpy()
-    between, _, end = (part.cpu().numpy() for part in exact)
-    emissions = scores.detach().double().cpu().numpy()
-    # At padding, any value is allowed.
-    with np.errstate(invalid="ignore"):
-        weight = np.exp(emissions - emissions.max(-1, keepdims=True))
-    # One factor for all transitions cancels in each step.
-    factor = np.exp(between - between.max())
-    back = factor.T.copy()
-    last = np.exp(end - end.max())
-    positions, count = emissions.shape[1:]
-    inside = np.arange(positions) < lengths.cpu().numpy()[:, None]
-    padded = not inside.all()
-    follows = np.broadcast_to(last, emissions.shape).copy()
-    after, tiny = follows[:, -1], np.finfo(np.float64).tiny
-    for i in range(positions - 2, -1, -1):
-        reached = (weight[:, i + 1] * after) @ back
-        reached /= np.maximum(reached.max(-1, keepdims=True), tiny)
-        if padded:
-            reached = np.where(inside[:, i + 1, None], reached, last)
-        follows[:, i] = after = reached
-    ahead = weight[:, 1:] * follows[:, 1:]
-    # Only the few steps within a label are kept.
-    first, second = _within_labels((count - 1) // 4)
-    return marginals, _divided(
-        factor[first, second] * ahead[..., second], (ahead @ back)[..., first]
-    )
 
 
 def _of_walk(chain: TagSequence, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +125,7 @@ def _of_walk(chain: TagSequence, scores: Tensor, lengths: Tensor) -> tuple[np.nd
     pairs = chain.chain_scores(scores, lengths)
     walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic").double().cpu().numpy()
     of_tags = walk.sum(2)
-    first, second = _within_labels((scores.shape[-1] - 1) // 4)
+    first, second = steps_within_labels((scores.shape[-1] - 1) // 4)
     return of_tags, _divided(walk[:, 1:, first, second], of_tags[:, :-1, first])
 
 

@@ -277,12 +277,15 @@ class Probabilities:
         tags: ``(B, N, K)``, of each tag at each token.
         best: ``(B, N)``, the best sequence.
         steps: ``(B, N)``, along the best sequence, see ``TagSequence.follow``; None for a mixture.
+        within_labels: ``(B, N, 4, labels)``, the probability of each step within a label, given its
+            first tag, see :func:`steps_within_labels`; None if it was not asked for.
         mixture: sequences ``(S, B, N)`` and weights ``(S, B)`` of SparseMAP, otherwise None.
     """
 
     tags: np.ndarray
     best: np.ndarray
     steps: np.ndarray | None = None
+    within_labels: np.ndarray | None = None
     mixture: tuple[np.ndarray, np.ndarray] | None = None
 
     def of_run(self, b: int, start: int, end: int) -> float:
@@ -303,7 +306,19 @@ class Probabilities:
         return first if end == start + 1 else first * float(self.steps[b, start + 1 : end].prod())
 
 
-def probabilities(kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor) -> Probabilities:
+@lru_cache(maxsize=8)
+def steps_within_labels(labels: int) -> np.ndarray:
+    """Return the first and the second tag of the steps BI, BL, II and IL, ``(2, 4, labels)``.
+
+    The tags are those of the BILUO scheme, in the order of ``scheme_tags``.
+    """
+    begin, inside, last = (1 + 4 * np.arange(labels) + prefix for prefix in range(3))
+    return np.array([[begin, begin, inside, inside], [inside, last, inside, last]])
+
+
+def probabilities(
+    kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor, within_labels: bool = False
+) -> Probabilities:
     """Return the best sequences, and probabilities under the learned distribution.
 
     The distribution is the CRF for "crf" and "perceptron", the walk that quadratic smoothing
@@ -314,10 +329,15 @@ def probabilities(kind: str, chain: TagSequence, scores: Tensor, lengths: Tensor
         chain: chain of tags.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
+        within_labels: whether to compute the steps within labels, for "crf" and "perceptron".
     """
     if kind in ("crf", "perceptron"):
-        path, of_tags, steps = chain.best_and_follow(scores, lengths)
-        return Probabilities(of_tags, path, steps)
+        if not within_labels:
+            path, of_tags, steps, _ = chain.best_and_follow(scores, lengths)
+            return Probabilities(of_tags, path, steps)
+        within = steps_within_labels((scores.shape[-1] - 1) // 4)
+        path, of_tags, steps, given = chain.best_and_follow(scores, lengths, within.reshape(2, -1))
+        return Probabilities(of_tags, path, steps, given.reshape(*path.shape, *within.shape[1:]))
     path = chain.best_path(scores, lengths)
     pairs = chain.chain_scores(scores, lengths)
     if kind == "sparsemap":

@@ -288,12 +288,15 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         kind, level = self.cfg["loss"], self.cfg["annotate"]
         calibration = self.calibration or EntityCalibration()
         sums = level == "probabilities" or self.cfg["min_confidence"]
+        spans = level == "probabilities" and (
+            calibration.least is not None or bool(self.cfg["alternatives"])
+        )
         for group in self.scored(docs, calibration):
             likely = None
             with naming_interventions(group.chain.name, group.interventions):
                 if sums:
                     likely = tag_losses.probabilities(
-                        kind, group.chain, group.scores, group.lengths
+                        kind, group.chain, group.scores, group.lengths, within_labels=spans
                     )
                     path = likely.best
                 else:
@@ -310,8 +313,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 others = tag_losses.ranked(kind, group.chain, group.scores, group.lengths, count)
                 for structure, sequences in zip(structures, others):
                     structure.alternatives = sequences
-            if level == "probabilities" and likely is not None:
-                add_spans(structures, group, kind, self.labels, calibration, likely.tags)
+            if spans and likely is not None:
+                add_spans(structures, group, kind, self.labels, calibration, likely)
         return found
 
     def scored(self, docs: Sequence[Doc], calibration: EntityCalibration) -> list[ScoredGroup]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from spacy_latent.annotations import SpanStructure
     from spacy_latent.layers.batch_interventions import BatchInterventions
+    from spacy_latent.models.tag_losses import Probabilities
     from spacy_latent.structures.tag_sequence import TagSequence
 
 # Distance from 0 and 1 to which probabilities are clipped.
@@ -140,6 +142,8 @@ class CalibratedEntities:
 
     name: str
     cfg: dict[str, Any]
+    # The saved calibration and the labels that were read last, and the result.
+    _calibration_read: tuple[Any, tuple[str, ...], EntityCalibration] | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -156,7 +160,12 @@ class CalibratedEntities:
         found = self.cfg["calibration"]
         if found is None:
             return None
-        return EntityCalibration.from_dict(found, self.name, self.labels)
+        # For a short text, checking it takes as long as finding its entities.
+        kept = self._calibration_read
+        if kept is None or kept[:2] != (found, self.labels):
+            made = EntityCalibration.from_dict(found, self.name, self.labels)
+            kept = self._calibration_read = deepcopy(found), self.labels, made
+        return kept[2]
 
     @calibration.setter
     def calibration(self, found: EntityCalibration | None) -> None:
@@ -256,25 +265,23 @@ def add_spans(
     kind: str,
     labels: Sequence[str],
     calibration: EntityCalibration,
-    of_tags: np.ndarray,
+    likely: Probabilities,
 ) -> None:
     """Add the confidences of entities in the alternatives, and the set of entities.
 
     The set is the one for the coverage of the calibration.
 
     Args:
-        of_tags: probability of each tag in the group, ``(B, N, K)``.
+        likely: probabilities of the group, with the steps within labels.
     """
     from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
 
-    if calibration.least is None and not any(found.alternatives for found in structures):
-        return
-    likely = SpanProbabilities(kind, group.chain, group.scores, group.lengths, of_tags)
+    of_spans = SpanProbabilities(kind, group.chain, group.scores, group.lengths, likely)
     for b, found in enumerate(structures):
         found.alternative_probabilities = [
             np.array(
                 [
-                    calibration.confidence(likely.of(b, place), labels[place[2]])
+                    calibration.confidence(of_spans.of(b, place), labels[place[2]])
                     for place in spans_of_tags(tags)
                 ],
                 dtype="float32",
@@ -284,7 +291,7 @@ def add_spans(
         if calibration.least is not None:
             held = [
                 (calibration.confidence(p, labels[place[2]]), place)
-                for place, p in likely.above(b, calibration.least)
+                for place, p in of_spans.above(b, calibration.least)
             ]
             held.sort(key=lambda one: -one[0])
             # The tag U represents the label.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FAMILY = "spacy_latent.kernels.chains.tag_sequence:FAMILY"
 Scheme = Literal["biluo", "iob2"]
 Self = TypeVar("Self", bound="TagSequence")
+NO_PAIRS = np.empty((2, 0), dtype=np.int64)
 
 
 class TagSequence(CompiledStructure):
@@ -153,11 +154,9 @@ class TagSequence(CompiledStructure):
             Marginals ``(B, N, K)``, and steps ``(B, N)``: the probability of each tag given the one
             before, and for the first tag its own. Both are float64, without gradient, 0 at padding.
         """
-        from spacy_latent.kernels.autograd import operators
-
         if self.part_axes != 2:
             raise NotTractable(self.name, "follow", "marginals")
-        prepared, lengths = self._read(scores, lengths)
+        array, sizes = self._read_to_sum(scores, lengths)
         inside = torch.arange(scores.shape[1], device="cpu") < lengths.cpu()[:, None]
         read = tags.cpu()[inside] if tags.shape == scores.shape[:2] else tags.new_full((1,), -1)
         if bool(((read < 0) | (read >= scores.shape[2])).any()):
@@ -166,10 +165,8 @@ class TagSequence(CompiledStructure):
                 f"{tuple(scores.shape[:2])}, and numbers from 0 to {scores.shape[2] - 1} up to "
                 "each length."
             )
-        own, near = self._to_sum_over(prepared, lengths)
         given = tags.to("cpu", torch.int32).contiguous().numpy()
-        array, sizes = operators.read(own._given(near), lengths)
-        marginals, steps = self._follow(array, sizes, given)
+        marginals, steps, _ = self._follow(array, sizes, given, NO_PAIRS)
         found = torch.from_numpy(marginals), torch.from_numpy(steps)
         return found[0].to(scores.device), found[1].to(scores.device)
 
@@ -190,11 +187,24 @@ class TagSequence(CompiledStructure):
         return self._best_path(*operators.read(self._given(scores), lengths))
 
     def best_and_follow(
-        self, scores: Tensor, lengths: Tensor
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return :meth:`best_path`, and :meth:`follow` along it, as arrays."""
+        self, scores: Tensor, lengths: Tensor, pairs: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return :meth:`best_path`, and :meth:`follow` along it, as arrays.
+
+        Args:
+            scores: ``(B, N, K)``, float32 or float64.
+            lengths: ``(B,)`` int64, from 0 to N.
+            pairs: ``(2, P)`` int64, the first and the second tags of P steps.
+
+        Returns:
+            The best path, marginals and steps, and the probability of each step of ``pairs`` given
+            its first tag, ``(B, N, P)`` float64, at the position of its second tag. It is 0 at the
+            first position, at padding and if its first tag is impossible.
+        """
         from spacy_latent.kernels.autograd import operators
         from spacy_latent.structures.extreme_scores import contains_extreme
+
+        pairs = NO_PAIRS if pairs is None else pairs
 
         if self.part_axes != 2:
             raise NotTractable(self.name, "best_and_follow", "marginals")
@@ -203,10 +213,19 @@ class TagSequence(CompiledStructure):
             array, sizes = operators.read(self._given(scores), lengths)
             if not contains_extreme(array):
                 path = self._best_path(array, sizes)
-                return path, *self._follow(array, sizes, path)
-        best = self._best(scores, lengths)
-        marginals, steps = self.follow(best, scores, lengths)
-        return best.cpu().numpy(), marginals.cpu().numpy(), steps.cpu().numpy()
+                return path, *self._follow(array, sizes, path, pairs)
+        path = self._best(scores, lengths).to("cpu", torch.int32).contiguous().numpy()
+        return path, *self._follow(*self._read_to_sum(scores, lengths), path, pairs)
+
+    def _read_to_sum(self, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Return emissions with the bound scores as the kernels read them, and lengths.
+
+        Scores as large as masks are reduced first.
+        """
+        from spacy_latent.kernels.autograd import operators
+
+        own, near = self._to_sum_over(*self._read(scores, lengths))
+        return operators.read(own._given(near), lengths)
 
     def _best_path(self, array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         from spacy_latent.kernels.autograd import operators
@@ -221,20 +240,21 @@ class TagSequence(CompiledStructure):
         return path
 
     def _follow(
-        self, array: np.ndarray, sizes: np.ndarray, tags: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, array: np.ndarray, sizes: np.ndarray, tags: np.ndarray, pairs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from spacy_latent.kernels.autograd import operators
         from spacy_latent.kernels.chains import tag_sequence
 
         marginals = np.empty((*tags.shape, array.shape[-1]))
         steps, status = np.empty(tags.shape), np.zeros(len(tags), dtype=np.int8)
+        of_pairs = np.zeros((*tags.shape, pairs.shape[1]))
         costs = tag_sequence.FAMILY.total_cost
         for follow in (tag_sequence.follow_sequences, tag_sequence.follow_in_logarithms):
-            _spread(follow, costs, sizes, array, tags, marginals, steps, status)
+            _spread(follow, costs, sizes, array, tags, pairs, marginals, steps, of_pairs, status)
             if not (status == UNSOLVED).any():
                 break
         operators.check(self.name, status)
-        return marginals, steps
+        return marginals, steps, of_pairs
 
     @not_traced
     def batch_sums(self, emissions: Tensor, lengths: Tensor) -> BatchSums:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 from functools import cache
@@ -426,12 +427,36 @@ def test_the_best_sequence_is_followed_as_in_two_steps(scale: float, dtype: torc
     scores[0, 1, 2] = -torch.inf
     for items in (slice(None), slice(0, 1), slice(3, 4)):
         own, sizes = scores[items], lengths[items]
-        path, marginals, steps = chain.best_and_follow(own, sizes)
+        path, marginals, steps, _ = chain.best_and_follow(own, sizes)
         tags = chain.best_tags(own, sizes)
         found = chain.follow(tags, own, sizes)
         assert (path == tags.numpy()).all() and (path == chain.best_path(own, sizes)).all()
         np.testing.assert_array_equal(marginals, found[0].numpy())
         np.testing.assert_array_equal(steps, found[1].numpy())
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 300.0])
+def test_given_steps_have_their_probability_after_their_first_tag(scale: float) -> None:
+    """At 300 sums run on logarithms."""
+    torch.manual_seed(3)
+    chain = TagSequence().bind(*(part.double() for part in random_bound(3, scale)))
+    scores, lengths = torch.randn(3, 4, 3).double() * scale, torch.tensor([4, 0, 2])
+    scores[0, 1, 2] = -torch.inf
+    pairs = np.array([[0, 2, 1, 1], [1, 2, 0, 1]])
+    *_, found = chain.best_and_follow(scores, lengths, pairs)
+    expected = np.zeros((3, 4, 4))
+    for b, i, k in np.ndindex(3, 4, 4):
+        if not 0 < i < lengths[b]:
+            continue
+        weights = {}
+        for tags in itertools.product(range(3), repeat=int(lengths[b])):
+            z = torch.nn.functional.one_hot(torch.tensor([tags]), 3).double()
+            own = scores[b : b + 1, : len(tags)]
+            weights[tags] = chain.log_prob(z, own, lengths[b : b + 1]).exp().item()
+        first = {tags: p for tags, p in weights.items() if tags[i - 1] == pairs[0, k]}
+        both = sum(p for tags, p in first.items() if tags[i] == pairs[1, k])
+        expected[b, i, k] = both / sum(first.values()) if sum(first.values()) > 0 else 0.0
+    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 def test_a_text_without_a_sequence_is_named() -> None:

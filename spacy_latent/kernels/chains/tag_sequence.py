@@ -475,17 +475,22 @@ def k_best_sequences(start, stop, scores, lengths, tags, totals, status):
 
 
 @kernel
-def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, status):
-    """Write the probability of each step along given sequences.
+def follow_sequences(
+    start, stop, scores, lengths, tags, pairs, marginals, steps, pair_steps, status
+):
+    """Write the probability of each step along given sequences, and of given steps everywhere.
 
     Items whose sums are not precise get the status UNSOLVED, for :func:`follow_in_logarithms`. The
     two are separate kernels, since most texts only need this one compiled.
 
     Args:
         tags: ``(B, N)`` int32, read up to each length.
+        pairs: ``(2, P)`` int64, the first and the second tags of P steps.
         marginals: ``(B, N, K)`` float64, written: the marginals of tags; 0 for padding.
         steps: ``(B, N)`` float64, written: p(tag | previous tag), and p(tag) at the first position;
             0 for padding and after an impossible tag.
+        pair_steps: ``(B, N, P)`` float64 of zeros, written after the first position: p(second tag |
+            first tag before it).
     """
     room, count = tags.shape[1], scores.shape[2]
     # Whole vectors are read past the last row of the transitions.
@@ -513,14 +518,22 @@ def follow_sequences(start, stop, scores, lengths, tags, marginals, steps, statu
             continue
         steps[b, 0] = gamma[0, path[0]]
         for i in range(1, n):
-            p, t = path[i - 1], path[i]
-            if gamma[i - 1, p] > 0.0:
-                step = left[i - 1, p] * weights[p, t] * share[i, t] / gamma[i - 1, p]
-                steps[b, i] = step if step < 1.0 else 1.0
+            for k in range(-1, pairs.shape[1]):
+                # The step of the path, and then those of the pairs.
+                p, t = (path[i - 1], path[i]) if k < 0 else (pairs[0, k], pairs[1, k])
+                if gamma[i - 1, p] > 0.0:
+                    step = left[i - 1, p] * weights[p, t] * share[i, t] / gamma[i - 1, p]
+                    step = step if step < 1.0 else 1.0
+                    if k < 0:
+                        steps[b, i] = step
+                    else:
+                        pair_steps[b, i, k] = step
 
 
 @kernel
-def follow_in_logarithms(start, stop, scores, lengths, tags, marginals, steps, status):
+def follow_in_logarithms(
+    start, stop, scores, lengths, tags, pairs, marginals, steps, pair_steps, status
+):
     """Solve the items that :func:`follow_sequences` has left UNSOLVED, on logarithms."""
     room, count = _longest(start, stop, lengths), scores.shape[2]
     left, share = np.empty((room, count + LANES)), np.empty((room, count + LANES))
@@ -536,10 +549,15 @@ def follow_in_logarithms(start, stop, scores, lengths, tags, marginals, steps, s
         transitions = _split(scores[b])[1]
         steps[b, 0] = gamma[0, path[0]]
         for i in range(1, n):
-            p, t = path[i - 1], path[i]
-            if gamma[i - 1, p] > 0.0:
-                pair = math.exp(left[i - 1, p] + transitions[p, t] + share[i, t])
-                steps[b, i] = min(1.0, pair / gamma[i - 1, p])
+            for k in range(-1, pairs.shape[1]):
+                p, t = (path[i - 1], path[i]) if k < 0 else (pairs[0, k], pairs[1, k])
+                if gamma[i - 1, p] > 0.0:
+                    pair = math.exp(left[i - 1, p] + transitions[p, t] + share[i, t])
+                    step = min(1.0, pair / gamma[i - 1, p])
+                    if k < 0:
+                        steps[b, i] = step
+                    else:
+                        pair_steps[b, i, k] = step
 
 
 def _tags_shape(shape: torch.Size) -> tuple[int, ...]:
