@@ -40,6 +40,7 @@ from thinc.api import fix_random_seed
 from benchmarks import config_digest
 from benchmarks.learning import ENCODER, add_encoder_option
 from benchmarks.raw_results import RAW, add, read
+from benchmarks.recipes import path_of
 from benchmarks.sections import write_section
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,7 @@ OVER_ENCODER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Side:
-    """config: a file, from the root of the repository. needs: a module without which it cannot
+    """config: a recipe, or a file of ``benchmarks``. needs: a module without which it cannot
     be run. gold_sentences: in training, the docs have the sentences of the references."""
 
     config: str
@@ -70,8 +71,13 @@ class Side:
     gold_sentences: bool = False
 
     @property
+    def path(self) -> Path:
+        own = ROOT / self.config
+        return own if own.suffix else path_of(self.config)
+
+    @property
     def digest(self) -> str:
-        return config_digest.digest_of(ROOT / self.config, self.settings)
+        return config_digest.digest_of(self.path, self.settings)
 
 
 # Its parser learns nothing across the ends of sentences that another component sets. The ends that
@@ -79,24 +85,24 @@ class Side:
 PEER: dict[str, Any] = {"needs": "spacy_experimental", "gold_sentences": True}
 SIDES: dict[str, dict[str, Side]] = {
     "english": {
-        "latent_parser": Side("configs/parser_ewt.cfg"),
-        "parser": Side("configs/parser_ewt_transition.cfg"),
+        "latent_parser": Side("parser_ewt"),
+        "parser": Side("parser_ewt_transition"),
         "biaffine parser of spacy-experimental": Side("benchmarks/parser_ewt_biaffine.cfg", **PEER),
     },
     "english_over_encoder": {
-        "latent_parser": Side("configs/parser_ewt_transformer.cfg", OVER_ENCODER),
-        "parser": Side("configs/parser_ewt_transformer_baseline.cfg", OVER_ENCODER),
+        "latent_parser": Side("parser_ewt_transformer", OVER_ENCODER),
+        "parser": Side("parser_ewt_transformer_baseline", OVER_ENCODER),
         "biaffine parser of spacy-experimental": Side(
             "benchmarks/parser_ewt_biaffine_transformer.cfg", OVER_ENCODER, **PEER
         ),
     },
     "latin": {
-        "latent_parser": Side("configs/parser_latin.cfg"),
+        "latent_parser": Side("parser_latin"),
         "latent_parser, no arcs cross": Side(
-            "configs/parser_latin.cfg",
+            "parser_latin",
             {"components.latent_parser.model.structure.@misc": "spacy-latent.ProjectiveTree.v1"},
         ),
-        "parser": Side("configs/parser_ewt_transition.cfg", LATIN),
+        "parser": Side("parser_ewt_transition", LATIN),
         "biaffine parser of spacy-experimental": Side(
             "benchmarks/parser_ewt_biaffine.cfg", LATIN, **PEER
         ),
@@ -110,7 +116,7 @@ def run(side: Side, seconds: float, seed: int, encoder: Path | None = None) -> d
     settings = {**side.settings, "system.seed": seed}
     if encoder is not None:
         settings[f"paths.{ENCODER}"] = str(encoder)
-    nlp = init_nlp(load_config(ROOT / side.config, overrides=settings))
+    nlp = init_nlp(load_config(side.path, overrides=settings))
     steps = train(nlp, side, seconds, seed)
     config = nlp.config.interpolate()
     (corpus,) = resolve_dot_names(config, [config["training"]["dev_corpus"]])

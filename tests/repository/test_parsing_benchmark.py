@@ -72,7 +72,7 @@ def test_what_is_known_is_not_run_and_a_peer_that_is_not_there_is_left_out(
     monkeypatch.setattr(parsing, "write_section", lambda *given: sections.append(given))
     monkeypatch.setattr("sys.argv", "parsing english --seconds 20 --seeds 0 1".split())
     parsing.main()
-    configs = ["configs/parser_ewt.cfg", "configs/parser_ewt_transition.cfg"]
+    configs = ["parser_ewt", "parser_ewt_transition"]
     assert ran == [(config, 1, None) for config in configs]
     assert "left out, as spacy_experimental is not installed" in capsys.readouterr().out
     ((name, _, lines),) = sections
