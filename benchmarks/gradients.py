@@ -2,7 +2,7 @@
 
     python -m benchmarks gradients [--steps 30 300 1000]
 
-The demo's classifier (``configs/demo_attention_score_function.cfg``, corpus/demo of project.yml) is
+The demo's classifier (recipe ``demo_attention_score_function``, corpus/demo of project.yml) is
 trained by the score function. At each of the steps the gradient of the expected loss with respect
 to the arc scores of one batch is worked out; the row of an estimator is the cosine between that and
 the mean of as many of its own gradients as make its noise small, and then of a single one, the mean
@@ -34,6 +34,7 @@ from spacy.util import load_config, registry
 from thinc.api import Adam, Model, fix_random_seed
 from torch import Tensor
 
+from benchmarks.recipes import path_of
 from benchmarks.sections import write_section
 from spacy_latent.estimators.base import Draw, Estimator
 from spacy_latent.estimators.control_variates import LeaveOneOut
@@ -50,7 +51,7 @@ from spacy_latent.models.latent_text_classifier import latent_layer, run
 from spacy_latent.structures.base import Structure
 
 ROOT = Path(__file__).parents[1]
-CONFIG = ROOT / "configs" / "demo_attention_score_function.cfg"
+RECIPE = "demo_attention_score_function"
 CONTROL = "the true gradient from half of the trees, and from the other half"
 BATCH, LENGTH, SAMPLES, AT_ONCE = 48, 16, 8, 60
 
@@ -226,7 +227,7 @@ class Training:
     def __init__(self, estimator: Estimator | None = None) -> None:
         data = ROOT / "corpus" / "demo"
         paths = {f"paths.{name}": str(data / f"{name}.tsv") for name in ("train", "dev")}
-        config = load_config(CONFIG, overrides=paths, interpolate=True)
+        config = load_config(path_of(RECIPE), overrides=paths, interpolate=True)
         fix_random_seed(0)
         self.nlp = init_nlp(config)
         if estimator is not None:

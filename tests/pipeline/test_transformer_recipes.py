@@ -23,7 +23,7 @@ from tests.pipeline.small_pipelines import (
     save_small_transformer,
     step,
 )
-from tests.repository.recipes import RECIPES
+from tests.repository.recipes import RECIPES, recipe
 
 CONFIGS = [path for path in RECIPES if "_transformer" in path.stem]
 SENTENCES = [("I like London", "I hate London"), ("I hate Paris", "I hate Paris a lot")]
@@ -75,7 +75,7 @@ def encoder_weights(nlp: Language) -> list[np.ndarray]:
 def baseline_of(path: Path) -> Path:
     """The same without the structure."""
     task, _, _ = path.stem.partition("_transformer")
-    return path.with_stem(f"{task}_transformer_baseline")
+    return recipe(f"{task}_transformer_baseline")
 
 
 def test_there_is_a_baseline_of_each() -> None:
