@@ -37,6 +37,12 @@ ESTIMATORS = {
     "sum and sample": {"@misc": "spacy-latent.SumAndSample.v1", "k": 2},
     "REBAR": {"@misc": "spacy-latent.Rebar.v1"},
     "RELAX": {"@misc": "spacy-latent.Relax.v1"},
+    "REBAR, learned": {
+        "@misc": "spacy-latent.Rebar.v1",
+        "learn_strength": True,
+        "learn_relaxation": True,
+    },
+    "RELAX with the relaxed loss": {"@misc": "spacy-latent.Relax.v1", "relaxed_loss": True},
     "score function, then dense": {
         "@misc": "spacy-latent.EstimatorSequence.v1",
         "first": {"@misc": "spacy-latent.ScoreFunction.v1", "num_samples": 2},
