@@ -90,6 +90,8 @@ def test_labelled_and_unlabelled_docs_train_together(estimator) -> None:
         names = [name for name in after if part in name]
         assert names
         assert any(not np.array_equal(before[name], after[name]) for name in names), part
+    # Weights of the control variate, if it has any.
+    assert all(before[name] != after[name] for name in after if "._learned." in name)
     assert all(np.isfinite(value).all() for value in after.values())
 
 
