@@ -5,6 +5,7 @@ from importlib import import_module
 
 PROGRAMS = (
     "inference",
+    "attention",
     "profile",
     "pipeline",
     "training",

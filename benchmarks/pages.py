@@ -8,7 +8,10 @@ FOLDER = Path(__file__).with_name("results")
 # The sections of each page by the titles of the pages. A name that ends in "*" stands for all
 # sections that begin so: some programs make a section for each corpus.
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "inference": ("Inference on a CPU", ("inference", "profile", "scaling", "footprint")),
+    "inference": (
+        "Inference on a CPU",
+        ("inference", "attention", "profile", "scaling", "footprint"),
+    ),
     "gpu": ("Inference and training on a GPU", ("gpu",)),
     "speed": ("Speed of pipelines", ("pipeline", "samples", "training", "ranks", "report")),
     "estimators": ("Estimators and settings", ("gradients", "ablations", "signal_game")),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from functools import partial
 
-from spacy_latent.errors import LatentError, check_whole
+import torch
+from torch import Tensor, nn
+
+from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.relaxed_loss import RelaxedLoss, Sampled
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import solve_copies
+from spacy_latent.structures.derivatives import recordable, recording
 
 
-class Rebar(Estimator):
+class Rebar(Estimator, nn.Module):
     """A score function whose control variate is the loss of relaxed structures.
 
     The gradient is [L(z) − η·L(μ(r̃/τ))]·∇log p(z) + η·∇L(μ(r/τ)) − η·∇L(μ(r̃/τ)), averaged over
@@ -19,16 +23,21 @@ class Rebar(Estimator):
     drawn again given z. It is unbiased for scores and for all other weights, whatever η and τ.
     Prediction uses the best structure.
 
-    Three structures are composed for each sample, two of them soft.
+    Three structures are composed for each sample, two of them soft; with ``learn_relaxation`` there
+    are five.
 
-    The paper trains η and τ on the variance of the gradient; here they are given. On one problem of
-    8 bits and a quadratic loss, with η in 0, ¼ … 1 and τ in 0.1 … 2, the defaults had the least
-    variance, 19.4; η = 0 has 48.4. On another problem they need not.
+    On one problem of 8 bits and a quadratic loss, with η in 0, ¼ … 1 and τ in 0.1 … 2, the defaults
+    had the least variance, 19.4; η = 0 has 48.4. On another problem they need not. They can be
+    learned, as in the paper, to lower the variance of the gradient. See
+    :class:`~spacy_latent.estimators.relaxed_loss.RelaxedLoss`.
 
     Args:
         num_samples: samples drawn for each text.
-        strength: η.
-        relaxation: τ, the temperature of the soft structures.
+        strength: η, or its first value if it is learned.
+        relaxation: τ, the temperature of the soft structures, or its first value if it is learned.
+        learn_strength: whether η is a weight.
+        learn_relaxation: whether τ is a weight. The control variate is then the mean of two, with
+            τ·e^0.1 and τ·e^(−0.1).
     """
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
@@ -37,17 +46,38 @@ class Rebar(Estimator):
     hard = False
 
     def __init__(
-        self, num_samples: int = 1, strength: float = 1.0, relaxation: float = 0.5
+        self,
+        num_samples: int = 1,
+        strength: float = 1.0,
+        relaxation: float = 0.5,
+        learn_strength: bool = False,
+        learn_relaxation: bool = False,
     ) -> None:
+        nn.Module.__init__(self)
         check_whole(self.name, num_samples=num_samples)
+        check_flags(self.name, learn_strength=learn_strength, learn_relaxation=learn_relaxation)
         if not relaxation > 0 or not strength >= 0:
             raise LatentError(
                 f"Rebar: strength is {strength} and relaxation {relaxation}; expected strength >= "
                 "0 and relaxation > 0."
             )
+        learns = learn_strength or learn_relaxation
+        if learns and not strength > 0:
+            raise LatentError(
+                "Rebar: strength is 0, and learn_strength or learn_relaxation is true; expected "
+                "strength > 0, since its logarithm is learned and τ has no effect without it."
+            )
         self.num_samples = num_samples
         self.strength = strength
         self.relaxation = relaxation
+        self.learn_strength = learn_strength
+        self.learn_relaxation = learn_relaxation
+        settings = strength, relaxation, learn_strength, learn_relaxation
+        self._learned = RelaxedLoss(*settings) if learns else None
+
+    def reset(self, width: int) -> None:
+        if self._learned is not None:
+            self._learned.reset()
 
     @property
     def hard_at_prediction(self) -> bool:
@@ -61,6 +91,8 @@ class Rebar(Estimator):
             return Draw.single(structure.map(scores, lengths))
         repeated = scores.repeat(count, *[1] * structure.part_axes)
         sizes = lengths.repeat(count, *[1] * (lengths.dim() - 1))
+        if self._learned is not None:
+            return self._learning(self._learned, structure, scores, repeated, sizes)
         drawn = solve_copies(structure.reparameterize, repeated, sizes, batch)
         soft = [
             structure.marginals(noisy / self.relaxation, sizes)
@@ -72,6 +104,34 @@ class Rebar(Estimator):
         weights = torch.cat([scores.new_full((count, batch), 1.0 / count), nothing])
         return Draw(z, weights, torch.cat([log_probs, nothing]))
 
+    def _learning(
+        self,
+        learned: RelaxedLoss,
+        structure: Structure,
+        scores: Tensor,
+        repeated: Tensor,
+        sizes: Tensor,
+    ) -> Draw:
+        """Return a Draw whose gradients train η and τ.
+
+        Args:
+            repeated: scores of the samples, ``(K·B, *parts)``.
+            sizes: their lengths.
+        """
+        batch, count = scores.shape[0], self.num_samples
+        with recording():
+            own, leaf = recordable(structure), recordable(repeated).detach().requires_grad_()
+            sizes = recordable(sizes)
+            drawn = solve_copies(own.reparameterize, leaf, sizes, batch)
+            z = drawn.z.detach().to(scores.dtype)
+            inner = Sampled(
+                leaf,
+                own.log_prob(z, leaf, sizes),
+                learned.relaxed(partial(own.marginals, lengths=sizes), drawn),
+            )
+        log_probs, _, *others = learned.connect(repeated, inner)
+        return learned.draw(z.view(count, *scores.shape), log_probs, others)
+
     def objective(
         self,
         losses: Tensor,
@@ -80,6 +140,13 @@ class Rebar(Estimator):
         features: Tensor,
         extras: Tensor | None = None,
     ) -> Tensor:
+        if self._learned is not None:
+            if extras is None:
+                raise LatentError(f"{self.name}: its objective needs the extras of its Draw.")
+            own, *others = losses.split(self.num_samples)
+            terms = own + own.detach() * log_probs[: self.num_samples]
+            known = extras.split(self.num_samples)
+            return (terms + self._learned.terms(others, known)).mean(0)
         own, relaxed, redrawn = losses.split(self.num_samples)
         advantage = own.detach() - self.strength * redrawn.detach()
         terms = own + advantage * log_probs[: self.num_samples]

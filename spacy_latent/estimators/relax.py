@@ -12,12 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from spacy_latent.errors import LatentError, check_whole
+from spacy_latent.errors import LatentError, check_flags, check_whole
 from spacy_latent.estimators.base import Draw, Estimator
+from spacy_latent.estimators.relaxed_loss import RelaxedLoss, Sampled
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.copies import solve_copies
 from spacy_latent.structures.derivatives import recordable, recording
 from spacy_latent.structures.results import ReparameterizedTrace
+
+# Strength and temperature of the loss of the relaxation at the beginning, as in Rebar.
+FIRST = (1.0, 0.5)
 
 
 class Surrogate(nn.Module):
@@ -62,31 +66,50 @@ class Relax(Estimator, nn.Module):
     unbiased for any c. The network c is trained to lower the variance of this gradient, without an
     evaluation of the loss. Prediction uses the best structure.
 
-    The paper's c(r) is L(σ(r)) and a network; here it is the network alone, of the relaxation and
-    the scores. It reads neither the text nor the gold annotation, so it learns an average of the
-    loss over all texts. It begins like a score function without control variate. On a problem of 8
-    bits, this has a variance of 48.5, while REBAR, which has L(σ(r)), has 19.4.
+    The network reads the relaxation and the scores, but neither the text nor the gold annotation.
+    So it learns an average of the loss over all texts. By default c is the network alone, and
+    begins like a score function without control variate. On a problem of 8 bits, this has a
+    variance of 48.5, while REBAR, which has the loss of the relaxation, has 19.4.
+
+    The paper's c is η·L(μ(r/τ)) and a network, as with ``relaxed_loss``. η and τ are then weights
+    as well, and begin with 1 and 0.5. Five structures are composed for each sample, four of them
+    soft. If a text has several spans, the network is trained for each span alone.
 
     Args:
         num_samples: samples drawn for each text.
-        hidden_width: width of the hidden layers of c.
+        hidden_width: width of the hidden layers of the network.
+        relaxed_loss: whether c has the loss of the relaxation, too.
     """
 
     requires = frozenset({"reparameterize", "log_prob", "marginals"})
     needs_loss = True
     posterior: Literal["", "weights", "scores"] = "scores"
-    hard = True
     surrogate_of: ClassVar[type[Surrogate]] = Surrogate
 
-    def __init__(self, num_samples: int = 1, hidden_width: int = 16) -> None:
+    def __init__(
+        self, num_samples: int = 1, hidden_width: int = 16, relaxed_loss: bool = False
+    ) -> None:
         nn.Module.__init__(self)
         check_whole(self.name, num_samples=num_samples, hidden_width=hidden_width)
+        check_flags(self.name, relaxed_loss=relaxed_loss)
         self.num_samples = num_samples
         self.hidden_width = hidden_width
+        self.relaxed_loss = relaxed_loss
         self.surrogate = self.surrogate_of(hidden_width)
+        self._learned = RelaxedLoss(*FIRST, True, True) if relaxed_loss else None
+
+    @property
+    def hard(self) -> bool:  # type: ignore[override]
+        return not self.relaxed_loss
+
+    @property
+    def hard_at_prediction(self) -> bool:
+        return True
 
     def reset(self, width: int) -> None:
         self.surrogate = self.surrogate_of(self.hidden_width)
+        if self._learned is not None:
+            self._learned.reset()
 
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
@@ -107,6 +130,15 @@ class Relax(Estimator, nn.Module):
             )
             (score,) = torch.autograd.grad(drawn.log_probs.sum(), leaf, retain_graph=True)
             (slope,) = torch.autograd.grad((free - known).sum(), leaf, create_graph=True)
+            if self._learned is not None:
+                relaxation = partial(network.relaxation, own, lengths=sizes)
+                soft = self._learned.relaxed(relaxation, drawn)
+                of_network = list(network.parameters())
+                inner = Sampled(leaf, drawn.log_probs, soft, (slope, known), of_network)
+        structures = drawn.z.detach().to(scores.dtype).view(count, *scores.shape)
+        if self._learned is not None:
+            log_probs, further, *relaxed = self._learned.connect(repeated, inner)
+            return self._learned.draw(structures, log_probs, relaxed, (further, known.detach()))
         axes = tuple(range(1, 1 + structure.part_axes))
         # The extras of the spans of a text are summed, which is correct for all of these.
         extras = torch.stack(
@@ -122,7 +154,6 @@ class Relax(Estimator, nn.Module):
         along = (torch.where(score != 0, repeated, 0.0) * score).sum(axes)
         log_probs = (drawn.log_probs.detach() + along - along.detach()).view(count, batch)
         weights = scores.new_full((count, batch), 1.0 / count)
-        structures = drawn.z.detach().to(scores.dtype).view(count, *scores.shape)
         return Draw(structures, weights, log_probs, extras=extras.view(5 * count, batch))
 
     def perturbed(
@@ -147,6 +178,12 @@ class Relax(Estimator, nn.Module):
     ) -> Tensor:
         if extras is None:
             raise LatentError(f"{self.name}: its objective needs the extras of its Draw.")
+        if self._learned is not None:
+            losses, *relaxed = losses.split(self.num_samples)
+            slope, known, *of_relaxed = extras.split(self.num_samples)
+            advantage = self.judged(losses.detach()) - known.detach()
+            objective = losses + advantage * log_probs[: self.num_samples] + slope
+            return (objective + self._learned.terms(relaxed, of_relaxed, self.judged)).mean(0)
         slope, known, squared, mixed, slopes = extras.split(self.num_samples)
         advantage = self.judged(losses.detach()) - known
         objective = losses + advantage.detach() * log_probs + slope
@@ -156,5 +193,8 @@ class Relax(Estimator, nn.Module):
         return (objective + norm).mean(0)
 
     def judged(self, losses: Tensor) -> Tensor:
-        """Return the target of c, ``(K, D)``; the losses and the target have no gradient."""
+        """Return losses less what does not depend on the sample, ``(K, D)``, without gradient.
+
+        It is the target of c, and linear in the losses.
+        """
         return losses

@@ -46,7 +46,8 @@ class TraceRelax(Relax):
     Relax. In the code of the paper's authors for ListOps it sees the text as well.
 
     Args:
-        num_samples, hidden_width: as for Relax.
+        num_samples, hidden_width, relaxed_loss: as for Relax. The relaxation of relaxed_loss is the
+            softmax that c sees.
         leave_one_out: first subtract the mean loss of the text's other samples from each loss, so
             that c has to tell only how samples of one text differ; for two samples or more.
     """
@@ -57,9 +58,13 @@ class TraceRelax(Relax):
     surrogate_of = ChoiceSurrogate
 
     def __init__(
-        self, num_samples: int = 1, hidden_width: int = 16, leave_one_out: bool = False
+        self,
+        num_samples: int = 1,
+        hidden_width: int = 16,
+        leave_one_out: bool = False,
+        relaxed_loss: bool = False,
     ) -> None:
-        super().__init__(num_samples, hidden_width)
+        super().__init__(num_samples, hidden_width, relaxed_loss)
         check_flags(self.name, leave_one_out=leave_one_out)
         if leave_one_out and num_samples < 2:
             raise LatentError(

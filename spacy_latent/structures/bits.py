@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -148,11 +149,9 @@ class Bits(Structure):
         """
         check_options(self, max_iter, tolerance)
         prepared, lengths = self._read(scores, lengths)
-        if self._subsets:
-            flat = self._subsets.sparsemap(*_flat(prepared))
-        else:
-            flat = decompose(prepared.double().clamp(0.0, 1.0).flatten(1))
-        flat = flat.cast(scores.dtype)
+        if not self._subsets:
+            return _Clipped(prepared.double().clamp(0.0, 1.0), scores.dtype)
+        flat = self._subsets.sparsemap(*_flat(prepared)).cast(scores.dtype)
         mean, weights, shape = flat.mean.view_as(scores), flat.weights, scores.shape
         return SparseSolution(
             mean, weights, flat.gap, lambda: flat.atoms.view(len(weights), *shape)
@@ -168,6 +167,41 @@ class Bits(Structure):
         z = np.zeros((length + (self.part_axes == 2),) * self.part_axes, dtype="float32")
         z[tuple(np.asarray(gold, dtype="int64").reshape(-1, self.part_axes).T)] = 1.0
         return z
+
+
+class _Clipped(SparseSolution):
+    """Solution whose mixture is computed only if it is read.
+
+    The mixture of N parts takes O(N²), as much as n⁴ for a graph over n tokens.
+
+    Args:
+        mean: ``(B, *parts)``, float64.
+        dtype: of the results.
+    """
+
+    def __init__(self, mean: Tensor, dtype: torch.dtype) -> None:
+        self.mean = mean.to(dtype)
+        self.gap = torch.zeros(len(mean), dtype=torch.float64, device=mean.device)
+        self._exact = mean
+
+    @cached_property
+    def _mixture(self) -> SparseSolution:
+        return decompose(self._exact.flatten(1)).cast(self.mean.dtype)
+
+    @property
+    def weights(self) -> Tensor:  # type: ignore[override]
+        return self._mixture.weights
+
+    def _expand(self, *device: torch.device) -> Tensor:
+        return self._mixture._expand(*device).view(len(self.weights), *self.mean.shape)
+
+    def cast(self, dtype: torch.dtype) -> SparseSolution:
+        return self if self.mean.dtype == dtype else _Clipped(self._exact, dtype)
+
+    def sent(self, device: torch.device) -> SparseSolution:
+        if self.mean.device == device:
+            return self
+        return _Clipped(send(self._exact, device), self.mean.dtype)
 
 
 def _flat(scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from spacy_latent.errors import (
     InfeasibleError,
     LatentError,
     NotTractable,
+    check_whole,
     number_of,
 )
 from spacy_latent.kernels.autograd.tracing import not_traced
@@ -22,6 +23,7 @@ from spacy_latent.structures.base import SparseSolution, Structure, check_given
 from spacy_latent.structures.constraints import Constraint
 from spacy_latent.structures.encoded_graph import StructureFactor
 from spacy_latent.structures.logic_factors import Encoded, LogicFactor
+from spacy_latent.structures.loopy_marginals import Beliefs, propagate
 from spacy_latent.structures.lp_sparsemap import (
     OR_LOOSEN,
     GraphSolution,
@@ -45,11 +47,14 @@ class FactorGraph(Structure):
     all of these. Its mean need not be an average of members, so it has no atoms. To find the best
     member is NP-hard in general. ``map``, meant for annotation, takes the first member of the set
     among the 1,024 best of the first structure. This is exact. If no member is among them, an error
-    is raised. Estimators that need ``map`` are refused. Sums are not tractable.
+    is raised. Estimators that need ``map`` are refused. Sums are not tractable. With
+    ``loopy_iterations`` there are ``marginals``, which are approximate.
 
     Args:
         structures: each with a ``map``. Annotations come from the first structure.
         constraints: see :mod:`spacy_latent.structures.constraints`.
+        loopy_iterations: largest number of rounds of belief propagation for ``marginals``; 0 for no
+            marginals. See :mod:`spacy_latent.structures.loopy_marginals`.
     """
 
     has_map: ClassVar[bool] = False
@@ -58,7 +63,9 @@ class FactorGraph(Structure):
         self,
         structures: Mapping[str, Structure],
         constraints: Mapping[str, Constraint] | None = None,
+        loopy_iterations: int = 0,
     ) -> None:
+        check_whole(self.name, least=0, loopy_iterations=loopy_iterations)
         if not structures:
             raise LatentError(f"{self.name}: there are no structures; give at least one.")
         for given, kind in ((structures, Structure), (constraints or {}, Constraint)):
@@ -105,9 +112,28 @@ class FactorGraph(Structure):
         self.acyclic = any(structure.acyclic for structure in self.structures.values())
         exclusive = [s.exclusive_axes for s in self.structures.values() if s.exclusive_axes]
         self.exclusive_axes = exclusive[0] if exclusive else ()  # type: ignore[misc]
+        self.loopy_iterations = loopy_iterations
+        if loopy_iterations:
+            self._check_sums()
+            self.tractable = self.tractable | {"marginals"}  # type: ignore[misc]
+
+    def _check_sums(self) -> None:
+        for structure in self.structures.values():
+            missing = {"marginals", "log_partition"} - structure.tractable
+            if missing:
+                raise IncompatiblePair(
+                    f"{self.name} with loopy_iterations",
+                    structure.name,
+                    f"belief propagation needs its {' and '.join(sorted(missing))}",
+                    "loopy_iterations = 0, and the SparseMAP estimator",
+                )
 
     def _settings(self) -> dict[str, Any]:
-        return {"structures": self.structures, "constraints": sorted(self.constraints)}
+        constraints = sorted(self.constraints)
+        plain: dict[str, Any] = {"structures": self.structures, "constraints": constraints}
+        if self.loopy_iterations:
+            plain["loopy_iterations"] = self.loopy_iterations
+        return plain
 
     def covers(self, other: Structure) -> bool | None:
         return True if other is self else None
@@ -283,8 +309,46 @@ class FactorGraph(Structure):
     def _log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:
         raise NotTractable(self.name, "log_partition", ADVICE)
 
+    def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Return approximate marginals by loopy belief propagation, ``(B, *parts)``."""
+        return self.beliefs(scores, lengths).marginals
+
     def _marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        raise NotTractable(self.name, "marginals", ADVICE)
+        return self.marginals(scores, lengths)
+
+    @not_traced
+    def beliefs(self, scores: Tensor, lengths: Tensor) -> Beliefs:
+        """Return marginals and the log-partition by loopy belief propagation; differentiable.
+
+        A residual far above 0 means that the messages have not converged: more rounds may help, or
+        smaller scores.
+
+        Raises:
+            NotTractable: ``loopy_iterations`` is 0.
+        """
+        if not self.loopy_iterations:
+            raise NotTractable(
+                self.name,
+                "marginals",
+                f"loopy_iterations above 0, for approximate ones, or {ADVICE}",
+            )
+        own, given, known = self.at_hand(scores, lengths)
+        masked, sizes = own._read(given, known)
+        shape = tuple(masked.shape[1:])
+        keys = [tuple(n) if isinstance(n, list) else n for n in sizes.tolist()]
+        logic = {
+            key: [factor.encode() for factor in self.logic(self.numbered(key, shape))]
+            for key in set(keys)
+        }
+        found = propagate(
+            list(own.structures.values()),
+            [logic[key] for key in keys],
+            masked.double(),
+            sizes,
+            self.loopy_iterations,
+        )
+        parts = (found.marginals, found.log_partition, found.residual)
+        return Beliefs(*(send(part.to(scores.dtype), scores.device) for part in parts))
 
     def decode(self, z: np.ndarray, length: int | Sequence[int] | np.ndarray) -> np.ndarray:
         return self.first.decode(z, length)
@@ -296,20 +360,26 @@ class FactorGraph(Structure):
 # Arguments are Any: a config is filled in before its blocks are made, and blocks in a dict are then
 # still dicts.
 def build_factor_graph_v1(
-    structures: dict[str, Any], constraints: dict[str, Any] | None = None
+    structures: dict[str, Any],
+    constraints: dict[str, Any] | None = None,
+    loopy_iterations: int = 0,
 ) -> FactorGraph:
     """Build the set of members that several structures have in common, under constraints.
 
-    The structures have the same parts. The set trains with SparseMAP alone, by LP-SparseMAP, which
-    is much slower than SparseMAP of one of them. Annotations take the best member.
+    The structures have the same parts. The set trains with SparseMAP, by LP-SparseMAP, which is
+    much slower than SparseMAP of one of them; or with approximate marginals. Annotations take the
+    best member.
 
     Args:
         structures: by names of your own, each with a best member and scores that are added up.
             Annotations are stored in the format of the first.
         constraints: by names of your own, such as ``spacy-latent.LineBudget.v1``; null for no
             constraints.
+        loopy_iterations: largest number of rounds of loopy belief propagation, for estimators that
+            need marginals alone, such as Marginals; 0 for no marginals. They are exact only if no
+            two structures or constraints share more than one part, and none form a cycle.
     """
-    return FactorGraph(structures, constraints)
+    return FactorGraph(structures, constraints, loopy_iterations)
 
 
 __all__ = [

@@ -125,6 +125,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield TraceRelax(), {}
     yield TraceRelax(2, 4), {}
     yield TraceRelax(3, 4, leave_one_out=True), {}
+    yield TraceRelax(2, 4, leave_one_out=True, relaxed_loss=True), {}
     yield RewardedScoreFunction(ShortArcs(), task_weight=0.5), {}
     yield RewardedScoreFunction(num_samples=2), unbiased
     yield SumAndSample(2), {**unbiased, "num_draws": 2000}
@@ -133,6 +134,9 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield Rebar(2, 0.7, 1.0), unbiased
     yield Relax(), unbiased
     yield Relax(2), unbiased
+    yield Rebar(learn_strength=True), unbiased
+    yield Rebar(2, 0.7, 1.0, learn_strength=True, learn_relaxation=True), unbiased
+    yield Relax(2, relaxed_loss=True), unbiased
     yield GivenTrees("left"), {}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -41,6 +42,8 @@ from tests.estimators.test_expected_loss import (
 )
 from tests.structures.test_traces import tree_traces
 
+Trained = TypeVar("Trained", Rebar, Relax, TraceRelax)
+
 CHOICES: dict[str, Callable[[], Estimator]] = {
     "plain": ScoreFunction,
     "three samples": lambda: ScoreFunction(3),
@@ -50,14 +53,26 @@ CHOICES: dict[str, Callable[[], Estimator]] = {
     "self-critical": lambda: ScoreFunction(control_variate=SelfCritical()),
     "leave one out (three samples)": lambda: ScoreFunction(3, LeaveOneOut()),
     "REBAR": Rebar,
+    "REBAR, trained": lambda: trained_relax(learned_rebar(), OneOfN()),
     "RELAX": relax,
     "RELAX, trained": lambda: trained_relax(relax(), OneOfN()),
+    "RELAX with the relaxed loss": lambda: relaxed_relax(),
+    "RELAX with the relaxed loss, trained": lambda: trained_relax(relaxed_relax(), OneOfN()),
     "sum and sample": lambda: SumAndSample(2),
     "sum and sample, self-critical": lambda: SumAndSample(2, SelfCritical()),
 }
 
 
-def trained_relax(estimator: Relax, structure: Structure) -> Relax:
+def learned_rebar() -> Rebar:
+    return Rebar(learn_strength=True, learn_relaxation=True).double()
+
+
+def relaxed_relax() -> Relax:
+    torch.manual_seed(0)
+    return Relax(relaxed_loss=True).double()
+
+
+def trained_relax(estimator: Trained, structure: Structure) -> Trained:
     optimizer = torch.optim.Adam(estimator.parameters(), lr=0.02)
     for _ in range(300):
         optimizer.zero_grad()
@@ -76,15 +91,21 @@ def known_mean(structure: Structure) -> TraceScoreFunction:
     return TraceScoreFunction(control_variate=constant)
 
 
-def trace_relax(num_samples: int = 1, leave_one_out: bool = False) -> TraceRelax:
+def trace_relax(
+    num_samples: int = 1, leave_one_out: bool = False, relaxed_loss: bool = False
+) -> TraceRelax:
     torch.manual_seed(0)
-    return TraceRelax(num_samples, leave_one_out=leave_one_out).double()
+    settings = {"leave_one_out": leave_one_out, "relaxed_loss": relaxed_loss}
+    return TraceRelax(num_samples, **settings).double()
 
 
 def trained_trace_relax(
-    structure: SpanningTree, num_samples: int = 1, leave_one_out: bool = False
-) -> Relax:
-    return trained_relax(trace_relax(num_samples, leave_one_out), structure)
+    structure: SpanningTree,
+    num_samples: int = 1,
+    leave_one_out: bool = False,
+    relaxed_loss: bool = False,
+) -> TraceRelax:
+    return trained_relax(trace_relax(num_samples, leave_one_out, relaxed_loss), structure)
 
 
 def main() -> None:
@@ -99,6 +120,10 @@ def main() -> None:
             "RELAX over traces, trained": partial(trained_trace_relax, structure),
             "RELAX, leave one out (three samples), trained": partial(
                 trained_trace_relax, structure, 3, True
+            ),
+            "RELAX with the relaxed loss, untrained": lambda: trace_relax(relaxed_loss=True),
+            "RELAX with the relaxed loss, trained": partial(
+                trained_trace_relax, structure, relaxed_loss=True
             ),
         }
         print_table(traces, structure, exact_trace_gradient(structure))

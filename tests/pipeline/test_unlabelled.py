@@ -37,6 +37,12 @@ ESTIMATORS = {
     "sum and sample": {"@misc": "spacy-latent.SumAndSample.v1", "k": 2},
     "REBAR": {"@misc": "spacy-latent.Rebar.v1"},
     "RELAX": {"@misc": "spacy-latent.Relax.v1"},
+    "REBAR, learned": {
+        "@misc": "spacy-latent.Rebar.v1",
+        "learn_strength": True,
+        "learn_relaxation": True,
+    },
+    "RELAX with the relaxed loss": {"@misc": "spacy-latent.Relax.v1", "relaxed_loss": True},
     "score function, then dense": {
         "@misc": "spacy-latent.EstimatorSequence.v1",
         "first": {"@misc": "spacy-latent.ScoreFunction.v1", "num_samples": 2},
@@ -84,6 +90,8 @@ def test_labelled_and_unlabelled_docs_train_together(estimator) -> None:
         names = [name for name in after if part in name]
         assert names
         assert any(not np.array_equal(before[name], after[name]) for name in names), part
+    # Weights of the control variate, if it has any.
+    assert all(before[name] != after[name] for name in after if "._learned." in name)
     assert all(np.isfinite(value).all() for value in after.values())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cases, footprint, headlines, inference, pages, scaling, sections
+from benchmarks import attention, cases, footprint, headlines, inference, pages, scaling, sections
 from benchmarks.gpu.structures import results
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +34,13 @@ def test_each_row_is_measured_where_trained_scorers_are():
         assert sum(target is not None for target in targets) == 3
     ragged = inference.Setting(60, ragged=True).lengths()
     assert ragged[0] == 60 and ragged.min() >= 5 and len(ragged.unique()) > 10
+
+
+def test_each_kind_of_attention_is_timed(monkeypatch):
+    monkeypatch.setattr(attention, "SIZES", (3,))
+    rows = attention.table(repeats=1)[2:]
+    assert len(rows) == len(attention.ESTIMATORS)
+    assert all(float(row.split("|")[2]) > 0 for row in rows)
 
 
 def test_results_keep_other_sections(tmp_path):

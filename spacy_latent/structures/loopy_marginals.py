@@ -1,0 +1,257 @@
+"""Loopy belief propagation: approximate marginals of structures and logic factors together.
+
+The distribution is p(z) ∝ exp(z·s) over the members that satisfy all factors. Each factor sends a
+message to each of its parts: the log-odds of the part by this factor, less what the factor was
+told. It is exact if the factors form a tree, so that any two share at most one part and there are
+no cycles. Otherwise it is an approximation, whose fixed points are stationary points of the Bethe
+free energy (Yedidia et al. 2001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from spacy_latent.structures.base import Structure
+from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.logic_factors import EXACTLY, OR_OUT, Encoded
+
+# Probabilities of factors are kept this far from 0 and 1, where log-odds lose their digits.
+SMALLEST = 1e-12
+# Log-odds of a part that is certain for a logic factor, such as the negation of a forbidden one.
+CERTAIN = 1e6
+# Weight of the last message in the next one, against oscillation.
+DAMPING = 0.5
+
+
+@dataclass
+class Beliefs:
+    """Result of belief propagation for B items.
+
+    Attributes:
+        marginals: ``(B, *parts)``, of the first structure under all messages. They are a mixture of
+            its members also before messages converge.
+        log_partition: ``(B,)``, the negative Bethe free energy. It approximates
+            log Σ_z exp(z·s), and is no bound.
+        residual: ``(B,)``, the largest difference between probabilities of one part by two factors.
+            It is 0 at a fixed point.
+    """
+
+    marginals: Tensor
+    log_partition: Tensor
+    residual: Tensor
+
+
+@dataclass
+class _Group:
+    """Logic factors of one kind and limit, padded to one width.
+
+    Attributes:
+        parts: ``(F, W)`` int64, numbers in the flattened batch.
+        flips: ``(F, W)`` bool, the negated parts.
+        inside: ``(F, W)`` bool, false at padding.
+        item: ``(F,)`` int64, the item of each factor.
+    """
+
+    kind: int
+    limit: int
+    parts: Tensor
+    flips: Tensor
+    inside: Tensor
+    item: Tensor
+
+    def literals(self, odds: Tensor, allowed: Tensor) -> Tensor:
+        """Return the log-odds of the literals, of which those of forbidden parts are certain."""
+        signed = torch.where(self.flips, -odds, odds)
+        certain = torch.where(self.flips, CERTAIN, -CERTAIN).to(odds)
+        return torch.where(allowed & self.inside, signed, certain)
+
+    @property
+    def subsets(self) -> KOfN:
+        return KOfN(self.limit, exactly=self.kind == EXACTLY)
+
+    def probabilities(self, literals: Tensor) -> Tensor:
+        """Return the probability of each literal, for factors that count."""
+        if self.limit == 0:
+            return torch.zeros_like(literals)
+        return self.subsets.marginals(literals, self.inside.sum(1))
+
+    def messages(self, odds: Tensor, allowed: Tensor) -> Tensor:
+        """Return messages ``(F, W)`` for the log-odds of parts without this factor."""
+        literals = self.literals(odds, allowed)
+        if self.kind == OR_OUT:
+            told = self._or_messages(literals)
+        else:
+            told = log_odds(self.probabilities(literals)) - literals
+        return torch.where(allowed & self.inside, torch.where(self.flips, -told, told), 0.0)
+
+    def log_partition(self, odds: Tensor, allowed: Tensor) -> Tensor:
+        """Return the log of each factor's sum over its members, ``(F,)``."""
+        literals = self.literals(odds, allowed)
+        if self.kind == OR_OUT:
+            output, inputs = self._output(literals)
+            own = softplus(output + log_expm1(inputs.sum(1)))
+        elif self.limit == 0:
+            own = literals.new_zeros(len(literals))
+        else:
+            own = self.subsets.log_partition(literals, self.inside.sum(1))
+        # A negated part counts if its literal is 0.
+        return own - torch.where(self.flips & self.inside, literals, 0.0).sum(1)
+
+    def _output(self, literals: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-odds of the output, and log(1 + odds) of each input, 0 elsewhere."""
+        last = self.inside.sum(1, keepdim=True) - 1
+        inputs = self.inside & (torch.arange(literals.shape[1]) < last)
+        return literals.gather(1, last)[:, 0], torch.where(inputs, softplus(literals), 0.0)
+
+    def _or_messages(self, literals: Tensor) -> Tensor:
+        output, inputs = self._output(literals)
+        total = inputs.sum(1, keepdim=True)
+        # Sums without one input; a difference of sums would lose the small ones.
+        others = inputs[:, None].masked_fill(torch.eye(inputs.shape[1], dtype=torch.bool), 0.0)
+        rest = others.sum(2)
+        told = output[:, None] + rest - softplus(output[:, None] + log_expm1(rest))
+        last = self.inside.sum(1, keepdim=True) - 1
+        return told.scatter(1, last, log_expm1(total))
+
+
+def log_odds(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp(SMALLEST, 1 - SMALLEST).logit()
+
+
+def log_expm1(x: Tensor) -> Tensor:
+    """Return log(e^x − 1) of non-negative numbers, large and negative at 0."""
+    positive = x.clamp_min(1e-300)
+    return positive + (-torch.expm1(-positive)).log()
+
+
+def grouped(factors: Sequence[Sequence[Encoded]], parts: int) -> list[_Group]:
+    """Return the logic factors of all items, in groups of one kind and limit.
+
+    Args:
+        factors: factors of each item, with numbers of its own parts.
+        parts: number of scores of an item.
+    """
+    found: dict[tuple[int, int], list[tuple[int, Encoded]]] = {}
+    for item, own in enumerate(factors):
+        for factor in own:
+            if factor.parts:
+                found.setdefault((factor.kind, int(factor.limit)), []).append((item, factor))
+    groups = []
+    for (kind, limit), members in found.items():
+        shape = len(members), max(len(factor.parts) for _, factor in members)
+        places = torch.zeros(shape, dtype=torch.int64)
+        flips, inside = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
+        for row, (item, factor) in enumerate(members):
+            count = len(factor.parts)
+            places[row, :count] = torch.tensor(factor.parts) + item * parts
+            flips[row, :count] = torch.tensor(factor.flips)
+            inside[row, :count] = True
+        items = torch.tensor([item for item, _ in members])
+        groups.append(_Group(kind, limit, places, flips, inside, items))
+    return groups
+
+
+def propagate(
+    structures: Sequence[Structure],
+    factors: Sequence[Sequence[Encoded]],
+    scores: Tensor,
+    lengths: Tensor,
+    iterations: int,
+    tolerance: float = 1e-10,
+) -> Beliefs:
+    """Return the beliefs after messages of all factors at once; differentiable.
+
+    The gradient is that of these iterations.
+
+    Args:
+        structures: each with marginals and a log-partition.
+        factors: logic factors of each item.
+        scores: ``(B, *parts)`` float64, −inf at what is no part of every structure.
+        iterations: largest number of rounds.
+        tolerance: rounds end if no message changes by more.
+    """
+    allowed = ~scores.detach().isneginf()
+    own = torch.where(allowed, scores, 0.0).flatten()
+    flat = allowed.flatten()
+    groups = grouped(factors, scores[0].numel() if len(scores) else 0)
+    of_structures = [torch.zeros_like(own) for _ in structures]
+    of_groups = [own.new_zeros(group.parts.shape) for group in groups]
+
+    def given(odds: Tensor) -> Tensor:
+        return torch.where(flat, odds, -torch.inf).view_as(scores)
+
+    def total() -> Tensor:
+        result = torch.stack([own, *of_structures]).sum(0)
+        for group, told in zip(groups, of_groups):
+            result = result.index_add(0, group.parts.flatten(), told.flatten())
+        return result
+
+    for _ in range(iterations):
+        odds, changes = total(), [own.new_zeros(1)]
+        for number, structure in enumerate(structures):
+            before = of_structures[number]
+            left = odds - before
+            told = log_odds(structure.marginals(given(left), lengths).flatten()) - left
+            change = (1 - DAMPING) * (torch.where(flat, told, 0.0) - before)
+            of_structures[number] = before + change
+            changes.append(change)
+        for number, group in enumerate(groups):
+            before = of_groups[number]
+            left = odds[group.parts] - before
+            change = (1 - DAMPING) * (group.messages(left, flat[group.parts]) - before)
+            of_groups[number] = before + change
+            changes.append(change.flatten())
+        if float(torch.cat(changes).detach().abs().max()) <= tolerance:
+            break
+    return _beliefs(structures, groups, given, total(), (of_structures, of_groups), lengths)
+
+
+def _beliefs(
+    structures: Sequence[Structure],
+    groups: Sequence[_Group],
+    given: Callable[[Tensor], Tensor],
+    odds: Tensor,
+    messages: tuple[Sequence[Tensor], Sequence[Tensor]],
+    lengths: Tensor,
+) -> Beliefs:
+    """Return the beliefs for these messages.
+
+    Args:
+        given: function from flat log-odds to scores of structures.
+        odds: flat log-odds of the parts by all messages.
+        messages: of structures, and of groups.
+    """
+    batch = len(lengths)
+    whole = given(odds.detach())
+    flat = ~whole.flatten().isneginf()
+    item = torch.arange(batch).repeat_interleave(whole[0].numel() if batch else 0)
+    of_parts = torch.where(flat, odds.sigmoid(), 0.0)
+    found, log_partition = [], odds.new_zeros(batch)
+    degree = torch.full_like(odds, float(len(structures)))
+    residual = odds.new_zeros(batch)
+    for structure, told in zip(structures, messages[0]):
+        left = given(odds - told)
+        found.append(structure.marginals(left, lengths))
+        log_partition = log_partition + structure.log_partition(left, lengths)
+        apart = (found[-1].flatten() - of_parts).detach().abs()
+        residual = residual.scatter_reduce(0, item, apart, "amax")
+    for group, told in zip(groups, messages[1]):
+        inside = flat[group.parts]
+        left = odds[group.parts] - told
+        sums = group.log_partition(left, inside)
+        log_partition = log_partition.index_add(0, group.item, sums)
+        degree = degree.index_add(0, group.parts.flatten(), group.inside.flatten().to(degree))
+        after = torch.sigmoid(left + group.messages(left, inside))
+        apart = torch.where(inside & group.inside, after - of_parts[group.parts], 0.0)
+        apart = apart.detach().abs().amax(1)
+        residual = residual.scatter_reduce(0, group.item, apart, "amax")
+    shared = torch.where(flat, (1 - degree) * softplus(odds), 0.0)
+    return Beliefs(found[0], log_partition.index_add(0, item, shared), residual)
+
+
+__all__ = ["Beliefs", "propagate"]
