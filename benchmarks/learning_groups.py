@@ -117,6 +117,14 @@ ONE_WORD_ENTRIES = (
     Entry("rationale_reinmax", "latent categorical, ReinMax"),
     Entry("rationale_gumbel_rao", "latent categorical, Gumbel-Rao"),
     Entry("rationale_rebar", "latent categorical, REBAR"),
+    Entry(
+        "rationale_rebar",
+        "latent categorical, REBAR, strength and temperature learned",
+        settings=(
+            ("components.latent_textcat.model.estimator.learn_strength", True),
+            ("components.latent_textcat.model.estimator.learn_relaxation", True),
+        ),
+    ),
     Entry("rationale_relax", "latent categorical, RELAX"),
     Entry("rationale_moving_average", "latent categorical, score function, moving average"),
     Entry("rationale_learned_constant", "latent categorical, score function, trained constant"),
@@ -151,7 +159,13 @@ SENTIMENT_ENTRIES = (
     Entry("sentiment_segments", "structured attention, segments"),
     Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
     Entry("sentiment_spigot", "SPIGOT"),
+    Entry("sentiment_spigot_graph", "SPIGOT over a semantic graph"),
     Entry("sentiment_spigot_marginals", "SPIGOT with exponentiated gradient"),
+    Entry(
+        "sentiment_spigot_marginals",
+        "SPIGOT at the mean, projected",
+        settings=(("components.latent_encoder.model.estimator.step", "projected"),),
+    ),
     Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
     Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
     Entry("sentiment_tag_sequence", "latent tags, marginals"),
