@@ -233,6 +233,12 @@ A_TENTH: tuple[tuple[str, Setting], ...] = (
 )
 
 
+# Vectors of corpus/glove, see docs/tasks.md.
+OF_GLOVE: tuple[tuple[str, Setting], ...] = (
+    ("paths.vectors", "corpus/glove"),
+    ("components.latent_textcat.model.tok2vec.include_static_vectors", True),
+)
+
 # Twice as many updates as with a tenth.
 TWO_EPOCHS: tuple[tuple[str, Setting], ...] = (("training.max_epochs", 2),)
 
@@ -746,6 +752,16 @@ GROUPS = {
         ("sentiment-data", "english-data", "english-train"),
         ACCURACY,
         tree_lstms(*A_TENTH),
+    ),
+    "tree_lstm_vectors": Group(
+        "Learning: polarity of a tenth of the sentences by a Tree-LSTM over pre-trained word vectors",
+        ("sentiment-data", "english-data", "english-train"),
+        ACCURACY,
+        tuple(
+            entry
+            for entry in tree_lstms(*A_TENTH, *OF_GLOVE)
+            if entry.config != "sentiment_perturb_and_parse"
+        ),
     ),
     "tree_lstm_all": Group(
         "Learning: sentence polarity by a Tree-LSTM over latent trees, two epochs",

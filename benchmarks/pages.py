@@ -60,6 +60,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "learning_sentiment",
             "learning_tree_lstm",
+            "learning_tree_lstm_vectors",
             "learning_tree_lstm_all",
             "learning_few_labels",
         ),
