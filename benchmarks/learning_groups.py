@@ -754,7 +754,7 @@ GROUPS = {
         tree_lstms(*A_TENTH),
     ),
     "tree_lstm_vectors": Group(
-        "Learning: polarity of a tenth of the sentences by a Tree-LSTM over pre-trained word vectors",
+        "Learning: polarity of a tenth by a Tree-LSTM over pre-trained word vectors",
         ("sentiment-data", "english-data", "english-train"),
         ACCURACY,
         tuple(
