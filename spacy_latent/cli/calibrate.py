@@ -43,6 +43,9 @@ Examples:
 
   spacy latent calibrate training/model-best corpus/dev.spacy training/precise --precision 0.97
 
+  spacy latent calibrate training/model-best corpus/dev.spacy training/precise --precision 0.97
+  --group-by article
+
   spacy latent calibrate training/model-best corpus/dev.spacy training/calibrated --test
   corpus/test.spacy
 """
@@ -93,6 +96,19 @@ def calibrate_cli(
         help="With --precision: set min_confidence even where it keeps fewer than 20 entities, "
         "fewer than one in ten, or fewer than twice as many as would do if all were right",
     ),
+    group_by: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--group-by",
+        help="Where each doc names the document that it is a piece of: a key of doc.user_data, a "
+        "custom attribute, or a key of the lines of .jsonl or of their meta; 'document' if left "
+        "out. Documents then count as independent, not docs",
+    ),
+    docs_per_document: Optional[int] = typer.Option(  # noqa: UP045
+        None,
+        "--docs-per-document",
+        min=1,
+        help="Count runs of so many docs as the pieces of a document, where no doc names it",
+    ),
     biases: bool = typer.Option(
         False,
         "--biases",
@@ -126,7 +142,7 @@ def calibrate_cli(
     import srsly
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.corpus import group_docs, import_code, read_examples
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError, PartlyAnnotated
     from spacy_latent.evaluation import entity_calibration as calibration
@@ -152,7 +168,8 @@ def calibrate_cli(
             "--few": few,
         }
         nlp = load(model)
-        examples = read_examples(nlp, dev, limit)
+        examples = read_examples(nlp, dev, limit, group_by)
+        group_docs(examples, group_by, docs_per_document)
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
         kind = kind_of(nlp, component)

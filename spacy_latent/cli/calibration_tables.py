@@ -223,16 +223,24 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
         f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
         f"{100 * least.bound:.1f} %)"
     )
-    msg.text(
+    text, counted = ("document" if least.by_document else "text"), number_of(least.texts, "doc")
+    assumed = (
         "This assumes that the other texts are of the same source as these, that these were not "
-        "used in training, and that texts are independent of each other; a text is a doc"
+        f"used in training, and that {plural(text)} are independent of each other"
     )
-    texts = len(set(fitted.texts))
-    if texts < CHECKED_TEXTS:
+    if least.by_document:
+        counted = number_of(least.texts, text)
+        msg.text(f"{assumed}; the bound counts {counted}")
+    else:
+        msg.text(
+            f"{assumed}; a text is a doc, and the bound counts {counted}. Where docs are pieces "
+            "of documents, say of which: --group-by, or --docs-per-document"
+        )
+    if least.texts < CHECKED_TEXTS:
         msg.warn(
             "Such promises were checked by simulation with "
-            f"{CHECKED_TEXTS} texts or more, and there are {texts} with "
-            f"{plural(fitted.noun)}. It holds less often if those of a text are "
+            f"{CHECKED_TEXTS} {plural(text)} or more, and there are {least.texts} with "
+            f"{plural(fitted.noun)}. It holds less often if those of a {text} are "
             "right or wrong together."
         )
     if not least.threshold:

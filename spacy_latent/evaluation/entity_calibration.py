@@ -34,6 +34,7 @@ from spacy_latent.analysis.calibration import (
     precisions,
     threshold_for,
 )
+from spacy_latent.analysis.independent_texts import IndependentTexts, independent_texts
 from spacy_latent.analysis.precision_bound import (
     LEAST_TEXTS,
     PromisedThreshold,
@@ -133,7 +134,8 @@ def calibrate(
         examples: examples with entities on which the component was not trained, or a function that
             returns them. Predicted docs are not processed yet. In partly annotated texts,
             predictions on tokens without annotation are left out. A warning (PartlyAnnotated) says
-            so if they are more than 5 %.
+            so if they are more than 5 %. References that are pieces of documents name them in
+            ``doc.user_data["document"]``; then documents count as independent, not docs.
         component: name of a ``crf_ner``; may be left out if the pipeline has one.
         biases: whether each label may get a bias if held-out docs support it, see
             :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
@@ -207,22 +209,24 @@ def _fit(
     progress: Progress,
 ) -> Calibrated:
     pipe.calibration = None
-    before = _judge(pipe, made, progress)
-    fit, left_out = _score_fit(pipe, made, progress)
+    texts = independent_texts(example.reference for example in made)
+    before = texts.group(_judge(pipe, made, progress))
+    fit, left_out = _score_fit(pipe, made, texts, progress)
     point, losses = fit.choose(None if biases else False)
     points, of_texts = fit.cross_fit(point)
     counts = EntityCalibration(
         docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
-    crossed = _judge_crossed(pipe, made, points, progress)
-    sure, told = choose_confidence(crossed, confidence, len(made))
+    crossed = _judge_crossed(pipe, made, texts, points, progress)
+    sure, told = choose_confidence(crossed, confidence, texts.count)
     crossed = replace(
-        crossed, probabilities=left_out_confidences(crossed, sure, len(made)).tolist()
+        crossed, probabilities=left_out_confidences(crossed, sure, texts.count).tolist()
     )
     if len(point) > 1 or not before.probabilities:
         # With biases the entities are others, and cannot be compared one by one.
         plain = fit.losses(torch.zeros(1, dtype=torch.float64))
-        gain = gain_of(plain[fit.counted].numpy(), of_texts[fit.counted].numpy())
+        counted = fit.counted.numpy()
+        gain = gain_of(plain.numpy()[counted], of_texts.numpy()[counted], fit.texts[counted])
     else:
         right = np.asarray(before.correct, dtype=bool)
         gain = gain_of(
@@ -242,7 +246,7 @@ def _fit(
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
     pipe.calibration = found if found != counts else None
-    after = _judge(pipe, made, progress, sizes)
+    after = texts.group(_judge(pipe, made, progress, sizes))
     return Calibrated(
         found, losses, told, before, after, sizes, left_out, gain=gain, kept=kept, crossed=crossed
     )
@@ -255,10 +259,14 @@ def _of_point(pipe: Any, point: torch.Tensor, counts: EntityCalibration) -> Enti
 
 
 def _judge_crossed(
-    pipe: Any, made: Sequence[Example], points: Sequence[torch.Tensor], progress: Progress
+    pipe: Any,
+    made: Sequence[Example],
+    texts: IndependentTexts,
+    points: Sequence[torch.Tensor],
+    progress: Progress,
 ) -> JudgedEntities:
     """Judge the entities of each text by the temperature and biases fitted to the other folds."""
-    fold = folds_of(np.arange(len(made)), len(made))
+    fold = folds_of(np.array(texts.numbers), texts.count)
     found = JudgedEntities()
     for k, point in enumerate(points):
         places = np.flatnonzero(fold == k)
@@ -270,7 +278,7 @@ def _judge_crossed(
         found.texts += places[part.texts].tolist()
         found.gold += part.gold
         found.unannotated += part.unannotated
-    return found
+    return texts.group(found)
 
 
 @dataclass
@@ -399,6 +407,7 @@ def _promised(
     if least is not None:
         return least
     tested = tests_of(found, precision, confidence, few)
+    text = "document" if found.by_document else "text"
     count, enough = len(found.probabilities), needed(precision, confidence)
     told = (
         f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
@@ -425,9 +434,9 @@ def _promised(
             )
     elif found.texts and len(set(found.texts)) < min(LEAST_TEXTS, count):
         told = (
-            f"All {number_of(count, found.noun)} are of fewer than {LEAST_TEXTS} texts. "
-            "Predictions of one text are often right or wrong together, and so few texts do not "
-            "tell how often."
+            f"All {number_of(count, found.noun)} are of {number_of(len(set(found.texts)), text)}, "
+            f"and it takes at least {LEAST_TEXTS}. Predictions of one {text} are often right or "
+            "wrong together, and so few do not tell how often."
         )
     elif not few and count >= enough:
         told += f" Without --few it also takes {FEW}, and one in ten."
@@ -484,7 +493,9 @@ def _batches(
     return minibatch(progress(examples, stage, len(examples)), BATCH)
 
 
-def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
+def _score_fit(
+    pipe: Any, examples: Sequence[Example], texts: IndependentTexts, progress: Progress
+) -> tuple[ScoreFit, int]:
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
         # The weights do not change, so entities with unknown labels cannot be found. They count as
@@ -501,7 +512,7 @@ def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tu
             places = [done + d for d in group.docs]
             groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
         done += len(batch)
-    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups)
+    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups, texts.numbers)
     return fit, sum(int((group.counts == 0).sum()) for group in groups)
 
 

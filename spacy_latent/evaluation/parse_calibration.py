@@ -22,6 +22,7 @@ from spacy.util import minibatch
 
 from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC, gold_arcs, judged_arcs
 from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
+from spacy_latent.analysis.independent_texts import IndependentTexts, independent_texts
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
@@ -98,7 +99,8 @@ def calibrate(
     Args:
         examples: examples with heads on which the parser was not trained, or a function that
             returns them. Predicted docs are not processed yet. Words without a known head do not
-            count.
+            count. References that are pieces of documents name them in
+            ``doc.user_data["document"]``; then documents count as independent, not docs.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
         progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
@@ -119,7 +121,7 @@ def calibrate(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
             "token.head that it was not trained on."
         )
-    found = _fit(table, len(made))
+    found = _fit(table, independent_texts(example.reference for example in made))
     made_of_arcs = found.arcs.kept or found.labelled.kept
     pipe.calibration = found.calibration if made_of_arcs else None
     return found
@@ -197,7 +199,7 @@ class _Table:
         of_labels: probabilities of labels given the arcs, ``(A, T)``.
         right, labelled_right: ``(A,)`` bool.
         roots: arcs without a label to be wrong, ``(A,)`` bool.
-        texts: ``(A,)`` int64.
+        texts: doc of each, ``(A,)`` int64.
         labels: label of each.
         lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
         unannotated: number of further words, without a known head.
@@ -254,12 +256,13 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
     return _Table(arcs, of_labels, right, labelled, roots, texts, labels, lengths, unannotated)
 
 
-def _fit(table: _Table, texts: int) -> CalibratedParses:
-    arcs = TemperatureFit.of(table.arcs, table.right, table.texts, texts)
+def _fit(table: _Table, texts: IndependentTexts) -> CalibratedParses:
+    numbers = np.array(texts.numbers)[table.texts]
+    arcs = TemperatureFit.of(table.arcs, table.right, numbers, texts.count)
     # A label can only be right with its arc.
     worded = table.right & ~table.roots
     labels = TemperatureFit.of(
-        table.of_labels[worded], table.labelled_right[worded], table.texts[worded], texts
+        table.of_labels[worded], table.labelled_right[worded], numbers[worded], texts.count
     )
     every = np.arange(len(table.right))
 
@@ -270,14 +273,16 @@ def _fit(table: _Table, texts: int) -> CalibratedParses:
             table.labels,
             len(right),
             unannotated=table.unannotated,
-            texts=table.texts.tolist(),
+            texts=numbers.tolist(),
             lengths=table.lengths.tolist(),
             noun=noun,
+            by_document=texts.are_documents,
         )
 
     plain = table.arcs[:, UNCHANGED]
     after = at_temperature(table.arcs, arcs.kept)
-    crossed = at_temperature(table.arcs, arcs.by_fold[folds_of(table.texts, texts)])
+    fold = folds_of(numbers, texts.count)
+    crossed = at_temperature(table.arcs, arcs.by_fold[fold])
     trees = FittedTemperature(
         math.exp(arcs.kept),
         arcs.gain,
@@ -285,9 +290,7 @@ def _fit(table: _Table, texts: int) -> CalibratedParses:
     )
     before_labels = plain * table.of_labels[:, UNCHANGED]
     after_labels = after * at_temperature(table.of_labels, labels.kept)
-    crossed_labels = crossed * at_temperature(
-        table.of_labels, labels.by_fold[folds_of(table.texts, texts)]
-    )
+    crossed_labels = crossed * at_temperature(table.of_labels, labels.by_fold[fold])
     both = (before_labels, after_labels, crossed_labels)
     labelled = FittedTemperature(
         math.exp(labels.kept),
@@ -297,7 +300,7 @@ def _fit(table: _Table, texts: int) -> CalibratedParses:
     made = ParseCalibration(
         temperature=trees.temperature,
         label_temperature=labelled.temperature,
-        docs=texts,
+        docs=len(texts.numbers),
         arcs=len(every),
     )
     return CalibratedParses(made, trees, labelled)

@@ -21,6 +21,7 @@ from spacy.util import minibatch
 from thinc.api import xp2torch
 
 from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN, SpanJudge
 from spacy_latent.errors import LatentError
@@ -64,7 +65,8 @@ def calibrate(
     Args:
         examples: examples with spans on which the component was not trained, or a function that
             returns them. Predicted docs are not processed yet. A text without the group
-            ``spans_key`` does not count.
+            ``spans_key`` does not count. References that are pieces of documents name them in
+            ``doc.user_data["document"]``; then documents count as independent, not docs.
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
@@ -114,13 +116,14 @@ def _fit(
 ) -> Calibrated:
     pipe.calibration = None
     table = _table(pipe, made, progress)
-    spans = table.spans
+    groups = independent_texts(example.reference for example in made)
+    spans, count = groups.group(table.spans), groups.count
     right, texts = np.asarray(spans.correct, dtype=bool), np.asarray(spans.texts, dtype="int64")
-    fit = TemperatureFit.of(table.said, right, texts, len(made))
-    left_out = at_temperature(table.said, fit.by_fold[folds_of(texts, len(made))])
+    fit = TemperatureFit.of(table.said, right, texts, count)
+    left_out = at_temperature(table.said, fit.by_fold[folds_of(texts, count)])
     warm = replace(spans, probabilities=left_out.tolist())
-    sure, told = choose_confidence(warm, confidence, len(made))
-    crossed = replace(spans, probabilities=left_out_confidences(warm, sure, len(made)).tolist())
+    sure, told = choose_confidence(warm, confidence, count)
+    crossed = replace(spans, probabilities=left_out_confidences(warm, sure, count).tolist())
     trained = surprise(table.said[:, UNCHANGED], right)
     gain = gain_of(trained, surprise(crossed.probabilities, right), texts)
     counts = EntityCalibration(docs=len(made), entities=spans.gold)
@@ -140,7 +143,7 @@ def _fit(
         {},
         {"as trained": float(trained.mean()) if len(trained) else math.nan, **told},
         spans,
-        _judge(pipe, made, progress),
+        groups.group(_judge(pipe, made, progress)),
         [],
         0,
         gain=gain,
