@@ -13,6 +13,8 @@ two ways to draw:
 - Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.
   So the texts are the whole source of the draws, and its precision is known without error.
 
+Texts are docs, or documents if docs name these in doc.user_data["document"].
+
 The promise is of the source of the texts, as in draws. The precision of a half has chance of its
 own, and is below the promise more often. Each line of PATH has the counts of one kind of prediction
 in one corpus.
@@ -38,6 +40,7 @@ from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
 from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC
 from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
+from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.precision_bound import promised_threshold
 from spacy_latent.errors import plural
 from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
@@ -195,10 +198,13 @@ def judged(nlp: Language, corpus: Path) -> tuple[str, list[JudgedEntities], int]
     name = (parsers + spans + ["crf_ner"])[0]
     pipe: Any = nlp.get_pipe(name)
     pipe.calibration = None
+    texts = independent_texts(example.reference for example in examples)
     if parsers:
-        return name, list(parse_calibration.measure(nlp, examples).values()), len(examples)
-    own: Any = span_calibration if spans else entity_calibration
-    return name, [own.measure(nlp, examples).entities], len(examples)
+        kinds = list(parse_calibration.measure(nlp, examples).values())
+    else:
+        own: Any = span_calibration if spans else entity_calibration
+        kinds = [own.measure(nlp, examples).entities]
+    return name, [texts.group(found) for found in kinds], texts.count
 
 
 def main() -> None:

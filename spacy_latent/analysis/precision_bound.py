@@ -42,6 +42,7 @@ class PromisedThreshold(ThresholdResult):
         full_recall: recall without a threshold.
         texts: number of independent texts with predictions.
         by_document: whether these texts are documents, of which a doc may be a piece.
+        largest: share of all predictions that is in the text with most of them.
     """
 
     promised: float
@@ -50,6 +51,7 @@ class PromisedThreshold(ThresholdResult):
     full_recall: float
     texts: int
     by_document: bool
+    largest: float
 
 
 def lower_bound(right: int, count: int, confidence: float) -> float:
@@ -242,14 +244,16 @@ def promised_threshold(
     if not passed:
         return None
     last = passed[-1]
+    _, sizes = np.unique(_texts_of(found), return_counts=True)
     return PromisedThreshold(
         **vars(apply_threshold(found, last.threshold)),
         promised=precision,
         confidence=confidence,
         bound=lower_bound(last.right, last.count, confidence),
         full_recall=apply_threshold(found, 0.0).recall,
-        texts=len(np.unique(_texts_of(found))),
+        texts=len(sizes),
         by_document=found.by_document,
+        largest=float(sizes.max() / sizes.sum()),
     )
 
 

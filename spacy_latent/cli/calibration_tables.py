@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Number of texts from which on the promise of a precision was simulated.
 CHECKED_TEXTS = 300
+# A text with a larger share of the predictions is named.
+LARGE = 0.2
 CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
 # With a slope below this value, different entities have almost the same confidence.
 FLAT = 0.5
@@ -242,6 +244,11 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
             f"{CHECKED_TEXTS} {plural(text)} or more, and there are {least.texts} with "
             f"{plural(fitted.noun)}. It holds less often if those of a {text} are "
             "right or wrong together."
+        )
+    if least.largest > LARGE:
+        msg.warn(
+            f"One {text} has {percent(least.largest)} of the {plural(fitted.noun)}. If it is not "
+            "like the others, neither is the bound. Add texts, or take some of its away."
         )
     if not least.threshold:
         return

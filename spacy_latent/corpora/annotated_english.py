@@ -60,7 +60,7 @@ def set_entities(doc: Doc, tokens: list[str], tags: list[str]) -> None:
 
 
 def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
-    """Yield docs of at most ten sentences for each document of the treebank."""
+    """Yield docs of at most ten sentences for each document of the treebank, with its name."""
     from spacy.tokens import Doc
 
     named = read_entities(entities)
@@ -72,7 +72,8 @@ def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
         docs = []
         for start in starts:
             part = sentences[start : start + SENTENCES]
-            doc = Doc.from_docs(part, exclude=["user_data"])
+            # spaCy's types lack this argument.
+            doc = Doc.from_docs(part, exclude=["user_data"])  # type: ignore[call-arg]
             assert doc is not None
             if document_name is not None:
                 name_document(doc, document_name)

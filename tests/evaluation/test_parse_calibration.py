@@ -214,6 +214,50 @@ def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_p
     assert before == after
 
 
+def test_documents_count_as_independent(nlp: Language, tmp_path: Path) -> None:
+    model, plain, named = tmp_path / "model", tmp_path / "plain.spacy", tmp_path / "named.spacy"
+    nlp.to_disk(model)
+    docs = [example.reference for example in doubtful(nlp)]
+    DocBin(docs=docs).to_disk(plain)
+    for i, doc in enumerate(docs):
+        doc.user_data.update(document=f"book {i // 2}", shelf=i // 4)
+    DocBin(docs=docs, store_user_data=True).to_disk(named)
+    lines = tmp_path / "named.jsonl"
+    rows: list[dict[str, Any]] = []
+    for i, doc in enumerate(docs):
+        tree = {"heads": [t.head.i for t in doc], "deps": [t.dep_ for t in doc]}
+        rows.append({"words": [t.text for t in doc], "text": doc.text, **tree})
+        rows[-1]["meta"] = {"shelf": i // 2}
+    srsly.write_jsonl(lines, rows)
+
+    def texts(corpus: Path, *options: Any) -> Any:
+        given = ("calibrate", model, corpus, tmp_path / "out", "--force", "--json")
+        told = run(*given, "--precision", 0.3, *options)
+        return srsly.json_loads(told)["least_probability"]["arc"]["texts"]
+
+    assert texts(plain) == 24 and texts(named) == 12
+    assert texts(plain, "--docs-per-document", 2) == 12
+    assert texts(lines) == 24 and texts(lines, "--group-by", "shelf") == 12
+    given = ("calibrate", model, named, tmp_path / "out", "--force", "--precision", 0.3)
+    assert "12 documents" in " ".join(run(*given).split())
+    # Of fewer than ten documents nothing is promised.
+    assert "6 documents" in " ".join(run(*given, "--group-by", "shelf", code=1).split())
+    said = " ".join(run(*given, "--group-by", "volume", code=1).split())
+    assert "document, shelf" in said
+    run(*given, "--docs-per-document", 2, code=1)
+    run(*given, "--docs-per-document", 2, "--group-by", "shelf", code=1)
+
+
+def test_no_document_is_on_both_sides_of_a_fit(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    for example in examples:
+        example.reference.user_data["document"] = "the only one"
+    found = calibrate(nlp, examples)
+    # Nothing is left out of the fit, so nothing is known to gain.
+    assert not found.arcs.kept and found.arcs.after.by_document
+    assert set(found.arcs.after.texts) == {0}
+
+
 def test_of_several_components_one_is_named(nlp: Language, tmp_path: Path) -> None:
     nlp.add_pipe("crf_ner").add_label("GPE")  # type: ignore[attr-defined]
     nlp.get_pipe("crf_ner").initialize(lambda: parsed(nlp))  # type: ignore[union-attr]

@@ -95,6 +95,15 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert max(said) < 0.95
 
 
+def test_documents_take_the_place_of_docs(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    for i, one in enumerate(examples):
+        one.reference.user_data["document"] = f"page {i // 6}"
+    made = calibrate(nlp, examples)
+    for judged in (made.before, made.after, made.crossed):
+        assert judged.by_document and set(judged.texts) == set(range(5))
+
+
 def test_judged_spans_are_those_of_the_doc(nlp: Language) -> None:
     calibrate(nlp, doubtful(nlp))
     given = doubtful(nlp)
