@@ -199,7 +199,7 @@ def calibrate_cli(
             refuse_options(
                 {**of_entities, "--slope": confidence is not None},
                 "is for entities and spans, and this is a latent_parser. Its calibration is two "
-                "temperatures, and no sets of arcs exist.",
+                "temperatures and two maps of whole trees, and no sets of arcs exist.",
             )
             parses = parse_calibration.calibrate(nlp, examples, name, progress=progress)
             others = parse_calibration.measure(nlp, further, name, progress) if further else {}
@@ -327,7 +327,7 @@ def parses_to_json(
     from spacy_latent.analysis.calibration import apply_threshold, entity_figures
 
     made: dict[str, Any] = {"calibration": found.calibration.to_dict()}
-    for fit in (found.arcs, found.labelled):
+    for fit in found.fits:
         made[fit.before.noun] = {
             "before": entity_figures(fit.before),
             "after": entity_figures(fit.after),
