@@ -275,6 +275,9 @@ def calibrate_cli(
     print_error("Before", found.before)
     print_error("On texts left out of the fit, in five folds", found.crossed)
     print_gain(found.gain, found.kept)
+    if found.sets is not None:
+        print_error("All spans of a text together, before", found.sets[0])
+        print_error("All spans of a text together, with the temperature", found.sets[1])
     if held_out is not None:
         print_left_out(FURTHER_TEXTS, held_out.entities)
         print_error("On the further texts", held_out.entities)
@@ -380,7 +383,7 @@ def groups_to_json(found: JudgedEntities) -> dict[str, Any]:
 
 
 def to_json(found: Calibrated, least: ThresholdResult | None, held_out: Any) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import apply_threshold, entity_figures
+    from spacy_latent.analysis.calibration import apply_threshold, by_length, entity_figures
 
     made: dict[str, Any] = {
         "calibration": found.calibration.to_dict(),
@@ -392,6 +395,11 @@ def to_json(found: Calibrated, least: ThresholdResult | None, held_out: Any) -> 
         "left_out": found.left_out,
         **groups_to_json(found.after),
     }
+    if found.sets is not None:
+        made["sets"] = {
+            name: {**vars(entity_figures(judged)), "by_length": by_length(judged)}
+            for name, judged in zip(("before", "after"), found.sets)
+        }
     if found.set_sizes:
         made["set_size"] = sum(found.set_sizes) / len(found.set_sizes)
     if least is not None:

@@ -99,6 +99,8 @@ class Calibrated:
         kept: whether a calibration was kept. If the gain is not larger than its error, the
             component is as it was trained.
         crossed: entities of each text with the probabilities of a fit to the other folds.
+        sets: for spans, whether the whole set of spans of each doc is right, with its probability
+            as trained and with the temperature. No map is fitted to these.
     """
 
     calibration: EntityCalibration
@@ -112,6 +114,7 @@ class Calibrated:
     gain: Gain = field(default_factory=lambda: Gain(0.0, math.inf))
     kept: bool = True
     crossed: JudgedEntities = field(default_factory=JudgedEntities)
+    sets: tuple[JudgedEntities, JudgedEntities] | None = None
 
 
 @recording()

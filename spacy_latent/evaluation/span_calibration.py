@@ -23,7 +23,7 @@ from thinc.api import xp2torch
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.analysis.span_calibration import SPAN, SpanJudge
+from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.calibration_examples import (
     Examples,
@@ -149,6 +149,10 @@ def _fit(
         gain=gain,
         kept=kept,
         crossed=crossed,
+        sets=(
+            groups.group(_judge_sets(pipe, made, 1.0, progress)),
+            groups.group(_judge_sets(pipe, made, found.temperature, progress)),
+        ),
     )
 
 
@@ -168,6 +172,51 @@ def _judge(pipe: Any, examples: Sequence[Example], progress: Progress) -> Judged
     finally:
         pipe.cfg["min_confidence"] = least
     return judge.found
+
+
+def _judge_sets(
+    pipe: Any, examples: Sequence[Example], temperature: float, progress: Progress
+) -> JudgedEntities:
+    """Judge whether the spans of each doc are exactly those of its reference.
+
+    The probability of a set sums over all trees that have these labelled spans and no others. Docs
+    whose spans the annotation does not judge are left out.
+    """
+    from spacy_latent.models.span_losses import Observed, log_probabilities
+
+    classes = {frozenset(known): i for i, known in enumerate(pipe.numbered_sets, 1)}
+    found, judge = JudgedEntities(noun=SET_OF_SPANS), SpanJudge(pipe.key)
+    least, pipe.cfg["min_confidence"] = pipe.cfg["min_confidence"], 0.0
+    try:
+        for batch in minibatch(progress(examples, "Sets", len(examples)), BATCH):
+            docs = [example.predicted for example in batch]
+            observed: list[list[Observed]] = []
+            impossible = []
+            for example, pieces in zip(batch, pipe.predict(docs)):
+                labels: dict[tuple[int, int], set[int]] = {}
+                for one in (one for piece in pieces for one in piece.chosen):
+                    labels.setdefault((one.start, one.end), set()).add(one.label)
+                kinds = {place: classes.get(frozenset(own), 0) for place, own in labels.items()}
+                observed.append([(*place, (kind,)) for place, kind in kinds.items()])
+                # No class has just these labels.
+                impossible.append(0 in kinds.values())
+                named = [(*place, pipe.labels[i]) for place, own in labels.items() for i in own]
+                judge.add(example, ((place, 1.0) for place in named))
+            said = np.exp(log_probabilities(pipe.model.predict(docs), observed, temperature))
+            rows = zip(docs, judge.sets[-len(docs) :], said.tolist(), impossible)
+            for number, (doc, right, p, never) in enumerate(rows, len(judge.sets) - len(docs)):
+                if right is None:
+                    found.unannotated += 1
+                    continue
+                found.probabilities.append(0.0 if never else p)
+                found.correct.append(right)
+                found.labels.append("")
+                found.texts.append(number)
+                found.lengths.append(len(doc))
+                found.gold += 1
+    finally:
+        pipe.cfg["min_confidence"] = least
+    return found
 
 
 @dataclass

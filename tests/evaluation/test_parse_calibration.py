@@ -11,7 +11,7 @@ import spacy
 import srsly
 from spacy.cli._util import app
 from spacy.language import Language
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.util import fix_random_seed
 from typer.testing import CliRunner
@@ -178,17 +178,49 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     said = run("report", output, dev, page)
     assert "latent_parser: labelled arcs" in said and "96 labelled arcs" in said
     html = page.read_text(encoding="utf8")
-    assert html.count("reliability diagram:") == 2
+    assert "latent_parser: labelled trees" in said
+    assert html.count("reliability diagram:") == 4
     assert "Confidence of the labelled arcs of" in html and "of the entities of" not in html
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
 
 
+def test_whole_trees_are_as_right_as_is_said(nlp: Language, tmp_path: Path) -> None:
+    examples = [one for _ in range(3) for one in doubtful(nlp)]
+    found = calibrate(nlp, examples)
+    for fit in (found.trees, found.labelled_trees):
+        assert len(fit.after.correct) == 72 and sum(fit.after.correct) <= 48
+        assert loss(fit.after) < loss(fit.before) and set(fit.after.lengths) == {4}
+        assert error(fit.crossed) < error(fit.before)
+    # What the pipeline says is what was fitted, and labels make a tree less probable.
+    judged = measure(nlp, [one for _ in range(3) for one in doubtful(nlp)])
+    for fit in (found.trees, found.labelled_trees):
+        said = judged[fit.after.noun]
+        assert said.correct == fit.after.correct
+        assert said.probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
+    nlp.to_disk(tmp_path)
+    (span,) = spacy.load(tmp_path)(TEXT)._.latent["latent_parser"].spans
+    assert span.whole_probability == pytest.approx(judged["tree"].probabilities[0], abs=1e-4)
+    doc = nlp(TEXT)
+    (stored,) = Doc(nlp.vocab).from_bytes(doc.to_bytes())._.latent["latent_parser"].spans
+    assert stored.labelled_whole_probability == pytest.approx(span.labelled_whole_probability)
+
+
+def test_a_tree_needs_all_heads_of_its_words_to_be_known(nlp: Language) -> None:
+    whole, partly = parsed(nlp, (TEXT, [2, 2, 3, 3], "det WRONG nsubj ROOT"), PARSED[0])
+    partly.reference = Example.from_dict(
+        nlp.make_doc(partly.text), {"words": partly.text.split()}
+    ).reference
+    found = measure(nlp, [whole, Example(nlp.make_doc(partly.text), partly.reference)])
+    assert found["tree"].correct == [True] and found["labelled tree"].correct == [False]
+    assert found["tree"].unannotated == 1
+
+
 def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_path: Path) -> None:
     found = calibrate(nlp, doubtful(nlp))
     least = precise_arcs(found, 0.3, confidence=0.8)
-    assert set(least) == {"arc", "labelled arc"}
-    for fit in (found.arcs, found.labelled):
+    assert set(least) == {"arc", "labelled arc", "tree"}
+    for fit in (found.arcs, found.labelled, found.trees):
         one = least[fit.after.noun]
         assert isinstance(one, PromisedThreshold) and one.bound >= 0.3
         assert one == promised_threshold(fit.after, 0.3, 0.8)
