@@ -250,7 +250,7 @@ class _Table:
         unannotated: number of further words, without a known head.
         judge: whole trees, with the probabilities as trained.
         trees: probabilities of these trees, ``(S, T)``.
-        labelled_trees: products of the probabilities of their labels, ``(S, T)``.
+        labels_of_trees: products of the probabilities of their labels, ``(S, T)``.
     """
 
     arcs: np.ndarray
@@ -264,7 +264,7 @@ class _Table:
     unannotated: int
     judge: TreeJudge
     trees: np.ndarray
-    labelled_trees: np.ndarray
+    labels_of_trees: np.ndarray
 
 
 def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
@@ -380,17 +380,16 @@ def _fit(table: _Table, texts: IndependentTexts) -> CalibratedParses:
     )
     at = np.array(texts.numbers)[np.array(table.judge.trees.texts, dtype="int64")]
     fold_of_trees = folds_of(at, texts.count)
-    whole, labels_of_whole = (
-        (
-            at_temperature(said, fit.kept),
-            at_temperature(said, fit.by_fold[fold_of_trees] if fit.kept else 0.0),
-        )
-        for said, fit in ((table.trees, arcs), (table.labelled_trees, labels))
-    )
-    both_whole = [part * own for part, own in zip(whole, labels_of_whole)]
-    of_trees, of_labelled_trees = (
-        _fit_map(texts.group(judged), *said, texts.count)
-        for judged, said in ((table.judge.trees, whole), (table.judge.labelled, both_whole))
+
+    def tempered(said: np.ndarray, fit: TemperatureFit) -> tuple[np.ndarray, np.ndarray]:
+        left_out = fit.by_fold[fold_of_trees] if fit.kept else 0.0
+        return at_temperature(said, fit.kept), at_temperature(said, left_out)
+
+    whole, crossed_whole = tempered(table.trees, arcs)
+    own, crossed_own = tempered(table.labels_of_trees, labels)
+    of_trees = _fit_map(texts.group(table.judge.trees), whole, crossed_whole, texts.count)
+    of_labelled_trees = _fit_map(
+        texts.group(table.judge.labelled), whole * own, crossed_whole * crossed_own, texts.count
     )
     made = ParseCalibration(
         temperature=trees.temperature,

@@ -289,8 +289,8 @@ class GroupParse:
         k, b, m = np.nonzero((heads > 0) & self.inside)
         if len(b):
             scores = self._label_scores(b, heads[k, b, m] - 1, m)
-            best, own = scores.max(1)
-            labels[k, b, m] = 1 + _numpy(own)
+            best, places = scores.max(1)
+            labels[k, b, m] = 1 + _numpy(places)
             said[k, b, m] = _numpy(best - scores.logsumexp(1))
         for item, host in self.hosts.items():
             own, hanging = labels[:, item, : len(host)], heads[:, item, : len(host)] > 0
