@@ -1,8 +1,8 @@
 """Texts that count as independent: docs, or documents of which docs are pieces.
 
 Predictions in one document are often right or wrong together. If ``doc.user_data["document"]``
-names the document of each doc, documents take the place of docs in folds, in errors of gains and in
-bounds of precisions. ``DocBin(store_user_data=True)`` keeps the names.
+names the document of each doc, documents take the place of docs in bounds of precisions.
+``DocBin(store_user_data=True)`` keeps the names.
 """
 
 from __future__ import annotations

@@ -186,7 +186,6 @@ class ScoreFit:
         kind: loss of the component. The perceptron has no probabilities, so the loss of a CRF is
             used for it.
         transitions: ``(K + 2, K)``.
-        texts: number of the independent text of each doc, ``(D,)``; None if each is its own.
     """
 
     def __init__(
@@ -195,7 +194,6 @@ class ScoreFit:
         tags: Sequence[str],
         transitions: Tensor,
         groups: Sequence[ScoredDocs],
-        texts: Sequence[int] | None = None,
     ) -> None:
         self.kind = "crf" if kind == "perceptron" else kind
         self.tags = tags
@@ -206,7 +204,6 @@ class ScoreFit:
         self.order = torch.tensor(places).argsort()
         # Docs that do not count have a loss of 0, and are left out of means.
         self.counted = self._in_order([group.counts > 0 for group in groups])
-        self.texts = np.asarray(range(self.size) if texts is None else texts, dtype="int64")
         self.begins = beginning_tags((len(tags) - 1) // 4).double()
 
     def losses(self, point: Tensor) -> Tensor:
@@ -271,7 +268,7 @@ class ScoreFit:
             The point of each fold, and the loss of each doc at the point fitted on the other folds,
             ``(D,)``.
         """
-        fold = torch.from_numpy(folds_of(self.texts, int(self.texts.max(initial=-1)) + 1))
+        fold = torch.from_numpy(folds_of(np.arange(self.size), self.size))
         found = torch.zeros(self.size, dtype=torch.float64)
         points = []
         for k in range(FOLDS):
@@ -302,8 +299,7 @@ class ScoreFit:
         if biases is None:
             zero = torch.zeros(1 + len(self.begins), dtype=torch.float64)
             one, several = (self.cross_fit(start)[1][self.counted] for start in (zero[:1], zero))
-            texts = self.texts[self.counted.numpy()]
-            biases = gain_of(one.numpy(), several.numpy(), texts).is_sure
+            biases = gain_of(one.numpy(), several.numpy()).is_sure
             told["temperature"] = float(one.mean())
             told["temperature and biases"] = float(several.mean())
             return self.best(biases, everything), told

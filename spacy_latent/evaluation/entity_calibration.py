@@ -34,7 +34,7 @@ from spacy_latent.analysis.calibration import (
     precisions,
     threshold_for,
 )
-from spacy_latent.analysis.independent_texts import IndependentTexts, independent_texts
+from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.precision_bound import (
     LEAST_TEXTS,
     PromisedThreshold,
@@ -89,7 +89,8 @@ class Calibrated:
         confidence_losses: mean losses of entities left out of the fit.
         before, after: entities with their probabilities before and after calibration, on the docs
             of the calibration. Without biases they are the same entities. Entities on tokens
-            without annotation are left out; ``after.unannotated`` is their number.
+            without annotation are left out; ``after.unannotated`` is their number. The texts of
+            ``after`` are documents if docs name them.
         set_sizes: number of spans in the set of each doc; empty without a coverage.
         left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
             an unknown label. Scores are not fitted to them.
@@ -138,7 +139,8 @@ def calibrate(
             returns them. Predicted docs are not processed yet. In partly annotated texts,
             predictions on tokens without annotation are left out. A warning (PartlyAnnotated) says
             so if they are more than 5 %. References that are pieces of documents name them in
-            ``doc.user_data["document"]``; then documents count as independent, not docs.
+            ``doc.user_data["document"]``; then a promised precision counts documents as
+            independent, not docs.
         component: name of a ``crf_ner``; may be left out if the pipeline has one.
         biases: whether each label may get a bias if held-out docs support it, see
             :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
@@ -212,24 +214,23 @@ def _fit(
     progress: Progress,
 ) -> Calibrated:
     pipe.calibration = None
-    texts = independent_texts(example.reference for example in made)
-    before = texts.group(_judge(pipe, made, progress))
-    fit, left_out = _score_fit(pipe, made, texts, progress)
+    documents = independent_texts(example.reference for example in made)
+    before = _judge(pipe, made, progress)
+    fit, left_out = _score_fit(pipe, made, progress)
     point, losses = fit.choose(None if biases else False)
     points, of_texts = fit.cross_fit(point)
     counts = EntityCalibration(
         docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
-    crossed = _judge_crossed(pipe, made, texts, points, progress)
-    sure, told = choose_confidence(crossed, confidence, texts.count)
+    crossed = _judge_crossed(pipe, made, points, progress)
+    sure, told = choose_confidence(crossed, confidence, len(made))
     crossed = replace(
-        crossed, probabilities=left_out_confidences(crossed, sure, texts.count).tolist()
+        crossed, probabilities=left_out_confidences(crossed, sure, len(made)).tolist()
     )
     if len(point) > 1 or not before.probabilities:
         # With biases the entities are others, and cannot be compared one by one.
         plain = fit.losses(torch.zeros(1, dtype=torch.float64))
-        counted = fit.counted.numpy()
-        gain = gain_of(plain.numpy()[counted], of_texts.numpy()[counted], fit.texts[counted])
+        gain = gain_of(plain[fit.counted].numpy(), of_texts[fit.counted].numpy())
     else:
         right = np.asarray(before.correct, dtype=bool)
         gain = gain_of(
@@ -249,7 +250,7 @@ def _fit(
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
     pipe.calibration = found if found != counts else None
-    after = texts.group(_judge(pipe, made, progress, sizes))
+    after = documents.group(_judge(pipe, made, progress, sizes))
     return Calibrated(
         found, losses, told, before, after, sizes, left_out, gain=gain, kept=kept, crossed=crossed
     )
@@ -262,14 +263,10 @@ def _of_point(pipe: Any, point: torch.Tensor, counts: EntityCalibration) -> Enti
 
 
 def _judge_crossed(
-    pipe: Any,
-    made: Sequence[Example],
-    texts: IndependentTexts,
-    points: Sequence[torch.Tensor],
-    progress: Progress,
+    pipe: Any, made: Sequence[Example], points: Sequence[torch.Tensor], progress: Progress
 ) -> JudgedEntities:
     """Judge the entities of each text by the temperature and biases fitted to the other folds."""
-    fold = folds_of(np.array(texts.numbers), texts.count)
+    fold = folds_of(np.arange(len(made)), len(made))
     found = JudgedEntities()
     for k, point in enumerate(points):
         places = np.flatnonzero(fold == k)
@@ -281,7 +278,7 @@ def _judge_crossed(
         found.texts += places[part.texts].tolist()
         found.gold += part.gold
         found.unannotated += part.unannotated
-    return texts.group(found)
+    return found
 
 
 @dataclass
@@ -496,9 +493,7 @@ def _batches(
     return minibatch(progress(examples, stage, len(examples)), BATCH)
 
 
-def _score_fit(
-    pipe: Any, examples: Sequence[Example], texts: IndependentTexts, progress: Progress
-) -> tuple[ScoreFit, int]:
+def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
         # The weights do not change, so entities with unknown labels cannot be found. They count as
@@ -515,7 +510,7 @@ def _score_fit(
             places = [done + d for d in group.docs]
             groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
         done += len(batch)
-    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups, texts.numbers)
+    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups)
     return fit, sum(int((group.counts == 0).sum()) for group in groups)
 
 

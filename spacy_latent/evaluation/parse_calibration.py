@@ -146,7 +146,8 @@ def calibrate(
         examples: examples with heads on which the parser was not trained, or a function that
             returns them. Predicted docs are not processed yet. Words without a known head do not
             count. References that are pieces of documents name them in
-            ``doc.user_data["document"]``; then documents count as independent, not docs.
+            ``doc.user_data["document"]``; then a promised precision counts documents as
+            independent, not docs.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
         progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
@@ -337,13 +338,13 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
     )
 
 
-def _fit(table: _Table, texts: IndependentTexts) -> CalibratedParses:
-    numbers = np.array(texts.numbers)[table.texts]
-    arcs = TemperatureFit.of(table.arcs, table.right, numbers, texts.count)
+def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
+    texts = len(documents.numbers)
+    arcs = TemperatureFit.of(table.arcs, table.right, table.texts, texts)
     # A label can only be right with its arc.
     worded = table.right & ~table.roots
     labels = TemperatureFit.of(
-        table.of_labels[worded], table.labelled_right[worded], numbers[worded], texts.count
+        table.of_labels[worded], table.labelled_right[worded], table.texts[worded], texts
     )
     every = np.arange(len(table.right))
 
@@ -354,32 +355,33 @@ def _fit(table: _Table, texts: IndependentTexts) -> CalibratedParses:
             table.labels,
             len(right),
             unannotated=table.unannotated,
-            texts=numbers.tolist(),
+            texts=table.texts.tolist(),
             lengths=table.lengths.tolist(),
             noun=noun,
-            by_document=texts.are_documents,
         )
 
     plain = table.arcs[:, UNCHANGED]
     after = at_temperature(table.arcs, arcs.kept)
-    fold = folds_of(numbers, texts.count)
+    fold = folds_of(table.texts, texts)
     crossed = at_temperature(table.arcs, arcs.by_fold[fold])
     trees = FittedTemperature(
         math.exp(arcs.kept),
         arcs.gain,
-        *(judged(ARC, said, table.right) for said in (plain, after, crossed)),
+        judged(ARC, plain, table.right),
+        documents.group(judged(ARC, after, table.right)),
+        judged(ARC, crossed, table.right),
     )
     before_labels = plain * table.of_labels[:, UNCHANGED]
     after_labels = after * at_temperature(table.of_labels, labels.kept)
     crossed_labels = crossed * at_temperature(table.of_labels, labels.by_fold[fold])
-    both = (before_labels, after_labels, crossed_labels)
     labelled = FittedTemperature(
         math.exp(labels.kept),
         labels.gain,
-        *(judged(LABELLED_ARC, said, table.labelled_right) for said in both),
+        judged(LABELLED_ARC, before_labels, table.labelled_right),
+        documents.group(judged(LABELLED_ARC, after_labels, table.labelled_right)),
+        judged(LABELLED_ARC, crossed_labels, table.labelled_right),
     )
-    at = np.array(texts.numbers)[np.array(table.judge.trees.texts, dtype="int64")]
-    fold_of_trees = folds_of(at, texts.count)
+    fold_of_trees = folds_of(np.array(table.judge.trees.texts, dtype="int64"), texts)
 
     def tempered(said: np.ndarray, fit: TemperatureFit) -> tuple[np.ndarray, np.ndarray]:
         left_out = fit.by_fold[fold_of_trees] if fit.kept else 0.0
@@ -387,9 +389,9 @@ def _fit(table: _Table, texts: IndependentTexts) -> CalibratedParses:
 
     whole, crossed_whole = tempered(table.trees, arcs)
     own, crossed_own = tempered(table.labels_of_trees, labels)
-    of_trees = _fit_map(texts.group(table.judge.trees), whole, crossed_whole, texts.count)
+    of_trees = _fit_map(table.judge.trees, whole, crossed_whole, documents)
     of_labelled_trees = _fit_map(
-        texts.group(table.judge.labelled), whole * own, crossed_whole * crossed_own, texts.count
+        table.judge.labelled, whole * own, crossed_whole * crossed_own, documents
     )
     made = ParseCalibration(
         temperature=trees.temperature,
@@ -398,14 +400,14 @@ def _fit(table: _Table, texts: IndependentTexts) -> CalibratedParses:
         tree_shift=of_trees.shift,
         labelled_tree_slope=of_labelled_trees.slope,
         labelled_tree_shift=of_labelled_trees.shift,
-        docs=len(texts.numbers),
+        docs=texts,
         arcs=len(every),
     )
     return CalibratedParses(made, trees, labelled, of_trees, of_labelled_trees)
 
 
 def _fit_map(
-    before: JudgedEntities, warm: np.ndarray, left_out: np.ndarray, count: int
+    before: JudgedEntities, warm: np.ndarray, left_out: np.ndarray, documents: IndependentTexts
 ) -> FittedMap:
     """Fit the map of whole trees.
 
@@ -413,13 +415,13 @@ def _fit_map(
         before: trees as trained.
         warm: their probabilities at the temperature, ``(S,)``.
         left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
-        count: number of texts.
+        documents: documents of the docs.
     """
     apart = replace(before, probabilities=left_out.tolist())
-    sure, mapped, gain = fit_map(apart, count)
+    sure, mapped, gain = fit_map(apart, len(documents.numbers))
     after = [confidence_of(p, sure.slope, sure.shift) for p in warm.tolist()]
     crossed = replace(before, probabilities=mapped.tolist()) if gain.is_sure else apart
-    after_all = replace(before, probabilities=after)
+    after_all = documents.group(replace(before, probabilities=after))
     return FittedMap(sure.slope, sure.shift, gain, before, after_all, crossed)
 
 

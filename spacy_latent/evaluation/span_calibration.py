@@ -66,7 +66,8 @@ def calibrate(
         examples: examples with spans on which the component was not trained, or a function that
             returns them. Predicted docs are not processed yet. A text without the group
             ``spans_key`` does not count. References that are pieces of documents name them in
-            ``doc.user_data["document"]``; then documents count as independent, not docs.
+            ``doc.user_data["document"]``; then a promised precision counts documents as
+            independent, not docs.
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
@@ -116,14 +117,14 @@ def _fit(
 ) -> Calibrated:
     pipe.calibration = None
     table = _table(pipe, made, progress)
-    groups = independent_texts(example.reference for example in made)
-    spans, count = groups.group(table.spans), groups.count
+    documents = independent_texts(example.reference for example in made)
+    spans = table.spans
     right, texts = np.asarray(spans.correct, dtype=bool), np.asarray(spans.texts, dtype="int64")
-    fit = TemperatureFit.of(table.said, right, texts, count)
-    left_out = at_temperature(table.said, fit.by_fold[folds_of(texts, count)])
+    fit = TemperatureFit.of(table.said, right, texts, len(made))
+    left_out = at_temperature(table.said, fit.by_fold[folds_of(texts, len(made))])
     warm = replace(spans, probabilities=left_out.tolist())
-    sure, told = choose_confidence(warm, confidence, count)
-    crossed = replace(spans, probabilities=left_out_confidences(warm, sure, count).tolist())
+    sure, told = choose_confidence(warm, confidence, len(made))
+    crossed = replace(spans, probabilities=left_out_confidences(warm, sure, len(made)).tolist())
     trained = surprise(table.said[:, UNCHANGED], right)
     gain = gain_of(trained, surprise(crossed.probabilities, right), texts)
     counts = EntityCalibration(docs=len(made), entities=spans.gold)
@@ -143,15 +144,15 @@ def _fit(
         {},
         {"as trained": float(trained.mean()) if len(trained) else math.nan, **told},
         spans,
-        groups.group(_judge(pipe, made, progress)),
+        documents.group(_judge(pipe, made, progress)),
         [],
         0,
         gain=gain,
         kept=kept,
         crossed=crossed,
         sets=(
-            groups.group(_judge_sets(pipe, made, 1.0, progress)),
-            groups.group(_judge_sets(pipe, made, found.temperature, progress)),
+            _judge_sets(pipe, made, 1.0, progress),
+            _judge_sets(pipe, made, found.temperature, progress),
         ),
     )
 

@@ -280,14 +280,17 @@ def test_documents_count_as_independent(nlp: Language, tmp_path: Path) -> None:
     run(*given, "--docs-per-document", 2, "--group-by", "shelf", code=1)
 
 
-def test_no_document_is_on_both_sides_of_a_fit(nlp: Language) -> None:
+def test_documents_change_what_is_promised_and_not_the_fit(nlp: Language) -> None:
     examples = doubtful(nlp)
+    plain = calibrate(nlp, examples)
     for example in examples:
         example.reference.user_data["document"] = "the only one"
     found = calibrate(nlp, examples)
-    # Nothing is left out of the fit, so nothing is known to gain.
-    assert not found.arcs.kept and found.arcs.after.by_document
-    assert set(found.arcs.after.texts) == {0}
+    assert found.calibration == plain.calibration and found.arcs.kept
+    for fit in found.fits:
+        assert fit.after.by_document and set(fit.after.texts) == {0}
+    with pytest.raises(LatentError, match="1 document,"):
+        precise_arcs(found, 0.3)
 
 
 def test_of_several_components_one_is_named(nlp: Language, tmp_path: Path) -> None:
