@@ -101,7 +101,7 @@ def calibrate_cli(
         "--group-by",
         help="Where each doc names the document that it is a piece of: a key of doc.user_data, a "
         "custom attribute, or a key of the lines of .jsonl or of their meta; 'document' if left "
-        "out. Documents then count as independent, not docs",
+        "out. A promised precision then counts documents as independent, not docs",
     ),
     docs_per_document: Optional[int] = typer.Option(  # noqa: UP045
         None,
@@ -135,8 +135,8 @@ def calibrate_cli(
     """Calibrate probabilities of entities, spans or parses, and write the calibrated pipeline.
 
     Fits a temperature, and for entities and nested spans also a slope and shifts of labels if the
-    texts need them; for parses a temperature of trees and one of labels. A fit that does not gain
-    on texts left out of it is not kept. Prints the precision above several confidences, and the
+    texts need them; for parses a temperature of trees and one of labels, and a slope and a shift
+    of whole trees. A fit that does not gain on texts left out of it is not kept. Prints the precision above several confidences, and the
     calibration by label.
     """
     import srsly
