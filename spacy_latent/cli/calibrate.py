@@ -136,8 +136,8 @@ def calibrate_cli(
 
     Fits a temperature, and for entities and nested spans also a slope and shifts of labels if the
     texts need them; for parses a temperature of trees and one of labels, and a slope and a shift
-    of whole trees. A fit that does not gain on texts left out of it is not kept. Prints the precision above several confidences, and the
-    calibration by label.
+    of whole trees. A fit that does not gain on texts left out of it is not kept. Prints the
+    precision above several confidences, and the calibration by label.
     """
     import srsly
 
