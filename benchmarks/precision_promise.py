@@ -3,15 +3,17 @@
     python -m benchmarks precision_promise BC5CDR training/bc5cdr_crf/model-last \
         corpus/bc5cdr/dev.spacy
 
-If a pipeline has a latent_parser, arcs and labelled arcs are measured; if it has a tree_spancat,
-spans; else entities. What the component finds in annotated texts is judged once. Then confidences
-and thresholds are fitted to a draw of texts, and the precision is measured on others. Arcs keep the
-probabilities as trained: their temperature is one number, fitted to thousands of arcs. There are
-two ways to draw:
+If a pipeline has a latent_parser, arcs and whole trees are measured, both without and with labels;
+if it has a tree_spancat, spans; else entities. What the component finds in annotated texts is
+judged once. Then confidences and thresholds are fitted to a draw of texts, and the precision is
+measured on others. Arcs and trees keep the probabilities as trained: the temperature of arcs is one
+number, fitted to thousands of them. There are two ways to draw:
 
 - Halves: the texts are divided at random. One half is for the fit, the other to measure.
 - Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.
   So the texts are the whole source of the draws, and its precision is known without error.
+
+Texts are docs, or documents if docs name these in doc.user_data["document"].
 
 The promise is of the source of the texts, as in draws. The precision of a half has chance of its
 own, and is below the promise more often. Each line of PATH has the counts of one kind of prediction
@@ -36,8 +38,9 @@ from spacy.language import Language
 from benchmarks.entities import examples_for
 from benchmarks.raw_results import RAW, add
 from benchmarks.sections import write_section
-from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC
+from spacy_latent.analysis.arc_calibration import OF_PARSES
 from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
+from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.precision_bound import promised_threshold
 from spacy_latent.errors import plural
 from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
@@ -49,7 +52,6 @@ PRECISIONS = (0.8, 0.9, 0.95)
 CONFIDENCES = (0.8, 0.9)
 HALVES, DRAWS = "halves", "draws"
 TIMES = 200
-ARCS = {ARC, LABELLED_ARC}
 
 
 class Texts:
@@ -91,7 +93,7 @@ def kept(
     It is None if the texts support no threshold. Keys are the precision and the confidence, or
     "point" for the point estimate.
     """
-    sure, _ = choose_confidence(fitted, False if fitted.noun in ARCS else None)
+    sure, _ = choose_confidence(fitted, False if fitted.noun in OF_PARSES else None)
     fitted, other = (
         replace(
             each,
@@ -195,10 +197,13 @@ def judged(nlp: Language, corpus: Path) -> tuple[str, list[JudgedEntities], int]
     name = (parsers + spans + ["crf_ner"])[0]
     pipe: Any = nlp.get_pipe(name)
     pipe.calibration = None
+    texts = independent_texts(example.reference for example in examples)
     if parsers:
-        return name, list(parse_calibration.measure(nlp, examples).values()), len(examples)
-    own: Any = span_calibration if spans else entity_calibration
-    return name, [own.measure(nlp, examples).entities], len(examples)
+        kinds = list(parse_calibration.measure(nlp, examples).values())
+    else:
+        own: Any = span_calibration if spans else entity_calibration
+        kinds = [own.measure(nlp, examples).entities]
+    return name, [texts.group(found) for found in kinds], texts.count
 
 
 def main() -> None:
@@ -215,7 +220,7 @@ def main() -> None:
     name, kinds, count = judged(nlp, given.corpus)
     for one in kinds:
         noun = plural(one.noun)
-        title = f"{given.title}, {noun}" if one.noun in ARCS else given.title
+        title = f"{given.title}, {noun}" if one.noun in OF_PARSES else given.title
         found = {
             "corpus": title,
             "model": nlp.config["components"][name]["model"]["@architectures"],

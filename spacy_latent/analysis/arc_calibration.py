@@ -1,8 +1,9 @@
-"""Arcs of parses with their probabilities, judged by annotation."""
+"""Arcs and whole trees of parses with their probabilities, judged by annotation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 ARC, LABELLED_ARC = "arc", "labelled arc"
+TREE, LABELLED_TREE = "tree", "labelled tree"
+OF_PARSES = (ARC, LABELLED_ARC, TREE, LABELLED_TREE)
 
 
 def gold_arcs(example: Example) -> tuple[np.ndarray, list[str]]:
@@ -33,17 +36,73 @@ def gold_arcs(example: Example) -> tuple[np.ndarray, list[str]]:
     return np.array(found, dtype="int64"), [label or "" for label in labels]
 
 
+@dataclass
+class TreeJudge:
+    """Judge of the whole trees of sentences, which collects them.
+
+    A tree is right if all heads of its words are; a labelled tree also needs the labels. Trees of
+    words without a known head are counted in ``unannotated``. A tree of a sentence that is split
+    wrongly is wrong.
+
+    Attributes:
+        trees: trees, with numbers of words as lengths.
+        labelled: the same trees, with their labels.
+    """
+
+    trees: JudgedEntities = field(default_factory=lambda: JudgedEntities(noun=TREE))
+    labelled: JudgedEntities = field(default_factory=lambda: JudgedEntities(noun=LABELLED_TREE))
+
+    def add(
+        self,
+        text: int,
+        words: int,
+        right: Sequence[bool],
+        labelled: Sequence[bool],
+        whole: float,
+        labelled_whole: float,
+    ) -> bool:
+        """Judge the tree of a sentence.
+
+        Args:
+            text: number of its doc.
+            words: number of its tokens that are no white space.
+            right: whether each head that is known is right.
+            labelled: whether the label is right, too.
+            whole: probability of the tree.
+            labelled_whole: probability with labels.
+
+        Returns:
+            Whether the annotation tells if the tree is right.
+        """
+        known = 0 < words == len(right)
+        rows = ((self.trees, whole, right), (self.labelled, labelled_whole, labelled))
+        for found, probability, each in rows:
+            if not known:
+                found.unannotated += words > 0
+                continue
+            found.probabilities.append(probability)
+            found.correct.append(all(each))
+            found.labels.append("")
+            found.texts.append(text)
+            found.lengths.append(words)
+            found.gold += 1
+        return known
+
+
 def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, JudgedEntities]:
-    """Return the arcs of a ``latent_parser`` that annotation judges right or wrong, by noun.
+    """Return the arcs and trees of a ``latent_parser`` that annotation judges, by noun.
 
     Every word has one arc. An arc is right if the head is; a labelled arc also needs the label. The
     arc of a root has no label to be wrong. Arcs of words without a known head are counted in
-    ``unannotated``.
+    ``unannotated``. Whole trees are judged by :class:`TreeJudge`.
 
     Returns:
-        Arcs and labelled arcs; empty if the component stored no probabilities.
+        Arcs, labelled arcs, trees and labelled trees. It is empty if the component stored no
+        probabilities. Docs of an earlier version have no probabilities of trees; then there are
+        only arcs.
     """
     arcs, labelled = JudgedEntities(noun=ARC), JudgedEntities(noun=LABELLED_ARC)
+    judge, lacking = TreeJudge(), False
     for number, example in enumerate(examples):
         annotation = example.predicted._.latent.get(component)
         if annotation is None:
@@ -54,30 +113,47 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
             both = probability_of_parts(span.labelled_parts, span.labelled_probabilities)
             if sure is None or both is None or span.labels is None or span.arc_labels is None:
                 return {}
+            rights: list[bool] = []
+            labelled_rights: list[bool] = []
             for m, (head, place) in enumerate(zip(span.decoded.tolist(), span.arc_labels.tolist())):
                 i, label = span.start + m, span.labels[place]
                 if heads[i] < 0:
                     arcs.unannotated += not example.predicted[i].is_space
                     continue
-                right = heads[i] == (span.start + head - 1 if head else i)
+                right = bool(heads[i] == (span.start + head - 1 if head else i))
+                with_label = right and (not head or label == labels[i])
+                rights.append(right)
+                labelled_rights.append(with_label)
                 rows = (
                     (arcs, sure.get((head, m + 1), 0.0), right),
-                    (
-                        labelled,
-                        both.get((head, m + 1, place), 0.0),
-                        right and (not head or label == labels[i]),
-                    ),
+                    (labelled, both.get((head, m + 1, place), 0.0), with_label),
                 )
                 for found, probability, is_right in rows:
                     found.probabilities.append(probability)
-                    found.correct.append(bool(is_right))
+                    found.correct.append(is_right)
                     found.labels.append(label)
                     found.texts.append(number)
                     found.lengths.append(abs(head - m - 1) if head else 0)
+            whole = span.whole_probability, span.labelled_whole_probability
+            if whole[0] is None or whole[1] is None:
+                lacking = True
+                continue
+            words = sum(not token.is_space for token in example.predicted[span.start : span.end])
+            judge.add(number, words, rights, labelled_rights, whole[0], whole[1])
     for found in (arcs, labelled):
         found.gold = len(found.probabilities)
     labelled.unannotated = arcs.unannotated
-    return {ARC: arcs, LABELLED_ARC: labelled}
+    made = {ARC: arcs, LABELLED_ARC: labelled}
+    return made if lacking else {**made, TREE: judge.trees, LABELLED_TREE: judge.labelled}
 
 
-__all__ = ["ARC", "LABELLED_ARC", "gold_arcs", "judged_arcs"]
+__all__ = [
+    "ARC",
+    "LABELLED_ARC",
+    "LABELLED_TREE",
+    "OF_PARSES",
+    "TREE",
+    "TreeJudge",
+    "gold_arcs",
+    "judged_arcs",
+]

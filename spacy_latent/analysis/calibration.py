@@ -131,9 +131,10 @@ class JudgedEntities:
             entities. Then an entity is known to be wrong only if it overlaps a gold entity.
         texts: number of the text of each entity. If it is empty, each entity counts as a text of
             its own.
+        by_document: whether these texts are documents, of which a doc may be a piece.
         noun: name of the predictions in messages; spans and arcs are judged as entities are.
-        lengths: number of tokens of each span, or distance of each arc between head and modifier, 0
-            for roots; empty for entities.
+        lengths: number of tokens of each span or tree, or distance of each arc between head and
+            modifier, 0 for roots; empty for entities.
     """
 
     probabilities: list[float] = field(default_factory=list)
@@ -145,6 +146,7 @@ class JudgedEntities:
     texts: list[int] = field(default_factory=list)
     noun: str = "entity"
     lengths: list[int] = field(default_factory=list)
+    by_document: bool = False
 
 
 def judged_entities(
@@ -410,7 +412,7 @@ def entity_figures(found: JudgedEntities) -> EntityFigures:
 
 
 # Longest length of each group of the table by length.
-LENGTHS = (0, 1, 2, 4, 8, 16)
+LENGTHS = (0, 1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)

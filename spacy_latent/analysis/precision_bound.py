@@ -5,7 +5,8 @@ from the highest down, and the first that fails ends the sequence. So many tests
 correction, since a threshold is tested only if all higher ones passed. Each test is a lower bound
 of Clopper and Pearson (1934) on the precision. Predictions of one text are not independent: their
 number is reduced to the effective number of Korn and Graubard (1998). Texts count as independent,
-and as drawn from the same source as the texts on which the threshold is used.
+and as drawn from the same source as the texts on which the threshold is used. A text is a doc, or
+a document of several docs if they name it (:mod:`spacy_latent.analysis.independent_texts`).
 """
 
 from __future__ import annotations
@@ -39,12 +40,18 @@ class PromisedThreshold(ThresholdResult):
         confidence: share of the choices of texts in which the precision holds.
         bound: lower bound of the precision at this confidence.
         full_recall: recall without a threshold.
+        texts: number of independent texts with predictions.
+        by_document: whether these texts are documents, of which a doc may be a piece.
+        largest: share of all predictions that is in the text with most of them.
     """
 
     promised: float
     confidence: float
     bound: float
     full_recall: float
+    texts: int
+    by_document: bool
+    largest: float
 
 
 def lower_bound(right: int, count: int, confidence: float) -> float:
@@ -237,12 +244,16 @@ def promised_threshold(
     if not passed:
         return None
     last = passed[-1]
+    _, sizes = np.unique(_texts_of(found), return_counts=True)
     return PromisedThreshold(
         **vars(apply_threshold(found, last.threshold)),
         promised=precision,
         confidence=confidence,
         bound=lower_bound(last.right, last.count, confidence),
         full_recall=apply_threshold(found, 0.0).recall,
+        texts=len(sizes),
+        by_document=found.by_document,
+        largest=float(sizes.max() / sizes.sum()),
     )
 
 

@@ -11,7 +11,7 @@ from spacy_latent.annotations import annotated_labels
 if TYPE_CHECKING:
     from spacy.training import Example
 
-SPAN = "span"
+SPAN, SET_OF_SPANS = "span", "whole set"
 # First token, token after the last, and label.
 Place = tuple[int, int, str]
 
@@ -25,12 +25,15 @@ class SpanJudge:
     Attributes:
         found: spans that the annotation says to be right or wrong. Those of texts without the
             group, or of labels that a text was not annotated for, are counted in ``unannotated``.
+        sets: for each text whether its spans are exactly those of the annotation; None for a text
+            without the group, or annotated for some of the labels only.
     """
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.found = JudgedEntities(noun=SPAN)
         self.texts = 0
+        self.sets: list[bool | None] = []
 
     def add(self, example: Example, spans: Iterable[tuple[Place, float]]) -> list[bool]:
         """Judge the spans of a text, with their confidences.
@@ -50,18 +53,25 @@ class SpanJudge:
         tokens = [span for span in gold if len(span)]
         aligned = example.get_aligned_spans_y2x(tokens, allow_overlap=True) if tokens else []
         right = {(span.start, span.end, span.label_) for span in aligned}
-        judged = []
+        judged: list[bool] = []
+        predicted = set()
         for place, confidence in spans:
             start, end, label = place
             judged.append(is_annotated and (asked is None or label in asked))
             if not judged[-1]:
                 found.unannotated += 1
                 continue
+            predicted.add(place)
             found.probabilities.append(confidence)
             found.correct.append(place in right)
             found.labels.append(label)
             found.texts.append(text)
             found.lengths.append(end - start)
+        is_judged = is_annotated and asked is None
+        # Spans that the tokens of the predicted doc cannot form are missing in any set.
+        places = {(span.start, span.end, span.label_) for span in gold}
+        same = predicted == right and len(right) == len(places)
+        self.sets.append(same if is_judged else None)
         return judged
 
 
@@ -81,4 +91,4 @@ def judged_spans(examples: Iterable[Example], key: str) -> JudgedEntities:
     return judge.found
 
 
-__all__ = ["SPAN", "SpanJudge", "judged_spans"]
+__all__ = ["SET_OF_SPANS", "SPAN", "SpanJudge", "judged_spans"]

@@ -9,7 +9,8 @@ drops the entries without ``copy_user_data`` or ``store_user_data``, or with "us
 ``doc.to_json(underscore=["latent"])`` writes them in a form that ``Doc.from_json`` reads.
 
 ``doc._.annotated_labels`` and ``doc._.entity_flags`` state which parts of a doc are not annotated;
-see :mod:`spacy_latent.annotations.completeness`.
+see :mod:`spacy_latent.annotations.completeness`. ``doc.user_data["document"]`` names the document
+that a doc is a piece of, see :mod:`spacy_latent.annotations.documents`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from __future__ import annotations
 from spacy_latent.annotations.as_json import to_json
 from spacy_latent.annotations.completeness import annotated_labels, entity_flags
 from spacy_latent.annotations.doc_annotations import DocAnnotations
+from spacy_latent.annotations.documents import (
+    DOCUMENT,
+    document_of,
+    is_document_name,
+    name_document,
+)
 from spacy_latent.annotations.entities import ENTITIES, entities_of, names_entities
 from spacy_latent.annotations.latent_annotation import (
     LatentAnnotation,
@@ -38,6 +45,7 @@ from spacy_latent.annotations.span_structure import (
 )
 
 __all__ = [
+    "DOCUMENT",
     "ENTITIES",
     "LEVELS",
     "Arc",
@@ -52,8 +60,11 @@ __all__ = [
     "annotated_labels",
     "check_settings",
     "check_share",
+    "document_of",
     "entities_of",
     "entity_flags",
+    "is_document_name",
+    "name_document",
     "names_entities",
     "no_counters_message",
     "no_probabilities_message",

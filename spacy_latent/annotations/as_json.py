@@ -9,6 +9,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations.entities import ENTITIES, names_entities
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
+from spacy_latent.annotations.records import WHOLE
 from spacy_latent.annotations.span_structure import Entity, SpanStructure
 from spacy_latent.kinds import find_kind
 
@@ -25,7 +26,8 @@ def to_json(
 
     - Trees: ``heads``, the index of each token's head, with a root as its own head; and ``arcs``,
       [head, modifier, probability], with null as the head of a root. Labelled trees also have
-      ``dependencies``, [head, modifier, label, probability].
+      ``dependencies``, [head, modifier, label, probability]. A span of a parser that stores
+      probabilities has ``whole_probability`` and ``labelled_whole_probability``.
     - Tags: ``tags``. Tags whose names form entities also have ``entities``, [start, end, label,
       probability]. ``possible`` is there if the component was calibrated for a coverage. Each
       alternative lists the entities that only the first alternative has ("without") and the
@@ -98,6 +100,11 @@ def to_json(
                 "decoded": span.decoded.tolist(),
                 **({} if span.min_confidence is None else {"min_confidence": span.min_confidence}),
                 **({"entities_calibrated": True} if span.entities_calibrated else {}),
+                **{
+                    name: float(f"{value:.4g}")
+                    for name in WHOLE
+                    if (value := getattr(span, name)) is not None
+                },
                 "alternatives": [
                     {
                         span.kind: decoded.tolist(),

@@ -23,6 +23,8 @@ from spacy_latent.annotations.span_structure import SpanStructure
 STORED = "spacy_latent"
 # Key of components that stored no structure: the span from character 0 to 0.
 EMPTY = ("._.", STORED, 0, 0)
+# Probabilities of whole structures.
+WHOLE = ("whole_probability", "labelled_whole_probability")
 
 
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
@@ -106,6 +108,9 @@ def _record_of(
         record["min_confidence"] = float(span.min_confidence)
     if span.entities_calibrated:
         record["entities_calibrated"] = True
+    for name in WHOLE:
+        if getattr(span, name) is not None:
+            record[name] = float(getattr(span, name))
     if span.other_start is not None and span.other_end is not None:
         # Relative to the span, because spaCy moves only the keys of user_data with the tokens.
         other = doc[span.other_start : span.other_end]
@@ -144,6 +149,7 @@ def _structure_of(
         possible_probabilities=record.get("possible_probabilities"),
         min_confidence=record.get("min_confidence"),
         entities_calibrated=record.get("entities_calibrated", False),
+        **{name: record.get(name) for name in WHOLE},
     )
 
 

@@ -61,6 +61,10 @@ class SpanStructure:
         entities_calibrated: True if the probabilities of entities were calibrated one by one on
             held-out text. Weights of alternatives and probabilities of tags were not calibrated. An
             entity may then be less probable than an alternative that has it.
+        whole_probability: Probability that ``decoded`` is right as a whole. For a parser it is that
+            of the bounds of the sentence and of every head. None if it is not stored.
+        labelled_whole_probability: Probability that also every label of ``arc_labels`` is right, or
+            None.
     """
 
     start: int
@@ -86,6 +90,8 @@ class SpanStructure:
     possible_probabilities: np.ndarray | None = None
     min_confidence: float | None = None
     entities_calibrated: bool = False
+    whole_probability: float | None = None
+    labelled_whole_probability: float | None = None
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -43,6 +43,9 @@ Examples:
 
   spacy latent calibrate training/model-best corpus/dev.spacy training/precise --precision 0.97
 
+  spacy latent calibrate training/model-best corpus/dev.spacy training/precise --precision 0.97
+  --group-by article
+
   spacy latent calibrate training/model-best corpus/dev.spacy training/calibrated --test
   corpus/test.spacy
 """
@@ -93,6 +96,19 @@ def calibrate_cli(
         help="With --precision: set min_confidence even where it keeps fewer than 20 entities, "
         "fewer than one in ten, or fewer than twice as many as would do if all were right",
     ),
+    group_by: Optional[str] = typer.Option(  # noqa: UP045
+        None,
+        "--group-by",
+        help="Where each doc names the document that it is a piece of: a key of doc.user_data, a "
+        "custom attribute, or a key of the lines of .jsonl or of their meta; 'document' if left "
+        "out. A promised precision then counts documents as independent, not docs",
+    ),
+    docs_per_document: Optional[int] = typer.Option(  # noqa: UP045
+        None,
+        "--docs-per-document",
+        min=1,
+        help="Count runs of so many docs as the pieces of a document, where no doc names it",
+    ),
     biases: bool = typer.Option(
         False,
         "--biases",
@@ -119,14 +135,14 @@ def calibrate_cli(
     """Calibrate probabilities of entities, spans or parses, and write the calibrated pipeline.
 
     Fits a temperature, and for entities and nested spans also a slope and shifts of labels if the
-    texts need them; for parses a temperature of trees and one of labels. A fit that does not gain
-    on texts left out of it is not kept. Prints the precision above several confidences, and the
-    calibration by label.
+    texts need them; for parses a temperature of trees and one of labels, and a slope and a shift
+    of whole trees. A fit that does not gain on texts left out of it is not kept. Prints the
+    precision above several confidences, and the calibration by label.
     """
     import srsly
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.corpus import group_docs, import_code, read_examples
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError, PartlyAnnotated
     from spacy_latent.evaluation import entity_calibration as calibration
@@ -152,7 +168,8 @@ def calibrate_cli(
             "--few": few,
         }
         nlp = load(model)
-        examples = read_examples(nlp, dev, limit)
+        examples = read_examples(nlp, dev, limit, group_by)
+        group_docs(examples, group_by, docs_per_document)
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
         kind = kind_of(nlp, component)
@@ -182,7 +199,7 @@ def calibrate_cli(
             refuse_options(
                 {**of_entities, "--slope": confidence is not None},
                 "is for entities and spans, and this is a latent_parser. Its calibration is two "
-                "temperatures, and no sets of arcs exist.",
+                "temperatures and two maps of whole trees, and no sets of arcs exist.",
             )
             parses = parse_calibration.calibrate(nlp, examples, name, progress=progress)
             others = parse_calibration.measure(nlp, further, name, progress) if further else {}
@@ -258,6 +275,9 @@ def calibrate_cli(
     print_error("Before", found.before)
     print_error("On texts left out of the fit, in five folds", found.crossed)
     print_gain(found.gain, found.kept)
+    if found.sets is not None:
+        print_error("All spans of a text together, before", found.sets[0])
+        print_error("All spans of a text together, with the temperature", found.sets[1])
     if held_out is not None:
         print_left_out(FURTHER_TEXTS, held_out.entities)
         print_error("On the further texts", held_out.entities)
@@ -310,7 +330,7 @@ def parses_to_json(
     from spacy_latent.analysis.calibration import apply_threshold, entity_figures
 
     made: dict[str, Any] = {"calibration": found.calibration.to_dict()}
-    for fit in (found.arcs, found.labelled):
+    for fit in found.fits:
         made[fit.before.noun] = {
             "before": entity_figures(fit.before),
             "after": entity_figures(fit.after),
@@ -363,7 +383,7 @@ def groups_to_json(found: JudgedEntities) -> dict[str, Any]:
 
 
 def to_json(found: Calibrated, least: ThresholdResult | None, held_out: Any) -> dict[str, Any]:
-    from spacy_latent.analysis.calibration import apply_threshold, entity_figures
+    from spacy_latent.analysis.calibration import apply_threshold, by_length, entity_figures
 
     made: dict[str, Any] = {
         "calibration": found.calibration.to_dict(),
@@ -375,6 +395,11 @@ def to_json(found: Calibrated, least: ThresholdResult | None, held_out: Any) -> 
         "left_out": found.left_out,
         **groups_to_json(found.after),
     }
+    if found.sets is not None:
+        made["sets"] = {
+            name: {**vars(entity_figures(judged)), "by_length": by_length(judged)}
+            for name, judged in zip(("before", "after"), found.sets)
+        }
     if found.set_sizes:
         made["set_size"] = sum(found.set_sizes) / len(found.set_sizes)
     if least is not None:

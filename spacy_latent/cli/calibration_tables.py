@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Number of texts from which on the promise of a precision was simulated.
 CHECKED_TEXTS = 300
+# A text with a larger share of the predictions is named.
+LARGE = 0.2
 CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
 # With a slope below this value, different entities have almost the same confidence.
 FLAT = 0.5
@@ -51,15 +53,26 @@ def print_parses(
     missing = found.arcs.before.unannotated
     if missing:
         msg.text(f"{number_of(missing, 'further word')} left out: their head is not annotated")
-    named = (("trees", found.arcs), ("labels", found.labelled))
-    for of, fit in named:
-        msg.text(f"temperature of {of} {fit.temperature:.3g}")
+    missing = found.trees.before.unannotated
+    if missing:
+        msg.text(f"{number_of(missing, 'tree')} of sentences with such words left out")
+    maps = [
+        f"slope {fit.slope:.3g} and shift {fit.shift:+.2f} of the odds of {plural(fit.after.noun)}"
+        for fit in (found.trees, found.labelled_trees)
+    ]
+    told = (
+        f"temperature of trees {found.arcs.temperature:.3g}",
+        f"temperature of labels {found.labelled.temperature:.3g}",
+        *maps,
+    )
+    for said, fit in zip(told, found.fits):
+        msg.text(said)
         print_error("Before", fit.before)
         print_error("On texts left out of the fit, in five folds", fit.crossed)
         print_gain(fit.gain, fit.kept)
     for judged in further.values():
         print_error("On the further texts", judged)
-    shown = further.values() if further else [fit.after for _, fit in named]
+    shown = further.values() if further else [fit.after for fit in found.fits]
     texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
     for judged in shown:
         msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
@@ -67,7 +80,7 @@ def print_parses(
         print_groups(judged, texts)
     if refused:
         fail("Nothing is saved: there is no threshold for this precision", refused)
-    for _, fit in named if chosen else ():
+    for fit in found.fits if chosen else ():
         if fit.after.noun in chosen:
             print_least(chosen[fit.after.noun], fit.after, further.get(fit.after.noun))
         else:
@@ -75,7 +88,8 @@ def print_parses(
     if chosen:
         msg.info(
             "A parser drops no arc, so nothing is set. Select arcs by their probability: that of "
-            "arcs is in latent.arcs(), that of labelled arcs in latent.dependencies()"
+            "arcs is in latent.arcs(), that of labelled arcs in latent.dependencies(). That of "
+            "whole trees is whole_probability of latent.spans, and labelled_whole_probability"
         )
     level = getattr(pipe, "cfg", {}).get("annotate")
     if level != "probabilities":
@@ -205,9 +219,9 @@ def used_as(nlp: Language, corpus: str) -> str:
 
 def setting_of(found: JudgedEntities) -> str:
     """Return the name of the threshold of predictions."""
-    from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC
+    from spacy_latent.analysis.arc_calibration import OF_PARSES
 
-    return "a least probability" if found.noun in (ARC, LABELLED_ARC) else "min_confidence"
+    return "a least probability" if found.noun in OF_PARSES else "min_confidence"
 
 
 def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
@@ -223,17 +237,30 @@ def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
         f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
         f"{100 * least.bound:.1f} %)"
     )
-    msg.text(
+    text, counted = ("document" if least.by_document else "text"), number_of(least.texts, "doc")
+    assumed = (
         "This assumes that the other texts are of the same source as these, that these were not "
-        "used in training, and that texts are independent of each other; a text is a doc"
+        f"used in training, and that {plural(text)} are independent of each other"
     )
-    texts = len(set(fitted.texts))
-    if texts < CHECKED_TEXTS:
+    if least.by_document:
+        counted = number_of(least.texts, text)
+        msg.text(f"{assumed}; the bound counts {counted}")
+    else:
+        msg.text(
+            f"{assumed}; a text is a doc, and the bound counts {counted}. Where docs are pieces "
+            "of documents, say of which: --group-by, or --docs-per-document"
+        )
+    if least.texts < CHECKED_TEXTS:
         msg.warn(
             "Such promises were checked by simulation with "
-            f"{CHECKED_TEXTS} texts or more, and there are {texts} with "
-            f"{plural(fitted.noun)}. It holds less often if those of a text are "
+            f"{CHECKED_TEXTS} {plural(text)} or more, and there are {least.texts} with "
+            f"{plural(fitted.noun)}. It holds less often if those of a {text} are "
             "right or wrong together."
+        )
+    if least.largest > LARGE:
+        msg.warn(
+            f"One {text} has {percent(least.largest)} of the {plural(fitted.noun)}. If it is not "
+            "like the others, neither is the bound. Add texts, or take some of its away."
         )
     if not least.threshold:
         return

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spacy_latent.annotations import (
+    DOCUMENT,
+    document_of,
+    is_document_name,
+    name_document,
+)
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.messages import msg
 from spacy_latent.corpora.text_files import json_lines, lines_of, opened
@@ -16,6 +22,7 @@ from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
+    from spacy.tokens import Doc
     from spacy.training import Example
 
 STDIN = "-"
@@ -79,12 +86,16 @@ def import_code(path: Path | None) -> None:
         fail(f"--code: {path} cannot be run: {type(error).__name__}: {error}")
 
 
-def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
+def read_examples(
+    nlp: Language, corpus: str, limit: int = 0, group_by: str | None = None
+) -> list[Example]:
     """Return the examples of :func:`read_counted`."""
-    return read_counted(nlp, corpus, limit)[0]
+    return read_counted(nlp, corpus, limit, group_by)[0]
 
 
-def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Example], int]:
+def read_counted(
+    nlp: Language, corpus: str, limit: int = 0, group_by: str | None = None
+) -> tuple[list[Example], int]:
     """Return examples and the number of skipped examples.
 
     The predicted docs of the examples are not processed yet. The number counts the examples without
@@ -94,6 +105,8 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
         nlp: The pipeline.
         corpus: See :data:`ACCEPTED`.
         limit: Greatest number of examples, 0 for all.
+        group_by: Key of lines of JSON, or of their "meta", with the name of the document that the
+            text is a piece of; None for "document".
     """
     path = Path(corpus)
     if corpus != STDIN and not path.exists():
@@ -101,7 +114,7 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
     found: list[Example] = []
     left_out = 0
     try:
-        for example in _read(nlp, corpus, path):
+        for example in _read(nlp, corpus, path, group_by or DOCUMENT):
             if len(example.predicted):
                 found.append(example)
             else:
@@ -123,7 +136,7 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
     return found, left_out
 
 
-def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
+def _read(nlp: Language, corpus: str, path: Path, group_by: str) -> Iterator[Example]:
     from spacy_latent.pipeline.inspection import reads_pairs
 
     if reads_pairs(nlp):
@@ -137,9 +150,70 @@ def _read(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     elif path.suffix == ".spacy" or (path.is_dir() and any(path.rglob("*.spacy"))):
         yield from _of_docs(nlp, path)
     elif path.suffix == ".jsonl":
-        yield from _of_json(nlp, path)
+        yield from _of_json(nlp, path, group_by)
     else:
         yield from _by_config(nlp, path)
+
+
+def group_docs(
+    examples: Sequence[Example], group_by: str | None, docs_per_document: int | None
+) -> None:
+    """Name the document of each reference, as the options of a command say.
+
+    Args:
+        examples: Examples in the order of the corpus.
+        group_by: Key of ``doc.user_data``, or name of a custom attribute, with the name of the
+            document; None for no such option.
+        docs_per_document: Number of neighbouring docs of a document; None for no such option.
+
+    Raises:
+        LatentError: If both options are given, if a doc lacks the named value, or if docs name
+            their documents already and ``docs_per_document`` is given.
+    """
+    references = [example.reference for example in examples]
+    if docs_per_document is not None:
+        if group_by is not None or any(document_of(doc) is not None for doc in references):
+            raise LatentError(
+                "--docs-per-document is for docs that do not name their document, and "
+                f"{'--group-by is given' if group_by else 'these do'}. Leave it out."
+            )
+        for i, doc in enumerate(references):
+            name_document(doc, i // docs_per_document)
+    elif group_by is not None:
+        named = [_value_of(doc, group_by) for doc in references]
+        missing = [doc for doc, name in zip(references, named) if not is_document_name(name)]
+        if missing:
+            keys = sorted({key for doc in references for key in _keys_of(doc)})
+            raise LatentError(
+                f"--group-by {group_by}: {number_of(len(missing), 'doc')} of {len(references)} "
+                "have no string and no whole number there, first "
+                f"{missing[0].text[:60]!r}. The docs have {', '.join(keys) or 'nothing'} in "
+                "doc.user_data, which DocBin keeps with store_user_data=True."
+            )
+        for doc, name in zip(references, named):
+            name_document(doc, name)
+
+
+def _value_of(doc: Doc, name: str) -> Any:
+    """Return the value of a key of ``doc.user_data``, or of a custom attribute."""
+    user_data: dict[Any, Any] = doc.user_data
+    # A stored attribute needs no registration here, and one with a getter is not stored.
+    for key in (name, ("._.", name, None, None)):
+        if key in user_data:
+            return user_data[key]
+    return doc._.get(name) if doc.has_extension(name) else None
+
+
+def _keys_of(doc: Doc) -> list[str]:
+    """Return the keys of ``doc.user_data`` and the custom attributes that are stored there."""
+    keys: Iterable[Any] = doc.user_data
+    return [key if isinstance(key, str) else key[1] for key in keys if _is_of_doc(key)]
+
+
+def _is_of_doc(key: Any) -> bool:
+    return isinstance(key, str) or (
+        isinstance(key, tuple) and len(key) == 4 and key[0] == "._." and key[2] is None
+    )
 
 
 def field_hint(corpus: Path) -> str:
@@ -192,7 +266,7 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
         yield Example(nlp.make_doc(text), nlp.make_doc(text))
 
 
-def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
+def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example]:
     """Yield examples of lines of JSON, with warnings about rejected lines and invalid spans."""
     from spacy_latent.corpora.annotated_lines import read_line
 
@@ -217,6 +291,11 @@ def _of_json(nlp: Language, path: Path) -> Iterator[Example]:
                 rejected.append(number)
                 continue
             misaligned += [f"{span} in line {number}" for span in line.misaligned]
+            meta = row.get("meta")
+            name = row.get(group_by, meta.get(group_by) if isinstance(meta, dict) else None)
+            if is_document_name(name):
+                user_data: dict[Any, Any] = line.example.reference.user_data
+                user_data[group_by] = name
             yield line.example
     finally:
         if rejected:

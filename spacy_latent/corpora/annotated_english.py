@@ -5,7 +5,7 @@
 Training reads train.spacy, 18 of 20 documents of the treebank's training set. The other two are in
 held_out.spacy, to calibrate on. One of them is also in dev.spacy, to choose the checkpoint. The
 development set of the treebank is in test.spacy. It decides nothing, so scores on it are those on
-new texts.
+new texts. Each doc names its document in ``doc.user_data["document"]``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spacy_latent.annotations import name_document
 from spacy_latent.corpora import english_web_treebank, universal_entities
-from spacy_latent.corpora.conllu import read_conllu
+from spacy_latent.corpora.conllu import read_conllu, split_documents
 from spacy_latent.corpora.english_web_treebank import write_docs
 from spacy_latent.corpora.iob import Sentence, read_iob
 from spacy_latent.corpora.sources import read_source
@@ -31,7 +32,6 @@ SHARES = 20
 # Places in each run of SHARES documents. Calibration takes both, since few documents hold most of
 # the entities: one long weblog has 43 % of those of the second place.
 CHOOSES, ONLY_CALIBRATES = 5, 15
-DOCUMENT = re.compile("^(?=# newdoc id)", re.MULTILINE)
 NAME = re.compile(r"^# sent_id = (.*?)\s*$", re.MULTILINE)
 
 
@@ -60,17 +60,25 @@ def set_entities(doc: Doc, tokens: list[str], tags: list[str]) -> None:
 
 
 def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
-    """Yield docs of at most ten sentences for each document of the treebank."""
+    """Yield docs of at most ten sentences for each document of the treebank, with its name."""
     from spacy.tokens import Doc
 
     named = read_entities(entities)
-    for document in filter(str.strip, DOCUMENT.split(trees)):
+    for document_name, document in split_documents(trees):
         sentences = list(read_conllu(document))
         for name, sentence in zip(NAME.findall(document), sentences, strict=True):
             set_entities(sentence, *named.get(name, ([], [])))
         starts = range(0, len(sentences), SENTENCES)
-        docs = [Doc.from_docs(sentences[start : start + SENTENCES]) for start in starts]
-        yield [doc for doc in docs if doc is not None]
+        docs = []
+        for start in starts:
+            part = sentences[start : start + SENTENCES]
+            # spaCy's types lack this argument.
+            doc = Doc.from_docs(part, exclude=["user_data"])  # type: ignore[call-arg]
+            assert doc is not None
+            if document_name is not None:
+                name_document(doc, document_name)
+            docs.append(doc)
+        yield docs
 
 
 def parts_of(place: int) -> tuple[str, ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from spacy_latent.annotations import name_document
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
@@ -12,14 +15,35 @@ if TYPE_CHECKING:
 # Value of unknown fields. spaCy's converter reads it as a tag, a lemma or a label, and takes a
 # token without a head for a root.
 UNKNOWN = "_"
+DOCUMENT = re.compile(r"^(?=# newdoc)", re.MULTILINE)
+DOCUMENT_NAME = re.compile(r"^# newdoc id = (.*?)\s*$", re.MULTILINE)
+
+
+def split_documents(text: str) -> Iterator[tuple[str | None, str]]:
+    """Yield the name of each document of CoNLL-U, None without one, and its text."""
+    for document in filter(str.strip, DOCUMENT.split(text)):
+        found = DOCUMENT_NAME.match(document)
+        yield (found[1] or None if found else None), document
 
 
 def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
     """Yield docs of so many sentences each.
 
     Tokens are the syntactic words. Empty nodes are left out, and so are missing values. A head
-    without a label only loses its label, which becomes "_".
+    without a label only loses its label, which becomes "_". Docs of one sentence name their
+    document in ``doc.user_data["document"]`` if every document has a name. Several sentences may be
+    of several documents.
     """
+    if sentences == 1 and all(name for name, _ in split_documents(text)):
+        for name, document in split_documents(text):
+            for doc in _read(document):
+                name_document(doc, str(name))
+                yield doc
+        return
+    yield from _read(text, sentences)
+
+
+def _read(text: str, sentences: int = 1) -> Iterator[Doc]:
     from spacy.tokens import Doc
     from spacy.training.converters import conllu_to_docs
 
@@ -63,4 +87,4 @@ def _known(doc: Doc) -> Doc:
     return made
 
 
-__all__ = ["read_conllu"]
+__all__ = ["read_conllu", "split_documents"]

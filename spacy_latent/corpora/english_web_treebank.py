@@ -65,7 +65,8 @@ def write_docs(path: Path, docs: Iterable[Doc]) -> int:
     """Write docs and return their number."""
     from spacy.tokens import DocBin
 
-    stored = DocBin(docs=docs)
+    # With the names of documents.
+    stored = DocBin(docs=docs, store_user_data=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     stored.to_disk(path)
     return len(stored)

@@ -109,14 +109,26 @@ def read_iob(
         yield tokens, to_iob2(tags)
 
 
-def write_sentences(path: Path, sentences: Sequence[Sentence]) -> None:
+def write_sentences(
+    path: Path, sentences: Sequence[Sentence], documents: Sequence[int] | None = None
+) -> None:
+    """Write a doc of each sentence.
+
+    Args:
+        documents: number of the document of each sentence, which the docs name; None if unknown.
+    """
     import spacy
     from spacy.tokens import Doc, DocBin
 
+    from spacy_latent.annotations import name_document
+
     vocab = spacy.blank("en").vocab
-    docs = DocBin()
-    for tokens, tags in sentences:
-        docs.add(Doc(vocab, words=tokens, ents=tags))
+    docs = DocBin(store_user_data=documents is not None)
+    for i, (tokens, tags) in enumerate(sentences):
+        doc = Doc(vocab, words=tokens, ents=tags)
+        if documents is not None:
+            name_document(doc, documents[i])
+        docs.add(doc)
     path.parent.mkdir(parents=True, exist_ok=True)
     docs.to_disk(path)
 

@@ -58,7 +58,7 @@ def write_phrases(path: Path, text: str) -> tuple[int, int]:
     """
     from spacy.tokens import DocBin
 
-    found, phrases = DocBin(), 0
+    found, phrases = DocBin(store_user_data=True), 0
     for doc in read_conllu(text):
         doc.spans[KEY] = list(noun_phrases(doc))
         phrases += len(doc.spans[KEY])

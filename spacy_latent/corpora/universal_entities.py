@@ -77,7 +77,8 @@ def main(output: Path, downloads: Path = Path("corpus/downloads/uner"), held_out
         parts["held_out"] = [document for i, document in enumerate(train) if i % SHARES >= kept]
     for name, documents in parts.items():
         sentences = [sentence for document in documents for sentence in document]
-        write_sentences(output / f"{name}.spacy", sentences)
+        numbers = [i for i, document in enumerate(documents) for _ in document]
+        write_sentences(output / f"{name}.spacy", sentences, numbers)
         print(f"{output / name}.spacy: {number_of(len(sentences), 'sentence')}")
 
 

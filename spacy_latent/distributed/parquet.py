@@ -129,6 +129,8 @@ def schema() -> Schema:
             ("possible_probabilities", reals),
             ("min_confidence", pa.float64()),
             ("entities_calibrated", pa.bool_()),
+            ("whole_probability", pa.float64()),
+            ("labelled_whole_probability", pa.float64()),
         ]
     )
     place = [("start", index), ("end", index)]
@@ -246,12 +248,13 @@ class _Spans(_Lists):
     )
     NAMED = ("structure", "kind")
     NUMBERS = ("start", "end", "other_start", "other_end")
+    REALS = ("min_confidence", "whole_probability", "labelled_whole_probability")
 
     def __init__(self) -> None:
         super().__init__()
         self.names = {name: _Names() for name in ("component", *self.NAMED)}
         self.numbers: dict[str, list[int | None]] = {name: [] for name in self.NUMBERS}
-        self.least: list[float | None] = []
+        self.reals: dict[str, list[float | None]] = {name: [] for name in self.REALS}
         self.calibrated: list[bool] = []
         self.part_axes: list[int | None] = []
         self.arrays = {name: _Arrays(dtype) for name, dtype in self.FLAT}
@@ -269,7 +272,8 @@ class _Spans(_Lists):
             numbers.append(getattr(span, name))
         for name, arrays in self.arrays.items():
             arrays.append(getattr(span, name))
-        self.least.append(span.min_confidence)
+        for name, reals in self.reals.items():
+            reals.append(getattr(span, name))
         self.calibrated.append(span.entities_calibrated)
         self.part_axes.append(None if span.parts is None else span.parts.shape[1])
         self.decoded.append(span.decoded)
@@ -296,7 +300,7 @@ class _Spans(_Lists):
         columns = {name: names.build() for name, names in self.names.items()}
         columns |= {name: pa.array(list_, pa.int32()) for name, list_ in self.numbers.items()}
         columns |= {name: arrays.build() for name, arrays in self.arrays.items()}
-        columns["min_confidence"] = pa.array(self.least, pa.float64())
+        columns |= {name: pa.array(list_, pa.float64()) for name, list_ in self.reals.items()}
         columns["entities_calibrated"] = pa.array(self.calibrated, pa.bool_())
         columns["part_axes"] = pa.array(self.part_axes, pa.int32())
         columns["decoded"], columns["decoded_shape"] = self.decoded.build(), self.shapes.build()
@@ -540,8 +544,10 @@ def _to_span(entry: dict[str, Any]) -> SpanStructure:
         possible=rows(entry["possible"], "int32", 3),
         possible_probabilities=flat(entry["possible_probabilities"], "float32"),
         min_confidence=entry["min_confidence"],
-        # Files of earlier versions do not have this column.
+        # Files of earlier versions do not have these columns.
         entities_calibrated=bool(entry.get("entities_calibrated")),
+        whole_probability=entry.get("whole_probability"),
+        labelled_whole_probability=entry.get("labelled_whole_probability"),
     )
 
 

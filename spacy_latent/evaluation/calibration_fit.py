@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spacy_latent.analysis.calibration import ENOUGH
 from spacy_latent.models.tag_losses import bound_chain, tag_loss
 from spacy_latent.pipeline.learnt_calibration import NEAR, EntityCalibration, beginning_tags
 from spacy_latent.structures.feasibility import infeasible_items
@@ -419,6 +420,28 @@ def choose_confidence(
         return plain, told
     names = np.asarray(found.labels, dtype=object)
     return fit_confidence(said, right, names if options[best] else ()), told
+
+
+def fit_map(found: JudgedEntities, count: int) -> tuple[EntityCalibration, np.ndarray, Gain]:
+    """Fit a slope and a shift, which change nothing unless predictions left out surely gain.
+
+    They also change nothing if there are fewer than 50 predictions.
+
+    Args:
+        count: number of texts.
+
+    Returns:
+        The map, the confidence of each prediction by a map fitted to the other folds, ``(N,)``, and
+        the gain of these confidences over the given probabilities.
+    """
+    right = np.asarray(found.correct, dtype=bool)
+    if len(right) < ENOUGH:
+        return EntityCalibration(), np.asarray(found.probabilities), Gain(0.0, math.inf)
+    left_out = _left_out(found, False, count)
+    losses = surprise(found.probabilities, right), surprise(left_out, right)
+    gain = gain_of(*losses, _texts(found))
+    sure = fit_confidence(found.probabilities, right) if gain.is_sure else EntityCalibration()
+    return sure, left_out, gain
 
 
 def left_out_confidences(

@@ -34,6 +34,7 @@ from spacy_latent.analysis.calibration import (
     precisions,
     threshold_for,
 )
+from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.precision_bound import (
     LEAST_TEXTS,
     PromisedThreshold,
@@ -88,7 +89,8 @@ class Calibrated:
         confidence_losses: mean losses of entities left out of the fit.
         before, after: entities with their probabilities before and after calibration, on the docs
             of the calibration. Without biases they are the same entities. Entities on tokens
-            without annotation are left out; ``after.unannotated`` is their number.
+            without annotation are left out; ``after.unannotated`` is their number. The texts of
+            ``after`` are documents if docs name them.
         set_sizes: number of spans in the set of each doc; empty without a coverage.
         left_out: number of docs with whose annotation no sequence of tags agrees, such as docs with
             an unknown label. Scores are not fitted to them.
@@ -98,6 +100,8 @@ class Calibrated:
         kept: whether a calibration was kept. If the gain is not larger than its error, the
             component is as it was trained.
         crossed: entities of each text with the probabilities of a fit to the other folds.
+        sets: for spans, whether the whole set of spans of each doc is right, with its probability
+            as trained and with the temperature. No map is fitted to these.
     """
 
     calibration: EntityCalibration
@@ -111,6 +115,7 @@ class Calibrated:
     gain: Gain = field(default_factory=lambda: Gain(0.0, math.inf))
     kept: bool = True
     crossed: JudgedEntities = field(default_factory=JudgedEntities)
+    sets: tuple[JudgedEntities, JudgedEntities] | None = None
 
 
 @recording()
@@ -133,7 +138,9 @@ def calibrate(
         examples: examples with entities on which the component was not trained, or a function that
             returns them. Predicted docs are not processed yet. In partly annotated texts,
             predictions on tokens without annotation are left out. A warning (PartlyAnnotated) says
-            so if they are more than 5 %.
+            so if they are more than 5 %. References that are pieces of documents name them in
+            ``doc.user_data["document"]``; then a promised precision counts documents as
+            independent, not docs.
         component: name of a ``crf_ner``; may be left out if the pipeline has one.
         biases: whether each label may get a bias if held-out docs support it, see
             :meth:`ScoreFit.choose`. With biases the component finds other entities than before.
@@ -207,6 +214,7 @@ def _fit(
     progress: Progress,
 ) -> Calibrated:
     pipe.calibration = None
+    documents = independent_texts(example.reference for example in made)
     before = _judge(pipe, made, progress)
     fit, left_out = _score_fit(pipe, made, progress)
     point, losses = fit.choose(None if biases else False)
@@ -242,7 +250,7 @@ def _fit(
         least = _least(pipe, made, found, coverage, progress)
         found = replace(found, coverage=coverage, least=least)
     pipe.calibration = found if found != counts else None
-    after = _judge(pipe, made, progress, sizes)
+    after = documents.group(_judge(pipe, made, progress, sizes))
     return Calibrated(
         found, losses, told, before, after, sizes, left_out, gain=gain, kept=kept, crossed=crossed
     )
@@ -399,6 +407,7 @@ def _promised(
     if least is not None:
         return least
     tested = tests_of(found, precision, confidence, few)
+    text = "document" if found.by_document else "text"
     count, enough = len(found.probabilities), needed(precision, confidence)
     told = (
         f"There are {number_of(count, found.noun)}; it takes at least {enough}, all of them right."
@@ -425,9 +434,9 @@ def _promised(
             )
     elif found.texts and len(set(found.texts)) < min(LEAST_TEXTS, count):
         told = (
-            f"All {number_of(count, found.noun)} are of fewer than {LEAST_TEXTS} texts. "
-            "Predictions of one text are often right or wrong together, and so few texts do not "
-            "tell how often."
+            f"All {number_of(count, found.noun)} are of {number_of(len(set(found.texts)), text)}, "
+            f"and it takes at least {LEAST_TEXTS}. Predictions of one {text} are often right or "
+            "wrong together, and so few do not tell how often."
         )
     elif not few and count >= enough:
         told += f" Without --few it also takes {FEW}, and one in ten."

@@ -1,17 +1,21 @@
-"""Calibration of the probabilities of arcs and labels of ``latent_parser`` on held-out text.
+"""Calibration of the probabilities of arcs, labels and whole trees of ``latent_parser``.
 
 The scores of arcs are divided by a temperature, which changes every probability of trees and
 arcs, and those of labels by another. Neither changes the best tree or its labels. Each temperature
 is where the probabilities of the arcs, or labels, that the parser finds have the least mean loss,
 −log of the probability of what is the case. Arcs that cannot be right, since their sentence is
 wrong, count too.
+
+A whole tree is right if each of its arcs is. Its probability under the model is that of the
+sentence, of the tree at this temperature, and of its labels. It is then mapped to a confidence: a
+slope and a shift of the log-odds, for trees with labels and for those without.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,8 +24,15 @@ from spacy.language import Language
 from spacy.training import Example
 from spacy.util import minibatch
 
-from spacy_latent.analysis.arc_calibration import ARC, LABELLED_ARC, gold_arcs, judged_arcs
+from spacy_latent.analysis.arc_calibration import (
+    ARC,
+    LABELLED_ARC,
+    TreeJudge,
+    gold_arcs,
+    judged_arcs,
+)
 from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
+from spacy_latent.analysis.independent_texts import IndependentTexts, independent_texts
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
@@ -36,10 +47,15 @@ from spacy_latent.evaluation.calibration_fit import (
     Gain,
     TemperatureFit,
     at_temperature,
+    fit_map,
     folds_of,
 )
 from spacy_latent.evaluation.entity_calibration import precise_threshold
-from spacy_latent.pipeline.learnt_calibration import ParseCalibration, parse_components
+from spacy_latent.pipeline.learnt_calibration import (
+    ParseCalibration,
+    confidence_of,
+    parse_components,
+)
 from spacy_latent.structures.derivatives import recording
 
 BATCH = 64
@@ -68,6 +84,29 @@ class FittedTemperature:
 
 
 @dataclass
+class FittedMap:
+    """A slope and a shift of log-odds, and the whole trees that they were fitted to.
+
+    Attributes:
+        slope, shift: 1 and 0 if they were not kept.
+        gain: gain of trees left out of the fit over those at the temperature alone.
+        before, after: trees with their probabilities as trained, and with temperature and map.
+        crossed: trees of each text with temperature and map fitted to the other folds.
+    """
+
+    slope: float
+    shift: float
+    gain: Gain
+    before: JudgedEntities
+    after: JudgedEntities
+    crossed: JudgedEntities
+
+    @property
+    def kept(self) -> bool:
+        return (self.slope, self.shift) != (1.0, 0.0)
+
+
+@dataclass
 class CalibratedParses:
     """Result of :func:`calibrate`.
 
@@ -75,11 +114,19 @@ class CalibratedParses:
         arcs: the temperature of trees, with arcs.
         labelled: the temperature of labels, with labelled arcs. Its gain is of the labels of right
             arcs.
+        trees: the map of whole trees.
+        labelled_trees: the map of whole trees with their labels.
     """
 
     calibration: ParseCalibration
     arcs: FittedTemperature
     labelled: FittedTemperature
+    trees: FittedMap
+    labelled_trees: FittedMap
+
+    @property
+    def fits(self) -> tuple[FittedTemperature | FittedMap, ...]:
+        return self.arcs, self.labelled, self.trees, self.labelled_trees
 
 
 @recording()
@@ -90,15 +137,17 @@ def calibrate(
     *,
     progress: Progress = silent,
 ) -> CalibratedParses:
-    """Fit the temperatures of a parser and store them in it, each if it gains.
+    """Fit temperatures and maps of a parser and store them in it, each if it gains.
 
-    A temperature is kept if predictions left out of its fit, in five folds of texts, gain by more
-    than the standard error of that gain.
+    Each is kept if predictions left out of its fit, in five folds of texts, gain by more than the
+    standard error of that gain.
 
     Args:
         examples: examples with heads on which the parser was not trained, or a function that
             returns them. Predicted docs are not processed yet. Words without a known head do not
-            count.
+            count. References that are pieces of documents name them in
+            ``doc.user_data["document"]``; then a promised precision counts documents as
+            independent, not docs.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
         progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
@@ -119,9 +168,8 @@ def calibrate(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
             "token.head that it was not trained on."
         )
-    found = _fit(table, len(made))
-    made_of_arcs = found.arcs.kept or found.labelled.kept
-    pipe.calibration = found.calibration if made_of_arcs else None
+    found = _fit(table, independent_texts(example.reference for example in made))
+    pipe.calibration = found.calibration if any(fit.kept for fit in found.fits) else None
     return found
 
 
@@ -131,12 +179,12 @@ def measure(
     component: str | None = None,
     progress: Progress = silent,
 ) -> dict[str, JudgedEntities]:
-    """Judge the arcs of a parser by annotation, without a new calibration.
+    """Judge the arcs and trees of a parser by annotation, without a new calibration.
 
     The arguments are the same as in :func:`calibrate`.
 
     Returns:
-        Arcs and labelled arcs, by these nouns.
+        Arcs, labelled arcs, trees and labelled trees, by these nouns.
     """
     name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
     pipe: Any = nlp.get_pipe(name)
@@ -160,9 +208,9 @@ def precise_arcs(
     confidence: float | None = 0.9,
     few: bool = False,
 ) -> dict[str, ThresholdResult]:
-    """Return the least probability from which on arcs, and labelled arcs, have a precision.
+    """Return the least probability from which on arcs, or whole trees, have a precision.
 
-    A parser drops no arc, so it has no such setting: select its arcs by their probabilities. The
+    A parser drops no arc, so it has no such setting: select by the probabilities. The
     other arguments are those of :func:`spacy_latent.evaluation.entity_calibration.set_precision`.
 
     Args:
@@ -172,11 +220,11 @@ def precise_arcs(
         The thresholds by noun, without those that the texts do not support.
 
     Raises:
-        LatentError: if the texts support neither.
+        LatentError: if the texts support none.
     """
     made: dict[str, ThresholdResult] = {}
     refused: list[LatentError] = []
-    for fit in (found.arcs, found.labelled):
+    for fit in found.fits:
         try:
             made[fit.after.noun] = precise_threshold(
                 fit.after, precision, confidence=confidence, few=few
@@ -197,10 +245,13 @@ class _Table:
         of_labels: probabilities of labels given the arcs, ``(A, T)``.
         right, labelled_right: ``(A,)`` bool.
         roots: arcs without a label to be wrong, ``(A,)`` bool.
-        texts: ``(A,)`` int64.
+        texts: doc of each, ``(A,)`` int64.
         labels: label of each.
         lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
         unannotated: number of further words, without a known head.
+        judge: whole trees, with the probabilities as trained.
+        trees: probabilities of these trees, ``(S, T)``.
+        labels_of_trees: products of the probabilities of their labels, ``(S, T)``.
     """
 
     arcs: np.ndarray
@@ -212,6 +263,9 @@ class _Table:
     labels: list[str]
     lengths: np.ndarray
     unannotated: int
+    judge: TreeJudge
+    trees: np.ndarray
+    labels_of_trees: np.ndarray
 
 
 def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
@@ -224,6 +278,8 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
     columns: list[list[np.ndarray]] = [[] for _ in range(7)]
     labels: list[str] = []
     unannotated, text = 0, 0
+    judge = TreeJudge()
+    trees, of_trees = [np.zeros((0, len(TEMPERATURES)))], [np.zeros((0, len(TEMPERATURES)))]
     for batch in minibatch(progress(examples, "Arcs", len(examples)), BATCH):
         docs = [example.predicted for example in batch]
         work = partial(arc_probabilities, docs=docs, request=request, temperatures=TEMPERATURES)
@@ -249,12 +305,41 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
             for column, part in zip(columns, parts):
                 column.append(part)
             labels += own
+            right_at = dict(zip(known.tolist(), zip(parts[2].tolist(), parts[3].tolist())))
+            for (start, end), said in zip(parse.sentences, parse.trees):
+                judged = [right_at[i] for i in range(start, end) if i in right_at]
+                tokens = example.predicted[start:end]
+                product = parse.of_labels[start:end].prod(0)
+                if judge.add(
+                    text,
+                    sum(not token.is_space for token in tokens),
+                    [one for one, _ in judged],
+                    [one for _, one in judged],
+                    float(said[UNCHANGED]),
+                    float(said[UNCHANGED] * product[UNCHANGED]),
+                ):
+                    trees.append(said[None])
+                    of_trees.append(product[None])
             text += 1
     arcs, of_labels, right, labelled, roots, texts, lengths = map(np.concatenate, columns)
-    return _Table(arcs, of_labels, right, labelled, roots, texts, labels, lengths, unannotated)
+    return _Table(
+        arcs,
+        of_labels,
+        right,
+        labelled,
+        roots,
+        texts,
+        labels,
+        lengths,
+        unannotated,
+        judge,
+        np.concatenate(trees),
+        np.concatenate(of_trees),
+    )
 
 
-def _fit(table: _Table, texts: int) -> CalibratedParses:
+def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
+    texts = len(documents.numbers)
     arcs = TemperatureFit.of(table.arcs, table.right, table.texts, texts)
     # A label can only be right with its arc.
     worded = table.right & ~table.roots
@@ -277,34 +362,72 @@ def _fit(table: _Table, texts: int) -> CalibratedParses:
 
     plain = table.arcs[:, UNCHANGED]
     after = at_temperature(table.arcs, arcs.kept)
-    crossed = at_temperature(table.arcs, arcs.by_fold[folds_of(table.texts, texts)])
+    fold = folds_of(table.texts, texts)
+    crossed = at_temperature(table.arcs, arcs.by_fold[fold])
     trees = FittedTemperature(
         math.exp(arcs.kept),
         arcs.gain,
-        *(judged(ARC, said, table.right) for said in (plain, after, crossed)),
+        judged(ARC, plain, table.right),
+        documents.group(judged(ARC, after, table.right)),
+        judged(ARC, crossed, table.right),
     )
     before_labels = plain * table.of_labels[:, UNCHANGED]
     after_labels = after * at_temperature(table.of_labels, labels.kept)
-    crossed_labels = crossed * at_temperature(
-        table.of_labels, labels.by_fold[folds_of(table.texts, texts)]
-    )
-    both = (before_labels, after_labels, crossed_labels)
+    crossed_labels = crossed * at_temperature(table.of_labels, labels.by_fold[fold])
     labelled = FittedTemperature(
         math.exp(labels.kept),
         labels.gain,
-        *(judged(LABELLED_ARC, said, table.labelled_right) for said in both),
+        judged(LABELLED_ARC, before_labels, table.labelled_right),
+        documents.group(judged(LABELLED_ARC, after_labels, table.labelled_right)),
+        judged(LABELLED_ARC, crossed_labels, table.labelled_right),
+    )
+    fold_of_trees = folds_of(np.array(table.judge.trees.texts, dtype="int64"), texts)
+
+    def tempered(said: np.ndarray, fit: TemperatureFit) -> tuple[np.ndarray, np.ndarray]:
+        left_out = fit.by_fold[fold_of_trees] if fit.kept else 0.0
+        return at_temperature(said, fit.kept), at_temperature(said, left_out)
+
+    whole, crossed_whole = tempered(table.trees, arcs)
+    own, crossed_own = tempered(table.labels_of_trees, labels)
+    of_trees = _fit_map(table.judge.trees, whole, crossed_whole, documents)
+    of_labelled_trees = _fit_map(
+        table.judge.labelled, whole * own, crossed_whole * crossed_own, documents
     )
     made = ParseCalibration(
         temperature=trees.temperature,
         label_temperature=labelled.temperature,
+        tree_slope=of_trees.slope,
+        tree_shift=of_trees.shift,
+        labelled_tree_slope=of_labelled_trees.slope,
+        labelled_tree_shift=of_labelled_trees.shift,
         docs=texts,
         arcs=len(every),
     )
-    return CalibratedParses(made, trees, labelled)
+    return CalibratedParses(made, trees, labelled, of_trees, of_labelled_trees)
+
+
+def _fit_map(
+    before: JudgedEntities, warm: np.ndarray, left_out: np.ndarray, documents: IndependentTexts
+) -> FittedMap:
+    """Fit the map of whole trees.
+
+    Args:
+        before: trees as trained.
+        warm: their probabilities at the temperature, ``(S,)``.
+        left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
+        documents: documents of the docs.
+    """
+    apart = replace(before, probabilities=left_out.tolist())
+    sure, mapped, gain = fit_map(apart, len(documents.numbers))
+    after = [confidence_of(p, sure.slope, sure.shift) for p in warm.tolist()]
+    crossed = replace(before, probabilities=mapped.tolist()) if gain.is_sure else apart
+    after_all = documents.group(replace(before, probabilities=after))
+    return FittedMap(sure.slope, sure.shift, gain, before, after_all, crossed)
 
 
 __all__ = [
     "CalibratedParses",
+    "FittedMap",
     "FittedTemperature",
     "ParseCalibration",
     "calibrate",

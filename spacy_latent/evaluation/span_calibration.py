@@ -21,8 +21,9 @@ from spacy.util import minibatch
 from thinc.api import xp2torch
 
 from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.progress import Progress, silent
-from spacy_latent.analysis.span_calibration import SPAN, SpanJudge
+from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.calibration_examples import (
     Examples,
@@ -64,7 +65,9 @@ def calibrate(
     Args:
         examples: examples with spans on which the component was not trained, or a function that
             returns them. Predicted docs are not processed yet. A text without the group
-            ``spans_key`` does not count.
+            ``spans_key`` does not count. References that are pieces of documents name them in
+            ``doc.user_data["document"]``; then a promised precision counts documents as
+            independent, not docs.
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
@@ -114,6 +117,7 @@ def _fit(
 ) -> Calibrated:
     pipe.calibration = None
     table = _table(pipe, made, progress)
+    documents = independent_texts(example.reference for example in made)
     spans = table.spans
     right, texts = np.asarray(spans.correct, dtype=bool), np.asarray(spans.texts, dtype="int64")
     fit = TemperatureFit.of(table.said, right, texts, len(made))
@@ -140,12 +144,16 @@ def _fit(
         {},
         {"as trained": float(trained.mean()) if len(trained) else math.nan, **told},
         spans,
-        _judge(pipe, made, progress),
+        documents.group(_judge(pipe, made, progress)),
         [],
         0,
         gain=gain,
         kept=kept,
         crossed=crossed,
+        sets=(
+            _judge_sets(pipe, made, 1.0, progress),
+            _judge_sets(pipe, made, found.temperature, progress),
+        ),
     )
 
 
@@ -165,6 +173,51 @@ def _judge(pipe: Any, examples: Sequence[Example], progress: Progress) -> Judged
     finally:
         pipe.cfg["min_confidence"] = least
     return judge.found
+
+
+def _judge_sets(
+    pipe: Any, examples: Sequence[Example], temperature: float, progress: Progress
+) -> JudgedEntities:
+    """Judge whether the spans of each doc are exactly those of its reference.
+
+    The probability of a set sums over all trees that have these labelled spans and no others. Docs
+    whose spans the annotation does not judge are left out.
+    """
+    from spacy_latent.models.span_losses import Observed, log_probabilities
+
+    classes = {frozenset(known): i for i, known in enumerate(pipe.numbered_sets, 1)}
+    found, judge = JudgedEntities(noun=SET_OF_SPANS), SpanJudge(pipe.key)
+    least, pipe.cfg["min_confidence"] = pipe.cfg["min_confidence"], 0.0
+    try:
+        for batch in minibatch(progress(examples, "Sets", len(examples)), BATCH):
+            docs = [example.predicted for example in batch]
+            observed: list[list[Observed]] = []
+            impossible = []
+            for example, pieces in zip(batch, pipe.predict(docs)):
+                labels: dict[tuple[int, int], set[int]] = {}
+                for one in (one for piece in pieces for one in piece.chosen):
+                    labels.setdefault((one.start, one.end), set()).add(one.label)
+                kinds = {place: classes.get(frozenset(own), 0) for place, own in labels.items()}
+                observed.append([(*place, (kind,)) for place, kind in kinds.items()])
+                # No class has just these labels.
+                impossible.append(0 in kinds.values())
+                named = [(*place, pipe.labels[i]) for place, own in labels.items() for i in own]
+                judge.add(example, ((place, 1.0) for place in named))
+            said = np.exp(log_probabilities(pipe.model.predict(docs), observed, temperature))
+            rows = zip(docs, judge.sets[-len(docs) :], said.tolist(), impossible)
+            for number, (doc, right, p, never) in enumerate(rows, len(judge.sets) - len(docs)):
+                if right is None:
+                    found.unannotated += 1
+                    continue
+                found.probabilities.append(0.0 if never else p)
+                found.correct.append(right)
+                found.labels.append("")
+                found.texts.append(number)
+                found.lengths.append(len(doc))
+                found.gold += 1
+    finally:
+        pipe.cfg["min_confidence"] = least
+    return found
 
 
 @dataclass

@@ -11,7 +11,13 @@ from spacy.tokens import Doc
 from torch import Tensor
 
 from spacy_latent.layers.labelled_trees import LabelledTrees
-from spacy_latent.models.parses import GroupParse, Request, find_all_sentences, spaces_of
+from spacy_latent.models.parses import (
+    GroupParse,
+    Request,
+    find_all_sentences,
+    log_of_all_bounds,
+    spaces_of,
+)
 from spacy_latent.models.sentences import white_space
 from spacy_latent.models.span_groups import group_spans
 
@@ -25,12 +31,17 @@ class ArcProbabilities:
         labels: ``(n,)`` int64, places in ``Request.names``.
         arcs: ``(n, T)``, probability of each token's arc.
         of_labels: ``(n, T)``, probability of its label given the arc; 1 for roots and white space.
+        sentences: first token and token after the last of each sentence.
+        trees: ``(S, T)``, probability of each sentence and its whole tree, without labels. The
+            probability of the sentence is that as trained.
     """
 
     heads: np.ndarray
     labels: np.ndarray
     arcs: np.ndarray
     of_labels: np.ndarray
+    sentences: list[tuple[int, int]]
+    trees: np.ndarray
 
 
 def arc_probabilities(
@@ -47,6 +58,7 @@ def arc_probabilities(
     """
     sizes = [len(doc) for doc in docs]
     sentences = find_all_sentences(module, rows, docs, request)
+    sure = log_of_all_bounds(module, rows, docs, sentences)
     spaces = white_space(docs)
     count = len(temperatures)
     found = [
@@ -55,14 +67,16 @@ def arc_probabilities(
             np.zeros(size, dtype="int64"),
             np.ones((size, count)),
             np.ones((size, count)),
+            [(start, end) for start, end, *_ in bounds],
+            np.ones((len(bounds), count)),
         )
-        for size in sizes
+        for size, bounds in zip(sizes, sentences)
     ]
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
     for group in group_spans(sizes, sentences):
         hosts = spaces_of(group, sentences, spaces)
         read = GroupParse(module, padded, group, hosts, request)
-        arcs, labels, of_labels = read.at_temperatures(temperatures)
+        arcs, labels, of_labels, trees = read.at_temperatures(temperatures)
         for b, ((d, s), length) in enumerate(zip(group.members, group.lengths.tolist())):
             start, end = sentences[d][s][:2]
             own, place, one = read.heads[b, :length], np.arange(start, end), found[d]
@@ -70,4 +84,5 @@ def arc_probabilities(
             one.labels[start:end] = labels[b, :length]
             one.arcs[start:end] = arcs[b, :length]
             one.of_labels[start:end] = of_labels[b, :length]
+            one.trees[s] = trees[b] * np.exp(sure[d][s])
     return found

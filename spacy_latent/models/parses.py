@@ -21,7 +21,13 @@ from spacy_latent.layers.batch_interventions import (
 from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.models.added_labels import IMPOSSIBLE
 from spacy_latent.models.interventions import interventions_of
-from spacy_latent.models.sentences import Bounds, find_sentences, hosts_of_space, white_space
+from spacy_latent.models.sentences import (
+    Bounds,
+    find_sentences,
+    hosts_of_space,
+    log_of_bounds,
+    white_space,
+)
 from spacy_latent.models.span_groups import Group, group_spans
 from spacy_latent.structures.dependency import DependencyTree
 
@@ -96,10 +102,13 @@ def parse(
         interventions = interventions_of(
             request.asked, members, sentences, module.structure, "heads"
         )
+    sure = None
+    if request.level == "probabilities":
+        sure = log_of_all_bounds(module, rows, docs, sentences)
     for group, own in zip(groups, interventions):
         hosts = spaces_of(group, sentences, spaces)
         read = GroupParse(module, padded, group, hosts, request, own)
-        read.write(found, made, sentences)
+        read.write(found, made, sentences, sure)
     for one, spans in zip(found, made):
         one.spans = [span for span in spans if span is not None]
     return found
@@ -109,13 +118,31 @@ def find_all_sentences(
     module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], request: Request
 ) -> list[Bounds]:
     """Return the sentences of docs; the arguments are those of :func:`parse`."""
-    sizes = [len(doc) for doc in docs]
-    scores = _numpy(module.start_scores(rows))
-    ends = np.cumsum(sizes).tolist()
+    scores = _start_scores(module, rows, docs)
     return [
-        find_sentences(doc, scores[end - size : end], request.max_length) if size else []
-        for doc, size, end in zip(docs, sizes, ends)
+        find_sentences(doc, own, request.max_length) if len(doc) else []
+        for doc, own in zip(docs, scores)
     ]
+
+
+def log_of_all_bounds(
+    module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], sentences: list[Bounds]
+) -> list[np.ndarray]:
+    """Return the log-probability of each sentence of docs, see :func:`log_of_bounds`.
+
+    Args:
+        sentences: result of :func:`find_all_sentences` for the other arguments.
+    """
+    scores = _start_scores(module, rows, docs)
+    return [
+        log_of_bounds(doc, own, found) if len(doc) else np.zeros(0)
+        for doc, own, found in zip(docs, scores, sentences)
+    ]
+
+
+def _start_scores(module: LabelledTrees, rows: Tensor, docs: Sequence[Doc]) -> list[np.ndarray]:
+    ends = np.cumsum([len(doc) for doc in docs])
+    return np.split(_numpy(module.start_scores(rows)), ends[:-1])
 
 
 def spaces_of(
@@ -188,10 +215,21 @@ class GroupParse:
         found: list[Parse],
         made: list[list[SpanStructure | None]],
         sentences: list[Bounds],
+        sure: list[np.ndarray] | None = None,
     ) -> None:
-        labels = self._label(self.heads[None])[0]
+        """Write heads, labels and structures of the sentences.
+
+        Args:
+            sure: log-probabilities of the sentences of each doc; None without probabilities.
+        """
         level = self.request.level
+        labels, of_labels = (part[0] for part in self._label(self.heads[None]))
         probable = self._probable() if level == "probabilities" else None
+        if probable is not None and sure is not None:
+            whole = self._log_whole(self.scores)
+            whole += [sure[d][s] for d, s in self.group.members]
+            labelled_whole = np.exp(whole + of_labels.sum(1))
+            whole = np.exp(whole)
         others = self._others() if self.request.alternatives and level != "none" else None
         structure = self.module.structure.name
         lengths = self.group.lengths.tolist()
@@ -216,6 +254,8 @@ class GroupParse:
                 here = slice(labelled_firsts[b], labelled_firsts[b + 1])
                 span.labelled_parts = labelled[here, 1:]
                 span.labelled_probabilities = p_labelled[here]
+                span.whole_probability = float(whole[b])
+                span.labelled_whole_probability = float(labelled_whole[b])
             if others is not None:
                 trees, weights, their_labels = others
                 there = [k for k in range(len(trees)) if weights[k, b] > 0]
@@ -225,28 +265,51 @@ class GroupParse:
                 span.alternative_labels = [their_labels[k, b, :length].copy() for k in there]
             made[d][s] = span
 
-    def _label(self, heads: np.ndarray) -> np.ndarray:
-        """Return labels ``(K, B, n)`` of the arcs of trees ``(K, B, n)``, 0 at padding."""
-        labels = np.zeros(heads.shape, dtype="int32")
+    def _log_whole(self, scores: Tensor) -> np.ndarray:
+        """Return the log-probabilities of the best trees, ``(B,)`` float64.
+
+        Args:
+            scores: ``(B, n+1, n+1)``, those of the trees or another multiple of them.
+        """
+        exact = scores.double()
+        b, m = np.nonzero(self.inside)
+        places = [torch.from_numpy(part).long() for part in (b, self.heads[b, m], m + 1)]
+        item, head, modifier = (place.to(exact.device) for place in places)
+        total = exact.new_zeros(len(exact)).index_add(0, item, exact[item, head, modifier])
+        return _numpy(total - self.module.structure.log_partition(exact, self.lengths))
+
+    def _label(self, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the labels of the arcs of trees ``(K, B, n)``.
+
+        Returns:
+            Labels, 0 at padding, and their log-probabilities given the arcs, 0 at roots, white
+            space and padding, both ``(K, B, n)``.
+        """
+        labels, said = np.zeros(heads.shape, dtype="int32"), np.zeros(heads.shape)
         k, b, m = np.nonzero((heads > 0) & self.inside)
         if len(b):
             scores = self._label_scores(b, heads[k, b, m] - 1, m)
-            labels[k, b, m] = 1 + _numpy(scores.argmax(1))
+            best, places = scores.max(1)
+            labels[k, b, m] = 1 + _numpy(places)
+            said[k, b, m] = _numpy(best - scores.logsumexp(1))
         for item, host in self.hosts.items():
             own, hanging = labels[:, item, : len(host)], heads[:, item, : len(host)] > 0
             own[hanging & (host >= 0)] = len(self.request.names) - 1
-        return labels
+            said[:, item, : len(host)][:, host >= 0] = 0.0
+        return labels, said
 
     def at_temperatures(
         self, temperatures: Sequence[float]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the probabilities of the best trees at further temperatures.
 
         Returns:
             Probabilities of arcs ``(B, n, T)``, labels ``(B, n)``, and their probabilities given
-            the arcs, ``(B, n, T)``, 1 for roots and white space.
+            the arcs, ``(B, n, T)``, 1 for roots and white space. Then probabilities of whole trees
+            without labels, ``(B, T)``.
         """
-        labels = self._label(self.heads[None])[0]
+        labels = self._label(self.heads[None])[0][0]
+        whole = np.zeros((len(self.heads), len(temperatures)))
         shape = (*self.heads.shape, len(temperatures))
         arcs, of_labels = np.zeros(shape), np.ones(shape)
         items = np.arange(len(self.heads))[:, None]
@@ -257,10 +320,11 @@ class GroupParse:
         for t, temperature in enumerate(temperatures):
             marginals = self.module.structure.marginals(self.scores / temperature, self.lengths)
             arcs[:, :, t] = _numpy(marginals)[items, self.heads, modifiers]
+            whole[:, t] = np.exp(self._log_whole(self.scores / temperature))
             if scores is not None:
                 each = _numpy((scores / temperature).softmax(1))
                 of_labels[b, m, t] = each[np.arange(len(b)), labels[b, m] - 1]
-        return arcs, labels, of_labels
+        return arcs, labels, of_labels, whole
 
     def _label_scores(self, items: np.ndarray, heads: np.ndarray, modifiers: np.ndarray) -> Tensor:
         device = self.words.device
@@ -307,7 +371,7 @@ class GroupParse:
         best = structure.top_k(exact, self.lengths, self.request.alternatives)
         weights = (best.scores - structure.log_partition(exact, self.lengths)).exp()
         trees = _numpy(best.z.argmax(2))[:, :, 1:].astype("int32")
-        return trees, _numpy(weights), self._label(trees)
+        return trees, _numpy(weights), self._label(trees)[0]
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

@@ -21,6 +21,44 @@ def white_space(docs: Sequence[Doc]) -> list[np.ndarray | None]:
     return found
 
 
+def log_of_bounds(doc: Doc, scores: np.ndarray, sentences: Bounds) -> np.ndarray:
+    """Return the log-probability that each sentence begins and ends as found, ``(S,)``.
+
+    It is that of all starts and non-starts from its first token up to the first token of the next
+    sentence. Annotated tokens, white space and the first word are certain.
+
+    Args:
+        doc: a doc with tokens.
+        scores: ``(n,)`` log-odds that a sentence starts.
+        sentences: result of :func:`find_sentences`.
+    """
+    known, likely = _likely_starts(doc, scores)
+    signs = np.ones(len(doc))
+    signs[[start for start, *_ in sentences]] = -1.0
+    certain = (known != 0) | np.isneginf(likely)
+    # Scores that are not finite are refused later, with the text that they are of.
+    with np.errstate(invalid="ignore"):
+        each = -np.logaddexp(0.0, signs * np.where(certain, 0.0, likely))
+    sums = np.append(0.0, np.where(certain, 0.0, each)).cumsum()
+    return np.array([sums[min(end + 1, len(doc))] - sums[start] for start, end, *_ in sentences])
+
+
+def _likely_starts(doc: Doc, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the annotation of starts and the log-odds of starts, both ``(n,)``.
+
+    The annotation is 1 for a start, −1 for a non-start and 0 if it is missing. The log-odds are
+    −inf for white space, and for the first word, which needs no score.
+    """
+    known: Any = doc.to_array([SENT_START, IS_SPACE]).view("int64")
+    spaces = known[:, 1] != 0
+    likely = np.where(spaces, -np.inf, scores)
+    if spaces[0] and not spaces.all():
+        likely[: int(np.argmin(spaces)) + 1] = -np.inf
+    else:
+        likely[0] = -np.inf
+    return known[:, 0], likely
+
+
 def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
     """Return (start, end) of each sentence of a doc with tokens.
 
@@ -34,13 +72,9 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
         scores: ``(n,)`` log-odds.
         max_length: bound on the tokens of a sentence.
     """
-    known: Any = doc.to_array([SENT_START, IS_SPACE]).view("int64")
-    free = known[:, 0] == 0
-    spaces = known[:, 1] != 0
-    likely = np.where(spaces, -np.inf, scores)
-    if spaces[0] and not spaces.all():
-        likely[: int(np.argmin(spaces)) + 1] = -np.inf
-    starts = np.where(free, likely > 0, known[:, 0] == 1)
+    known, likely = _likely_starts(doc, scores)
+    free = known == 0
+    starts = np.where(free, likely > 0, known == 1)
     # Annotated tokens and white space are the last choice for a split.
     return bounds(starts, np.where(free, likely, -np.inf), max_length)
 

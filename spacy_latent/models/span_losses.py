@@ -261,13 +261,7 @@ def loss_and_gradient(
         observed: the observed spans of each doc. They do not cross, and each lies in one piece.
         unlabelled: for each doc the classes that its other spans may have; empty for class 0.
     """
-    within: list[list[list[Observed]]] = [[[] for _ in pieces] for pieces in found.spans]
-    for pieces, own, spans in zip(found.spans, within, observed):
-        for start, end, classes in spans:
-            place = place_of(pieces, start, end)
-            assert place is not None
-            shift = pieces[place][0]
-            own[place].append((start - shift, end - shift, classes))
+    within = _by_piece(found, observed)
     loss, gradients = 0.0, []
     for group, cells, array in zip(found.groups, found.cells, found.scores):
         scores = xp2torch(array)
@@ -285,6 +279,41 @@ def loss_and_gradient(
         loss += float(losses.sum())
         gradients.append(torch2xp(gradient))
     return loss, replace(found, scores=gradients)  # type: ignore[arg-type]
+
+
+def log_probabilities(
+    found: SpanScores, observed: Sequence[Sequence[Observed]], temperature: float
+) -> np.ndarray:
+    """Return the log-probability that each doc has exactly the observed spans, ``(D,)``.
+
+    The first arguments are those of :func:`loss_and_gradient`.
+
+    Args:
+        temperature: divisor of the scores.
+    """
+    within, total = _by_piece(found, observed), np.zeros(len(found.spans))
+    for group, cells, array in zip(found.groups, found.cells, found.scores):
+        scores = xp2torch(array) / temperature
+        gold = Gold.of([within[d][s] for d, s in group.members], cells, len(scores))
+        lengths = send(group.lengths, scores.device)
+        with threads_of(scores), torch.no_grad():
+            losses, _ = losses_and_gradient(scores, lengths, gold, cells)
+        np.subtract.at(total, [d for d, _ in group.members], losses.cpu().numpy())
+    return total
+
+
+def _by_piece(
+    found: SpanScores, observed: Sequence[Sequence[Observed]]
+) -> list[list[list[Observed]]]:
+    """Return the observed spans of each piece of each doc, counted from its start."""
+    within: list[list[list[Observed]]] = [[[] for _ in pieces] for pieces in found.spans]
+    for pieces, own, spans in zip(found.spans, within, observed):
+        for start, end, classes in spans:
+            place = place_of(pieces, start, end)
+            assert place is not None
+            shift = pieces[place][0]
+            own[place].append((start - shift, end - shift, classes))
+    return within
 
 
 @dataclass

@@ -110,7 +110,7 @@ class LatentParser(TrainedComponent):
 
     Args:
         annotate: "map" writes the best trees to ``doc._.latent``. "probabilities" also writes the
-            probabilities of arcs and of labelled arcs. "none" writes nothing there.
+            probabilities of arcs, of labelled arcs and of whole trees. "none" writes nothing there.
         threshold: least probability of an arc that is stored.
         alternatives: number of ranked trees to store for each sentence, including the best one.
         scorer: scorer of the component, as in ``parser``.
@@ -240,6 +240,13 @@ class LatentParser(TrainedComponent):
         parses, _ = run(self.model, own, partial(parse, docs=own, request=request), is_train=False)
         for i, one in zip(filled, parses):
             found[i] = one
+            for span in one.spans:
+                if span.whole_probability is not None:
+                    span.whole_probability = calibration.tree_confidence(span.whole_probability)
+                if span.labelled_whole_probability is not None:
+                    span.labelled_whole_probability = calibration.tree_confidence(
+                        span.labelled_whole_probability, labelled=True
+                    )
         return found
 
     @property

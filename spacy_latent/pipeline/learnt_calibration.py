@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Distance from 0 and 1 to which probabilities are clipped.
 NEAR = 1e-6
+# Numbers of the calibration of a parser that divide scores or keep the order of probabilities.
+POSITIVE = ("temperature", "label_temperature", "tree_slope", "labelled_tree_slope")
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,16 @@ class EntityCalibration:
     def confidence(self, probability: float, label: str) -> float:
         """Return the confidence of an entity from its probability under the chain."""
         (shift,) = self.shifts_of([label])
-        if self.slope == 1 and shift == 0:
-            return min(1.0, probability)
-        near = min(max(probability, NEAR), 1 - NEAR)
-        odds = math.log(near) - math.log1p(-near)
-        return 1 / (1 + math.exp(-max(-700.0, self.slope * odds + shift)))
+        return confidence_of(probability, self.slope, shift)
+
+
+def confidence_of(probability: float, slope: float, shift: float) -> float:
+    """Return the confidence with the log-odds of a probability, times a slope plus a shift."""
+    if slope == 1 and shift == 0:
+        return min(1.0, probability)
+    near = min(max(probability, NEAR), 1 - NEAR)
+    odds = math.log(near) - math.log1p(-near)
+    return 1 / (1 + math.exp(-max(-700.0, slope * odds + shift)))
 
 
 class CalibratedEntities:
@@ -186,11 +193,18 @@ class ParseCalibration:
     Attributes:
         temperature: divisor of the scores of arcs.
         label_temperature: divisor of the scores of labels.
+        tree_slope, tree_shift: the log-odds that a whole tree is right are those of its probability
+            times the slope, plus the shift.
+        labelled_tree_slope, labelled_tree_shift: likewise of a tree with its labels.
         docs, arcs: numbers of docs and arcs of the fit.
     """
 
     temperature: float = 1.0
     label_temperature: float = 1.0
+    tree_slope: float = 1.0
+    tree_shift: float = 0.0
+    labelled_tree_slope: float = 1.0
+    labelled_tree_shift: float = 0.0
     docs: int = 0
     arcs: int = 0
 
@@ -210,14 +224,21 @@ class ParseCalibration:
             or not set(found) <= set(known)
             or any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in found.values())
             or not all(math.isfinite(n) for n in found.values())
-            or min(found.get("temperature", 1.0), found.get("label_temperature", 1.0)) <= 0
+            or min(found.get(name, 1.0) for name in POSITIVE) <= 0
         ):
             raise LatentError(
                 f"{name}: its calibration is {found!r}; expected finite numbers under "
-                f"{', '.join(known)}, and temperatures above 0. The saved pipeline was changed by "
-                "hand or cut short: run 'spacy latent calibrate' again."
+                f"{', '.join(known)}, and {', '.join(POSITIVE)} above 0. The saved pipeline was "
+                "changed by hand or cut short: run 'spacy latent calibrate' again."
             )
         return cls(**found)
+
+    def tree_confidence(self, probability: float, labelled: bool = False) -> float:
+        """Return the confidence that a whole tree is right, from its probability."""
+        slope, shift = self.tree_slope, self.tree_shift
+        if labelled:
+            slope, shift = self.labelled_tree_slope, self.labelled_tree_shift
+        return confidence_of(probability, slope, shift)
 
 
 def parse_components(nlp: Language) -> list[str]:
@@ -317,6 +338,7 @@ __all__ = [
     "ScoredGroup",
     "add_spans",
     "beginning_tags",
+    "confidence_of",
     "entity_components",
     "parse_components",
     "span_components",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,11 +20,13 @@ from spacy_latent.analysis.precision_bound import (
 RESAMPLINGS = 200
 
 
-def drawn(generator: np.random.Generator, docs: int, shared: float) -> JudgedEntities:
+def drawn(
+    generator: np.random.Generator, docs: int, shared: float, mean: float = 4
+) -> JudgedEntities:
     """Entities of docs. The larger ``shared`` is, the more often all entities of a doc are right or
     wrong together.
     """
-    texts = np.repeat(np.arange(docs), generator.poisson(4, docs))
+    texts = np.repeat(np.arange(docs), generator.poisson(mean, docs))
     odds = generator.normal(1.8, 1.8, len(texts))
     own = generator.normal(0, shared, docs)[texts] if shared else 0.0
     right = generator.random(len(texts)) < 1 / (1 + np.exp(-odds - own))
@@ -59,6 +63,28 @@ def test_the_promise_is_kept_as_often_as_was_named(
     assert given >= 20 and kept >= (0.9 - 2 * (0.9 * 0.1 / given) ** 0.5) * given
     # The promised precision is reached: with point estimates it is reached much less often.
     assert estimated < 0.55 * RESAMPLINGS
+
+
+def test_the_promise_holds_over_documents_and_not_over_their_pieces() -> None:
+    """Entities of a document are right or wrong together, in docs of two entities each."""
+    generator = np.random.default_rng(3)
+    shared, precision, documents = 1.5, 0.8, 100
+    everything = drawn(generator, 20_000, shared, 20)
+    said, right = np.array(everything.probabilities), np.array(everything.correct)
+    broken = {"documents": 0, "docs": 0}
+    for _ in range(RESAMPLINGS):
+        found = drawn(generator, documents, shared, 20)
+        # Numbers of documents and of entities in them; 1000 is more than any document has.
+        texts = np.array(found.texts)
+        first = np.searchsorted(texts, texts)
+        docs = texts * 1000 + (np.arange(len(texts)) - first) // 2
+        for kind, numbers in (("documents", texts), ("docs", docs)):
+            promised = promised_threshold(replace(found, texts=numbers.tolist()), precision, 0.9)
+            if promised is not None:
+                broken[kind] += right[said >= promised.threshold].mean() < precision
+    # Two standard errors above one in ten.
+    assert broken["documents"] <= (0.1 + 2 * (0.9 * 0.1 / RESAMPLINGS) ** 0.5) * RESAMPLINGS
+    assert broken["docs"] > 0.2 * RESAMPLINGS
 
 
 def test_more_texts_cost_less_recall() -> None:

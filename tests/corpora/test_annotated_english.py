@@ -40,6 +40,8 @@ def test_long_documents_are_several_docs() -> None:
     trees = "".join(tree("a", ["Word"], i) for i in range(SENTENCES + 1))
     (docs,) = read_documents(trees, "")
     assert [len(doc) for doc in docs] == [SENTENCES, 1]
+    # Both are pieces of it.
+    assert [doc.user_data["document"] for doc in docs] == ["a", "a"]
 
 
 def test_no_document_that_training_reads_chooses_or_calibrates() -> None:

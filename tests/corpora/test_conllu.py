@@ -36,6 +36,16 @@ def test_placeholders_are_left_out() -> None:
     assert len(list(read_conllu(f"{TEXT}\n\n{WITHOUT_TREES}", sentences=2))) == 1
 
 
+def test_sentences_name_their_document_where_all_have_a_name() -> None:
+    named = [f"# newdoc id = {name}\n# text = x\n{TEXT}\n\n{TEXT}\n\n" for name in "ab"]
+    docs = list(read_conllu("".join(named)))
+    assert [doc.user_data["document"] for doc in docs] == ["a", "a", "b", "b"]
+    # A doc of several sentences may be of several documents.
+    assert not any(doc.user_data for doc in read_conllu("".join(named), sentences=3))
+    assert not any(doc.user_data for doc in read_conllu(f"{TEXT}\n\n{named[0]}"))
+    assert not any(doc.user_data for doc in read_conllu(named[0].replace(" id = a", "")))
+
+
 def gold(doc: Any) -> Any:
     label = doc.vocab.strings.add("nsubj")
     return read_gold(Example(doc.copy(), doc), {label: 0}, "latent_parser", 128)

@@ -175,6 +175,8 @@ def test_documents_are_held_out_whole_and_none_is_lost(tmp_path, monkeypatch):
     train, held_out = (entities_in(tmp_path / f"{name}.spacy") for name in ("train", "held_out"))
     assert [first for first, _ in train] == ["w0", "w1", "w2", "w5", "w6"]
     assert [first for first, _ in held_out] == ["w3", "w4"]
+    docs = DocBin().from_disk(tmp_path / "train.spacy").get_docs(spacy.blank("en").vocab)
+    assert len({doc.user_data["document"] for doc in docs}) == 5
     with pytest.raises(LatentError, match="0 to 4"):
         universal_entities.main(tmp_path, folder, held_out=5)
 

@@ -60,6 +60,8 @@ TAGS = SpanStructure(
     possible_probabilities=reals(0.9, 0.2),
     min_confidence=0.95,
     entities_calibrated=True,
+    whole_probability=0.25,
+    labelled_whole_probability=0.125,
 )
 CELLS = SpanStructure(
     0, 2, "OneToOneAlignment", "cells", ints([0, 1], [1, 0]), other_start=2, other_end=4

@@ -128,6 +128,20 @@ def test_labels_that_are_trusted_too_much_get_a_shift() -> None:
     assert made.confidence(0.9, "B") < 0.6 < made.confidence(0.9, "A")
 
 
+def test_documents_take_the_place_of_docs(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    assert len(set(calibrate(nlp, examples).after.texts)) > 12
+    for i, example in enumerate(examples):
+        example.reference.user_data["document"] = i // (len(examples) // 4)
+    found = calibrate(nlp, examples, biases=True)
+    assert found.after.by_document and set(found.after.texts) <= set(range(4))
+    with pytest.raises(LatentError, match="documents"):
+        set_precision(nlp, found, 0.2)
+    del examples[0].reference.user_data["document"]
+    with pytest.raises(LatentError, match="user_data"):
+        calibrate(nlp, examples)
+
+
 def test_no_text_of_a_fold_is_in_the_fit_of_its_confidences() -> None:
     """Folds are of all texts, as in the fit of the temperature, also if the last have no entity."""
     generator = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import spacy
 import srsly
 from spacy.cli._util import app
 from spacy.language import Language
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.util import fix_random_seed
 from typer.testing import CliRunner
@@ -178,17 +178,49 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     said = run("report", output, dev, page)
     assert "latent_parser: labelled arcs" in said and "96 labelled arcs" in said
     html = page.read_text(encoding="utf8")
-    assert html.count("reliability diagram:") == 2
+    assert "latent_parser: labelled trees" in said
+    assert html.count("reliability diagram:") == 4
     assert "Confidence of the labelled arcs of" in html and "of the entities of" not in html
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
 
 
+def test_whole_trees_are_as_right_as_is_said(nlp: Language, tmp_path: Path) -> None:
+    examples = [one for _ in range(3) for one in doubtful(nlp)]
+    found = calibrate(nlp, examples)
+    for fit in (found.trees, found.labelled_trees):
+        assert len(fit.after.correct) == 72 and sum(fit.after.correct) <= 48
+        assert loss(fit.after) < loss(fit.before) and set(fit.after.lengths) == {4}
+        assert error(fit.crossed) < error(fit.before)
+    # What the pipeline says is what was fitted, and labels make a tree less probable.
+    judged = measure(nlp, [one for _ in range(3) for one in doubtful(nlp)])
+    for fit in (found.trees, found.labelled_trees):
+        said = judged[fit.after.noun]
+        assert said.correct == fit.after.correct
+        assert said.probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
+    nlp.to_disk(tmp_path)
+    (span,) = spacy.load(tmp_path)(TEXT)._.latent["latent_parser"].spans
+    assert span.whole_probability == pytest.approx(judged["tree"].probabilities[0], abs=1e-4)
+    doc = nlp(TEXT)
+    (stored,) = Doc(nlp.vocab).from_bytes(doc.to_bytes())._.latent["latent_parser"].spans
+    assert stored.labelled_whole_probability == pytest.approx(span.labelled_whole_probability)
+
+
+def test_a_tree_needs_all_heads_of_its_words_to_be_known(nlp: Language) -> None:
+    whole, partly = parsed(nlp, (TEXT, [2, 2, 3, 3], "det WRONG nsubj ROOT"), PARSED[0])
+    partly.reference = Example.from_dict(
+        nlp.make_doc(partly.text), {"words": partly.text.split()}
+    ).reference
+    found = measure(nlp, [whole, Example(nlp.make_doc(partly.text), partly.reference)])
+    assert found["tree"].correct == [True] and found["labelled tree"].correct == [False]
+    assert found["tree"].unannotated == 1
+
+
 def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_path: Path) -> None:
     found = calibrate(nlp, doubtful(nlp))
     least = precise_arcs(found, 0.3, confidence=0.8)
-    assert set(least) == {"arc", "labelled arc"}
-    for fit in (found.arcs, found.labelled):
+    assert set(least) == {"arc", "labelled arc", "tree"}
+    for fit in (found.arcs, found.labelled, found.trees):
         one = least[fit.after.noun]
         assert isinstance(one, PromisedThreshold) and one.bound >= 0.3
         assert one == promised_threshold(fit.after, 0.3, 0.8)
@@ -212,6 +244,53 @@ def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_p
         spacy.load(path).get_pipe_config("latent_parser") for path in (model, tmp_path / "out")
     )
     assert before == after
+
+
+def test_documents_count_as_independent(nlp: Language, tmp_path: Path) -> None:
+    model, plain, named = tmp_path / "model", tmp_path / "plain.spacy", tmp_path / "named.spacy"
+    nlp.to_disk(model)
+    docs = [example.reference for example in doubtful(nlp)]
+    DocBin(docs=docs).to_disk(plain)
+    for i, doc in enumerate(docs):
+        doc.user_data.update(document=f"book {i // 2}", shelf=i // 4)
+    DocBin(docs=docs, store_user_data=True).to_disk(named)
+    lines = tmp_path / "named.jsonl"
+    rows: list[dict[str, Any]] = []
+    for i, doc in enumerate(docs):
+        tree = {"heads": [t.head.i for t in doc], "deps": [t.dep_ for t in doc]}
+        rows.append({"words": [t.text for t in doc], "text": doc.text, **tree})
+        rows[-1]["meta"] = {"shelf": i // 2}
+    srsly.write_jsonl(lines, rows)
+
+    def texts(corpus: Path, *options: Any) -> Any:
+        given = ("calibrate", model, corpus, tmp_path / "out", "--force", "--json")
+        told = run(*given, "--precision", 0.3, *options)
+        return srsly.json_loads(told)["least_probability"]["arc"]["texts"]
+
+    assert texts(plain) == 24 and texts(named) == 12
+    assert texts(plain, "--docs-per-document", 2) == 12
+    assert texts(lines) == 24 and texts(lines, "--group-by", "shelf") == 12
+    given = ("calibrate", model, named, tmp_path / "out", "--force", "--precision", 0.3)
+    assert "12 documents" in " ".join(run(*given).split())
+    # Of fewer than ten documents nothing is promised.
+    assert "6 documents" in " ".join(run(*given, "--group-by", "shelf", code=1).split())
+    said = " ".join(run(*given, "--group-by", "volume", code=1).split())
+    assert "document, shelf" in said
+    run(*given, "--docs-per-document", 2, code=1)
+    run(*given, "--docs-per-document", 2, "--group-by", "shelf", code=1)
+
+
+def test_documents_change_what_is_promised_and_not_the_fit(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    plain = calibrate(nlp, examples)
+    for example in examples:
+        example.reference.user_data["document"] = "the only one"
+    found = calibrate(nlp, examples)
+    assert found.calibration == plain.calibration and found.arcs.kept
+    for fit in found.fits:
+        assert fit.after.by_document and set(fit.after.texts) == {0}
+    with pytest.raises(LatentError, match="1 document,"):
+        precise_arcs(found, 0.3)
 
 
 def test_of_several_components_one_is_named(nlp: Language, tmp_path: Path) -> None:

@@ -95,6 +95,33 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert max(said) < 0.95
 
 
+def test_the_whole_set_of_a_text_is_as_probable_as_its_loss_says(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    made = calibrate(nlp, examples)
+    assert made.sets is not None
+    before, after = made.sets
+    # Two of three texts are annotated with all that is found.
+    assert len(before.correct) == 30 and before.correct == after.correct
+    assert before.correct == [i % 3 != 0 for i in range(30)]
+    pipe: Any = nlp.get_pipe("tree_spancat")
+    right = examples[1]
+    loss, _ = pipe.get_loss([right], pipe.model.predict([right.predicted]))
+    assert before.probabilities[1] == pytest.approx(np.exp(-loss), rel=1e-4)
+    assert 0 < after.probabilities[1] <= 1
+    # A text without the group tells nothing of its set.
+    del examples[1].reference.spans[KEY]
+    sets = calibrate(nlp, examples).sets
+    assert sets is not None and len(sets[0].correct) == 29 and sets[0].unannotated == 1
+
+
+def test_documents_take_the_place_of_docs(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    for i, one in enumerate(examples):
+        one.reference.user_data["document"] = f"page {i // 6}"
+    made = calibrate(nlp, examples)
+    assert made.after.by_document and set(made.after.texts) == set(range(5))
+
+
 def test_judged_spans_are_those_of_the_doc(nlp: Language) -> None:
     calibrate(nlp, doubtful(nlp))
     given = doubtful(nlp)

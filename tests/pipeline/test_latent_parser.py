@@ -22,7 +22,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, No
 from spacy_latent.models import tree_losses
 from spacy_latent.models.gold_trees import read_gold
 from spacy_latent.models.labelled_parser import module_of
-from spacy_latent.models.sentences import find_sentences, hosts_of_space
+from spacy_latent.models.sentences import find_sentences, hosts_of_space, log_of_bounds
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step
 
@@ -160,6 +160,37 @@ def test_probabilities_of_arcs_labels_and_trees(nlp: Language) -> None:
     assert above and all(found.probability >= 0.2 for found in above)
     # An arc may have several labels, and an arc of a tree only its own.
     assert len(latent(doc).dependencies(threshold=0.0)) > len(doc)
+
+
+def test_the_probability_of_a_whole_tree_is_that_of_all_it_has(nlp: Language) -> None:
+    words = "The dog saw old him".split()
+    given = Doc(nlp.vocab, words=words, sent_starts=[True, False, False, False, False])
+    (span,) = latent(nlp(given)).spans
+    # The bounds are given, so that the tree is as probable as the best of the alternatives.
+    assert span.whole_probability == pytest.approx(span.alternatives[0][1], rel=1e-4)
+    arcs = {tuple(part): p for part, p in zip(span.parts.tolist(), span.probabilities)}
+    both = {tuple(p): q for p, q in zip(span.labelled_parts.tolist(), span.labelled_probabilities)}
+    labels = 1.0
+    for m, (head, label) in enumerate(zip(span.decoded.tolist(), span.arc_labels.tolist()), 1):
+        labels *= both[head, m, label] / arcs[head, m]
+    product = span.whole_probability * labels
+    assert span.labelled_whole_probability == pytest.approx(product, rel=1e-3)
+    # With bounds that the parser finds it is less probable.
+    (found,) = latent(nlp(Doc(nlp.vocab, words=words))).spans
+    assert found.decoded.tolist() == span.decoded.tolist()
+    assert 0 < found.whole_probability < span.whole_probability
+    assert 0 < found.labelled_whole_probability < found.whole_probability
+
+
+def test_bounds_of_sentences_are_as_probable_as_their_starts() -> None:
+    doc = Doc(spacy.blank("en").vocab, words=["a", "b", "\n", "c", "d"])
+    # Odds of 3 to 1 for a start at c, and of 1 to 4 against those at b and d.
+    scores = np.array([-5.0, -np.log(4), 7.0, np.log(3), -np.log(4)])
+    found = np.exp(log_of_bounds(doc, scores, [(0, 3), (3, 5)]))
+    assert found == pytest.approx([0.8 * 0.75, 0.75 * 0.8])
+    assert np.exp(log_of_bounds(doc, scores, [(0, 5)])) == pytest.approx([0.8 * 0.25 * 0.8])
+    doc[3].is_sent_start = True
+    assert np.exp(log_of_bounds(doc, scores, [(0, 3), (3, 5)])) == pytest.approx([0.8, 0.8])
 
 
 def test_what_is_written_survives_bytes_and_doc_bin(nlp: Language) -> None:
