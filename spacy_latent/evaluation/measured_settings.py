@@ -71,7 +71,7 @@ class LayerSettings:
     @property
     def is_latent_tree(self) -> bool:
         """True for trees of heads that are learned from the task only."""
-        return self.structure.parts == "arcs" and not self.supervised
+        return self.structure.annotation == "heads" and not self.supervised
 
     @property
     def began_with_scores(self) -> bool:
