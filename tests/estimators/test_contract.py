@@ -104,6 +104,7 @@ def every_estimator() -> Iterator[tuple[Estimator, dict[str, Any]]]:
     yield RectifiedGaussian(0.5, learn_scale=False, rate=0.5), {}
     yield HardConcrete(prediction="mean"), {}
     yield MixedDirichlet(), {}
+    yield MixedDirichlet(prediction="mean"), {}
     yield MixedDirichlet(control_variate=SelfCritical()), {}
     yield DenseMarginalization(max_structures=4096), exact
     yield TopKSparsemax(), exact

@@ -218,6 +218,50 @@ def test_the_dirichlet_on_a_face_has_its_mean() -> None:
     torch.testing.assert_close(both.mean(0), expected, atol=0.01, rtol=0)
 
 
+def mean_over_faces(scores: torch.Tensor, concentration: float) -> torch.Tensor:
+    """The mean of the mixed Dirichlet of one item, ``(N,)``, by enumeration."""
+    shapes = concentration * (1 + torch.nn.functional.softplus(scores))
+    allowed = torch.isfinite(scores)
+    faces = torch.tensor(list(product([False, True], repeat=len(scores))))[1:]
+    faces = faces[~(faces & ~allowed).any(1)]
+    chances = torch.where(faces, scores, 0.0).sum(1).softmax(0)
+    weights = torch.where(faces, shapes, 0.0)
+    return chances @ (weights / weights.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("concentration", [1e-6, 0.1, 1.0, 50.0])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 60.0, 600.0])
+def test_prediction_by_the_mean_is_the_sum_over_faces(scale: float, concentration: float) -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(5, 5, dtype=torch.float64) * scale
+    scores[1, 2], scores[3] = -torch.inf, -30 - torch.arange(5.0)
+    lengths = torch.tensor([5, 4, 1, 5, 0])
+    estimator = MixedDirichlet(concentration, prediction="mean")
+    found = estimator(OneOfN(), scores, lengths, False)
+    for b, n in enumerate(lengths.tolist()):
+        expected = torch.zeros(5, dtype=torch.float64)
+        if n:
+            expected[:n] = mean_over_faces(scores[b, :n], concentration)
+        torch.testing.assert_close(found.z[0, b], expected, atol=1e-10, rtol=0)
+    assert not estimator.hard_at_prediction and found.weights.tolist() == [[1.0] * 5]
+
+
+def test_the_gradient_of_a_mixed_dirichlet_is_that_of_its_mean() -> None:
+    """For a linear loss, through the draw and by the score function together."""
+    torch.manual_seed(0)
+    scores = torch.tensor([[0.5, -1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    costs = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    (expected,) = torch.autograd.grad(mean_over_faces(scores[0], 1.0) @ costs, scores)
+    estimator = MixedDirichlet(num_samples=200_000)
+    draw = estimator(OneOfN(), scores, torch.tensor([3]), True)
+    assert draw.log_probs is not None
+    losses = draw.z @ costs
+    features = torch.zeros(1, 1, dtype=torch.float64)
+    objective = estimator.objective(losses, draw.weights, draw.log_probs, features)
+    (found,) = torch.autograd.grad(objective.sum(), scores)
+    torch.testing.assert_close(found, expected, atol=0.015, rtol=0)
+
+
 def test_gaussian_sparsemax_is_a_setting_of_relaxed_perturbation() -> None:
     torch.manual_seed(0)
     estimator = RelaxedPerturbation("sparsemap", noise="gaussian", num_samples=64)
@@ -300,6 +344,8 @@ def test_what_does_not_fit_is_refused() -> None:
         MixedDirichlet().check(KOfN())
     with pytest.raises(LatentError, match="concentration"):
         MixedDirichlet(0)
+    with pytest.raises(LatentError, match="mean"):
+        MixedDirichlet(prediction="marginal")  # type: ignore[arg-type]
     with pytest.raises(LatentError, match="temperature"):
         HardConcrete(0)
     with pytest.raises(LatentError, match="concentration"):
