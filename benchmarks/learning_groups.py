@@ -117,14 +117,7 @@ ONE_WORD_ENTRIES = (
     Entry("rationale_reinmax", "latent categorical, ReinMax"),
     Entry("rationale_gumbel_rao", "latent categorical, Gumbel-Rao"),
     Entry("rationale_rebar", "latent categorical, REBAR"),
-    Entry(
-        "rationale_rebar",
-        "latent categorical, REBAR, strength and temperature learned",
-        settings=(
-            ("components.latent_textcat.model.estimator.learn_strength", True),
-            ("components.latent_textcat.model.estimator.learn_relaxation", True),
-        ),
-    ),
+    Entry("rationale_rebar_learned", "latent categorical, REBAR, strength and temperature learned"),
     Entry("rationale_relax", "latent categorical, RELAX"),
     Entry("rationale_moving_average", "latent categorical, score function, moving average"),
     Entry("rationale_learned_constant", "latent categorical, score function, trained constant"),
