@@ -202,6 +202,34 @@ def test_the_garbage_collector_waits_for_a_compilation(
     assert output == f"TypingError {{False}} {enabled}\n3.0 {{False}} {enabled}"
 
 
+OF_OTHERS = """
+import gc
+import spacy_latent.kernels.core.compilation
+from numba import jit, njit, objmode
+
+@njit
+def lifted(x):
+    with objmode(y="float64"):
+        y = float(x)
+    return y
+
+@jit(forceobj=True, looplift=True)
+def looped(count):
+    total = [0]
+    for _ in range(count):
+        total[0] += 1
+    return total[0]
+
+print(lifted(1.0), looped(3), gc.isenabled())
+"""
+
+
+def test_functions_of_others_are_compiled_as_before(small: Small) -> None:
+    assert (
+        small.run("import warnings; warnings.simplefilter('ignore')" + OF_OTHERS)[0] == "1.0 3 True"
+    )
+
+
 def test_the_digest_is_of_the_folder_and_of_all_kernels(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -443,7 +443,8 @@ class _PausedCollector(event.Listener):
 
 
 def _is_kernel(compilation: event.Event) -> bool:
-    return isinstance(compilation.data["dispatcher"]._cache, _CodeCache)
+    # The parts of a function that numba lifts out of it have no cache.
+    return isinstance(getattr(compilation.data["dispatcher"], "_cache", None), _CodeCache)
 
 
 event.register("numba:compile", _PausedCollector())
