@@ -349,6 +349,9 @@ def test_the_yaml_is_yaml(block: pages.Block) -> None:
     assert srsly.yaml_loads(block.code)
 
 
+NO_RECIPES = "key\\b|rate\\b|f\\b|p\\b|r\\b|iou_f\\b|pipeline\\b"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf8")
@@ -357,11 +360,14 @@ def test_the_configs_that_the_page_names_are_there(page: Path) -> None:
         for folder in ("configs", "configs/variants", "benchmarks", ".")
         for path in (ROOT / folder).glob("*.cfg")
     }
-    there |= {f"{name}.cfg" for name in recipes.names()}
     named = set(re.findall(r"(?:^|[\s`(/])([a-z]\w*\.cfg)\b", text, re.M))
-    # Some pages leave out the ending.
-    named |= {f"{name}.cfg" for name in re.findall(r"`((?:pairs|tree)_(?!spancat)\w+)`", text)}
     assert named - pages.WRITTEN_BY_THE_READER <= there
+    # Recipes, which may be variants and no files.
+    there |= {f"{name}.cfg" for name in recipes.names()}
+    kinds = "arguments|demo|infix|listops|pairs|rationale|sentiment|tree"
+    # Names of arguments and scores begin like these.
+    named = set(re.findall(rf"`((?:{kinds})_(?!spancat\b|{NO_RECIPES})\w+)`", text))
+    assert {f"{name}.cfg" for name in named} <= there
     # A table with the names without what they have in common.
     for start, rows in re.findall(r"^\| config, `(\w+)…`(.*?)\n\n", text, re.M | re.S):
         for name in re.findall(r"^\| `(\w+)`", rows, re.M):
