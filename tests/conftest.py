@@ -17,7 +17,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 # The 1,171 contractions of English take 50 ms each time that a pipeline is made, and tests make
-# thousands. Programs that tests start have them.
+# thousands. Programs that tests start have them, and tests of the pages.
+CONTRACTIONS = English.Defaults.tokenizer_exceptions
 English.Defaults.tokenizer_exceptions = BASE_EXCEPTIONS
 
 HERE = Path(__file__).parent
