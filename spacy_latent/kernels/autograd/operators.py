@@ -60,8 +60,9 @@ class Family:
     lengths, and the family's options as integers. It sets ``status`` ``(B,)`` int8 as in
     kernels.core.status.
 
-    Several kernels have a *rest form*: they get int64 items after start and stop, which index
-    these. Kernels that few batches need are separate, so that they are compiled only when needed.
+    Several kernels have a *rest form*: an int64 array with the numbers of items comes after start
+    and stop, and the kernel solves items[start:stop]. Kernels that few batches need are separate,
+    so that they are compiled only when needed.
 
     Attributes:
         name: the name of the structure, for messages.
@@ -72,7 +73,7 @@ class Family:
             log-partition with ``along`` to result. All are float64, in the shape of the scores.
             result is uninitialised at the call, and must be 0 for padding afterwards. kept is ``(B,
             kept_size)``. If its width is not 0, MARGINALS may save values there that
-            HESSIAN_PRODUCT reads.
+            HESSIAN_PRODUCT reads. It has the rest form if there is a ``fallback``.
         sample: (start, stop, scores, lengths, *options, seeds, samples, status); seeds ``(B,)``
             uint64, not 0; samples ``(K, *shape of best)``.
         sample_rest: the rest form of sample, for the items that sample leaves UNSOLVED.
@@ -141,6 +142,10 @@ def _room(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
 
 @cache
 def family_of(family_name: str) -> Family:
+    """Return a family by its module and attribute.
+
+    It imports, which torch cannot trace: call it inside an operator.
+    """
     module, attribute = family_name.split(":")
     family = getattr(import_module(module), attribute)
     assert isinstance(family, Family)
