@@ -106,6 +106,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("name", nargs="?", choices=names(), metavar="NAME")
     parser.add_argument("--output", type=Path, help="a file to write the config to")
     given = parser.parse_args(arguments)
+    if given.output is not None and (given.name is None or given.output.is_dir()):
+        parser.error("--output is a file, for the recipe of a NAME")
     if given.name is None:
         print("\n".join(names()))
     elif given.output is None:

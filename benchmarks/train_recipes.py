@@ -13,7 +13,7 @@ import argparse
 import subprocess
 import sys
 
-from benchmarks.recipes import path_of
+from benchmarks.recipes import names, path_of
 
 
 def commands(arguments: list[str] | None = None) -> list[list[str]]:
@@ -28,6 +28,11 @@ def commands(arguments: list[str] | None = None) -> list[list[str]]:
     parser.add_argument("--gpu-id", type=int, default=-1)
     parser.add_argument("--seed", type=int, default=0)
     given, settings = parser.parse_known_args(arguments)
+    if len(settings) % 2 or not all(setting.startswith("--") for setting in settings[::2]):
+        parser.error(f"{' '.join(settings)}: expected recipes, then settings as --name value")
+    unknown = [recipe for recipe in given.recipes if recipe.rpartition("=")[2] not in names()]
+    if unknown:
+        parser.error(f"no recipe: {', '.join(unknown)}; python -m benchmarks recipes names all")
     trained = []
     for recipe in given.recipes:
         name, _, config = recipe.rpartition("=")

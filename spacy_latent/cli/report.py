@@ -43,7 +43,7 @@ def report_cli(
     ),
     output: Path = typer.Argument(..., help="HTML page to write"),
     component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", "-c", help="Name of the component; all latent ones if not given"
+        None, "--component", "-c", help="Name of the component; all if not given"
     ),
     other: Optional[list[str]] = typer.Option(  # noqa: UP045
         None, "--other", "-o", help="A further pipeline, such as of another seed; may be repeated"

@@ -186,11 +186,14 @@ class _Run:
         if not examples:
             raise LatentError("The corpus holds no texts. Give one with at least one.")
         self.nlp = nlp
-        self.parsers = parse_components(nlp) if component is None else []
-        self.finders = entity_components(nlp) if component is None else []
-        self.span_finders = span_components(nlp) if component is None else []
+        # Those whose confidences are reported.
+        self.parsers, self.finders, self.span_finders = (
+            [name for name in of(nlp) if component in (None, name)]
+            for of in (parse_components, entity_components, span_components)
+        )
+        others = self.finders or self.parsers or self.span_finders
         self.components = []
-        if not (self.finders or self.parsers or self.span_finders) or latent_components(nlp):
+        if not others or (component is None and latent_components(nlp)):
             self.components = choose_components(nlp, component)
         self.latent = latent_components(nlp)
         self.ignore = ignore

@@ -183,6 +183,7 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     assert "Confidence of the labelled arcs of" in html and "of the entities of" not in html
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
+    assert run("report", output, dev, page, "--component", "latent_parser") == said
 
 
 def test_whole_trees_are_as_right_as_is_said(nlp: Language, tmp_path: Path) -> None:

@@ -94,6 +94,16 @@ def test_a_recipe_is_trained_under_a_name_of_its_own_with_settings():
     assert second[3:] == ["training/ner_baseline", *options]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["ner_nothing"], ["a=ner_nothing"], ["--paths.train", "a", "ner_crf"], ["ner_crf", "--a"]],
+)
+def test_what_is_no_recipe_and_no_setting_is_refused(arguments):
+    with pytest.raises(SystemExit) as refused:
+        train_recipes.commands(arguments)
+    assert refused.value.code == 2
+
+
 def test_assets_have_checksums_or_are_checked_when_read():
     checked = set()
     for found in iter_modules(spacy_latent.corpora.__path__):
