@@ -105,14 +105,15 @@ class _Group:
     def _output(self, literals: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-odds of the output, and log(1 + odds) of each input, 0 elsewhere."""
         last = self.inside.sum(1, keepdim=True) - 1
-        inputs = self.inside & (torch.arange(literals.shape[1]) < last)
+        inputs = self.inside & (torch.arange(literals.shape[1], device="cpu") < last)
         return literals.gather(1, last)[:, 0], torch.where(inputs, softplus(literals), 0.0)
 
     def _or_messages(self, literals: Tensor) -> Tensor:
         output, inputs = self._output(literals)
         total = inputs.sum(1, keepdim=True)
         # Sums without one input; a difference of sums would lose the small ones.
-        others = inputs[:, None].masked_fill(torch.eye(inputs.shape[1], dtype=torch.bool), 0.0)
+        itself = torch.eye(inputs.shape[1], dtype=torch.bool, device="cpu")
+        others = inputs[:, None].masked_fill(itself, 0.0)
         rest = others.sum(2)
         told = output[:, None] + rest - softplus(output[:, None] + log_expm1(rest))
         last = self.inside.sum(1, keepdim=True) - 1
@@ -144,14 +145,14 @@ def grouped(factors: Sequence[Sequence[Encoded]], parts: int) -> list[_Group]:
     groups = []
     for (kind, limit), members in found.items():
         shape = len(members), max(len(factor.parts) for _, factor in members)
-        places = torch.zeros(shape, dtype=torch.int64)
-        flips, inside = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
+        places = torch.zeros(shape, dtype=torch.int64, device="cpu")
+        flips, inside = (torch.zeros(shape, dtype=torch.bool, device="cpu") for _ in range(2))
         for row, (item, factor) in enumerate(members):
             count = len(factor.parts)
-            places[row, :count] = torch.tensor(factor.parts) + item * parts
-            flips[row, :count] = torch.tensor(factor.flips)
+            places[row, :count] = torch.tensor(factor.parts, device="cpu") + item * parts
+            flips[row, :count] = torch.tensor(factor.flips, device="cpu")
             inside[row, :count] = True
-        items = torch.tensor([item for item, _ in members])
+        items = torch.tensor([item for item, _ in members], device="cpu")
         groups.append(_Group(kind, limit, places, flips, inside, items))
     return groups
 
@@ -229,7 +230,7 @@ def _beliefs(
     batch = len(lengths)
     whole = given(odds.detach())
     flat = ~whole.flatten().isneginf()
-    item = torch.arange(batch).repeat_interleave(whole[0].numel() if batch else 0)
+    item = torch.arange(batch, device="cpu").repeat_interleave(whole[0].numel() if batch else 0)
     of_parts = torch.where(flat, odds.sigmoid(), 0.0)
     found, log_partition = [], odds.new_zeros(batch)
     degree = torch.full_like(odds, float(len(structures)))

@@ -139,6 +139,17 @@ def test_padding_and_the_rest_of_the_batch_change_nothing() -> None:
     assert graph.marginals(scores.float(), lengths).dtype == torch.float32
 
 
+def test_defaults_of_torch_change_nothing() -> None:
+    graph = FactorGraph({"bits": Bits()}, {"row": TreeOfFactors()}, loopy_iterations=20)
+    scores, lengths = normal(2, 11), torch.tensor([11, 9])
+    expected = graph.beliefs(scores, lengths)
+    with torch.device("meta"):
+        found = graph.beliefs(scores, lengths)
+    torch.testing.assert_close(found.marginals, expected.marginals)
+    torch.testing.assert_close(found.log_partition, expected.log_partition)
+    torch.testing.assert_close(found.residual, expected.residual)
+
+
 def test_a_layer_with_marginals_trains() -> None:
     torch.manual_seed(0)
     budget = {"few": LineBudget(1, but_first=True)}
