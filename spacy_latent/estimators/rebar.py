@@ -129,8 +129,8 @@ class Rebar(Estimator, nn.Module):
                 own.log_prob(z, leaf, sizes),
                 learned.relaxed(partial(own.marginals, lengths=sizes), drawn),
             )
-        log_probs, _, *others = learned.connect(repeated, inner)
-        return learned.draw(z.view(count, *scores.shape), log_probs, others)
+        log_probs, further, *others = learned.connect(repeated, inner)
+        return learned.draw(z.view(count, *scores.shape), log_probs, others, [further])
 
     def objective(
         self,
@@ -144,8 +144,8 @@ class Rebar(Estimator, nn.Module):
             if extras is None:
                 raise LatentError(f"{self.name}: its objective needs the extras of its Draw.")
             own, *others = losses.split(self.num_samples)
-            terms = own + own.detach() * log_probs[: self.num_samples]
-            known = extras.split(self.num_samples)
+            further, *known = extras.split(self.num_samples)
+            terms = own + own.detach() * log_probs[: self.num_samples] + further
             return (terms + self._learned.terms(others, known)).mean(0)
         own, relaxed, redrawn = losses.split(self.num_samples)
         advantage = own.detach() - self.strength * redrawn.detach()

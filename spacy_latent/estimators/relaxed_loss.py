@@ -86,7 +86,7 @@ class RelaxedLoss(nn.Module):
         z: Tensor,
         log_probs: Tensor,
         relaxed: Sequence[Tensor],
-        extras: Sequence[Tensor] = (),
+        extras: Sequence[Tensor],
     ) -> Draw:
         """Return the Draw of samples and their relaxations, of which only samples have a weight.
 
@@ -94,7 +94,8 @@ class RelaxedLoss(nn.Module):
             z: samples, ``(K, B, *parts)``.
             log_probs: ``(K·B,)``.
             relaxed: further results of :meth:`connect`.
-            extras: more extras, each ``(K·B,)``, before the log-probabilities of the relaxations.
+            extras: more extras, each ``(K·B,)``, before the log-probabilities of the relaxations;
+                the first is the further number of :meth:`connect`.
         """
         count, batch = z.shape[:2]
         soft = [part.to(z).view(2 * count, *z.shape[1:]) for part in relaxed[::2]]
@@ -129,9 +130,9 @@ class RelaxedLoss(nn.Module):
         """Return results of a graph of its own, whose gradients train this module as well.
 
         Returns:
-            Log-probabilities ``(K·B,)`` for the loss of samples; one more number for each sample,
-            see :class:`Sampled`; then for each temperature relaxations ``(2·K·B, *parts)``, and
-            the log-probabilities again.
+            Log-probabilities ``(K·B,)`` for the loss of samples; a further number of each sample,
+            which is 0, and which the objective has to add; then for each temperature relaxations
+            ``(2·K·B, *parts)``, and the log-probabilities again.
         """
         own = (self.log_strength, self.log_relaxation)
         return list(_Trained.apply(inner, scores, *own, *inner.weights))
@@ -150,8 +151,8 @@ class Sampled:
         log_probs: ``(K·B,)``.
         soft: the relaxations ``(2·K·B, *parts)`` for each temperature.
         network: for a further control variate c, ∇c(r) − ∇c(r̃) ``(K·B, *parts)`` and c(r̃)
-            ``(K·B,)``; None for none. The objective subtracts c(r̃) from the loss, and adds the
-            further number of each sample, whose gradient is ∇c(r) − ∇c(r̃).
+            ``(K·B,)``; None for none. The objective subtracts c(r̃) from the loss. The further
+            number of :meth:`RelaxedLoss.connect` then has the gradient ∇c(r) − ∇c(r̃).
         weights: weights of c.
     """
 
@@ -179,7 +180,10 @@ class _Trained(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         inner: Sampled = ctx.inner
-        of_samples, of_network, *others = gradients
+        # The further number is added to the objective, so its gradient is the factor by which the
+        # caller multiplies the objective of each sample: the scale of a loss in half precision, a
+        # mean over docs. The squared norm has it twice, and an objective has it once.
+        of_samples, scale, *others = gradients
         leaf = inner.leaf
 
         def shaped(numbers: Tensor) -> Tensor:
@@ -195,22 +199,23 @@ class _Trained(torch.autograd.Function):
             for soft, of_soft, of_known in zip(inner.soft, others[::2], others[1::2])
         ]
         if inner.network is not None:
-            own = own + shaped(of_network) * inner.network[0].detach()
+            own = own + shaped(scale) * inner.network[0].detach()
         relaxed = torch.stack(parts).sum(0)
         estimate = own + relaxed
+        unscaled = torch.where(shaped(scale) == 0, 0.0, estimate / shaped(scale))
         # Each part has half of the strength.
         slope = 2 * (parts[0] - parts[-1]) / DIFFERENCE
         found: list[Tensor | None] = [
-            None if dtype is None else 2 * (estimate * change).sum().view(1).to(dtype)
+            None if dtype is None else 2 * (unscaled * change).sum().view(1).to(dtype)
             for dtype, change in zip(ctx.dtypes, (relaxed, slope))
         ]
         if inner.network is not None:
             slopes, known = inner.network
-            score = for_scores((inner.log_probs, of_network))
+            score = for_scores((inner.log_probs, scale))
             axes = tuple(range(1, leaf.dim()))
             with recording():
-                norm = (shaped(of_network) * slopes * estimate).sum()
-                norm = norm - (known * (score * estimate).sum(axes)).sum()
+                norm = (shaped(scale) * slopes * unscaled).sum()
+                norm = norm - (known * (score * unscaled).sum(axes)).sum()
                 found += torch.autograd.grad(2 * norm, list(inner.weights))
         return None, estimate, *found
 

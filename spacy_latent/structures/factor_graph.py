@@ -325,6 +325,8 @@ class FactorGraph(Structure):
 
         Raises:
             NotTractable: ``loopy_iterations`` is 0.
+            InfeasibleError: the parts that are certain, such as forbidden ones, contradict a
+                constraint or a structure. Other contradictions are not found.
         """
         if not self.loopy_iterations:
             raise NotTractable(
@@ -346,6 +348,7 @@ class FactorGraph(Structure):
             masked.double(),
             sizes,
             self.loopy_iterations,
+            name=self.name,
         )
         parts = (found.marginals, found.log_partition, found.residual)
         return Beliefs(*(send(part.to(scores.dtype), scores.device) for part in parts))

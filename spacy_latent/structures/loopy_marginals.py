@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from spacy_latent.errors import InfeasibleError
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.logic_factors import EXACTLY, OR_OUT, Encoded
+from spacy_latent.structures.lp_sparsemap import OR_LOOSEN
 
 # Probabilities of factors are kept this far from 0 and 1, where log-odds lose their digits.
 SMALLEST = 1e-12
@@ -102,17 +104,48 @@ class _Group:
         # A negated part counts if its literal is 0.
         return own - torch.where(self.flips & self.inside, literals, 0.0).sum(1)
 
+    def certain(self, off: Tensor, on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return which literals are then certain, and which factors have no member.
+
+        Args:
+            off, on: the parts that are certainly 0, and 1.
+
+        Returns:
+            Literals ``(F, W)`` that are certainly false, and true; factors ``(F,)``.
+        """
+        false = torch.where(self.flips, on[self.parts], off[self.parts]) & self.inside
+        true = torch.where(self.flips, off[self.parts], on[self.parts]) & self.inside
+        open_ = self.inside & ~false
+        if self.kind != OR_OUT:
+            held, possible = true.sum(1), open_.sum(1)
+            none = held > self.limit
+            more_false = (held >= self.limit)[:, None] & self.inside & ~true
+            more_true = torch.zeros_like(true)
+            if self.kind == EXACTLY:
+                none = none | (possible < self.limit)
+                more_true = (possible <= self.limit)[:, None] & open_
+            return false | more_false, true | more_true, none
+        last = self.inside.sum(1, keepdim=True) - 1
+        place = torch.arange(self.parts.shape[1], device="cpu")
+        output, inputs = self.inside & (place == last), self.inside & (place < last)
+        some, left = (true & inputs).any(1, keepdim=True), (open_ & inputs).sum(1, keepdim=True)
+        holds, fails = true.gather(1, last), false.gather(1, last)
+        false = false | (fails & inputs) | ((left == 0) & output)
+        true = true | (some & output) | (holds & (left == 1) & open_ & inputs)
+        return false, true, (false & true).any(1)
+
     def _output(self, literals: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-odds of the output, and log(1 + odds) of each input, 0 elsewhere."""
         last = self.inside.sum(1, keepdim=True) - 1
-        inputs = self.inside & (torch.arange(literals.shape[1]) < last)
+        inputs = self.inside & (torch.arange(literals.shape[1], device="cpu") < last)
         return literals.gather(1, last)[:, 0], torch.where(inputs, softplus(literals), 0.0)
 
     def _or_messages(self, literals: Tensor) -> Tensor:
         output, inputs = self._output(literals)
         total = inputs.sum(1, keepdim=True)
         # Sums without one input; a difference of sums would lose the small ones.
-        others = inputs[:, None].masked_fill(torch.eye(inputs.shape[1], dtype=torch.bool), 0.0)
+        itself = torch.eye(inputs.shape[1], dtype=torch.bool, device="cpu")
+        others = inputs[:, None].masked_fill(itself, 0.0)
         rest = others.sum(2)
         told = output[:, None] + rest - softplus(output[:, None] + log_expm1(rest))
         last = self.inside.sum(1, keepdim=True) - 1
@@ -144,16 +177,63 @@ def grouped(factors: Sequence[Sequence[Encoded]], parts: int) -> list[_Group]:
     groups = []
     for (kind, limit), members in found.items():
         shape = len(members), max(len(factor.parts) for _, factor in members)
-        places = torch.zeros(shape, dtype=torch.int64)
-        flips, inside = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
+        places = torch.zeros(shape, dtype=torch.int64, device="cpu")
+        flips, inside = (torch.zeros(shape, dtype=torch.bool, device="cpu") for _ in range(2))
         for row, (item, factor) in enumerate(members):
             count = len(factor.parts)
-            places[row, :count] = torch.tensor(factor.parts) + item * parts
-            flips[row, :count] = torch.tensor(factor.flips)
+            places[row, :count] = torch.tensor(factor.parts, device="cpu") + item * parts
+            flips[row, :count] = torch.tensor(factor.flips, device="cpu")
             inside[row, :count] = True
-        items = torch.tensor([item for item, _ in members])
+        items = torch.tensor([item for item, _ in members], device="cpu")
         groups.append(_Group(kind, limit, places, flips, inside, items))
     return groups
+
+
+def contradicted(
+    structures: Sequence[Structure],
+    factors: Sequence[Sequence[Encoded]],
+    groups: Sequence[_Group],
+    scores: Tensor,
+    lengths: Tensor,
+) -> list[int]:
+    """Return items whose certain parts contradict a factor or a structure.
+
+    Forbidden parts are certainly 0, and other parts are by a factor whose other parts are certain.
+    A structure is then asked for its best member without parts that are certainly 0.
+
+    Args:
+        structures, factors, scores, lengths: as for :func:`propagate`.
+        groups: the factors in groups.
+    """
+    found = {
+        item
+        for item, own in enumerate(factors)
+        for factor in own
+        if not factor.parts and (factor.kind == EXACTLY or factor.limit < 0)
+    }
+    forbidden = scores.detach().isneginf().flatten()
+    off, on = forbidden.clone(), torch.zeros_like(forbidden)
+    while True:
+        known = int(off.sum() + on.sum())
+        for group in groups:
+            false, true, none = group.certain(off, on)
+            found.update(group.item[none].tolist())
+            off[group.parts[torch.where(group.flips, true, false)]] = True
+            on[group.parts[torch.where(group.flips, false, true)]] = True
+        if int(off.sum() + on.sum()) == known:
+            break
+    both = (off & on).view_as(scores).flatten(1).any(1)
+    found.update(both.nonzero().flatten().tolist())
+    if bool((off & ~forbidden).any()):
+        left = scores.detach().masked_fill(off.view_as(scores), -torch.inf)
+        for structure in structures:
+            try:
+                structure.map(left, lengths)
+            except InfeasibleError as error:
+                if not error.items:
+                    raise
+                found.update(error.items)
+    return sorted(found)
 
 
 def propagate(
@@ -163,6 +243,7 @@ def propagate(
     lengths: Tensor,
     iterations: int,
     tolerance: float = 1e-10,
+    name: str = "FactorGraph",
 ) -> Beliefs:
     """Return the beliefs after messages of all factors at once; differentiable.
 
@@ -174,11 +255,19 @@ def propagate(
         scores: ``(B, *parts)`` float64, −inf at what is no part of every structure.
         iterations: largest number of rounds.
         tolerance: rounds end if no message changes by more.
+        name: name of the set, for errors.
+
+    Raises:
+        InfeasibleError: the parts that are certain contradict a factor or a structure. Other
+            contradictions are not found.
     """
     allowed = ~scores.detach().isneginf()
     own = torch.where(allowed, scores, 0.0).flatten()
     flat = allowed.flatten()
     groups = grouped(factors, scores[0].numel() if len(scores) else 0)
+    impossible = contradicted(structures, factors, groups, scores, lengths)
+    if impossible:
+        raise InfeasibleError(name, impossible, OR_LOOSEN)
     of_structures = [torch.zeros_like(own) for _ in structures]
     of_groups = [own.new_zeros(group.parts.shape) for group in groups]
 
@@ -229,7 +318,7 @@ def _beliefs(
     batch = len(lengths)
     whole = given(odds.detach())
     flat = ~whole.flatten().isneginf()
-    item = torch.arange(batch).repeat_interleave(whole[0].numel() if batch else 0)
+    item = torch.arange(batch, device="cpu").repeat_interleave(whole[0].numel() if batch else 0)
     of_parts = torch.where(flat, odds.sigmoid(), 0.0)
     found, log_partition = [], odds.new_zeros(batch)
     degree = torch.full_like(odds, float(len(structures)))

@@ -112,7 +112,8 @@ class SparseSolution:
         """
         if self._number is not None:
             return self._number()
-        atoms = self.atoms.flatten(2).cpu().numpy() > 0
+        # NumPy has no bfloat16.
+        atoms = (self.atoms.flatten(2) > 0).cpu().numpy()
         numbers = np.full((*atoms.shape[:2], int(atoms.sum(2).max(initial=0))), -1, dtype=np.int32)
         for place in np.ndindex(*atoms.shape[:2]):
             own = np.flatnonzero(atoms[place])

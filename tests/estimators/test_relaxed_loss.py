@@ -67,6 +67,29 @@ def test_weights_get_the_gradient_of_the_squared_gradient(
         assert found == pytest.approx(slope, rel=tolerance, abs=1e-3), name
 
 
+@pytest.mark.parametrize("scale", [0.25, 65536.0])
+@pytest.mark.parametrize("make", [rebar, relax, lambda: relax(TraceRelax)])
+def test_gradients_are_linear_in_the_scale_of_the_objective(
+    make: Callable[[], Made], scale: float
+) -> None:
+    """Half precision multiplies it by a large number, and several processes by their share."""
+    estimator, found = make(), []
+    for factor in (1.0, scale):
+        estimator.zero_grad()
+        torch.manual_seed(0)
+        (factor * objective_of(estimator, OneOfN(), 50)[0]).backward()
+        found.append({name: weight.grad for name, weight in estimator.named_parameters()})
+    for name, gradient in found[0].items():
+        assert gradient is not None and gradient.any(), name
+        torch.testing.assert_close(found[1][name], scale * gradient)
+
+
+def test_docs_without_a_loss_change_no_weight() -> None:
+    estimator = relax()
+    (0.0 * objective_of(estimator, OneOfN(), 3)[0]).backward()
+    assert not any(weight.grad.any() for weight in estimator.parameters())  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     "make, structure, share",
     [

@@ -8,7 +8,7 @@ import torch
 from spacy import registry
 from torch import Tensor
 
-from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
+from spacy_latent.errors import IncompatiblePair, InfeasibleError, LatentError, NotTractable
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.layers.latent_layer import LatentLayer
@@ -137,6 +137,72 @@ def test_padding_and_the_rest_of_the_batch_change_nothing() -> None:
         torch.testing.assert_close(alone[0], found[item])
     assert graph.marginals(scores[:0], lengths[:0]).shape == (0, 5, 5)
     assert graph.marginals(scores.float(), lengths).dtype == torch.float32
+
+
+def test_defaults_of_torch_change_nothing() -> None:
+    graph = FactorGraph({"bits": Bits()}, {"row": TreeOfFactors()}, loopy_iterations=20)
+    scores, lengths = normal(2, 11), torch.tensor([11, 9])
+    expected = graph.beliefs(scores, lengths)
+    with torch.device("meta"):
+        found = graph.beliefs(scores, lengths)
+    torch.testing.assert_close(found.marginals, expected.marginals)
+    torch.testing.assert_close(found.log_partition, expected.log_partition)
+    torch.testing.assert_close(found.residual, expected.residual)
+
+
+class Given(Constraint):
+    def __init__(self, *factors: LogicFactor) -> None:
+        self.given = factors
+
+    def factors(self, parts: np.ndarray) -> list[LogicFactor]:
+        return list(self.given) if (parts >= 0).sum() == 5 else []
+
+
+@pytest.mark.parametrize(
+    "factors, forbidden",
+    [
+        ([Xor([0, 1])], [0, 1]),
+        ([Xor([0, 1], [0, 1])], [0, 1]),
+        ([Or([0, 1])], [0, 1]),
+        ([Or([])], []),
+        ([Xor([])], []),
+        ([Budget([0, 1, 2], 1, [0, 1])], [0, 1]),
+        ([Implication([0], 1, [0])], [0, 1]),
+        ([OrOut([0, 1], 2, [2])], [0, 1, 2]),
+        # By what one factor makes certain for the next.
+        ([Xor([0, 1]), Implication([1], 2), OrOut([2, 3], 4), Budget([4], 0)], [0]),
+        ([Xor([0, 1]), AtMostOne([1, 2]), OrOut([2, 3], 4), Or([4]), Budget([3], 0)], [0]),
+    ],
+    ids=repr,
+)
+def test_contradictions_of_certain_parts_are_errors(
+    factors: list[LogicFactor], forbidden: list[int]
+) -> None:
+    graph = FactorGraph({"bits": Bits()}, {"own": Given(*factors)}, loopy_iterations=20)
+    scores, lengths = normal(3, 5), torch.tensor([4, 5, 3])
+    scores[:, forbidden] = -torch.inf
+    for refused in (graph.marginals, graph.sparsemap):
+        with pytest.raises(InfeasibleError) as error:
+            refused(scores, lengths)
+        assert error.value.items == [1]
+
+
+def test_budgets_that_leave_no_tree_are_errors() -> None:
+    none = FactorGraph({"tree": SpanningTree()}, {"none": LineBudget(0)}, loopy_iterations=20)
+    scores, lengths = normal(3, 4, 4), torch.tensor([3, 0, 2])
+    with pytest.raises(InfeasibleError) as error:
+        none.marginals(scores, lengths)
+    assert error.value.items == [0, 2]
+
+
+def test_what_has_a_single_member_is_no_contradiction() -> None:
+    """All factors decide, and none of them contradicts another."""
+    factors = [Xor([0, 1]), Implication([1], 2), OrOut([2, 3], 4), Budget([3], 0), Or([4])]
+    graph = FactorGraph({"bits": Bits()}, {"own": Given(*factors)}, loopy_iterations=50)
+    scores, lengths = normal(1, 5), torch.tensor([5])
+    scores[0, 0] = -torch.inf
+    expected = torch.tensor([[0.0, 1, 1, 0, 1]], dtype=torch.float64)
+    torch.testing.assert_close(graph.marginals(scores, lengths), expected, atol=1e-6, rtol=0)
 
 
 def test_a_layer_with_marginals_trains() -> None:

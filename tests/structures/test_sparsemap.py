@@ -12,6 +12,7 @@ from scipy.optimize import nnls
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.base import SparseSolution, Structure
+from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
@@ -195,6 +196,14 @@ def test_structures_of_the_support_by_their_parts(
         # One at each position, from the first on.
         where = np.where(numbers < 0, np.arange(numbers.shape[2]), numbers // 9)
         assert (where == np.arange(numbers.shape[2])).all()
+
+
+def test_parts_of_a_support_in_bfloat16() -> None:
+    solution = Bits().sparsemap(
+        torch.tensor([[0.5, 2.0, -1.0]], dtype=torch.bfloat16), torch.tensor([3])
+    )
+    chosen = [sorted(own[own >= 0].tolist()) for own in solution.part_numbers[:, 0]]
+    assert sorted(chosen) == [[0, 1], [1]]
 
 
 def test_the_best_chain_by_its_parts_is_that_of_map() -> None:
