@@ -6,7 +6,7 @@ is where the probabilities of the arcs, or labels, that the parser finds have th
 −log of the probability of what is the case. Arcs that cannot be right, since their sentence is
 wrong, count too.
 
-A whole tree is right if each of its arcs is. Its probability under the model is that of the
+A whole tree is right if its sentence and each of its arcs is. Its probability under the model is that of the
 sentence, of the tree at this temperature, and of its labels. It is then mapped to a confidence: a
 slope and a shift of the log-odds, for trees with labels and for those without.
 """
@@ -29,6 +29,8 @@ from spacy_latent.analysis.arc_calibration import (
     LABELLED_ARC,
     TreeJudge,
     gold_arcs,
+    gold_sentences,
+    is_sentence,
     judged_arcs,
 )
 from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
@@ -286,6 +288,7 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
         parses, _ = run(pipe.model, docs, work, is_train=False)
         for example, parse in zip(batch, parses):
             heads, gold = gold_arcs(example)
+            numbers = gold_sentences(example)
             known = np.flatnonzero(heads >= 0)
             words = sum(not token.is_space for token in example.predicted)
             unannotated += words - len(known)
@@ -317,6 +320,7 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                     [one for _, one in judged],
                     float(said[UNCHANGED]),
                     float(said[UNCHANGED] * product[UNCHANGED]),
+                    is_sentence(numbers, start, end),
                 ):
                     trees.append(said[None])
                     of_trees.append(product[None])
