@@ -54,6 +54,7 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_calibration import precise_threshold
 from spacy_latent.pipeline.learnt_calibration import (
+    LEAST_TREE,
     ParseCalibration,
     confidence_of,
     parse_components,
@@ -159,6 +160,7 @@ def calibrate(
     name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("calibrate", nlp, name, examples, progress)
+    documents = independent_texts(example.reference for example in made)
     before = pipe.calibration
     pipe.calibration = None
     try:
@@ -170,7 +172,7 @@ def calibrate(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
             "token.head that it was not trained on."
         )
-    found = _fit(table, independent_texts(example.reference for example in made))
+    found = _fit(table, documents)
     pipe.calibration = found.calibration if any(fit.kept for fit in found.fits) else None
     return found
 
@@ -397,6 +399,9 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     of_labelled_trees = _fit_map(
         table.judge.labelled, whole * own, crossed_whole * crossed_own, documents
     )
+    # As in ParseCalibration.tree_confidences.
+    of_labelled_trees.after = _at_most(of_labelled_trees.after, of_trees.after)
+    of_labelled_trees.crossed = _at_most(of_labelled_trees.crossed, of_trees.crossed)
     made = ParseCalibration(
         temperature=trees.temperature,
         label_temperature=labelled.temperature,
@@ -423,10 +428,16 @@ def _fit_map(
     """
     apart = replace(before, probabilities=left_out.tolist())
     sure, mapped, gain = fit_map(apart, len(documents.numbers))
-    after = [confidence_of(p, sure.slope, sure.shift) for p in warm.tolist()]
+    after = [confidence_of(p, sure.slope, sure.shift, LEAST_TREE) for p in warm.tolist()]
     crossed = replace(before, probabilities=mapped.tolist()) if gain.is_sure else apart
     after_all = documents.group(replace(before, probabilities=after))
     return FittedMap(sure.slope, sure.shift, gain, before, after_all, crossed)
+
+
+def _at_most(labelled: JudgedEntities, trees: JudgedEntities) -> JudgedEntities:
+    """Return labelled trees with probabilities that are not above those of the same trees."""
+    pairs = zip(labelled.probabilities, trees.probabilities)
+    return replace(labelled, probabilities=[min(pair) for pair in pairs])
 
 
 __all__ = [

@@ -250,6 +250,36 @@ def test_a_tree_of_a_wrongly_split_sentence_is_wrong(nlp: Language) -> None:
     assert calibrate(nlp, examples()).trees.before.correct == [False, False]
 
 
+def test_labels_make_no_tree_more_probable(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.calibration = ParseCalibration(tree_shift=-3.0, labelled_tree_shift=3.0)
+    judged = measure(nlp, doubtful(nlp))
+    pairs = zip(judged["labelled tree"].probabilities, judged["tree"].probabilities)
+    assert all(labelled <= tree for labelled, tree in pairs)
+
+
+def test_improbable_trees_keep_their_order() -> None:
+    calibration = ParseCalibration(tree_slope=0.8, labelled_tree_slope=0.8)
+    probabilities = [0.0, 1e-200, 1e-30, 1e-6, 0.5, 1.0]
+    confidences = [calibration.tree_confidences(p, p / 2) for p in probabilities]
+    for found in zip(*confidences):
+        assert list(found) == sorted(set(found)) and 0 <= found[0] and found[-1] <= 1
+
+
+def test_names_of_documents_are_checked_before_anything_is_parsed(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    examples[0].reference.user_data["document"] = "a"
+    stages = []
+
+    def progress(each: Any, stage: str, total: int) -> Any:
+        stages.append(stage)
+        return each
+
+    with pytest.raises(LatentError, match="23 docs of 24"):
+        calibrate(nlp, examples, progress=progress)
+    assert not stages
+
+
 def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_path: Path) -> None:
     found = calibrate(nlp, doubtful(nlp))
     least = precise_arcs(found, 0.3, confidence=0.8)
