@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from spacy.attrs import IS_SPACE, SENT_START
 
 from spacy_latent.analysis.calibration import JudgedEntities

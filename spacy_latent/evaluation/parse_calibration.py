@@ -6,9 +6,9 @@ is where the probabilities of the arcs, or labels, that the parser finds have th
 −log of the probability of what is the case. Arcs that cannot be right, since their sentence is
 wrong, count too.
 
-A whole tree is right if its sentence and each of its arcs is. Its probability under the model is that of the
-sentence, of the tree at this temperature, and of its labels. It is then mapped to a confidence: a
-slope and a shift of the log-odds, for trees with labels and for those without.
+A whole tree is right if its sentence and each of its arcs is. Its probability under the model is
+that of the sentence, of the tree at this temperature, and of its labels. It is then mapped to a
+confidence: a slope and a shift of the log-odds, for trees with labels and for those without.
 """
 
 from __future__ import annotations

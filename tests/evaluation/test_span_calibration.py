@@ -78,7 +78,6 @@ def test_names_of_documents_are_checked_before_anything_is_predicted(nlp: Langua
     assert not stages
 
 
-
 def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     texts = [text for text, _ in NESTED]
     predicted = [found(doc) for doc in nlp.pipe(texts)]
