@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from spacy.attrs import IS_SPACE, SENT_START
 
 from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.span_structure import probability_of_parts
 
 if TYPE_CHECKING:
@@ -30,19 +32,62 @@ def gold_arcs(example: Example) -> tuple[np.ndarray, list[str]]:
     if not example.reference.has_annotation("HEAD"):
         return np.full(len(words), -1), [""] * len(words)
     heads, labels = example.get_aligned_parse(projectivize=False)
+    # spaCy takes a word without a head for a root.
+    unknown = known_heads(example.reference)[0] < 0
+    counterparts = example.alignment.x2y
     found = [
-        -1 if heads[i] is None or example.predicted[i].is_space else int(heads[i]) for i in words
+        -1
+        if heads[i] is None or example.predicted[i].is_space or unknown[counterparts[i]].any()
+        else int(heads[i])
+        for i in words
     ]
     return np.array(found, dtype="int64"), [label or "" for label in labels]
+
+
+def gold_sentences(example: Example) -> np.ndarray | None:
+    """Return the number of the reference's sentence of each predicted token, ``(n,)`` int64.
+
+    White space has −1.
+
+    Returns:
+        The numbers, or None if the reference does not tell its sentences: it has no sentence
+        starts, or words without a head, of which spaCy derives starts that may be incomplete.
+    """
+    reference, predicted = example.reference, example.predicted
+    known: Any = reference.to_array([SENT_START, IS_SPACE])
+    heads = known_heads(reference)[0]
+    if not reference.has_annotation("SENT_START") or (heads[known[:, 1] == 0] < 0).any():
+        return None
+    numbers = (known[:, 0] == 1).cumsum()
+    counterparts = example.alignment.x2y
+    found = np.full(len(predicted), -1)
+    for token in predicted:
+        own = [] if token.is_space else counterparts[token.i]
+        found[token.i] = numbers[own[0]] if len(own) else -1
+    return found
+
+
+def is_sentence(numbers: np.ndarray | None, start: int, end: int) -> bool:
+    """Return whether the words of a run of tokens are those of one sentence of the reference.
+
+    Args:
+        numbers: result of :func:`gold_sentences`. With None every run counts as a sentence.
+    """
+    if numbers is None:
+        return True
+    own = numbers[start:end]
+    own = own[own >= 0]
+    return bool(len(own)) and bool((own == own[0]).all()) and (numbers == own[0]).sum() == len(own)
 
 
 @dataclass
 class TreeJudge:
     """Judge of the whole trees of sentences, which collects them.
 
-    A tree is right if all heads of its words are; a labelled tree also needs the labels. Trees of
-    words without a known head are counted in ``unannotated``. A tree of a sentence that is split
-    wrongly is wrong.
+    A tree is right if all heads of its words are, and if its words are those of one sentence of the
+    reference; a labelled tree also needs the labels. Trees of words without a known head are
+    counted in ``unannotated``. If some words of a doc have no known head, its sentences are not
+    known. Heads alone then tell whether a tree of other words is right.
 
     Attributes:
         trees: trees, with numbers of words as lengths.
@@ -60,6 +105,7 @@ class TreeJudge:
         labelled: Sequence[bool],
         whole: float,
         labelled_whole: float,
+        sentence: bool,
     ) -> bool:
         """Judge the tree of a sentence.
 
@@ -70,6 +116,7 @@ class TreeJudge:
             labelled: whether the label is right, too.
             whole: probability of the tree.
             labelled_whole: probability with labels.
+            sentence: whether the sentence is one of the reference, see :func:`is_sentence`.
 
         Returns:
             Whether the annotation tells if the tree is right.
@@ -81,7 +128,7 @@ class TreeJudge:
                 found.unannotated += words > 0
                 continue
             found.probabilities.append(probability)
-            found.correct.append(all(each))
+            found.correct.append(sentence and all(each))
             found.labels.append("")
             found.texts.append(text)
             found.lengths.append(words)
@@ -108,6 +155,7 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
         if annotation is None:
             continue
         heads, labels = gold_arcs(example)
+        numbers = gold_sentences(example)
         for span in annotation.spans:
             sure = probability_of_parts(span.parts, span.probabilities)
             both = probability_of_parts(span.labelled_parts, span.labelled_probabilities)
@@ -139,7 +187,8 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
                 lacking = True
                 continue
             words = sum(not token.is_space for token in example.predicted[span.start : span.end])
-            judge.add(number, words, rights, labelled_rights, whole[0], whole[1])
+            sentence = is_sentence(numbers, span.start, span.end)
+            judge.add(number, words, rights, labelled_rights, whole[0], whole[1], sentence)
     for found in (arcs, labelled):
         found.gold = len(found.probabilities)
     labelled.unannotated = arcs.unannotated
@@ -155,5 +204,7 @@ __all__ = [
     "TREE",
     "TreeJudge",
     "gold_arcs",
+    "gold_sentences",
+    "is_sentence",
     "judged_arcs",
 ]

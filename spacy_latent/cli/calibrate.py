@@ -142,7 +142,7 @@ def calibrate_cli(
     import srsly
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.corpus import group_docs, import_code, read_examples
+    from spacy_latent.cli.corpus import import_code, read_examples, read_grouped
     from spacy_latent.cli.progress import progress
     from spacy_latent.errors import LatentError, PartlyAnnotated
     from spacy_latent.evaluation import entity_calibration as calibration
@@ -168,8 +168,7 @@ def calibrate_cli(
             "--few": few,
         }
         nlp = load(model)
-        examples = read_examples(nlp, dev, limit, group_by)
-        group_docs(examples, group_by, docs_per_document)
+        examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)
         further = read_examples(nlp, test, limit) if test else []
         held_out = None
         kind = kind_of(nlp, component)

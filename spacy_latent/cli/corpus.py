@@ -86,16 +86,12 @@ def import_code(path: Path | None) -> None:
         fail(f"--code: {path} cannot be run: {type(error).__name__}: {error}")
 
 
-def read_examples(
-    nlp: Language, corpus: str, limit: int = 0, group_by: str | None = None
-) -> list[Example]:
+def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
     """Return the examples of :func:`read_counted`."""
-    return read_counted(nlp, corpus, limit, group_by)[0]
+    return read_counted(nlp, corpus, limit)[0]
 
 
-def read_counted(
-    nlp: Language, corpus: str, limit: int = 0, group_by: str | None = None
-) -> tuple[list[Example], int]:
+def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Example], int]:
     """Return examples and the number of skipped examples.
 
     The predicted docs of the examples are not processed yet. The number counts the examples without
@@ -105,18 +101,55 @@ def read_counted(
         nlp: The pipeline.
         corpus: See :data:`ACCEPTED`.
         limit: Greatest number of examples, 0 for all.
-        group_by: Key of lines of JSON, or of their "meta", with the name of the document that the
-            text is a piece of; None for "document".
     """
+    found, _, left_out = _read_placed(nlp, corpus, limit, DOCUMENT)
+    return found, left_out
+
+
+def read_grouped(
+    nlp: Language,
+    corpus: str,
+    limit: int = 0,
+    group_by: str | None = None,
+    docs_per_document: int | None = None,
+) -> list[Example]:
+    """Return examples whose references name their documents, as the options of a command say.
+
+    Args:
+        nlp: The pipeline.
+        corpus: See :data:`ACCEPTED`.
+        limit: Greatest number of examples, 0 for all.
+        group_by: Name of the document that a doc is a piece of: a key of ``doc.user_data``, a
+            custom attribute, or a key of lines of JSON or of their "meta". None for "document".
+        docs_per_document: Number of neighbouring docs of a document; None for no such option. Docs
+            of the corpus that are left out count, too.
+
+    Raises:
+        LatentError: If both options are given, if a doc lacks the named value, or if docs name
+            their documents already and ``docs_per_document`` is given.
+    """
+    found, places, _ = _read_placed(nlp, corpus, limit, group_by or DOCUMENT)
+    _group_docs(found, places, group_by, docs_per_document)
+    return found
+
+
+def _read_placed(
+    nlp: Language, corpus: str, limit: int, group_by: str
+) -> tuple[list[Example], list[int], int]:
+    """Return examples, their places in the corpus, and the number of those without tokens."""
     path = Path(corpus)
     if corpus != STDIN and not path.exists():
         raise LatentError(f"The corpus {corpus} does not exist. Give {ACCEPTED}.")
     found: list[Example] = []
+    places: list[int] = []
     left_out = 0
     try:
-        for example in _read(nlp, corpus, path, group_by or DOCUMENT):
+        for place, example in enumerate(_read(nlp, corpus, path, group_by)):
+            if example is None:
+                continue
             if len(example.predicted):
                 found.append(example)
+                places.append(place)
             else:
                 left_out += 1
             if limit and len(found) == limit:
@@ -133,10 +166,11 @@ def read_counted(
     if not found:
         empty = " with tokens" if left_out else ""
         raise LatentError(f"The corpus {corpus} holds no texts{empty}. Give one with at least one.")
-    return found, left_out
+    return found, places, left_out
 
 
-def _read(nlp: Language, corpus: str, path: Path, group_by: str) -> Iterator[Example]:
+def _read(nlp: Language, corpus: str, path: Path, group_by: str) -> Iterator[Example | None]:
+    """Yield the examples of a corpus, and None for a rejected line."""
     from spacy_latent.pipeline.inspection import reads_pairs
 
     if reads_pairs(nlp):
@@ -155,21 +189,13 @@ def _read(nlp: Language, corpus: str, path: Path, group_by: str) -> Iterator[Exa
         yield from _by_config(nlp, path)
 
 
-def group_docs(
-    examples: Sequence[Example], group_by: str | None, docs_per_document: int | None
+def _group_docs(
+    examples: Sequence[Example],
+    places: Sequence[int],
+    group_by: str | None,
+    docs_per_document: int | None,
 ) -> None:
-    """Name the document of each reference, as the options of a command say.
-
-    Args:
-        examples: Examples in the order of the corpus.
-        group_by: Key of ``doc.user_data``, or name of a custom attribute, with the name of the
-            document; None for no such option.
-        docs_per_document: Number of neighbouring docs of a document; None for no such option.
-
-    Raises:
-        LatentError: If both options are given, if a doc lacks the named value, or if docs name
-            their documents already and ``docs_per_document`` is given.
-    """
+    """Name the document of each reference, see :func:`read_grouped`."""
     references = [example.reference for example in examples]
     if docs_per_document is not None:
         if group_by is not None or any(document_of(doc) is not None for doc in references):
@@ -177,8 +203,8 @@ def group_docs(
                 "--docs-per-document is for docs that do not name their document, and "
                 f"{'--group-by is given' if group_by else 'these do'}. Leave it out."
             )
-        for i, doc in enumerate(references):
-            name_document(doc, i // docs_per_document)
+        for place, doc in zip(places, references):
+            name_document(doc, place // docs_per_document)
     elif group_by is not None:
         named = [_value_of(doc, group_by) for doc in references]
         missing = [doc for doc, name in zip(references, named) if not is_document_name(name)]
@@ -266,8 +292,11 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
         yield Example(nlp.make_doc(text), nlp.make_doc(text))
 
 
-def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example]:
-    """Yield examples of lines of JSON, with warnings about rejected lines and invalid spans."""
+def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | None]:
+    """Yield examples of lines of JSON, with warnings about rejected lines and invalid spans.
+
+    A rejected line yields None.
+    """
     from spacy_latent.corpora.annotated_lines import read_line
 
     keys = span_keys(nlp)
@@ -289,6 +318,7 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example]:
                 ) from error
             if line.example is None:
                 rejected.append(number)
+                yield None
                 continue
             misaligned += [f"{span} in line {number}" for span in line.misaligned]
             meta = row.get("meta")

@@ -64,7 +64,8 @@ def read_documents(trees: str, entities: str) -> Iterator[list[Doc]]:
     from spacy.tokens import Doc
 
     named = read_entities(entities)
-    for document_name, document in split_documents(trees):
+    for document_name, blocks in split_documents(trees):
+        document = "\n\n".join(blocks)
         sentences = list(read_conllu(document))
         for name, sentence in zip(NAME.findall(document), sentences, strict=True):
             set_entities(sentence, *named.get(name, ([], [])))

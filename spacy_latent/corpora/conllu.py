@@ -15,15 +15,28 @@ if TYPE_CHECKING:
 # Value of unknown fields. spaCy's converter reads it as a tag, a lemma or a label, and takes a
 # token without a head for a root.
 UNKNOWN = "_"
-DOCUMENT = re.compile(r"^(?=# newdoc)", re.MULTILINE)
-DOCUMENT_NAME = re.compile(r"^# newdoc id = (.*?)\s*$", re.MULTILINE)
+BLANK_LINES = re.compile(r"\n\s*\n")
+DOCUMENT = re.compile(r"^# newdoc\b(?:[ \t]+id[ \t]*=(.*))?", re.MULTILINE)
 
 
-def split_documents(text: str) -> Iterator[tuple[str | None, str]]:
-    """Yield the name of each document of CoNLL-U, None without one, and its text."""
-    for document in filter(str.strip, DOCUMENT.split(text)):
-        found = DOCUMENT_NAME.match(document)
-        yield (found[1] or None if found else None), document
+def split_documents(text: str) -> Iterator[tuple[str | None, list[str]]]:
+    """Yield the name of each document of CoNLL-U, None without one, and its sentences.
+
+    A document begins at the sentence with "# newdoc" among its comments. Comments without a
+    sentence belong to the next sentence.
+    """
+    name: str | None = None
+    sentences: list[str] = []
+    for block in BLANK_LINES.split(text.replace("\r\n", "\n")):
+        begins = DOCUMENT.search(block)
+        if begins:
+            if sentences:
+                yield name, sentences
+            name, sentences = (begins[1] or "").strip() or None, []
+        if any(line.strip() and not line.startswith("#") for line in block.split("\n")):
+            sentences.append(block.strip("\n"))
+    if sentences:
+        yield name, sentences
 
 
 def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
@@ -34,20 +47,21 @@ def read_conllu(text: str, sentences: int = 1) -> Iterator[Doc]:
     document in ``doc.user_data["document"]`` if every document has a name. Several sentences may be
     of several documents.
     """
-    if sentences == 1 and all(name for name, _ in split_documents(text)):
-        for name, document in split_documents(text):
-            for doc in _read(document):
-                name_document(doc, str(name))
-                yield doc
-        return
-    yield from _read(text, sentences)
-
-
-def _read(text: str, sentences: int = 1) -> Iterator[Doc]:
     from spacy.tokens import Doc
     from spacy.training.converters import conllu_to_docs
 
-    read = map(_known, conllu_to_docs(text, n_sents=1, no_print=True))
+    documents = list(split_documents(text))
+    # One text, since spaCy reads entities in all sentences or in none.
+    whole = "\n\n".join(one for _, own in documents for one in own)
+    if not whole:
+        return
+    read = map(_known, conllu_to_docs(whole, n_sents=1, no_print=True))
+    if sentences == 1 and all(name for name, _ in documents):
+        for name in (str(name) for name, own in documents for _ in own):
+            doc = next(read)
+            name_document(doc, name)
+            yield doc
+        return
     while part := list(islice(read, sentences)):
         made = Doc.from_docs(part)
         assert made is not None

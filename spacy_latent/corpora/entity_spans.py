@@ -21,7 +21,8 @@ def write_spans(source: Path, target: Path, key: str) -> int:
     import spacy
     from spacy.tokens import DocBin
 
-    found, count = DocBin(), 0
+    # With the names of documents.
+    found, count = DocBin(store_user_data=True), 0
     for doc in DocBin().from_disk(source).get_docs(spacy.blank("xx").vocab):
         doc.spans[key] = list(doc.ents)
         count += len(doc.ents)

@@ -11,10 +11,10 @@ counts 7,022. Use the development set for evaluation.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from spacy_latent.corpora.conllu import split_documents
 from spacy_latent.corpora.iob import Sentence, read_iob, write_sentences
 from spacy_latent.corpora.sources import DATA_VARIABLE, Source, read_source
 from spacy_latent.corpora.standard_streams import run
@@ -46,10 +46,9 @@ SHARES = 5
 
 def read_documents(text: str) -> Iterator[list[Sentence]]:
     """Yield the sentences of each document, without entities of OTHERS."""
-    for document in re.split("^(?=# newdoc id)", text, flags=re.MULTILINE):
-        sentences = list(read_iob(document, columns=(1, 2), comments=True, left_out=OTHERS))
-        if sentences:
-            yield sentences
+    for _, blocks in split_documents(text):
+        document = "\n\n".join(blocks)
+        yield list(read_iob(document, columns=(1, 2), comments=True, left_out=OTHERS))
 
 
 def train_source() -> Source:

@@ -6,9 +6,9 @@ is where the probabilities of the arcs, or labels, that the parser finds have th
 −log of the probability of what is the case. Arcs that cannot be right, since their sentence is
 wrong, count too.
 
-A whole tree is right if each of its arcs is. Its probability under the model is that of the
-sentence, of the tree at this temperature, and of its labels. It is then mapped to a confidence: a
-slope and a shift of the log-odds, for trees with labels and for those without.
+A whole tree is right if its sentence and each of its arcs is. Its probability under the model is
+that of the sentence, of the tree at this temperature, and of its labels. It is then mapped to a
+confidence: a slope and a shift of the log-odds, for trees with labels and for those without.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from spacy_latent.analysis.arc_calibration import (
     LABELLED_ARC,
     TreeJudge,
     gold_arcs,
+    gold_sentences,
+    is_sentence,
     judged_arcs,
 )
 from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
@@ -52,6 +54,7 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_calibration import precise_threshold
 from spacy_latent.pipeline.learnt_calibration import (
+    LEAST_TREE,
     ParseCalibration,
     confidence_of,
     parse_components,
@@ -157,6 +160,7 @@ def calibrate(
     name = choose_component(nlp, component, parse_components(nlp), "latent_parser")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("calibrate", nlp, name, examples, progress)
+    documents = independent_texts(example.reference for example in made)
     before = pipe.calibration
     pipe.calibration = None
     try:
@@ -168,7 +172,7 @@ def calibrate(
             f"No text has annotated heads, so {name!r} cannot be calibrated. Give text with "
             "token.head that it was not trained on."
         )
-    found = _fit(table, independent_texts(example.reference for example in made))
+    found = _fit(table, documents)
     pipe.calibration = found.calibration if any(fit.kept for fit in found.fits) else None
     return found
 
@@ -286,6 +290,7 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
         parses, _ = run(pipe.model, docs, work, is_train=False)
         for example, parse in zip(batch, parses):
             heads, gold = gold_arcs(example)
+            numbers = gold_sentences(example)
             known = np.flatnonzero(heads >= 0)
             words = sum(not token.is_space for token in example.predicted)
             unannotated += words - len(known)
@@ -317,6 +322,7 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                     [one for _, one in judged],
                     float(said[UNCHANGED]),
                     float(said[UNCHANGED] * product[UNCHANGED]),
+                    is_sentence(numbers, start, end),
                 ):
                     trees.append(said[None])
                     of_trees.append(product[None])
@@ -393,6 +399,9 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     of_labelled_trees = _fit_map(
         table.judge.labelled, whole * own, crossed_whole * crossed_own, documents
     )
+    # As in ParseCalibration.tree_confidences.
+    of_labelled_trees.after = _at_most(of_labelled_trees.after, of_trees.after)
+    of_labelled_trees.crossed = _at_most(of_labelled_trees.crossed, of_trees.crossed)
     made = ParseCalibration(
         temperature=trees.temperature,
         label_temperature=labelled.temperature,
@@ -419,10 +428,16 @@ def _fit_map(
     """
     apart = replace(before, probabilities=left_out.tolist())
     sure, mapped, gain = fit_map(apart, len(documents.numbers))
-    after = [confidence_of(p, sure.slope, sure.shift) for p in warm.tolist()]
+    after = [confidence_of(p, sure.slope, sure.shift, LEAST_TREE) for p in warm.tolist()]
     crossed = replace(before, probabilities=mapped.tolist()) if gain.is_sure else apart
     after_all = documents.group(replace(before, probabilities=after))
     return FittedMap(sure.slope, sure.shift, gain, before, after_all, crossed)
+
+
+def _at_most(labelled: JudgedEntities, trees: JudgedEntities) -> JudgedEntities:
+    """Return labelled trees with probabilities that are not above those of the same trees."""
+    pairs = zip(labelled.probabilities, trees.probabilities)
+    return replace(labelled, probabilities=[min(pair) for pair in pairs])
 
 
 __all__ = [

@@ -115,9 +115,9 @@ def measure(
 def _fit(
     pipe: Any, made: Sequence[Example], confidence: bool | None, progress: Progress
 ) -> Calibrated:
+    documents = independent_texts(example.reference for example in made)
     pipe.calibration = None
     table = _table(pipe, made, progress)
-    documents = independent_texts(example.reference for example in made)
     spans = table.spans
     right, texts = np.asarray(spans.correct, dtype=bool), np.asarray(spans.texts, dtype="int64")
     fit = TemperatureFit.of(table.said, right, texts, len(made))
@@ -139,6 +139,8 @@ def _fit(
         )
     kept = found != counts
     pipe.calibration = found if kept else None
+    sets = _judge_sets(pipe, made, 1.0, progress)
+    same = found.temperature == 1
     return Calibrated(
         found,
         {},
@@ -150,10 +152,7 @@ def _fit(
         gain=gain,
         kept=kept,
         crossed=crossed,
-        sets=(
-            _judge_sets(pipe, made, 1.0, progress),
-            _judge_sets(pipe, made, found.temperature, progress),
-        ),
+        sets=(sets, sets if same else _judge_sets(pipe, made, found.temperature, progress)),
     )
 
 

@@ -223,7 +223,9 @@ class GroupParse:
             sure: log-probabilities of the sentences of each doc; None without probabilities.
         """
         level = self.request.level
-        labels, of_labels = (part[0] for part in self._label(self.heads[None]))
+        # Only whole trees need the probabilities of labels.
+        found_labels = self._label(self.heads[None], likely=sure is not None)
+        labels, of_labels = (part[0] for part in found_labels)
         probable = self._probable() if level == "probabilities" else None
         if probable is not None and sure is not None:
             whole = self._log_whole(self.scores)
@@ -278,8 +280,11 @@ class GroupParse:
         total = exact.new_zeros(len(exact)).index_add(0, item, exact[item, head, modifier])
         return _numpy(total - self.module.structure.log_partition(exact, self.lengths))
 
-    def _label(self, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _label(self, heads: np.ndarray, likely: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels of the arcs of trees ``(K, B, n)``.
+
+        Args:
+            likely: whether to compute the log-probabilities, which are 0 otherwise.
 
         Returns:
             Labels, 0 at padding, and their log-probabilities given the arcs, 0 at roots, white
@@ -291,7 +296,8 @@ class GroupParse:
             scores = self._label_scores(b, heads[k, b, m] - 1, m)
             best, places = scores.max(1)
             labels[k, b, m] = 1 + _numpy(places)
-            said[k, b, m] = _numpy(best - scores.logsumexp(1))
+            if likely:
+                said[k, b, m] = _numpy(best - scores.logsumexp(1))
         for item, host in self.hosts.items():
             own, hanging = labels[:, item, : len(host)], heads[:, item, : len(host)] > 0
             own[hanging & (host >= 0)] = len(self.request.names) - 1

@@ -241,12 +241,10 @@ class LatentParser(TrainedComponent):
         for i, one in zip(filled, parses):
             found[i] = one
             for span in one.spans:
-                if span.whole_probability is not None:
-                    span.whole_probability = calibration.tree_confidence(span.whole_probability)
-                if span.labelled_whole_probability is not None:
-                    span.labelled_whole_probability = calibration.tree_confidence(
-                        span.labelled_whole_probability, labelled=True
-                    )
+                whole, labelled = span.whole_probability, span.labelled_whole_probability
+                if whole is not None and labelled is not None:
+                    sure = calibration.tree_confidences(whole, labelled)
+                    span.whole_probability, span.labelled_whole_probability = sure
         return found
 
     @property

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Distance from 0 and 1 to which probabilities are clipped.
 NEAR = 1e-6
+# Bound on the probabilities of whole trees, of which those of long sentences are far smaller.
+LEAST_TREE = 1e-300
 # Numbers of the calibration of a parser that divide scores or keep the order of probabilities.
 POSITIVE = ("temperature", "label_temperature", "tree_slope", "labelled_tree_slope")
 
@@ -135,11 +137,15 @@ class EntityCalibration:
         return confidence_of(probability, self.slope, shift)
 
 
-def confidence_of(probability: float, slope: float, shift: float) -> float:
-    """Return the confidence with the log-odds of a probability, times a slope plus a shift."""
+def confidence_of(probability: float, slope: float, shift: float, least: float = NEAR) -> float:
+    """Return the confidence with the log-odds of a probability, times a slope plus a shift.
+
+    Args:
+        least: probability to which smaller ones are raised.
+    """
     if slope == 1 and shift == 0:
         return min(1.0, probability)
-    near = min(max(probability, NEAR), 1 - NEAR)
+    near = min(max(probability, least), 1 - NEAR)
     odds = math.log(near) - math.log1p(-near)
     return 1 / (1 + math.exp(-max(-700.0, slope * odds + shift)))
 
@@ -233,12 +239,18 @@ class ParseCalibration:
             )
         return cls(**found)
 
-    def tree_confidence(self, probability: float, labelled: bool = False) -> float:
-        """Return the confidence that a whole tree is right, from its probability."""
-        slope, shift = self.tree_slope, self.tree_shift
-        if labelled:
-            slope, shift = self.labelled_tree_slope, self.labelled_tree_shift
-        return confidence_of(probability, slope, shift)
+    def tree_confidences(self, whole: float, labelled: float) -> tuple[float, float]:
+        """Return the confidences that a whole tree is right, without and with its labels.
+
+        The second is at most the first. The maps of the two are fitted apart, and could disagree.
+
+        Args:
+            whole: probability of the tree.
+            labelled: its probability with labels.
+        """
+        tree = confidence_of(whole, self.tree_slope, self.tree_shift, LEAST_TREE)
+        slope, shift = self.labelled_tree_slope, self.labelled_tree_shift
+        return tree, min(tree, confidence_of(labelled, slope, shift, LEAST_TREE))
 
 
 def parse_components(nlp: Language) -> list[str]:
@@ -332,6 +344,7 @@ def entity_components(nlp: Language) -> list[str]:
 
 
 __all__ = [
+    "LEAST_TREE",
     "NEAR",
     "EntityCalibration",
     "ParseCalibration",

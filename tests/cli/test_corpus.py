@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import spacy
+from spacy.tokens import DocBin
 
-from spacy_latent.cli.corpus import lines_of_stdin, read_examples
+from spacy_latent.cli.corpus import lines_of_stdin, read_examples, read_grouped
 from spacy_latent.errors import LatentError
 
 GOOD = '{"text": "é", "cats": {"good": 1.0}}'
@@ -57,6 +58,22 @@ def test_a_line_is_told_without_the_list_of_formats(tmp_path: Path, line: str, w
     wrong = said(tmp_path / "a.jsonl", f"{GOOD}\n\n{line}\n".encode())
     assert "a.jsonl, line 3" in wrong and what in wrong
     assert ".spacy file or a directory" not in wrong
+
+
+def test_docs_that_are_left_out_count_in_the_runs_of_a_document(tmp_path: Path) -> None:
+    nlp, path = spacy.blank("en"), tmp_path / "a.spacy"
+    docs = [nlp.make_doc(text) for text in ("a", "", "b", "c", "d", "e")]
+    DocBin(docs=docs).to_disk(path)
+
+    def documents(corpus: Path) -> list[object]:
+        read = read_grouped(nlp, str(corpus), docs_per_document=2)
+        return [example.reference.user_data["document"] for example in read]
+
+    assert documents(path) == [0, 1, 1, 2, 2]
+    lines = [{"text": "a"}, {"text": "b", "answer": "reject"}, {"text": "c"}, {"text": "d"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n\n".join(map(json.dumps, lines)), encoding="utf8")
+    assert documents(path) == [0, 1, 1]
 
 
 def test_who_gives_a_table_is_told_how_it_is_converted(tmp_path: Path) -> None:

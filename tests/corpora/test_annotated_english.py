@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spacy_latent.corpora import universal_entities
 from spacy_latent.corpora.annotated_english import SENTENCES, SHARES, parts_of, read_documents
 
 
@@ -34,6 +35,13 @@ def test_trees_and_entities_are_joined_by_the_names_of_sentences() -> None:
     assert (second[0].tag_, second[0].pos_, second[0].lemma_) == ("NN", "NOUN", "oslo")
     assert str(first[0].morph) == "Number=Sing" and len(list(first.sents)) == 2
     assert not second.has_annotation("ENT_IOB") and second[1].text == "#"
+
+
+def test_documents_of_entities_begin_at_sentences() -> None:
+    texts = [entities("a", ["Bob"], ["B-PER"], i) for i in range(3)]
+    texts[2] = texts[2].replace("# sent_id = a-2\n", "# sent_id = a-2\n# newdoc id = b\n")
+    found = list(universal_entities.read_documents("# newdoc id = a\n" + "".join(texts)))
+    assert found == [[(["Bob"], ["B-PER"])] * 2, [(["Bob"], ["B-PER"])]]
 
 
 def test_long_documents_are_several_docs() -> None:

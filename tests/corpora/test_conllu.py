@@ -46,6 +46,25 @@ def test_sentences_name_their_document_where_all_have_a_name() -> None:
     assert not any(doc.user_data for doc in read_conllu(named[0].replace(" id = a", "")))
 
 
+def test_documents_begin_at_sentences() -> None:
+    named = f"# newdoc id = a\n# sent_id = 1\n{TEXT}\n\n# sent_id = 2\n# newdoc id = b\n{TEXT}\n"
+    for header in ("", "# global.columns = ID FORM\n", "# global.columns = ID FORM\n\n"):
+        # More blank lines than one, and comments at the end.
+        for end in ("", "\n\n\n# the end\n"):
+            docs = list(read_conllu(f"{header}{named}{end}"))
+            assert [doc.user_data["document"] for doc in docs] == ["a", "b"]
+    assert not any(doc.user_data for doc in read_conllu(f"{named}\n# newdoc\n{TEXT}\n"))
+    assert not list(read_conllu("# newdoc id = a\n"))
+
+
+def test_entities_are_read_in_all_documents_alike() -> None:
+    named = TEXT.replace("nsubj\t_\t_", "nsubj\t_\tU-PER", 1)
+    documents = f"# newdoc id = a\n{named}\n\n# newdoc id = b\n{TEXT}\n"
+    first, second = read_conllu(documents)
+    assert [one.text for one in first.ents] == ["I"] and not second.ents
+    assert second.has_annotation("ENT_IOB")
+
+
 def gold(doc: Any) -> Any:
     label = doc.vocab.strings.add("nsubj")
     return read_gold(Example(doc.copy(), doc), {label: 0}, "latent_parser", 128)

@@ -217,6 +217,70 @@ def test_a_tree_needs_all_heads_of_its_words_to_be_known(nlp: Language) -> None:
     assert found["tree"].unannotated == 1
 
 
+def judged_with(nlp: Language, words: list[str], starts: list[int], gold: dict[int, Any]) -> Any:
+    """Return the judged trees of words with given starts.
+
+    Args:
+        gold: heads that differ from those of the parser, by place; None for an unknown head.
+    """
+    made = nlp(Doc(nlp.vocab, words, sent_starts=[i in starts for i in range(len(words))]))
+    heads: Any = [gold.get(token.i, token.head.i) for token in made]
+    deps: Any = [None if head is None else "dep" for head in heads]
+    reference = Doc(nlp.vocab, words, heads=heads, deps=deps)
+    return judged_arcs([Example(made, reference)], "latent_parser")["tree"]
+
+
+def test_a_tree_of_a_wrongly_split_sentence_is_wrong(nlp: Language) -> None:
+    words = TEXT.split()
+    assert judged_with(nlp, words, [0, 3], {}).correct == [True, True]
+    # White space is of no sentence.
+    spaced = [*words[:3], "\n", "left"]
+    assert judged_with(nlp, spaced, [0, 4], {3: 4}).correct == [True, True]
+    # The word after the sentence depends on it.
+    assert judged_with(nlp, words, [0, 3], {3: 2}).correct == [False, False]
+    # Without all heads the sentences of the reference are not known.
+    found = judged_with(nlp, words, [0, 3], {3: None})
+    assert found.correct == [True] and found.unannotated == 1
+
+    def examples() -> list[Example]:
+        made = parsed(nlp, (TEXT, [2, 2, 2, 2], "det amod ROOT dep"))
+        made[0].predicted = Doc(nlp.vocab, words, sent_starts=[True, False, False, True])
+        return made
+
+    assert measure(nlp, examples())["tree"].correct == [False, False]
+    assert calibrate(nlp, examples()).trees.before.correct == [False, False]
+
+
+def test_labels_make_no_tree_more_probable(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("latent_parser")
+    pipe.calibration = ParseCalibration(tree_shift=-3.0, labelled_tree_shift=3.0)
+    judged = measure(nlp, doubtful(nlp))
+    pairs = zip(judged["labelled tree"].probabilities, judged["tree"].probabilities)
+    assert all(labelled <= tree for labelled, tree in pairs)
+
+
+def test_improbable_trees_keep_their_order() -> None:
+    calibration = ParseCalibration(tree_slope=0.8, labelled_tree_slope=0.8)
+    probabilities = [0.0, 1e-200, 1e-30, 1e-6, 0.5, 1.0]
+    confidences = [calibration.tree_confidences(p, p / 2) for p in probabilities]
+    for found in zip(*confidences):
+        assert list(found) == sorted(set(found)) and 0 <= found[0] and found[-1] <= 1
+
+
+def test_names_of_documents_are_checked_before_anything_is_parsed(nlp: Language) -> None:
+    examples = doubtful(nlp)
+    examples[0].reference.user_data["document"] = "a"
+    stages = []
+
+    def progress(each: Any, stage: str, total: int) -> Any:
+        stages.append(stage)
+        return each
+
+    with pytest.raises(LatentError, match="23 docs of 24"):
+        calibrate(nlp, examples, progress=progress)
+    assert not stages
+
+
 def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_path: Path) -> None:
     found = calibrate(nlp, doubtful(nlp))
     least = precise_arcs(found, 0.3, confidence=0.8)

@@ -64,6 +64,20 @@ def error(judged: Any) -> float:
     return expected_calibration_error(judged.probabilities, judged.correct)
 
 
+def test_names_of_documents_are_checked_before_anything_is_predicted(nlp: Language) -> None:
+    texts = doubtful(nlp)
+    texts[0].reference.user_data["document"] = "a"
+    stages = []
+
+    def progress(each: Any, stage: str, total: int) -> Any:
+        stages.append(stage)
+        return each
+
+    with pytest.raises(LatentError, match="29 docs of 30"):
+        calibrate(nlp, texts, progress=progress)
+    assert not stages
+
+
 def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     texts = [text for text, _ in NESTED]
     predicted = [found(doc) for doc in nlp.pipe(texts)]
