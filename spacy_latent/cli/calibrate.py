@@ -166,6 +166,8 @@ def calibrate_cli(
             "--confidence": sure is not None,
             "--point-estimate": point_estimate,
             "--few": few,
+            "--group-by": group_by is not None,
+            "--docs-per-document": docs_per_document is not None,
         }
         nlp = load(model)
         examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)

@@ -322,8 +322,11 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
                 continue
             misaligned += [f"{span} in line {number}" for span in line.misaligned]
             meta = row.get("meta")
-            name = row.get(group_by, meta.get(group_by) if isinstance(meta, dict) else None)
-            if is_document_name(name):
+            name = row.get(group_by)
+            if name is None and isinstance(meta, dict):
+                name = meta.get(group_by)
+            # A number that is no name, such as 1.0, is refused by what reads names.
+            if isinstance(name, (str, float, int)) and name != "":
                 user_data: dict[Any, Any] = line.example.reference.user_data
                 user_data[group_by] = name
             yield line.example

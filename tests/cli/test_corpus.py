@@ -10,6 +10,7 @@ import pytest
 import spacy
 from spacy.tokens import DocBin
 
+from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.cli.corpus import lines_of_stdin, read_examples, read_grouped
 from spacy_latent.errors import LatentError
 
@@ -58,6 +59,21 @@ def test_a_line_is_told_without_the_list_of_formats(tmp_path: Path, line: str, w
     wrong = said(tmp_path / "a.jsonl", f"{GOOD}\n\n{line}\n".encode())
     assert "a.jsonl, line 3" in wrong and what in wrong
     assert ".spacy file or a directory" not in wrong
+
+
+META = {"document": "other"}
+
+
+@pytest.mark.parametrize("name", [1.0, True])
+def test_a_value_that_names_no_document_is_refused_by_what_counts_them(
+    tmp_path: Path, name: object
+) -> None:
+    rows = [{"text": "a", "document": name}, {"text": "b", "document": None, "meta": META}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf8")
+    first, second = read_examples(spacy.blank("en"), str(tmp_path / "a.jsonl"))
+    assert independent_texts([second.reference]).are_documents
+    with pytest.raises(LatentError, match=repr(name)):
+        independent_texts([first.reference])
 
 
 def test_docs_that_are_left_out_count_in_the_runs_of_a_document(tmp_path: Path) -> None:
