@@ -9,12 +9,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spacy_latent.annotations import (
-    DOCUMENT,
-    document_of,
-    is_document_name,
-    name_document,
-)
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.messages import msg
 from spacy_latent.corpora.text_files import json_lines, lines_of, opened
@@ -102,6 +96,8 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
         corpus: See :data:`ACCEPTED`.
         limit: Greatest number of examples, 0 for all.
     """
+    from spacy_latent.annotations import DOCUMENT
+
     found, _, left_out = _read_placed(nlp, corpus, limit, DOCUMENT)
     return found, left_out
 
@@ -128,6 +124,8 @@ def read_grouped(
         LatentError: If both options are given, if a doc lacks the named value, or if docs name
             their documents already and ``docs_per_document`` is given.
     """
+    from spacy_latent.annotations import DOCUMENT
+
     found, places, _ = _read_placed(nlp, corpus, limit, group_by or DOCUMENT)
     _group_docs(found, places, group_by, docs_per_document)
     return found
@@ -196,6 +194,8 @@ def _group_docs(
     docs_per_document: int | None,
 ) -> None:
     """Name the document of each reference, see :func:`read_grouped`."""
+    from spacy_latent.annotations import document_of, is_document_name, name_document
+
     references = [example.reference for example in examples]
     if docs_per_document is not None:
         if group_by is not None or any(document_of(doc) is not None for doc in references):
