@@ -17,6 +17,7 @@ from spacy_latent.models.parses import (
     find_all_sentences,
     log_of_all_bounds,
     spaces_of,
+    start_scores,
 )
 from spacy_latent.models.sentences import white_space
 from spacy_latent.models.span_groups import group_spans
@@ -57,8 +58,9 @@ def arc_probabilities(
     :func:`spacy_latent.models.parses.parse`.
     """
     sizes = [len(doc) for doc in docs]
-    sentences = find_all_sentences(module, rows, docs, request)
-    sure = log_of_all_bounds(module, rows, docs, sentences)
+    starts = start_scores(module, rows, docs)
+    sentences = find_all_sentences(starts, docs, request)
+    sure = log_of_all_bounds(starts, docs, sentences)
     spaces = white_space(docs)
     count = len(temperatures)
     found = [

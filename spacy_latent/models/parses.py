@@ -90,7 +90,8 @@ def parse(
         request: the requested annotation.
     """
     sizes = [len(doc) for doc in docs]
-    sentences = find_all_sentences(module, rows, docs, request)
+    starts = start_scores(module, rows, docs)
+    sentences = find_all_sentences(starts, docs, request)
     spaces = white_space(docs)
     found = [Parse(np.arange(size), np.zeros(size, dtype="int64")) for size in sizes]
     made: list[list[SpanStructure | None]] = [[None] * len(own) for own in sentences]
@@ -104,7 +105,7 @@ def parse(
         )
     sure = None
     if request.level == "probabilities":
-        sure = log_of_all_bounds(module, rows, docs, sentences)
+        sure = log_of_all_bounds(starts, docs, sentences)
     for group, own in zip(groups, interventions):
         hosts = spaces_of(group, sentences, spaces)
         read = GroupParse(module, padded, group, hosts, request, own)
@@ -115,32 +116,35 @@ def parse(
 
 
 def find_all_sentences(
-    module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], request: Request
+    starts: Sequence[np.ndarray], docs: Sequence[Doc], request: Request
 ) -> list[Bounds]:
-    """Return the sentences of docs; the arguments are those of :func:`parse`."""
-    scores = _start_scores(module, rows, docs)
+    """Return the sentences of docs.
+
+    Args:
+        starts: result of :func:`start_scores`.
+    """
     return [
         find_sentences(doc, own, request.max_length) if len(doc) else []
-        for doc, own in zip(docs, scores)
+        for doc, own in zip(docs, starts)
     ]
 
 
 def log_of_all_bounds(
-    module: LabelledTrees, rows: Tensor, docs: Sequence[Doc], sentences: list[Bounds]
+    starts: Sequence[np.ndarray], docs: Sequence[Doc], sentences: list[Bounds]
 ) -> list[np.ndarray]:
     """Return the log-probability of each sentence of docs, see :func:`log_of_bounds`.
 
     Args:
         sentences: result of :func:`find_all_sentences` for the other arguments.
     """
-    scores = _start_scores(module, rows, docs)
     return [
         log_of_bounds(doc, own, found) if len(doc) else np.zeros(0)
-        for doc, own, found in zip(docs, scores, sentences)
+        for doc, own, found in zip(docs, starts, sentences)
     ]
 
 
-def _start_scores(module: LabelledTrees, rows: Tensor, docs: Sequence[Doc]) -> list[np.ndarray]:
+def start_scores(module: LabelledTrees, rows: Tensor, docs: Sequence[Doc]) -> list[np.ndarray]:
+    """Return the scores of sentence starts of each doc, with arguments as for :func:`parse`."""
     ends = np.cumsum([len(doc) for doc in docs])
     return np.split(_numpy(module.start_scores(rows)), ends[:-1])
 
