@@ -8,6 +8,7 @@ PROGRAMS = (
     "attention",
     "profile",
     "pipeline",
+    "steps",
     "training",
     "ranks",
     "samples",

@@ -13,7 +13,10 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("inference", "attention", "profile", "scaling", "footprint"),
     ),
     "gpu": ("Inference and training on a GPU", ("gpu",)),
-    "speed": ("Speed of pipelines", ("pipeline", "samples", "training", "ranks", "report")),
+    "speed": (
+        "Speed of pipelines",
+        ("pipeline", "steps", "samples", "training", "ranks", "report"),
+    ),
     "estimators": ("Estimators and settings", ("gradients", "ablations", "signal_game")),
     "entities": (
         "Entities",

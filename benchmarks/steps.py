@@ -1,0 +1,167 @@
+"""Processor time of a training step beside spaCy's component for the same task.
+
+    python -m benchmarks steps
+
+Each pair of pipelines has the same embedder and learns the same annotation of the same docs, in
+turns. With an embedder of width 96 the figures say what a step costs on a CPU. With width 8 hardly
+any arithmetic is left: the step is Python, thinc, and the dispatch of operations, which is the time
+that a step costs the host of a GPU. What remains there of structures is exact inference on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from datetime import date
+from statistics import median
+from typing import Any
+
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+from thinc.api import Adam, fix_random_seed
+
+from benchmarks.sections import write_section
+
+WIDTHS = (96, 8)
+LABELS = ("A", "B")
+REDUCED_TEXTCAT = {
+    "@architectures": "spacy.TextCatReduce.v1",
+    "exclusive_classes": True,
+    "use_reduce_first": False,
+    "use_reduce_last": False,
+    "use_reduce_max": False,
+    "use_reduce_mean": True,
+}
+# spaCy's component, ours, and the settings of our model.
+PAIRS: dict[str, tuple[str, str, Callable[[int], dict[str, Any]]]] = {
+    "categories, marginals of spanning trees": (
+        "textcat",
+        "latent_textcat",
+        lambda width: latent("SpanningTree", "Marginals", width),
+    ),
+    "categories, SparseMAP of projective trees": (
+        "textcat",
+        "latent_textcat",
+        lambda width: latent("ProjectiveTree", "SparseMAP", width),
+    ),
+    "entities": ("ner", "crf_ner", lambda width: {}),
+    "parses": ("parser", "latent_parser", lambda width: {}),
+    "nested spans": ("spancat", "tree_spancat", lambda width: {}),
+}
+
+
+def latent(structure: str, estimator: str, width: int) -> dict[str, Any]:
+    """Return the settings of a text classifier with a latent structure."""
+    return {
+        "@architectures": "spacy-latent.LatentTextClassifier.v1",
+        "exclusive_classes": True,
+        "structure": {"@misc": f"spacy-latent.{structure}.v1"},
+        "scorer": {"@misc": "spacy-latent.BiaffineScorer.v1", "hidden_width": min(width, 64)},
+        "estimator": {"@misc": f"spacy-latent.{estimator}.v1"},
+    }
+
+
+def embedder(width: int) -> dict[str, Any]:
+    return {
+        "@architectures": "spacy.HashEmbedCNN.v2",
+        "width": width,
+        "depth": 4,
+        "embed_size": 2000,
+        "window_size": 1,
+        "maxout_pieces": 3,
+        "subword_features": True,
+        "pretrained_vectors": None,
+    }
+
+
+def annotated(vocab: Any, count: int, rng: random.Random) -> list[Doc]:
+    """Make docs of 10 to 35 words with a category, entities, a tree and nested spans."""
+    docs = []
+    for number in range(count):
+        length = rng.randint(10, 35)
+        words = [f"word{rng.randrange(2000)}" for _ in range(length)]
+        # Each word hangs on the word before it or on the second, which is the root: projective.
+        heads = [1, 1, *(rng.choice((1, word - 1)) for word in range(2, length))]
+        labels = [rng.choice(LABELS) if word != 1 else "ROOT" for word in range(length)]
+        doc = Doc(vocab, words=words, heads=heads, deps=labels)
+        doc.cats = {label: float(number % 2 == place) for place, label in enumerate(LABELS)}
+        starts = range(0, length - 4, 5)
+        inner = [Span(doc, start, start + 2, label=rng.choice(LABELS)) for start in starts]
+        outer = [Span(doc, start, start + 4, label=rng.choice(LABELS)) for start in starts]
+        doc.set_ents(inner)
+        doc.spans["sc"] = [*inner, *outer]
+        docs.append(doc)
+    return docs
+
+
+class Training:
+    """A pipeline of one component, and the steps that it takes."""
+
+    def __init__(self, component: str, docs: int, width: int, model: dict[str, Any]) -> None:
+        fix_random_seed(0)
+        self.nlp: Language = spacy.blank("en")
+        self.docs = annotated(self.nlp.vocab, docs, random.Random(0))
+        config = {"model": {**model, "tok2vec": embedder(width)}}
+        if component == "textcat":
+            config["model"] = {**REDUCED_TEXTCAT, "tok2vec": embedder(width)}
+        self.nlp.add_pipe(component, config=config)
+        self.nlp.initialize(self.examples)
+        self.optimizer = Adam(0.001)
+
+    def examples(self) -> list[Example]:
+        return [
+            Example(Doc(self.nlp.vocab, words=[token.text for token in doc]), doc)
+            for doc in self.docs
+        ]
+
+    def step(self) -> float:
+        """Return the milliseconds of a processor that one step takes."""
+        examples = self.examples()
+        start = time.process_time()
+        self.nlp.update(examples, sgd=self.optimizer, drop=0.1)
+        return 1e3 * (time.process_time() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--docs", type=int, default=256, help="docs of a step")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    words = sum(map(len, annotated(spacy.blank("en").vocab, arguments.docs, random.Random(0))))
+    lines = [
+        f"{date.today()}, torch {torch.__version__}, spaCy {spacy.__version__}, one thread. A step "
+        f"on {arguments.docs} docs of {words:,} words, in milliseconds of a "
+        f"processor; medians of {arguments.rounds} steps in turn. With width 8 hardly any "
+        "arithmetic of the embedder is left.",
+        "",
+        "| learned | width | spaCy's component | ours | ratio |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for learned, (stock, own, settings) in PAIRS.items():
+        for width in WIDTHS:
+            pair = (
+                Training(stock, arguments.docs, width, {}),
+                Training(own, arguments.docs, width, settings(width)),
+            )
+            times: list[list[float]] = [[], []]
+            for number in range(arguments.rounds + 2):
+                for training, taken in zip(pair, times):
+                    # The first two steps allocate and compile.
+                    taken += [training.step()][: number >= 2]
+            first, second = map(median, times)
+            lines.append(
+                f"| {learned}: `{own}` beside `{stock}` | {width} | {first:.0f} | {second:.0f} | "
+                f"{second / first:.2f} |"
+            )
+            print(lines[-1], flush=True)
+    write_section("steps", "Training steps beside spaCy's components", lines)
+
+
+if __name__ == "__main__":
+    main()
