@@ -88,31 +88,29 @@ class SpanProbabilities:
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
     def _grown(self, b: int, length: int, least: float) -> list[tuple[Place, float]]:
-        """Extend spans token by token, and drop runs that are less probable than ``least``.
+        """Extend each likely begin token by token, as long as the run has ``least``.
 
-        A longer span is no more probable than the run it extends.
+        A longer span is no more probable than the run it extends. Few runs are likely, so a loop
+        over them takes less time than arrays of all tokens.
         """
-        single, running = self._single[b, :length], self._begin[b, :length].copy()
-        found = _places(single, 0, 1, least)
+        single, begin = self._single[b, :length], self._begin[b, :length]
+        found: list[tuple[Place, float]] = [
+            ((start, start + 1, label), float(single[start, label]))
+            for start, label in zip(*map(np.ndarray.tolist, np.nonzero(single >= least)))
+        ]
         steps = {name: step[b] for name, step in self._steps.items()}
-        for size in range(2, length + 1):
-            running = running[: length - size + 1]
-            if not (running >= least).any():
-                break
-            # The step to the last token of such spans, from the one before.
-            before = slice(size - 2, length - 1)
-            close, go_on = ("BL", "BI") if size == 2 else ("IL", "II")
-            found += _places(running * steps[close][before], 0, size, least)
-            running = running * steps[go_on][before]
+        for start, label in zip(*map(np.ndarray.tolist, np.nonzero(begin >= least))):
+            running, close, go_on = float(begin[start, label]), "BL", "BI"
+            for last in range(start + 1, length):
+                # The step to the last token from the one before.
+                closed = running * float(steps[close][last - 1, label])
+                if closed >= least:
+                    found.append(((start, last + 1, label), closed))
+                running *= float(steps[go_on][last - 1, label])
+                if running < least:
+                    break
+                close, go_on = "IL", "II"
         return found
-
-
-def _places(values: np.ndarray, start: int, size: int, least: float) -> list[tuple[Place, float]]:
-    tokens, labels = np.nonzero(values >= least)
-    return [
-        ((start + i, start + i + size, label), float(values[i, label]))
-        for i, label in zip(tokens.tolist(), labels.tolist())
-    ]
 
 
 def _divided(values: np.ndarray, by: np.ndarray) -> np.ndarray:

@@ -169,7 +169,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         self.scorer = scorer
         self._rehearsal_model: Model | None = None
         # Transitions of the last prediction, and their chain.
-        self._bound: tuple[np.ndarray, TagSequence] | None = None
+        self._bound: tuple[bytes, TagSequence] | None = None
         self._told: set[str] = set()
         # Counts of the sources' annotation in a batch, set by get_loss.
         self._counted: TagSources | None = None
@@ -332,8 +332,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         made, tags, asked = self.model.predict(docs), self.tags, intervention_on(self.model)
         masks = [open_tags(doc, tags, self.labels) for doc in docs]
         with torch.no_grad():
-            emissions, transitions = calibration.of_scores(
-                _tensor(made.emissions), _tensor(made.transitions), self.labels
+            emissions, transitions = map(
+                _tensor, calibration.of_scores(made.emissions, made.transitions, self.labels)
             )
             if asked is not None:
                 emissions = emissions / asked.temperature
@@ -377,11 +377,12 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         if transitions.is_cuda:
             # A comparison would wait for the GPU.
             return bound_chain(transitions, tags)
-        values = transitions.numpy()
+        # For a short text, comparing the numbers takes as long as its best sequence.
+        values = transitions.numpy().tobytes()
         # Read once: another thread may predict with other transitions.
         kept = self._bound
-        if kept is None or not np.array_equal(kept[0], values):
-            kept = self._bound = values.copy(), bound_chain(transitions, tags)
+        if kept is None or kept[0] != values:
+            kept = self._bound = values, bound_chain(transitions, tags)
         return kept[1]
 
     def _add_probabilities(

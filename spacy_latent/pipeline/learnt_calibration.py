@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -105,17 +106,16 @@ class EntityCalibration:
                 refuse(f"has coverage {made.coverage} and least {made.least}; expected in (0, 1)")
         return made
 
-    def of_scores(
-        self, emissions: Tensor, transitions: Tensor, labels: Sequence[str]
-    ) -> tuple[Tensor, Tensor]:
-        """Apply the calibration to emissions ``(N, K)`` and transitions ``(K + 2, K)``."""
-        if self.temperature == 1 and not any(self.biases.values()):
-            return emissions, transitions
-        emissions, transitions = emissions / self.temperature, transitions / self.temperature
+    def of_scores(self, emissions: Any, transitions: Any, labels: Sequence[str]) -> tuple[Any, Any]:
+        """Apply the calibration to emissions ``(N, K)`` and transitions ``(K + 2, K)``, arrays."""
+        if self.temperature != 1:
+            emissions, transitions = emissions / self.temperature, transitions / self.temperature
         if any(self.biases.values()):
-            biases = [self.biases.get(label, 0.0) for label in labels]
-            shift = emissions.new_tensor(biases) @ beginning_tags(len(labels)).to(emissions)
-            emissions = emissions + shift
+            from thinc.api import get_array_module
+
+            biases = tuple(self.biases.get(label, 0.0) for label in labels)
+            array_module = get_array_module(emissions)
+            emissions = emissions + array_module.asarray(bias_of_tags(biases), emissions.dtype)
         return emissions, transitions
 
     @property
@@ -256,6 +256,12 @@ class ParseCalibration:
 def parse_components(nlp: Language) -> list[str]:
     """Return the names of the components whose probabilities of arcs can be calibrated."""
     return [name for name, pipe in nlp.pipeline if hasattr(pipe, "all_labels")]
+
+
+@lru_cache(maxsize=8)
+def bias_of_tags(biases: tuple[float, ...]) -> np.ndarray:
+    """Return what is added to the score of each tag, ``(K,)`` float64, by the biases of labels."""
+    return np.array(biases) @ beginning_tags(len(biases)).double().numpy()
 
 
 def beginning_tags(count: int) -> Tensor:

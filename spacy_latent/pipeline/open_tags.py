@@ -28,9 +28,12 @@ def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarra
     Returns:
         A mask ``(n, K)`` bool, or None if every token may have every tag.
     """
-    found: Any = doc.to_array([ENT_IOB])
-    preset = (found == INSIDE) | (found == BEGIN)
-    starts, spaces = starts_and_spaces(doc)
+    found: Any = doc.to_array([ENT_IOB, SENT_START, IS_SPACE])
+    if not np.count_nonzero(found[1:]) and found[0, 0] == 0 == found[0, 2]:
+        # Most docs: nothing is annotated before. The first token may be known to start a sentence.
+        return None
+    preset = (found[:, 0] == INSIDE) | (found[:, 0] == BEGIN)
+    starts, spaces = _starts_and_spaces(found[:, 1:])
     if not (preset.any() or starts.any() or spaces.any()):
         return None
     mask = np.ones((len(doc), len(tags)), dtype=bool)
@@ -60,7 +63,10 @@ def starts_and_spaces(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Two masks ``(n,)`` bool.
     """
-    found: Any = doc.to_array([SENT_START, IS_SPACE])
+    return _starts_and_spaces(doc.to_array([SENT_START, IS_SPACE]))
+
+
+def _starts_and_spaces(found: Any) -> tuple[np.ndarray, np.ndarray]:
     starts = found[:, 0] == 1
     # The first token starts no further sentence.
     starts[:1] = False
