@@ -29,6 +29,8 @@ from spacy_latent.kernels.core.gpu_transfers import fetch
 LARGE = 1e9
 # Sums of scores below this have at least seven correct decimals.
 EXTREME = 1e6
+# Fewer scores are compared by NumPy, so that a first short text does not wait for the compiler.
+FEW_SCORES = 2048
 # exp of the negative of this is 0 in float64.
 NOTHING = 800.0
 # Beyond this, sums of scores overflow.
@@ -172,6 +174,9 @@ def has_extreme_scores(scores: Tensor) -> bool:
 
 def contains_extreme(scores: np.ndarray) -> bool:
     """Return whether there are finite scores of a magnitude above EXTREME."""
+    if scores.size < FEW_SCORES:
+        sizes = np.abs(scores)
+        return bool(np.count_nonzero(sizes > EXTREME) > np.count_nonzero(sizes == np.inf))
     from spacy_latent.kernels.simd.extreme_scores import holds_beyond
 
     return bool(holds_beyond(scores.reshape(-1), scores.dtype.type(EXTREME)))
