@@ -236,16 +236,18 @@ OF_GLOVE: tuple[tuple[str, Setting], ...] = (
 TWO_EPOCHS: tuple[tuple[str, Setting], ...] = (("training.max_epochs", 2),)
 
 
+GIVEN_TREES = {
+    **{trees: f"{trees} trees" for trees in ("left", "right", "balanced", "random", "flat")},
+    "root": "no tree, the sum of all words",
+}
+
+
 def tree_lstms(*settings: tuple[str, Setting]) -> tuple[Entry, ...]:
     """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
     latent, given = "sentiment_sparsemap_tree_lstm", "sentiment_given_tree_lstm"
     estimator = "components.latent_textcat.model.estimator"
     likelihood = (f"{estimator}.criterion", "marginal_likelihood")
     convolution = "perturb-and-parse, graph convolution"
-    kinds = {
-        **{trees: f"{trees} trees" for trees in ("left", "right", "balanced", "random", "flat")},
-        "root": "no tree, the sum of all words",
-    }
     return (
         Entry(latent, "expected loss", settings=settings),
         Entry(latent, "marginal likelihood", settings=(*settings, likelihood)),
@@ -253,7 +255,7 @@ def tree_lstms(*settings: tuple[str, Setting]) -> tuple[Entry, ...]:
         Entry("sentiment_parsed_tree_lstm", "control: a parser's trees", settings=settings),
         *(
             Entry(given, f"control: {what}", settings=(*settings, (f"{estimator}.trees", trees)))
-            for trees, what in kinds.items()
+            for trees, what in GIVEN_TREES.items()
         ),
     )
 
@@ -761,6 +763,24 @@ GROUPS = {
         ("sentiment-data", "english-data", "english-train"),
         ACCURACY,
         tree_lstms(*TWO_EPOCHS),
+    ),
+    "tree_lstm_entities": Group(
+        "Learning: entities of WNUT-17 by a Tree-LSTM over latent trees",
+        ("ner-data",),
+        ENTITY_FIGURES,
+        (
+            Entry("ner_crf_tree_lstm", "SparseMAP"),
+            *(
+                Entry(
+                    "ner_crf_given_tree_lstm",
+                    f"control: {what}",
+                    settings=(("components.latent_encoder.model.estimator.trees", trees),),
+                )
+                for trees, what in GIVEN_TREES.items()
+                if trees != "root"
+            ),
+            Entry("ner_crf", "control: no trees and no Tree-LSTM"),
+        ),
     ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",

@@ -20,7 +20,13 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "estimators": ("Estimators and settings", ("gradients", "ablations", "signal_game")),
     "entities": (
         "Entities",
-        ("entity_curves", "entities_*", "learning_entities", "entity_labels"),
+        (
+            "entity_curves",
+            "entities_*",
+            "learning_entities",
+            "learning_tree_lstm_entities",
+            "entity_labels",
+        ),
     ),
     "incomplete_annotation": (
         "Entities from incomplete annotation",
