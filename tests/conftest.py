@@ -22,6 +22,8 @@ CONTRACTIONS = English.Defaults.tokenizer_exceptions
 English.Defaults.tokenizer_exceptions = BASE_EXCEPTIONS
 
 HERE = Path(__file__).parent
+# Packages in the place of others that programs would only import.
+STAND_INS = HERE / "stand_ins"
 # Above ten seconds of a processor.
 FIRST = (
     "device/test_gpu_kernels.py",
@@ -46,6 +48,13 @@ FIRST = (
     "pipeline/test_memory.py",
 )
 PLACES = {HERE / name: place for place, name in enumerate(FIRST)}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The controller of pytest-xdist would pass it on to the processes that run tests.
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        paths = [str(STAND_INS), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
