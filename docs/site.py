@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import sys
+from functools import cache
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ SHOWN = re.compile(r'(<img [^>]*src="(images/[^"#]+)"[^>]*>)')
 TABLE = re.compile(r"<table>.*?</table>", re.S)
 CELL = re.compile(r"<th[^>]*>(.*?)</th>", re.S)
 TAG = re.compile(r"<[^>]+>")
+ENTRIES = re.compile(r"<!-- entries:.*?<!-- end of entries -->", re.S)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -45,8 +48,19 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     # A generated page has its links from on_files.
     if page.file.generated_by is None:
+        markdown = ENTRIES.sub(lambda _: entries_of_the_reference(), markdown)
         markdown = with_links_of_the_site(markdown, f"docs/{page.file.src_uri}")
     return PICTURE.sub(for_both_schemes, markdown)
+
+
+@cache
+def entries_of_the_reference() -> str:
+    """Return the entries of all registered names; a checkout only says how to get them."""
+    # The script mkdocs, other than python -m mkdocs, does not look in the directory where it runs.
+    sys.path.insert(0, str(ROOT))
+    from tests.repository.reference import entries
+
+    return entries()
 
 
 def with_links_of_the_site(markdown: str, place: str) -> str:

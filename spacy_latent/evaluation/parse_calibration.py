@@ -65,21 +65,26 @@ BATCH = 64
 
 
 @dataclass
-class FittedTemperature:
-    """A temperature and the predictions that it was fitted to.
+class Fitted:
+    """The predictions that a calibration was fitted to.
 
     Attributes:
-        temperature: 1 if it was not kept.
         gain: gain of predictions left out of the fit, in five folds of texts.
-        before, after: predictions with their probabilities as trained, and with this temperature.
-        crossed: predictions of each text with the temperature fitted to the other folds.
+        before, after: predictions with their probabilities as trained, and as calibrated.
+        crossed: predictions of each text with what is fitted to the other folds.
     """
 
-    temperature: float
     gain: Gain
     before: JudgedEntities
     after: JudgedEntities
     crossed: JudgedEntities
+
+
+@dataclass
+class FittedTemperature(Fitted):
+    """A temperature, 1 if it was not kept, and the arcs that it was fitted to."""
+
+    temperature: float
 
     @property
     def kept(self) -> bool:
@@ -87,22 +92,14 @@ class FittedTemperature:
 
 
 @dataclass
-class FittedMap:
-    """A slope and a shift of log-odds, and the whole trees that they were fitted to.
+class FittedMap(Fitted):
+    """A slope and a shift of log-odds, 1 and 0 if they were not kept, for whole trees.
 
-    Attributes:
-        slope, shift: 1 and 0 if they were not kept.
-        gain: gain of trees left out of the fit over those at the temperature alone.
-        before, after: trees with their probabilities as trained, and with temperature and map.
-        crossed: trees of each text with temperature and map fitted to the other folds.
+    The gain is over the trees at the temperature alone.
     """
 
     slope: float
     shift: float
-    gain: Gain
-    before: JudgedEntities
-    after: JudgedEntities
-    crossed: JudgedEntities
 
     @property
     def kept(self) -> bool:
@@ -371,21 +368,21 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     fold = folds_of(table.texts, texts)
     crossed = at_temperature(table.arcs, arcs.by_fold[fold])
     trees = FittedTemperature(
-        math.exp(arcs.kept),
         arcs.gain,
         judged(ARC, plain, table.right),
         documents.group(judged(ARC, after, table.right)),
         judged(ARC, crossed, table.right),
+        math.exp(arcs.kept),
     )
     before_labels = plain * table.of_labels[:, UNCHANGED]
     after_labels = after * at_temperature(table.of_labels, labels.kept)
     crossed_labels = crossed * at_temperature(table.of_labels, labels.by_fold[fold])
     labelled = FittedTemperature(
-        math.exp(labels.kept),
         labels.gain,
         judged(LABELLED_ARC, before_labels, table.labelled_right),
         documents.group(judged(LABELLED_ARC, after_labels, table.labelled_right)),
         judged(LABELLED_ARC, crossed_labels, table.labelled_right),
+        math.exp(labels.kept),
     )
     fold_of_trees = folds_of(np.array(table.judge.trees.texts, dtype="int64"), texts)
 
@@ -431,7 +428,7 @@ def _fit_map(
     after = [confidence_of(p, sure.slope, sure.shift, LEAST_TREE) for p in warm.tolist()]
     crossed = replace(before, probabilities=mapped.tolist()) if gain.is_sure else apart
     after_all = documents.group(replace(before, probabilities=after))
-    return FittedMap(sure.slope, sure.shift, gain, before, after_all, crossed)
+    return FittedMap(gain, before, after_all, crossed, sure.slope, sure.shift)
 
 
 def _at_most(labelled: JudgedEntities, trees: JudgedEntities) -> JudgedEntities:

@@ -8,7 +8,7 @@ predicted spans stay the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,7 +109,8 @@ def measure(
     name = choose_component(nlp, component, span_components(nlp), "tree_spancat")
     pipe: Any = nlp.get_pipe(name)
     made = examples_up_to("measure", nlp, name, examples, progress)
-    return Measured(_judge(pipe, made, progress), None, math.nan)
+    spans, _ = _judge(pipe, made, progress)
+    return Measured(spans, None, math.nan)
 
 
 def _fit(
@@ -139,84 +140,87 @@ def _fit(
         )
     kept = found != counts
     pipe.calibration = found if kept else None
-    sets = _judge_sets(pipe, made, 1.0, progress)
-    same = found.temperature == 1
+    # Once if both are 1.
+    temperatures = tuple(dict.fromkeys((1.0, found.temperature)))
+    after, sets = _judge(pipe, made, progress, temperatures)
     return Calibrated(
         found,
         {},
         {"as trained": float(trained.mean()) if len(trained) else math.nan, **told},
         spans,
-        documents.group(_judge(pipe, made, progress)),
+        documents.group(after),
         [],
         0,
         gain=gain,
         kept=kept,
         crossed=crossed,
-        sets=(sets, sets if same else _judge_sets(pipe, made, found.temperature, progress)),
+        sets=(sets[0], sets[-1]),
     )
 
 
-def _judge(pipe: Any, examples: Sequence[Example], progress: Progress) -> JudgedEntities:
-    """Compare the predictions of the component with the references."""
+def _judge(
+    pipe: Any, examples: Sequence[Example], progress: Progress, temperatures: Sequence[float] = ()
+) -> tuple[JudgedEntities, list[JudgedEntities]]:
+    """Compare the predictions of the component with the references.
+
+    Returns:
+        The spans. For each temperature, whether the spans of each doc are exactly those of its
+        reference, without docs whose spans the annotation does not judge. The probability of such a
+        set sums over all trees that have these labelled spans and no others.
+    """
     judge, labels, least = SpanJudge(pipe.key), pipe.labels, pipe.cfg["min_confidence"]
+    sets = [JudgedEntities(noun=SET_OF_SPANS) for _ in temperatures]
     pipe.cfg["min_confidence"] = 0.0
     try:
         for batch in minibatch(progress(examples, "Spans", len(examples)), BATCH):
-            predicted = pipe.predict([example.predicted for example in batch])
-            for example, pieces in zip(batch, predicted):
-                chosen = [one for piece in pieces for one in piece.chosen]
+            docs = [example.predicted for example in batch]
+            predicted = [
+                [one for piece in pieces for one in piece.chosen] for pieces in pipe.predict(docs)
+            ]
+            for example, chosen in zip(batch, predicted):
                 judge.add(
                     example,
                     (((one.start, one.end, labels[one.label]), one.probability) for one in chosen),
                 )
+            for found, said in zip(sets, _sets_of(pipe, docs, predicted, temperatures)):
+                rows = zip(docs, judge.sets[-len(docs) :], said.tolist())
+                for number, (doc, right, p) in enumerate(rows, len(judge.sets) - len(docs)):
+                    if right is None:
+                        found.unannotated += 1
+                        continue
+                    found.probabilities.append(p)
+                    found.correct.append(right)
+                    found.labels.append("")
+                    found.texts.append(number)
+                    found.lengths.append(len(doc))
+                    found.gold += 1
     finally:
         pipe.cfg["min_confidence"] = least
-    return judge.found
+    return judge.found, sets
 
 
-def _judge_sets(
-    pipe: Any, examples: Sequence[Example], temperature: float, progress: Progress
-) -> JudgedEntities:
-    """Judge whether the spans of each doc are exactly those of its reference.
-
-    The probability of a set sums over all trees that have these labelled spans and no others. Docs
-    whose spans the annotation does not judge are left out.
-    """
+def _sets_of(
+    pipe: Any, docs: list[Doc], predicted: list[list[Any]], temperatures: Sequence[float]
+) -> Iterator[np.ndarray]:
+    """Return the probabilities of the predicted spans of each doc as a set, by temperature."""
     from spacy_latent.models.span_losses import Observed, log_probabilities
 
+    if not temperatures:
+        return
     classes = {frozenset(known): i for i, known in enumerate(pipe.numbered_sets, 1)}
-    found, judge = JudgedEntities(noun=SET_OF_SPANS), SpanJudge(pipe.key)
-    least, pipe.cfg["min_confidence"] = pipe.cfg["min_confidence"], 0.0
-    try:
-        for batch in minibatch(progress(examples, "Sets", len(examples)), BATCH):
-            docs = [example.predicted for example in batch]
-            observed: list[list[Observed]] = []
-            impossible = []
-            for example, pieces in zip(batch, pipe.predict(docs)):
-                labels: dict[tuple[int, int], set[int]] = {}
-                for one in (one for piece in pieces for one in piece.chosen):
-                    labels.setdefault((one.start, one.end), set()).add(one.label)
-                kinds = {place: classes.get(frozenset(own), 0) for place, own in labels.items()}
-                observed.append([(*place, (kind,)) for place, kind in kinds.items()])
-                # No class has just these labels.
-                impossible.append(0 in kinds.values())
-                named = [(*place, pipe.labels[i]) for place, own in labels.items() for i in own]
-                judge.add(example, ((place, 1.0) for place in named))
-            said = np.exp(log_probabilities(pipe.model.predict(docs), observed, temperature))
-            rows = zip(docs, judge.sets[-len(docs) :], said.tolist(), impossible)
-            for number, (doc, right, p, never) in enumerate(rows, len(judge.sets) - len(docs)):
-                if right is None:
-                    found.unannotated += 1
-                    continue
-                found.probabilities.append(0.0 if never else p)
-                found.correct.append(right)
-                found.labels.append("")
-                found.texts.append(number)
-                found.lengths.append(len(doc))
-                found.gold += 1
-    finally:
-        pipe.cfg["min_confidence"] = least
-    return found
+    observed: list[list[Observed]] = []
+    for chosen in predicted:
+        labels: dict[tuple[int, int], set[int]] = {}
+        for one in chosen:
+            labels.setdefault((one.start, one.end), set()).add(one.label)
+        kinds = {place: classes.get(frozenset(own), 0) for place, own in labels.items()}
+        observed.append([(*place, (kind,)) for place, kind in kinds.items()])
+    # No class has just these labels.
+    impossible = [any(kind == 0 for *_, (kind,) in own) for own in observed]
+    scores = pipe.model.predict(docs)
+    for temperature in temperatures:
+        said = np.exp(log_probabilities(scores, observed, temperature))
+        yield np.where(impossible, 0.0, said)
 
 
 @dataclass

@@ -175,25 +175,19 @@ def _default() -> list[Problem]:
     return problems()
 
 
+@dataclass
 class _Contract:
     """Checks of an estimator: each method ``check_*`` is one check."""
 
-    def __init__(
-        self,
-        estimator: Estimator,
-        given: list[Problem],
-        gradient: Gradient | None,
-        strength: float,
-        num_draws: int,
-        seed: int,
-    ) -> None:
-        self.estimator = estimator
-        self.problems = given
-        self.gradient = gradient
-        self.strength = strength
-        self.num_draws = num_draws
-        self.seed = seed
-        self.report = Report(estimator.name)
+    estimator: Estimator
+    problems: list[Problem]
+    gradient: Gradient | None
+    strength: float
+    num_draws: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.report = Report(self.estimator.name)
 
     # ---------------------------------------------------------------- problems
 

@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -146,28 +147,21 @@ def structure_checks(
             yield Check(name.removeprefix("check_"), repr(structure), method)
 
 
+@dataclass
 class _Contract:
     """Checks of a structure: each method ``check_*`` is one check."""
 
-    def __init__(
-        self,
-        structure: Structure,
-        listing: Listing,
-        encode_options: dict[str, Any],
-        scales: tuple[float, ...],
-        tolerance: float,
-        num_samples: int,
-        seed: int,
-    ) -> None:
-        self.structure = structure
-        self.listing = listing
-        self.encode_options = encode_options
-        self.scales = scales
-        self.tolerance = tolerance
-        self.num_samples = num_samples
-        self.seed = seed
-        self.report = Report(repr(structure))
-        self.lengths = listing.lengths
+    structure: Structure
+    listing: Listing
+    encode_options: dict[str, Any]
+    scales: tuple[float, ...]
+    tolerance: float
+    num_samples: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.report = Report(repr(self.structure))
+        self.lengths = self.listing.lengths
 
     # ---------------------------------------------------------------- scores
 

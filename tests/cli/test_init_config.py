@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import spacy
 import srsly
+from click.testing import Result
 from spacy.cli._util import app
 from spacy.cli.init_config import init_config
 from spacy.language import Language
@@ -60,8 +62,28 @@ GOLD: dict[str, Any] = {
 }
 
 
-def made(pipeline: list[str], optimize: str = "efficiency", **settings: Any) -> Config:
-    return init_config(lang="en", pipeline=pipeline, optimize=optimize, **settings)
+def made(*pipeline: str, optimize: str = "efficiency", gpu: bool = False) -> Config:
+    return init_config(lang="en", pipeline=list(pipeline), optimize=optimize, gpu=gpu)
+
+
+@cache
+def _filled(*pipeline: str, **settings: Any) -> Config:
+    return filled(made(*pipeline, **settings))
+
+
+def full(*pipeline: str, **settings: Any) -> Config:
+    """The same with all defaults."""
+    return _filled(*pipeline, **settings).copy()
+
+
+def saved(folder: Path, *pipeline: str) -> Path:
+    made(*pipeline).to_disk(folder / "base.cfg")
+    return folder / "base.cfg"
+
+
+def init(*arguments: object, **options: Any) -> Result:
+    """Run ``spacy latent init``."""
+    return CliRunner().invoke(app, ["latent", "init", *map(str, arguments)], **options)
 
 
 def trained(config: Config) -> Language:
@@ -80,6 +102,11 @@ def without_shared(pipeline: list[str]) -> Config:
     for name in pipeline:
         nlp.add_pipe(name)
     return nlp.config
+
+
+def model_of(config: Config, name: str = "textcat") -> dict[str, Any]:
+    found: dict[str, Any] = config["components"][name]["model"]
+    return found
 
 
 def components(config: Config) -> dict[str, dict[str, Any]]:
@@ -102,7 +129,7 @@ def components(config: Config) -> dict[str, dict[str, Any]]:
 def test_what_spacy_makes_trains_with_a_structure(
     pipeline: list[str], names: list[str], shared: bool
 ) -> None:
-    config = with_structure(filled(made(pipeline)), names, "spanning-tree", "marginals", shared)
+    config = with_structure(full(*pipeline), names, "spanning-tree", "marginals", shared)
     nlp = trained(config)
     assert ("latent_encoder" in nlp.pipe_names) == shared
     latent = ["latent_encoder"] if shared else names or [nlp.pipe_names[-1]]
@@ -117,8 +144,8 @@ def test_what_spacy_makes_trains_with_a_structure(
 
 
 def test_a_text_classifier_that_reads_no_vectors_gets_those_of_single_words() -> None:
-    config = filled(with_structure(filled(made(["textcat"])), [], "ProjectiveTree", "SparseMAP"))
-    model = components(config)["textcat"]["model"]
+    config = filled(with_structure(full("textcat"), [], "ProjectiveTree", "SparseMAP"))
+    model = model_of(config)
     assert model["@architectures"] == "spacy.TextCatReduce.v1"
     tok2vec = model["tok2vec"]
     # Else what one word says of another would go around the structure.
@@ -133,7 +160,7 @@ def test_a_text_classifier_that_reads_no_vectors_gets_those_of_single_words() ->
 
 
 def test_a_classifier_made_of_a_bag_of_words_takes_empty_texts_as_that_did() -> None:
-    nlp = trained(with_structure(filled(made(["textcat"])), [], "ProjectiveTree", "Marginals"))
+    nlp = trained(with_structure(full("textcat"), [], "ProjectiveTree", "Marginals"))
     empty, text = nlp.pipe(["", "A b c"])
     assert set(empty.cats) == set(text.cats) == set(GOLD["cats"])
 
@@ -146,8 +173,8 @@ def test_an_alignment_of_two_texts_is_refused_where_there_is_one(
 ) -> None:
     structure = "one-to-one-alignment"
     with pytest.raises(LatentError, match=r"OneToOneAlignment.*--pairs"):
-        with_structure(filled(made(["textcat"])), [], structure, estimator, shared)
-    inline = filled(with_structure(filled(made(["textcat"])), [], "k-of-n", "SparseMAP", shared))
+        with_structure(full("textcat"), [], structure, estimator, shared)
+    inline = filled(with_structure(full("textcat"), [], "k-of-n", "SparseMAP", shared))
     with pytest.raises(LatentError, match="OneToOneAlignment"):
         with_structure(inline, ["textcat"], structure, estimator)
 
@@ -160,7 +187,7 @@ def test_an_alignment_may_follow_another() -> None:
 
 
 def test_what_a_listener_reads_stays() -> None:
-    before = filled(made(["tagger", "ner"], optimize="accuracy"))
+    before = full("tagger", "ner", optimize="accuracy")
     after = with_structure(before, ["ner"], "spanning-tree", "marginals")
     embedder = components(before)["ner"]["model"]["tok2vec"]
     assert embedder["@architectures"] == "spacy.Tok2VecListener.v1"
@@ -172,14 +199,14 @@ def test_what_a_listener_reads_stays() -> None:
 
 @pytest.mark.parametrize("optimize", ["efficiency", "accuracy"])
 def test_an_estimator_that_needs_the_loss_makes_a_component_that_has_it(optimize: str) -> None:
-    before = filled(made(["textcat"], optimize=optimize))
+    before = full("textcat", optimize=optimize)
     config = filled(with_structure(before, [], "ProjectiveTree", "ScoreFunction"))
     textcat = components(config)["textcat"]
     assert textcat["factory"] == "latent_textcat"
     assert textcat["model"]["exclusive_classes"] is True
     assert textcat["model"]["estimator"]["control_variate"] is not None
     with pytest.raises(LatentError, match="loss"):
-        with_structure(filled(made(["ner"])), [], "ProjectiveTree", "ScoreFunction")
+        with_structure(full("ner"), [], "ProjectiveTree", "ScoreFunction")
 
 
 @pytest.mark.parametrize(
@@ -214,20 +241,18 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 )
 def test_what_cannot_be_changed(pipeline: list[str], names: list[str], why: str) -> None:
     with pytest.raises(LatentError, match=why):
-        with_structure(filled(made(pipeline)), names, "spanning-tree", "marginals")
+        with_structure(full(*pipeline), names, "spanning-tree", "marginals")
 
 
 def test_pairs_that_cannot_work_are_refused() -> None:
     with pytest.raises(IncompatiblePair, match="Sinkhorn"):
-        with_structure(filled(made(["ner"])), [], "spanning-tree", "sinkhorn")
+        with_structure(full("ner"), [], "spanning-tree", "sinkhorn")
 
 
 def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) -> None:
-    base, output = tmp_path / "base.cfg", tmp_path / "new" / "config.cfg"
-    made(["ner"]).to_disk(base)
-    run = CliRunner().invoke
-    arguments = ["latent", "init", str(base), str(output), "--for", "research"]
-    result = run(app, arguments)
+    base, output = saved(tmp_path, "ner"), tmp_path / "new" / "config.cfg"
+    arguments = [base, output, "--for", "research"]
+    result = init(*arguments)
     assert result.exit_code == 0, result.output
     assert "+[components.ner.model.tok2vec.structure]" in result.output
     assert "-[components.ner]" not in result.output
@@ -248,24 +273,21 @@ def test_the_command_writes_a_config_and_says_what_it_changed(tmp_path: Path) ->
     block["estimator"] = {**stages, "switch_at": written["training"]["max_steps"]}
     with pytest.raises(LatentError, match=r"ner.*SparseMAP.*Marginals"):
         load_model_from_config(written, auto_fill=True)
-    again = run(app, arguments)
+    again = init(*arguments)
     assert again.exit_code == 1 and "--force" in again.stderr
-    assert run(app, [*arguments, "--force"]).exit_code == 0
-    missing = run(app, ["latent", "init", str(tmp_path / "no.cfg"), "-"])
+    assert init(*arguments, "--force").exit_code == 0
+    missing = init(tmp_path / "no.cfg", "-")
     assert missing.exit_code == 1 and "does not exist" in missing.stderr
-    piped = run(
-        app, ["latent", "init", "-", "-", "--for", "research"], input=base.read_text("utf8")
-    )
+    piped = init("-", "-", "--for", "research", input=base.read_text("utf8"))
     assert piped.exit_code == 0
-    assert Config().from_str(piped.stdout, interpolate=False) == load_config(
-        output, interpolate=False
-    )
-    broken = run(app, ["latent", "init", "-", "-", "--shared"], input="[nlp]\nlang = ")
+    told = Config().from_str(piped.stdout, interpolate=False)
+    assert told == load_config(output, interpolate=False)
+    broken = init("-", "-", "--shared", input="[nlp]\nlang = ")
     assert broken.exit_code == 1 and not broken.stdout
 
 
 def test_a_callback_that_is_there_stays() -> None:
-    config = filled(made(["ner"]))
+    config = full("ner")
     config["nlp"]["after_pipeline_creation"] = {"@callbacks": "of_ones_own"}
     assert with_refusal(config) == config
 
@@ -280,12 +302,10 @@ def test_a_callback_that_is_there_stays() -> None:
 def test_a_structure_and_an_estimator_are_replaced(
     pipeline: list[str], shared: bool, owner: str
 ) -> None:
-    before = filled(with_structure(filled(made(pipeline)), ["textcat"], shared=shared))
+    before = filled(with_structure(full(*pipeline), ["textcat"], shared=shared))
 
     def layer(config: Config) -> dict[str, Any]:
-        model = components(config)[owner]["model"]
-        found: dict[str, Any] = model if shared else model["tok2vec"]
-        return found
+        return model_of(config, owner) if shared else model_of(config, owner)["tok2vec"]
 
     assert layer(before)["estimator"]["prediction"] == "marginals"
     # By the name of the listener, too; ner would have to be meant otherwise.
@@ -305,18 +325,18 @@ def test_a_structure_and_an_estimator_are_replaced(
 
 
 def test_what_the_user_set_in_a_block_that_stays_stays() -> None:
-    before = filled(with_structure(filled(made(["textcat"])), []))
-    components(before)["textcat"]["model"]["tok2vec"]["scorer"]["encoder"]["hidden_width"] = 48
+    before = filled(with_structure(full("textcat"), []))
+    model_of(before)["tok2vec"]["scorer"]["encoder"]["hidden_width"] = 48
     config = with_structure(before, [], "projective-tree")
-    tok2vec = components(config)["textcat"]["model"]["tok2vec"]
+    tok2vec = model_of(config)["tok2vec"]
     assert tok2vec["scorer"]["encoder"]["hidden_width"] == 48
     # A copy was changed.
-    structure = components(before)["textcat"]["model"]["tok2vec"]["structure"]
+    structure = model_of(before)["tok2vec"]["structure"]
     assert structure["@misc"] == "spacy-latent.SpanningTree.v1"
 
 
 def test_what_is_written_by_hand_without_its_defaults_is_replaced() -> None:
-    base = filled(made(["textcat"], optimize="efficiency"))
+    base = full("textcat", optimize="efficiency")
     embedder = components(with_structure(base, []))["textcat"]["model"]["tok2vec"]["tok2vec"]
     components(base)["textcat"]["model"] = {
         "@architectures": "spacy.TextCatReduce.v1",
@@ -328,7 +348,7 @@ def test_what_is_written_by_hand_without_its_defaults_is_replaced() -> None:
         "tok2vec": {"@architectures": "spacy-latent.LatentTok2Vec.v1", "tok2vec": dict(embedder)},
     }
     config = filled(with_structure(filled(base), [], None, "sparsemap"))
-    tok2vec = components(config)["textcat"]["model"]["tok2vec"]
+    tok2vec = model_of(config)["tok2vec"]
     names = [tok2vec[part]["@misc"].split(".")[1] for part in ("structure", "estimator", "scorer")]
     assert names == ["SpanningTree", "SparseMAP", "BiaffineScorer"]
     assert tok2vec["composer"]["@misc"] == "spacy-latent.GraphConvolution.v1"
@@ -336,7 +356,7 @@ def test_what_is_written_by_hand_without_its_defaults_is_replaced() -> None:
 
 
 def test_an_inline_structure_gets_an_estimator_that_needs_the_loss() -> None:
-    before = filled(with_structure(filled(made(["textcat"])), [], "projective-tree"))
+    before = filled(with_structure(full("textcat"), [], "projective-tree"))
     config = filled(with_structure(before, [], None, "score-function"))
     textcat = components(config)["textcat"]
     assert textcat["factory"] == "latent_textcat"
@@ -345,17 +365,17 @@ def test_an_inline_structure_gets_an_estimator_that_needs_the_loss() -> None:
     trained(config)
     # And back.
     soft = filled(with_structure(config, [], None, "marginals"))
-    assert components(soft)["textcat"]["model"]["estimator"] == {
+    assert model_of(soft)["estimator"] == {
         "@misc": "spacy-latent.Marginals.v1",
         "prediction": "marginals",
     }
-    shared = filled(with_structure(filled(made(["textcat"])), [], shared=True))
+    shared = filled(with_structure(full("textcat"), [], shared=True))
     with pytest.raises(LatentError, match="latent_encoder"):
         with_structure(shared, [], None, "score-function")
 
 
 def test_what_of_a_structure_cannot_be_changed() -> None:
-    inline = filled(with_structure(filled(made(["ner", "textcat"])), ["textcat"]))
+    inline = filled(with_structure(full("ner", "textcat"), ["textcat"]))
     with pytest.raises(LatentError, match=r"SpanningTree.*\[components.textcat.model.tok2vec.est"):
         with_structure(inline, ["textcat"])
     with pytest.raises(LatentError, match="steps"):
@@ -366,7 +386,7 @@ def test_what_of_a_structure_cannot_be_changed() -> None:
         with_structure(inline, [], None, "sparsemap")
     with pytest.raises(IncompatiblePair):
         with_structure(inline, ["textcat"], None, "sinkhorn")
-    shared = filled(with_structure(filled(made(["ner", "textcat"])), ["textcat"], shared=True))
+    shared = filled(with_structure(full("ner", "textcat"), ["textcat"], shared=True))
     with pytest.raises(LatentError, match=r"components.ner.model"):
         with_structure(shared, ["ner"], shared=True)
 
@@ -390,7 +410,7 @@ def replaced_by(factory: str, config: Config, names: list[str] | None = None) ->
 @pytest.mark.parametrize("shared", [True, False])
 def test_one_of_ours_gets_the_place_and_the_embedder(factory: str, shared: bool) -> None:
     name, kept, scores = REPLACED[factory]
-    before = filled(made(["tagger", name]) if shared else without_shared([name]))
+    before = filled(made("tagger", name) if shared else without_shared([name]))
     components(before)[name] |= kept
     config = filled(replaced_by(factory, before))
     assert config["nlp"]["pipeline"] == before["nlp"]["pipeline"]
@@ -429,7 +449,7 @@ def test_over_a_transformer_what_begins_at_random_is_the_faster(
 
 
 def over_transformer(pipeline: list[str]) -> Config:
-    config = filled(made(pipeline, gpu=True))
+    config = full(*pipeline, gpu=True)
     embedder = components(config)[pipeline[-1]]["model"]["tok2vec"]["@architectures"]
     assert embedder == "spacy-transformers.TransformerListener.v1"
     return config
@@ -453,15 +473,15 @@ def test_a_scorer_over_a_transformer_learns_faster(shared: bool, estimator: str)
 
 def test_a_selector_over_a_transformer_learns_faster() -> None:
     config = filled(with_rationale(over_transformer(["textcat"]), []))
-    assert components(config)["textcat"]["model"]["scorer_learn_rate"] == 5.0
-    config = filled(with_rationale(filled(made(["textcat"])), []))
-    assert components(config)["textcat"]["model"]["scorer_learn_rate"] == 1.0
+    assert model_of(config)["scorer_learn_rate"] == 5.0
+    config = filled(with_rationale(full("textcat"), []))
+    assert model_of(config)["scorer_learn_rate"] == 1.0
 
 
 def test_what_the_page_says_to_do_by_hand() -> None:
     page = Path(__file__).parents[2] / "docs" / "from_ner.md"
     (block,) = [block for block in pages.blocks(page) if block.language == "ini"]
-    text = made(["ner"]).to_str()
+    text = made("ner").to_str()
     sections = re.split(r"^(?=\[)", text, flags=re.M)
     gone = [section for section in sections if section.startswith("[components.ner")]
     left = "".join(section for section in sections if section not in gone)
@@ -483,25 +503,25 @@ def test_what_does_not_become_one_of_ours(factory: str) -> None:
         ([name], ["another"], "'another'"),
     ):
         with pytest.raises(LatentError, match=why):
-            replaced_by(factory, filled(made(pipeline)), names)
+            replaced_by(factory, full(*pipeline), names)
     with pytest.raises(LatentError, match="already"):
-        replaced_by(factory, filled(with_structure(filled(made([name])), [])))
+        replaced_by(factory, filled(with_structure(full(name), [])))
     # It keeps the name, which alone would say that it is none of what it is called.
     with pytest.raises(LatentError, match=rf"{name}.*{factory}"):
-        replaced_by(factory, replaced_by(factory, filled(made([name]))))
+        replaced_by(factory, replaced_by(factory, full(name)))
 
 
 @pytest.mark.parametrize("factory", REPLACED)
 def test_who_puts_a_structure_under_spacys_is_told_of_ours(factory: str, tmp_path: Path) -> None:
-    name, base = REPLACED[factory][0], tmp_path / "base.cfg"
-    made([name, "tagger"]).to_disk(base)
+    name = REPLACED[factory][0]
+    base = saved(tmp_path, name, "tagger")
     option = REPLACEMENTS[factory].option
     for arguments, told in (
         (["--component", name], factory != "crf_ner"),
         (["--component", "tagger"], False),
         ([option], False),
     ):
-        result = CliRunner().invoke(app, ["latent", "init", str(base), "-", *arguments])
+        result = init(base, "-", *arguments)
         assert result.exit_code == 0, result.stderr
         purpose = {"latent_parser": "parse", "tree_spancat": "spans"}.get(factory)
         assert (f"give --for {purpose} instead" in result.stderr) == told
@@ -520,9 +540,8 @@ def pairs_file(path: Path) -> Path:
 @pytest.mark.parametrize("name", ["textcat", "textcat_multilabel"])
 def test_a_text_classifier_aligns_pairs_of_a_file_of_ones_own(name: str, tmp_path: Path) -> None:
     """From nothing to a pipeline that has been trained, by commands alone."""
-    base, config, data = tmp_path / "base.cfg", tmp_path / "config.cfg", tmp_path / "pairs.jsonl"
-    made([name]).to_disk(base)
-    result = CliRunner().invoke(app, ["latent", "init", str(base), str(config), "--pairs"])
+    base, config, data = saved(tmp_path, name), tmp_path / "config.cfg", tmp_path / "pairs.jsonl"
+    result = init(base, config, "--pairs")
     assert result.exit_code == 0, result.output
     assert "--paths.train ./train.jsonl" in result.output and "sentences" not in result.output
     pairs_file(data)
@@ -548,8 +567,8 @@ def test_a_text_classifier_aligns_pairs_of_a_file_of_ones_own(name: str, tmp_pat
 
 
 def test_other_alignments_of_pairs() -> None:
-    config = filled(with_pairs(filled(made(["textcat"])), [], "monotone-alignment", "marginals"))
-    model = components(config)["textcat"]["model"]
+    config = filled(with_pairs(full("textcat"), [], "monotone-alignment", "marginals"))
+    model = model_of(config)
     assert model["structure"]["@misc"] == "spacy-latent.MonotoneAlignment.v1"
     assert model["estimator"]["@misc"] == "spacy-latent.Marginals.v1"
     # The result equals the configs that were written by hand.
@@ -559,12 +578,12 @@ def test_other_alignments_of_pairs() -> None:
 
 def test_over_a_transformer_pairs_learn_faster_than_it() -> None:
     config = filled(with_pairs(over_transformer(["textcat"]), []))
-    model = components(config)["textcat"]["model"]
+    model = model_of(config)
     assert model["scorer_learn_rate"] == 5.0 and "ransformer" in model["tok2vec"]["@architectures"]
 
 
 def test_readers_of_ones_own_stay() -> None:
-    before = filled(made(["textcat"]))
+    before = full("textcat")
     own = {"@readers": "spacy-latent.ListOps.v1", "path": "dev.tsv"}
     before["corpora"]["dev"] = own
     corpora = with_pairs(before, [])["corpora"]
@@ -575,15 +594,15 @@ def test_readers_of_ones_own_stay() -> None:
 
 def test_what_does_not_become_a_classifier_of_pairs() -> None:
     with pytest.raises(LatentError, match="--pipeline textcat"):
-        with_pairs(filled(made(["ner"])), [])
-    config = filled(with_pairs(filled(made(["textcat"])), []))
+        with_pairs(full("ner"), [])
+    config = filled(with_pairs(full("textcat"), []))
     with pytest.raises(LatentError, match="--pairs"):
         with_pairs(config, [])
     with pytest.raises(LatentError, match="textcat"):
-        with_pairs(filled(with_rationale(filled(made(["textcat"])), [])), [])
+        with_pairs(filled(with_rationale(full("textcat"), [])), [])
     for attempt in (
-        lambda: with_pairs(filled(made(["textcat"])), [], "spanning-tree"),
-        lambda: with_pairs(filled(made(["textcat"])), [], "spanning-tree", "sinkhorn"),
+        lambda: with_pairs(full("textcat"), [], "spanning-tree"),
+        lambda: with_pairs(full("textcat"), [], "spanning-tree", "sinkhorn"),
         lambda: with_structure(config, [], "spanning-tree"),
     ):
         with pytest.raises(LatentError, match=r"textcat.*SpanningTree"):
@@ -602,7 +621,7 @@ def test_what_does_not_become_a_classifier_of_pairs() -> None:
     ],
 )
 def test_a_text_classifier_chooses_words(pipeline: list[str], optimize: str) -> None:
-    before = made(pipeline, optimize=optimize)
+    before = made(*pipeline, optimize=optimize)
     if optimize == "accuracy":
         # Those of a pipeline that is not here.
         before["paths"]["vectors"] = None
@@ -627,12 +646,12 @@ def test_a_text_classifier_chooses_words(pipeline: list[str], optimize: str) -> 
     [("linear-chain", "marginals"), ("tag-sequence", "marginals"), ("bits", "implicit-mle")],
 )
 def test_other_choices_of_words(structure: str, estimator: str) -> None:
-    config = filled(with_rationale(filled(made(["textcat"])), [], structure, estimator))
+    config = filled(with_rationale(full("textcat"), [], structure, estimator))
     nlp = trained(config)
     assert set(nlp("A b c").spans["rationale"].attrs["scores"]) <= {1.0}
     # From one choice to another.
     config = filled(with_structure(config, [], "k-of-n", "sparsemap"))
-    model = components(config)["textcat"]["model"]
+    model = model_of(config)
     assert model["scorer"]["@misc"] == "spacy-latent.ItemScorer.v1"
     assert model["estimator"]["prediction"] == "map"
     assert len(trained(config)("A b c").spans["rationale"]) == 1
@@ -641,24 +660,21 @@ def test_other_choices_of_words(structure: str, estimator: str) -> None:
 @pytest.mark.parametrize(("structure", "k"), [("k-of-n", 5), ("runs", 3)])
 @pytest.mark.parametrize("estimator", ["implicit-mle", "perturb-and-map"])
 def test_noise_is_of_the_size_of_the_structure(structure: str, k: int, estimator: str) -> None:
-    def layer(config: Config) -> dict[str, Any]:
-        found: dict[str, Any] = components(config)["textcat"]["model"]
-        return found
-
-    config = filled(with_rationale(filled(made(["textcat"])), [], structure, estimator))
-    assert layer(config)["structure"]["k"] == layer(config)["estimator"]["k"] == k
-    layer(config)["structure"]["k"] = 7
-    config = filled(with_structure(config, [], None, "implicit-mle"))
-    assert layer(config)["estimator"]["k"] == 7
+    config = filled(with_rationale(full("textcat"), [], structure, estimator))
+    model = model_of(config)
+    assert model["structure"]["k"] == model["estimator"]["k"] == k
+    model["structure"]["k"] = 7
+    model = model_of(filled(with_structure(config, [], None, "implicit-mle")))
+    assert model["estimator"]["k"] == 7
     # For other estimators k is a number of structures, and trees have none.
-    assert "k" not in estimator_block("top-k-sparsemax", layer(config)["structure"])
+    assert "k" not in estimator_block("top-k-sparsemax", model["structure"])
     assert "k" not in estimator_block(estimator, {"@misc": "spacy-latent.SpanningTree.v1"})
 
 
 @pytest.mark.parametrize("estimator", ["hard-kuma", "hard-concrete", "rectified-gaussian"])
 def test_a_relaxed_mask_has_the_share_that_the_page_names(estimator: str) -> None:
-    config = filled(with_rationale(filled(made(["textcat"])), [], "bits", estimator))
-    rate = components(config)["textcat"]["model"]["estimator"]["rate"]
+    config = filled(with_rationale(full("textcat"), [], "bits", estimator))
+    rate = model_of(config)["estimator"]["rate"]
     page = pages.ROOT / "docs" / "rationales.md"
     assert f"HardKuma, HardConcrete or RectifiedGaussian, `rate = {rate}`" in page.read_text(
         encoding="utf8"
@@ -667,49 +683,48 @@ def test_a_relaxed_mask_has_the_share_that_the_page_names(estimator: str) -> Non
 
 
 def test_a_rationale_is_told_that_it_is_one() -> None:
-    config = filled(with_rationale(filled(made(["textcat"])), []))
+    config = filled(with_rationale(full("textcat"), []))
     for names in ([], ["textcat"]):
         with pytest.raises(LatentError) as raised:
             with_rationale(config, names, "runs")
         assert str(raised.value).startswith(
             "textcat is a latent_textcat that chooses words already: leave out --rationale"
         )
-    other = filled(with_structure(filled(made(["textcat"])), [], None, "score-function"))
+    other = filled(with_structure(full("textcat"), [], None, "score-function"))
     with pytest.raises(LatentError, match="textcat"):
         with_rationale(other, [])
 
 
 def test_what_does_not_become_a_rationale() -> None:
     with pytest.raises(LatentError, match="--pipeline textcat"):
-        with_rationale(filled(made(["ner"])), [])
+        with_rationale(full("ner"), [])
     with pytest.raises(LatentError, match="ner"):
-        with_rationale(filled(made(["ner", "textcat"])), ["ner"])
-    both = filled(made(["textcat", "textcat_multilabel"]))
+        with_rationale(full("ner", "textcat"), ["ner"])
+    both = full("textcat", "textcat_multilabel")
     with pytest.raises(LatentError, match="--component textcat_multilabel"):
         with_rationale(both, [])
     with pytest.raises(IncompatiblePair):
-        filled(with_rationale(filled(made(["textcat"])), [], "spanning-tree"))
+        filled(with_rationale(full("textcat"), [], "spanning-tree"))
 
 
 @pytest.mark.parametrize(
     "option", ["--crf-ner", "--latent-parser", "--tree-spancat", "--rationale", "--pairs"]
 )
 def test_the_command_makes_other_components(option: str, tmp_path: Path) -> None:
-    base, output = tmp_path / "base.cfg", tmp_path / "config.cfg"
     of_texts = option in ("--rationale", "--pairs")
     name = "latent_textcat" if of_texts else option[2:].replace("-", "_")
     old = REPLACED[name][0] if name in REPLACED else "ner"
-    made([old, "textcat"]).to_disk(base)
-    arguments = ["latent", "init", str(base), str(output), option]
-    result = CliRunner().invoke(app, arguments)
+    output = tmp_path / "config.cfg"
+    arguments = [saved(tmp_path, old, "textcat"), output, option]
+    result = init(*arguments)
     assert result.exit_code == 0, result.output
     assert f'+factory = "{name}"' in result.output
     if option != "--pairs":
         trained(load_config(output))
-    wrong = CliRunner().invoke(app, [*arguments, "--force", "--shared"])
+    wrong = init(*arguments, "--force", "--shared")
     assert wrong.exit_code == 1 and option in wrong.stderr
     other = "--crf-ner" if option != "--crf-ner" else "--tree-spancat"
-    assert CliRunner().invoke(app, [*arguments, "--force", other]).exit_code == 1
+    assert init(*arguments, "--force", other).exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -724,32 +739,29 @@ def test_the_command_makes_other_components(option: str, tmp_path: Path) -> None
     ],
 )
 def test_a_purpose_is_the_same_as_its_option(purpose: str, option: str, tmp_path: Path) -> None:
-    base = tmp_path / "base.cfg"
     pipeline = {"entities": "ner", "parse": "parser", "spans": "spancat"}.get(purpose, "textcat")
-    made([pipeline]).to_disk(base)
-    run = CliRunner().invoke
-    first = run(app, ["latent", "init", str(base), "-", "--for", purpose])
-    second = run(app, ["latent", "init", str(base), "-", *option.split()])
+    base = saved(tmp_path, pipeline)
+    first = init(base, "-", "--for", purpose)
+    second = init(base, "-", *option.split())
     assert first.exit_code == second.exit_code == 0, first.output
     assert first.stdout == second.stdout
     if purpose != "research":
-        both = run(app, ["latent", "init", str(base), "-", "--for", purpose, option])
+        both = init(base, "-", "--for", purpose, option)
         assert both.exit_code == 1
 
 
 def test_who_says_nothing_is_asked_what_for(tmp_path: Path, monkeypatch: Any) -> None:
-    base, output = tmp_path / "base.cfg", tmp_path / "config.cfg"
-    made(["textcat"]).to_disk(base)
-    arguments = ["latent", "init", str(base), str(output)]
-    told = CliRunner().invoke(app, arguments)
+    base, output = saved(tmp_path, "textcat"), tmp_path / "config.cfg"
+    arguments = [base, output]
+    told = init(*arguments)
     assert told.exit_code == 1 and all(name in told.stderr for name in PURPOSES)
-    assert CliRunner().invoke(app, [*arguments, "--for", "fun"]).exit_code == 1
+    assert init(*arguments, "--for", "fun").exit_code == 1
     # A question on standard output would be part of the config.
-    told = CliRunner().invoke(app, ["latent", "init", str(base), "-"])
+    told = init(base, "-")
     assert told.exit_code == 1 and not told.stdout
     # As at a terminal.
     monkeypatch.setattr("spacy_latent.cli.init_config.asked_purpose", lambda *_: "rationale")
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert init(*arguments).exit_code == 0
     model = components(load_config(output))["textcat"]["model"]
     assert model["estimator"]["@misc"] == "spacy-latent.ImplicitMLE.v1"
     assert model["candidates"]["restricted"]["@misc"] == "spacy-latent.ContentWords.v1"
@@ -769,8 +781,7 @@ def test_who_says_nothing_is_asked_what_for(tmp_path: Path, monkeypatch: Any) ->
 def test_latent_trees_under_a_text_classifier_are_warned_of(
     options: list[str], warned: bool, tmp_path: Path
 ) -> None:
-    made(["textcat"]).to_disk(tmp_path / "base.cfg")
-    result = CliRunner().invoke(app, ["latent", "init", str(tmp_path / "base.cfg"), "-", *options])
+    result = init(saved(tmp_path, "textcat"), "-", *options)
     assert result.exit_code == 0, result.output
     assert ("brought nothing" in result.stderr) == warned
 
@@ -784,41 +795,37 @@ def test_the_help_names_all_structures_and_estimators() -> None:
 
 
 def test_the_command_changes_its_own_output(tmp_path: Path) -> None:
-    base, config = tmp_path / "base.cfg", tmp_path / "config.cfg"
-    made(["textcat"]).to_disk(base)
-    run = CliRunner().invoke
-    assert run(app, ["latent", "init", str(base), str(config), "--shared"]).exit_code == 0
-    again = ["latent", "init", str(config), str(config), "-F"]
-    result = run(app, [*again, "-e", "sparsemap"])
+    base, config = saved(tmp_path, "textcat"), tmp_path / "config.cfg"
+    assert init(base, config, "--shared").exit_code == 0
+    again = [config, config, "-F"]
+    result = init(*again, "-e", "sparsemap")
     assert result.exit_code == 0, result.output
     assert '-prediction = "marginals"' in result.output
     assert '+@misc = "spacy-latent.SparseMAP.v1"' in result.output
-    nothing = run(app, [*again, "--for", "research"])
+    nothing = init(*again, "--for", "research")
     assert nothing.exit_code == 1 and "SpanningTree, with SparseMAP" in nothing.stderr
 
 
 def test_the_command_says_where_nothing_sets_sentences(tmp_path: Path) -> None:
-    base = tmp_path / "base.cfg"
-    run = CliRunner().invoke
-    arguments = ["latent", "init", str(base), str(tmp_path / "config.cfg"), "-F", "--shared"]
-    made(["textcat"]).to_disk(base)
-    result = run(app, arguments)
+    base = saved(tmp_path, "textcat")
+    arguments = [base, tmp_path / "config.cfg", "-F", "--shared"]
+    result = init(*arguments)
     assert "before latent_encoder sets sentences" in result.output and "128" in result.output
-    piped = run(app, ["latent", "init", str(base), "-", "--shared"])
+    piped = init(base, "-", "--shared")
     assert "sets sentences" in piped.stderr and "sets sentences" not in piped.stdout
-    config = filled(made(["textcat"]))
+    config = full("textcat")
     config["components"]["sentencizer"] = {"factory": "sentencizer"}
     config["nlp"]["pipeline"].insert(0, "sentencizer")
     config.to_disk(base)
-    result = run(app, arguments)
+    result = init(*arguments)
     assert "Add sentencizer to training.annotating_components" in result.output
     config["training"]["annotating_components"] = ["sentencizer"]
     config.to_disk(base)
-    result = run(app, arguments)
+    result = init(*arguments)
     assert result.exit_code == 0 and "sentences" not in result.output
     # A choice is among the words of a whole text, whatever its sentences.
-    made(["textcat"]).to_disk(base)
-    result = run(app, [*arguments[:-1], "--rationale"])
+    saved(tmp_path, "textcat")
+    result = init(*arguments[:-1], "--rationale")
     assert result.exit_code == 0 and "sets sentences" not in result.output
     assert loaded(load_config(tmp_path / "config.cfg")).pipe_names == ["textcat"]
 
@@ -830,8 +837,8 @@ def test_a_config_whose_estimators_follow_one_another_gets_another_structure(
     marked = tmp_path / "marked.cfg"
     marked.write_bytes(b"\xef\xbb\xbf" + (CONFIGS / "demo.cfg").read_bytes())
     for given in (CONFIGS / "demo.cfg", marked):
-        arguments = ["latent", "init", str(given), "-", "--structure", "ProjectiveTree"]
-        done = CliRunner().invoke(app, arguments)
+        arguments = [given, "-", "--structure", "ProjectiveTree"]
+        done = init(*arguments)
         assert done.exit_code == 0, done.output
         block = Config().from_str(done.stdout)["components"]["latent_textcat"]["model"]
         assert block["structure"]["@misc"] == "spacy-latent.ProjectiveTree.v1"

@@ -42,12 +42,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     DocBin(docs=docs).to_disk(path / "docs.spacy")
     (path / "encoder").mkdir()
     save_small_transformer(path / "encoder")
+    root = Path(__file__).parents[2]
+    # spacy-transformers itself, and no stand-in.
+    environment = {**os.environ, "PYTHONPATH": str(root)}
     result = subprocess.run(
         [sys.executable, "-m", "tests.device.train_on_gpu", str(path)],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+        cwd=root,
+        env={**environment, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-6000:]
     return path

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from spacy.lang.en import English
+from spacy.lang.tokenizer_exceptions import BASE_EXCEPTIONS
 from spacy.language import Language
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train as spacy_train
@@ -32,6 +34,9 @@ from spacy.util import load_config
 from spacy_latent.distributed import checkpoint, directories, train
 from spacy_latent.distributed.rank_view import RankView
 from spacy_latent.distributed.trained_arrays import checksum, models_of, shims_of, weights_of
+
+# As in tests/conftest.py: contractions take 50 ms each time that a pipeline is made.
+English.Defaults.tokenizer_exceptions = BASE_EXCEPTIONS
 
 # Seconds; of one group.
 PATIENCE = 120

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -246,6 +247,7 @@ def test_the_digest_is_of_the_folder_and_of_all_kernels(
     assert compilation._digest(small.folder / "no sources") is None
 
 
+@cache
 def imports_of(path: Path) -> set[tuple[str, str]]:
     """Folders of kernels that a file imports from, and the names."""
     found = set()
@@ -265,11 +267,13 @@ PACKAGE = "spacy_latent.kernels"
 FAMILIES = sorted(path.parent.name for path in KERNELS.glob("*/__init__.py"))
 
 
+@cache
 def imported(family: str) -> set[str]:
     folders = {folder for path in (KERNELS / family).glob("*.py") for folder, _ in imports_of(path)}
     return folders - {family}
 
 
+@cache
 def read_by(family: str) -> set[str]:
     """Families that machine code of this one is made from."""
     direct = imported(family) - NOT_READ

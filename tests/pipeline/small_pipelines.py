@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +186,11 @@ def add_transformer(nlp: Language, path: Path) -> None:
         "get_spans": {"@span_getters": "spacy-transformers.doc_spans.v1"},
     }
     nlp.add_pipe("transformer", config={"model": model})
+
+
+def stored(nlp: Language, folder: Path) -> Iterator[Language]:
+    """The pipeline from a folder, from bytes and from a pickle."""
+    nlp.to_disk(folder)
+    yield spacy.load(folder)
+    yield spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    yield pickle.loads(pickle.dumps(nlp))

@@ -1,7 +1,6 @@
 """The component in a pipeline: training by listener, prediction, annotation."""
 
 import gc
-import pickle
 import warnings
 
 import numpy as np
@@ -19,6 +18,7 @@ from tests.pipeline.small_pipelines import (
     latent_layers,
     latent_pipeline,
     stock,
+    stored,
 )
 
 DATA = [
@@ -78,12 +78,7 @@ def test_annotation_is_a_tree(nlp):
 
 def test_bytes_disk_and_pickle_give_the_same_predictions(nlp, tmp_path):
     expected = nlp("this is good")
-    nlp.to_disk(tmp_path)
-    for other in (
-        spacy.load(tmp_path),
-        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
-        pickle.loads(pickle.dumps(nlp)),
-    ):
+    for other in stored(nlp, tmp_path):
         doc = other("this is good")
         assert doc.cats == pytest.approx(expected.cats)
         assert np.array_equal(
@@ -109,12 +104,7 @@ def test_the_state_of_an_estimator_is_stored_and_starts_again_with_the_weights(t
         nlp.update(examples, sgd=optimizer)
     after = state(nlp)
     assert before == (0.5, 1.0) and after[0] != 0.5 and after[1] != 1.0
-    nlp.to_disk(tmp_path)
-    for other in (
-        spacy.load(tmp_path),
-        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
-        pickle.loads(pickle.dumps(nlp)),
-    ):
+    for other in stored(nlp, tmp_path):
         assert state(other) == after
     nlp.initialize(lambda: examples)
     assert state(nlp) == before

@@ -20,14 +20,19 @@ from spacy.training import Example
 from spacy_latent.annotations import Dependency
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning, NotTractable
 from spacy_latent.models import tree_losses
-from spacy_latent.models.gold_trees import read_gold
+from spacy_latent.models.gold_trees import GoldTrees, read_gold
 from spacy_latent.models.labelled_parser import module_of
 from spacy_latent.models.sentences import find_sentences, hosts_of_space, log_of_bounds
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step
 
-SPANNING = {"@misc": "spacy-latent.SpanningTree.v1", "single_root": True}
-PROJECTIVE = {"@misc": "spacy-latent.ProjectiveTree.v1", "single_root": True}
+
+def tree(name: str, **settings: Any) -> dict[str, Any]:
+    return {"@misc": f"spacy-latent.{name}.v1", "single_root": True, **settings}
+
+
+SPANNING, PROJECTIVE = tree("SpanningTree"), tree("ProjectiveTree")
+SHORT = tree("SpanningTree", max_arc_length=1)
 MODEL: dict[str, Any] = {
     "tok2vec": TOK2VEC,
     "structure": SPANNING,
@@ -86,6 +91,10 @@ def tree_of(doc: Doc) -> list[tuple[int, str]]:
     return [(token.head.i, token.dep_) for token in doc]
 
 
+def parser_of(nlp: Language) -> Any:
+    return nlp.get_pipe("latent_parser")
+
+
 def latent(doc: Doc) -> Any:
     return doc._.latent["latent_parser"]
 
@@ -106,7 +115,7 @@ def test_it_learns_sentences_trees_and_labels(structure: dict[str, Any]) -> None
     assert [sentence.text for sentence in doc.sents] == ["He left", "She saw him"]
     wanted = [(1, "nsubj"), (1, "ROOT"), (3, "nsubj"), (3, "ROOT"), (3, "dobj")]
     assert tree_of(doc) == wanted
-    labels = made.get_pipe("latent_parser").labels  # type: ignore[union-attr]
+    labels = parser_of(made).labels
     assert labels == ("ROOT", "amod", "det", "dobj", "nsubj")
 
 
@@ -220,7 +229,7 @@ def test_labels_are_written_without_probabilities_too(nlp: Language) -> None:
     assert [arc["label"] for arc in drawing["arcs"]] == ["nsubj"]
     with pytest.raises(LatentError, match='annotate = "probabilities"'):
         latent(doc).dependencies(threshold=0.5)
-    quiet.get_pipe("latent_parser").cfg["annotate"] = "none"  # type: ignore[union-attr]
+    parser_of(quiet).cfg["annotate"] = "none"
     silent = quiet("He left")
     assert tree_of(silent) == tree_of(doc) and "latent_parser" not in silent._.latent
 
@@ -242,7 +251,7 @@ def test_a_pipeline_comes_back_from_disk_the_same(nlp: Language, tmp_path: Path)
     ):
         assert tree_of(again(text)) == tree_of(nlp(text))
         assert latent(again(text)).dependencies() == latent(nlp(text)).dependencies()
-        assert again.get_pipe("latent_parser").labels == nlp.get_pipe("latent_parser").labels
+        assert parser_of(again).labels == parser_of(nlp).labels
 
 
 def test_neither_batch_nor_order_change_a_prediction(nlp: Language) -> None:
@@ -284,8 +293,7 @@ def test_white_space_hangs_on_the_word_before_it(nlp: Language) -> None:
 
 
 def test_white_space_may_be_a_root_where_arcs_are_bound() -> None:
-    short = {"@misc": "spacy-latent.SpanningTree.v1", "single_root": True, "max_arc_length": 1}
-    nlp = pipeline(model={"structure": short}, annotate="probabilities")
+    nlp = pipeline(model={"structure": SHORT}, annotate="probabilities")
     initialized(nlp, sample=parsed(nlp))
     doc = nlp("   He left")
     for token in doc:
@@ -320,7 +328,7 @@ def test_sentences_from_scores() -> None:
 def test_a_long_doc(nlp: Language) -> None:
     # A copy, since sourcing takes the component itself, which all other tests share.
     made = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
-    parser: Any = made.get_pipe("latent_parser")
+    parser = parser_of(made)
     parser.cfg.update(annotate="map", alternatives=0)
     doc = made(Doc(made.vocab, words=["He", "left"] * 1_000))
     assert [sentence.start for sentence in doc.sents] == list(range(0, 2_000, 2))
@@ -331,6 +339,12 @@ def test_a_long_doc(nlp: Language) -> None:
 
 
 # ---------------------------------------------------------------- what it learns from
+
+
+def gold_of(reference: Doc, words: list[str], *labels: str) -> GoldTrees:
+    """What a doc of these words learns from a reference."""
+    places = {reference.vocab.strings[label]: i for i, label in enumerate(labels)}
+    return read_gold(Example(Doc(reference.vocab, words=words), reference), places, "x", 512)
 
 
 def tree_loss(structure: Any, heads: list[int], scores: torch.Tensor) -> float:
@@ -380,8 +394,7 @@ def test_crossing_arcs_count_as_unknown_where_none_may_cross() -> None:
 
 
 def test_heads_that_no_tree_has_are_named_once() -> None:
-    short = {"@misc": "spacy-latent.SpanningTree.v1", "single_root": True, "max_arc_length": 1}
-    made = pipeline(model={"structure": short})
+    made = pipeline(model={"structure": SHORT})
     sample = parsed(made, ("He never left", [2, 2, 2], "nsubj neg ROOT"))
     optimizer = initialized(made, sample=sample)
     others = parsed(made, ("She often leaves", [2, 2, 2], "nsubj neg ROOT"))
@@ -392,16 +405,13 @@ def test_heads_that_no_tree_has_are_named_once() -> None:
         made.update(others, sgd=optimizer)
     words = ["two", "roots"]
     reference = Doc(made.vocab, words=words, heads=[0, 1], deps=["ROOT", "ROOT"])
-    example = Example(Doc(made.vocab, words=words), reference)
-    gold = read_gold(example, {}, "latent_parser", 512)
-    assert gold.spans == [(0, 1), (1, 2)]
+    assert gold_of(reference, words).spans == [(0, 1), (1, 2)]
     # A partial tree does not tell where its sentences begin: the roots of two of them may hang
     # anywhere in the one span that there is.
     words = ["two", "of", "roots", "more"]
     deps = ["ROOT", "prep", "ROOT", None]
     reference = Doc(made.vocab, words=words, heads=[0, 0, 2, None], deps=deps)
-    example = Example(Doc(made.vocab, words=words), reference)
-    gold = read_gold(example, {made.vocab.strings["prep"]: 0}, "latent_parser", 512)
+    gold = gold_of(reference, words, "prep")
     assert gold.spans == [(0, 4)] and gold.heads.tolist() == [-1, 0, -1, -1]
 
 
@@ -410,7 +420,7 @@ def test_of_a_word_with_a_head_that_is_labelled_as_a_root_the_head_is_learned() 
     sample = parsed(made, ("She saw him", [1, 1, 1], "nsubj ROOT ROOT"))
     with pytest.warns(LatentWarning, match="'ROOT'"):
         trained(made, sample, 40)
-    assert made.get_pipe("latent_parser").labels == ("ROOT", "nsubj")  # type: ignore[union-attr]
+    assert parser_of(made).labels == ("ROOT", "nsubj")
     assert [head for head, _ in tree_of(made("She saw him"))] == [1, 1, 1]
 
 
@@ -426,7 +436,7 @@ def test_partial_trees_teach_what_they_have() -> None:
     )
     example = Example(Doc(made.vocab, words=words), reference)
     initialized(made, sample=parsed(made))
-    gold = read_gold(example, {made.vocab.strings["amod"]: 0}, "latent_parser", 512)
+    gold = gold_of(reference, words, "amod")
     assert gold.heads.tolist() == [-1, -1, -1, 4, -1] and gold.labels.tolist()[3] == 0
     assert gold.spans == [(0, 5)] and (gold.starts == -1).all()
     trained(made, [example], 30)
@@ -453,7 +463,7 @@ def test_a_sentence_of_the_reference_that_begins_with_white_space() -> None:
     words = ["He", "left", "\n", "She", "left", "\n"]
     starts = [True, False, True, False, False, True]
     reference = Doc(made.vocab, words=words, sent_starts=starts)
-    gold = read_gold(Example(Doc(made.vocab, words=words), reference), {}, "latent_parser", 512)
+    gold = gold_of(reference, words)
     assert gold.starts.tolist() == [1, 0, -1, 1, 0, -1]
     assert gold.spans == [(0, 3), (3, 6)]
 
@@ -467,20 +477,17 @@ def test_other_tokens_than_the_references() -> None:
         heads=[3, 3, 3, 3, 5, 5],
         deps=["nsubj", "aux", "neg", "ROOT", "nsubj", "ROOT"],
     )
-    predicted = Doc(made.vocab, words=["She", "can't", "go", "He", "left"])
-    places = {made.vocab.strings[label]: i for i, label in enumerate(["aux", "neg", "nsubj"])}
-    gold = read_gold(Example(predicted, reference), places, "latent_parser", 512)
+    labels = ("aux", "neg", "nsubj")
+    gold = gold_of(reference, ["She", "can't", "go", "He", "left"], *labels)
     assert gold.heads.tolist() == [2, -1, 2, 4, 4]
     assert gold.labels.tolist() == [2, -1, -1, 2, -1]
     assert gold.spans == [(0, 3), (3, 5)] and gold.starts.tolist() == [1, 0, 0, 1, 0]
     # White space without a head does not make a tree partial.
     heads, deps = [1, 1, None, 4, 4], ["nsubj", "ROOT", None, "nsubj", "ROOT"]
     words = ["He", "left", "\n", "She", "left"]
-    reference_with_space = Doc(made.vocab, words=words, heads=heads, deps=deps)
-    example = Example(Doc(made.vocab, words=words), reference_with_space)
-    assert read_gold(example, places, "latent_parser", 512).spans == [(0, 3), (3, 5)]
-    spaced = Doc(made.vocab, words=["She", "\n", "ca", "n't", "go", "He", "left"])
-    gold = read_gold(Example(spaced, reference), places, "latent_parser", 512)
+    spaced = Doc(made.vocab, words=words, heads=heads, deps=deps)
+    assert gold_of(spaced, words, *labels).spans == [(0, 3), (3, 5)]
+    gold = gold_of(reference, ["She", "\n", "ca", "n't", "go", "He", "left"], *labels)
     assert gold.heads.tolist() == [4, -1, 4, 4, 4, 6, 6]
     assert gold.spans == [(0, 5), (5, 7)]
 
@@ -488,7 +495,7 @@ def test_other_tokens_than_the_references() -> None:
 def test_updates_reach_embedder_scorer_labels_and_sentences() -> None:
     made = pipeline()
     optimizer = initialized(made, sample=joined(made))
-    model = made.get_pipe("latent_parser").model  # type: ignore[union-attr]
+    model = parser_of(made).model
     embedder = next(node for node in model.get_ref("tok2vec").walk() if node.has_param("E"))
 
     def weights() -> dict[str, np.ndarray]:
@@ -519,7 +526,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     made = pipeline()
     trained(made, parsed(made))
-    parser: Any = made.get_pipe("latent_parser")
+    parser = parser_of(made)
     assert parser.label_data == ["amod", "det", "dobj", "nsubj"]
     before = [tree_of(made(text)) for text, _, _ in PARSED]
     assert parser.add_label("nsubj") == parser.add_label("ROOT") == 0
@@ -546,7 +553,7 @@ def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
     made = pipeline()
     made.config["initialize"]["components"]["latent_parser"] = {"labels": ["nsubj", "ROOT"]}
     made.initialize(lambda: parsed(made))
-    assert made.get_pipe("latent_parser").labels == ("ROOT", "nsubj")  # type: ignore[union-attr]
+    assert parser_of(made).labels == ("ROOT", "nsubj")
     with pytest.raises(LatentError, match="'det'"):
         made.update(parsed(made))
 
@@ -634,7 +641,7 @@ def test_an_encoder_composes_with_its_trees(nlp: Language) -> None:
     with made.select_pipes(disable="latent_parser"):
         tagged = [Example(example.predicted, example.reference) for example in examples(made)]
         for example in tagged:
-            nlp.get_pipe("latent_parser")(example.predicted)
+            parser_of(nlp)(example.predicted)
         optimizer = made.initialize(lambda: tagged)
     fresh = [Example(made.make_doc(e.reference.text), e.reference) for e in tagged]
     losses = made.update(
@@ -657,70 +664,56 @@ def test_commands_that_look_for_latent_layers_name_it_as_learned(nlp: Language) 
 # ---------------------------------------------------------------- bad input
 
 
+RELEASED = {
+    "@misc": "spacy-latent.ReleasedStructure.v1",
+    "restricted": {**SPANNING, "direction": "earlier"},
+    "free": SPANNING,
+    "release_at": 1,
+}
+ANOTHER_MODEL = {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}
+
+
 @pytest.mark.parametrize(
-    ("config", "error", "message"),
+    ("config", "message"),
     [
-        ({"annotate": "all"}, LatentError, "annotate"),
-        ({"alternatives": -1}, LatentError, "alternatives"),
-        (
-            {"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": TOK2VEC}},
-            LatentError,
-            "LabelledParser.v1",
+        ({"annotate": "all"}, "annotate"),
+        ({"alternatives": -1}, "alternatives"),
+        ({"model": ANOTHER_MODEL}, "LabelledParser.v1"),
+        *(
+            ({"model": {**MODEL, name: value}}, name)
+            for name, value in (("max_length", 0), ("dropout", 1.0), ("scorer_learn_rate", -1.0))
         ),
-        ({"model": {**MODEL, "max_length": 0}}, LatentError, "max_length"),
-        ({"model": {**MODEL, "dropout": 1.0}}, LatentError, "dropout"),
-        ({"model": {**MODEL, "scorer_learn_rate": -1.0}}, LatentError, "scorer_learn_rate"),
+    ],
+)
+def test_impossible_settings_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(LatentError, match=message):
+        made = pipeline(**config)
+        made.initialize(lambda: parsed(made))
+
+
+@pytest.mark.parametrize(
+    ("structure", "error", "message"),
+    [
+        (tree("ProjectiveTree", single_root=False), IncompatiblePair, "several"),
+        ({"@misc": "spacy-latent.ConstituencyTree.v1"}, IncompatiblePair, "dependency trees"),
+        (tree("BudgetTree", max_modifiers=2), NotTractable, "log_partition"),
         (
-            {"model": {**MODEL, "structure": {"@misc": "spacy-latent.ProjectiveTree.v1"}}},
-            IncompatiblePair,
-            "several",
-        ),
-        (
-            {"model": {**MODEL, "structure": {"@misc": "spacy-latent.ConstituencyTree.v1"}}},
-            IncompatiblePair,
-            "dependency trees",
-        ),
-        (
-            {
-                "model": {
-                    **MODEL,
-                    "structure": {
-                        "@misc": "spacy-latent.BudgetTree.v1",
-                        "max_modifiers": 2,
-                        "single_root": True,
-                    },
-                }
-            },
-            NotTractable,
-            "log_partition",
-        ),
-        (
-            {
-                "model": {
-                    **MODEL,
-                    "structure": {
-                        "@misc": "spacy-latent.ReleasedStructure.v1",
-                        "restricted": {**SPANNING, "direction": "earlier"},
-                        "free": SPANNING,
-                        "release_at": 1,
-                    },
-                }
-            },
+            RELEASED,
             IncompatiblePair,
             r"LabelledParser.*SpanningTree.*'any'.*SpanningTree.*'earlier'",
         ),
     ],
 )
-def test_impossible_settings_are_refused(
-    config: dict[str, Any], error: type[Exception], message: str
+def test_impossible_structures_are_refused(
+    structure: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        made = pipeline(**config)
+        made = pipeline(model={**MODEL, "structure": structure})
         made.initialize(lambda: parsed(made))
 
 
 def test_a_doc_whose_scores_are_not_finite_goes_to_the_error_handler_alone(nlp: Language) -> None:
-    parser: Any = nlp.get_pipe("latent_parser")
+    parser = parser_of(nlp)
     failed: list[str] = []
     embedder = parser.model.get_ref("tok2vec")
     real = embedder._func
@@ -746,7 +739,7 @@ def test_what_is_no_example_is_refused() -> None:
     made = pipeline()
     initialized(made, sample=parsed(made))
     with pytest.raises(TypeError):
-        parser: Any = made.get_pipe("latent_parser")
+        parser = parser_of(made)
         parser.update([made.make_doc("He left")])
 
 
@@ -782,7 +775,7 @@ def test_an_encoder_starts_with_the_trees_of_a_parser_and_is_let_go(
     for text, _, _ in PARSED:
         doc = made(text)
         assert doc._.latent["latent_encoder"].heads.tolist() == [t.head.i for t in nlp(text)]
-    own: Any = module_of(nlp.get_pipe("latent_parser").model).scorer.root  # type: ignore[union-attr]
+    own = module_of(parser_of(nlp).model).scorer.root
     for _ in range(2):
         losses = step(made, examples(made), optimizer)
     assert losses["latent_encoder"] > 0

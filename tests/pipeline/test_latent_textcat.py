@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NoLabels
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
-from tests.pipeline.small_pipelines import REDUCE, TOK2VEC
+from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, stored
 
 DATA = [
     ("this is good stuff", "A"),
@@ -84,13 +83,8 @@ def test_the_loss_falls_from_that_of_a_guess() -> None:
 
 def test_bytes_disk_and_pickle_give_the_same_predictions(tmp_path) -> None:
     nlp = trained(pipeline(), steps=3)
-    nlp.to_disk(tmp_path)
     expected = nlp("this is good stuff")
-    for other in (
-        spacy.load(tmp_path),
-        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
-        pickle.loads(pickle.dumps(nlp)),
-    ):
+    for other in stored(nlp, tmp_path):
         doc = other("this is good stuff")
         assert doc.cats == expected.cats
         heads = [one._.latent["latent_textcat"].heads for one in (doc, expected)]

@@ -14,6 +14,7 @@ import srsly
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from tests.conftest import HERE, STAND_INS
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, stock
 
 COMPONENTS = ("crf_ner", "latent_parser", "tree_spancat", "latent_encoder")
@@ -76,7 +77,7 @@ def test_trap_10_processes_give_what_one_gives_after_torch_has_used_threads(tmp_
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (STAND_INS, HERE.parent)))},
     )
     lines = [srsly.json_loads(line) for line in done.stdout.splitlines()]
     assert lines == [["fork", wanted], ["spawn", wanted]], done.stderr

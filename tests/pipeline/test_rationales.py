@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 import spacy
@@ -25,7 +23,7 @@ from tests.pipeline.rationale_pipelines import (
     rationale_pipeline,
     trained_rationale,
 )
-from tests.pipeline.small_pipelines import TOK2VEC
+from tests.pipeline.small_pipelines import TOK2VEC, stored
 
 LSTM = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 4}
 MARGINALIZED = {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True}
@@ -165,12 +163,7 @@ def test_disk_bytes_and_pickle_give_the_same(name: str, tmp_path) -> None:
     nlp = trained_rationale(rationale_pipeline(**MODELS[name]), steps=3)
     text = DATA[1][0]
     expected = nlp(text)
-    nlp.to_disk(tmp_path)
-    for other in (
-        spacy.load(tmp_path),
-        spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes()),
-        pickle.loads(pickle.dumps(nlp)),
-    ):
+    for other in stored(nlp, tmp_path):
         doc = other(text)
         assert doc.cats == expected.cats
         np.testing.assert_array_equal(rationale_words(doc), rationale_words(expected))

@@ -1,4 +1,5 @@
 """Tests of pages, recipes, benchmark programs, packaging and language.
 
-``reference``, ``drawings``, ``notebooks`` and ``training_film`` write pages and pictures.
+``drawings``, ``notebooks`` and ``training_film`` write pages and pictures; ``reference`` makes the
+entries of a page of the site.
 """

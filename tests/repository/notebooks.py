@@ -8,7 +8,9 @@ runs them in a kernel of Jupyter and writes them with their outputs.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
@@ -20,16 +22,28 @@ def read(path: Path) -> dict[str, Any]:
     return notebook
 
 
-def run_cells(path: Path) -> dict[str, Any]:
-    """The namespace after the cells, without a kernel."""
+def run_cells(path: Path, replaced: Mapping[str, str]) -> dict[str, Any]:
+    """The namespace after the cells, without a kernel.
+
+    Args:
+        path: The notebook.
+        replaced: Pieces of code that occur in it, and what is run in their place.
+    """
     scope: dict[str, Any] = {"__name__": path.stem}
     for number, cell in enumerate(read(path)["cells"], 1):
         if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), f"{path.name}, cell {number}", "exec"), scope)
+            code = with_replaced("".join(cell["source"]), replaced)
+            exec(compile(code, f"{path.name}, cell {number}", "exec"), scope)
     return scope
 
 
-def run_in_kernel(path: Path) -> Any | None:
+def with_replaced(code: str, replaced: Mapping[str, str]) -> str:
+    for old, new in replaced.items():
+        code = code.replace(old, new)
+    return code
+
+
+def run_in_kernel(path: Path, replaced: Mapping[str, str] = MappingProxyType({})) -> Any | None:
     """The notebook with its outputs, or None if no kernel is installed."""
     try:
         import nbformat
@@ -38,6 +52,8 @@ def run_in_kernel(path: Path) -> Any | None:
     except ImportError:
         return None
     notebook: Any = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        cell.source = with_replaced(cell.source, replaced)
     try:
         NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     except NoSuchKernel:

@@ -1,6 +1,6 @@
-"""docs/reference.md from the docstrings and signatures of what the package registers.
+"""The entries of docs/reference.md, from docstrings and signatures of what the package registers.
 
-python -m tests.repository.reference
+The site has them (docs/site.py). To print them: python -m tests.repository.reference
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import srsly
@@ -23,18 +22,11 @@ from spacy_latent.models.category_constraints import CategoryConstraints
 from tests.matrix import registered
 
 EXPERIMENTAL = "Experimental: may change in any version."
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 ENTRY = re.compile(r"([a-zA-Z_]\w*(?:, \w+)*)( \([^)]*\))?: (?=\S)")
-INTRODUCTION = """# Reference
-
-Names, settings and their defaults, written by `python -m tests.repository.reference` from the
-docstrings; a test compares. In a config, a name stands with its registry:
-`@misc = "spacy-latent.KOfN.v1"`, `@architectures = "spacy-latent.LatentTok2Vec.v1"`,
-`factory = "latent_encoder"`. Shapes: B items in a batch, n tokens, K structures for each item.
-"""
 
 
-def page() -> str:
+def entries() -> str:
+    """Return the entries of all registered names, under the headings of their kinds."""
     control_variates = registered._registered(
         lambda loaded: inspect.isclass(loaded) and issubclass(loaded, ControlVariate)
     )
@@ -70,7 +62,7 @@ def page() -> str:
         ("Scores of pipelines", _group("spacy_scorers"), _of_maker),
         ("Tokenizers", _group("spacy_tokenizers"), _of_maker),
     ]
-    parts = [INTRODUCTION]
+    parts: list[str] = []
     rows, experimental = [], []
     for title, found, describe in sections:
         parts.append(f"## {title}\n")
@@ -267,4 +259,4 @@ def _pairs() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf8")
+    print(entries())

@@ -22,6 +22,7 @@ from benchmarks import ablations, learning, learning_plot, raw_results, recipes
 from benchmarks.learning_groups import GROUPS, WITH_SUMS, WITHOUT_CONVENTION, Entry, Group
 from benchmarks.pages import page_of, read_section
 
+SVG = "{http://www.w3.org/2000/svg}"
 GROUP = Group("Title", (), {"accuracy": "cats_micro_f", "F1": "ents_f"}, (Entry("a", "note"),))
 
 
@@ -62,19 +63,18 @@ def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
     rows = {"one": [0.5, 0.7], "a <control>": [0.6, 0.8]}
     drawn = learning_plot.drawing("Title", "accuracy", rows, {"a <control>"})
     svg = ElementTree.fromstring(drawn)
-    spaced = "{http://www.w3.org/2000/svg}"
-    said = [node.text for node in svg.iter(f"{spaced}text")]
+    said = [node.text for node in svg.iter(f"{SVG}text")]
     assert {"one", "a <control>", "accuracy, %"} <= set(said)
     # In the order of rows and seeds.
-    least, most, low, high = (float(dot.get("cx")) for dot in svg.iter(f"{spaced}circle"))
+    least, most, low, high = (float(dot.get("cx")) for dot in svg.iter(f"{SVG}circle"))
     assert least < low < most < high
     # A seed ten percent better is as much farther to the right wherever it is.
     assert abs(low - least - (high - most)) < 0.05
-    (band,) = svg.iter(f"{spaced}rect")
+    (band,) = svg.iter(f"{SVG}rect")
     start = float(band.get("x"))
     assert least < start < low < high < start + float(band.get("width"))
     none = learning_plot.drawing("Title", "accuracy", rows, set())
-    assert not list(ElementTree.fromstring(none).iter(f"{spaced}rect"))
+    assert not list(ElementTree.fromstring(none).iter(f"{SVG}rect"))
 
 
 def test_a_band_is_that_of_the_controls_of_one_task():
@@ -84,10 +84,9 @@ def test_a_band_is_that_of_the_controls_of_one_task():
     controls = {name for name in rows if "control" in name}
     drawn = learning_plot.drawing("Title", "accuracy", rows, controls, tasks)
     svg = ElementTree.fromstring(drawn)
-    spaced = "{http://www.w3.org/2000/svg}"
-    first, second = svg.iter(f"{spaced}rect")
-    x = [float(dot.get("cx")) for dot in svg.iter(f"{spaced}circle")]
-    y = [float(dot.get("cy")) for dot in svg.iter(f"{spaced}circle")]
+    first, second = svg.iter(f"{SVG}rect")
+    x = [float(dot.get("cx")) for dot in svg.iter(f"{SVG}circle")]
+    y = [float(dot.get("cy")) for dot in svg.iter(f"{SVG}circle")]
     for band, places, shares in ((first, y[:2], x[1:2]), (second, y[2:], x[3:])):
         top, left = float(band.get("y")), float(band.get("x"))
         bottom, right = top + float(band.get("height")), left + float(band.get("width"))
@@ -110,7 +109,7 @@ def test_rows_of_one_task_stand_together(group):
 def test_the_axis_ends_with_the_values(values, ticks):
     """A share of 101 percent would be none."""
     svg = ElementTree.fromstring(learning_plot.drawing("Title", "x", {"one": values}, set()))
-    said = [node.text for node in svg.iter("{http://www.w3.org/2000/svg}text")]
+    said = [node.text for node in svg.iter(f"{SVG}text")]
     assert [int(words) for words in said if words.lstrip("-").isdigit()] == ticks
 
 
@@ -191,6 +190,14 @@ def test_a_result_after_half_a_line_is_whole(tmp_path):
     assert [row["seed"] for row in raw_results.read(path)] == [0, 2]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for runs and their raw results."""
+    pytest.importorskip("optuna")
+    (tmp_path / "runs").mkdir()
+    return tmp_path
+
+
 def run_of(tmp_path: Path, seed: int = 0) -> learning.Run:
     return learning.Run(Entry("a"), seed, tmp_path / "runs", tmp_path / "raw")
 
@@ -217,11 +224,9 @@ def pretend(monkeypatch, ended=lambda command: 0):
     return trained
 
 
-def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
-    pytest.importorskip("optuna")
-    (tmp_path / "runs").mkdir()
+def test_a_run_is_not_done_twice(folder, monkeypatch, digests):
     trained = pretend(monkeypatch)
-    runs = [run_of(tmp_path, seed) for seed in (0, 1)]
+    runs = [run_of(folder, seed) for seed in (0, 1)]
     assert learning.work(runs) == learning.work(runs) == []
     assert trained == [0, 1]
     first, _ = raw_results.read(runs[0].path)
@@ -230,8 +235,8 @@ def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
     assert not any(run.folder.exists() for run in runs)
     # Another config is another run, and so is the same with another setting.
     digests.a = "second"
-    assert learning.work([run_of(tmp_path)]) == [] and trained == [0, 1, 0]
-    changed = replace(run_of(tmp_path), entry=Entry("a", settings=(("x.rate", 0.5),)))
+    assert learning.work([run_of(folder)]) == [] and trained == [0, 1, 0]
+    changed = replace(run_of(folder), entry=Entry("a", settings=(("x.rate", 0.5),)))
     assert learning.work([changed]) == learning.work([changed]) == []
     assert trained == [0, 1, 0, (0, 0.5)]
     assert changed.row()["settings"] == {"x.rate": 0.5} and "settings" not in runs[0].row()
@@ -239,32 +244,28 @@ def test_a_run_is_not_done_twice(tmp_path, monkeypatch, digests):
     assert changed.row() is None
 
 
-def test_where_the_encoder_lies_makes_no_other_result(tmp_path, monkeypatch, digests):
-    pytest.importorskip("optuna")
-    (tmp_path / "runs").mkdir()
+def test_where_the_encoder_lies_makes_no_other_result(folder, monkeypatch, digests):
     trained = pretend(monkeypatch)
     digests.b = "first"
     monkeypatch.setattr(learning, "has_encoder", lambda config: config == "a")
     parser = argparse.ArgumentParser()
     learning.add_options(parser)
     assert parser.parse_args([]).encoder is None
-    given = parser.parse_args(["--encoder", str(tmp_path)])
-    run = replace(run_of(tmp_path), encoder=given.encoder)
+    given = parser.parse_args(["--encoder", str(folder)])
+    run = replace(run_of(folder), encoder=given.encoder)
     other = replace(run, entry=Entry("b"))
-    assert learning.work([run, other]) == learning.work([run_of(tmp_path)]) == []
-    assert trained == [(0, str(tmp_path)), 0]
-    assert str(tmp_path) not in run.path.read_text()
+    assert learning.work([run, other]) == learning.work([run_of(folder)]) == []
+    assert trained == [(0, str(folder)), 0]
+    assert str(folder) not in run.path.read_text()
     # A checkpoint is not gone on with from another folder.
-    moved = replace(run, encoder=tmp_path / "runs")
-    assert len({run.folder, moved.folder, run_of(tmp_path).folder}) == 3
+    moved = replace(run, encoder=folder / "runs")
+    assert len({run.folder, moved.folder, run_of(folder).folder}) == 3
     with pytest.raises(SystemExit):
-        parser.parse_args(["--encoder", str(tmp_path / "nothing")])
+        parser.parse_args(["--encoder", str(folder / "nothing")])
 
 
-def test_what_there_is_no_time_for_is_left_and_not_failed(tmp_path, monkeypatch, digests):
-    pytest.importorskip("optuna")
-    (tmp_path / "runs").mkdir()
-    run = replace(run_of(tmp_path), end=time.monotonic() + 60)
+def test_what_there_is_no_time_for_is_left_and_not_failed(folder, monkeypatch, digests):
+    run = replace(run_of(folder), end=time.monotonic() + 60)
     with monkeypatch.context() as patch:
 
         def slow(command, timeout, **options):
@@ -300,10 +301,8 @@ def test_the_program_says_by_its_status_that_runs_are_left(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("killed_in", ["result_of", "add"])
-def test_what_was_trained_is_not_lost_with_its_worker(tmp_path, monkeypatch, digests, killed_in):
-    pytest.importorskip("optuna")
-    (tmp_path / "runs").mkdir()
-    trained, run = pretend(monkeypatch), run_of(tmp_path)
+def test_what_was_trained_is_not_lost_with_its_worker(folder, monkeypatch, digests, killed_in):
+    trained, run = pretend(monkeypatch), run_of(folder)
     with monkeypatch.context() as patch:
 
         def killed(*given):
@@ -317,11 +316,9 @@ def test_what_was_trained_is_not_lost_with_its_worker(tmp_path, monkeypatch, dig
     assert trained == [0] and len(raw_results.read(run.path)) == 1
 
 
-def test_a_run_that_fails_is_told_with_how_to_try_again(tmp_path, monkeypatch, digests):
-    pytest.importorskip("optuna")
-    (tmp_path / "runs").mkdir()
+def test_a_run_that_fails_is_told_with_how_to_try_again(folder, monkeypatch, digests):
     pretend(monkeypatch, ended=lambda command: int(command[-3] == "0"))
-    runs = [run_of(tmp_path, seed) for seed in (0, 1)]
+    runs = [run_of(folder, seed) for seed in (0, 1)]
     (said,) = learning.work(runs)
     assert "a, seed 0" in said and "failed" in said and "remove" in said
     assert runs[1].row() is not None

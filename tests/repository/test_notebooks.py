@@ -22,6 +22,8 @@ ANY = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 SHOWCASE = "quickstart"
 # A notebook is read in a browser, and lies in the history of the repository.
 LARGEST = 400_000
+# The scores that this one prints are not compared, so that its twelve trainings may be short.
+SHORTER = {"incomplete_annotation": {"epochs=12,": "epochs=1,", "epochs=120)": "epochs=2)"}}
 
 
 @ANY
@@ -55,9 +57,11 @@ def test_the_cells_run(
     process otherwise.
     """
     monkeypatch.chdir(tmp_path)
-    found: Any = run_in_kernel(path)
+    replaced = SHORTER.get(path.stem, {})
+    assert all(piece in path.read_text(encoding="utf8") for piece in replaced)
+    found: Any = run_in_kernel(path, replaced)
     if found is None:
-        run_cells(path)
+        run_cells(path, replaced)
         told = capsys.readouterr().out
     else:
         assert shown(found).count("<svg") == shown(read(path)).count("<svg")

@@ -1,19 +1,45 @@
-"""docs/reference.md is what the docstrings say."""
+"""The entries of the reference are what the docstrings say. Building the site checks its links."""
 
-from tests.repository.reference import PAGE, _text, page
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.matrix import registered
+from tests.repository.pages import PAGES
+from tests.repository.reference import _group, _short, _text, entries
 
 
-def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf8") == page(), "run python -m tests.repository.reference"
+@pytest.fixture(scope="module")
+def reference() -> str:
+    return entries()
 
 
-def test_experimental_names_have_a_section_of_their_own() -> None:
-    text = PAGE.read_text(encoding="utf8")
-    section = text.split("\n## Experimental\n")[1].split("\n## ")[0]
+def test_every_registered_name_has_one_entry(reference: str) -> None:
+    factories = _group("spacy_factories")
+    for name in (*registered._all(), *factories):
+        assert reference.count(f"\n### {_short(name)}\n") == 1, name
+
+
+def test_other_pages_link_to_sections_that_it_has(reference: str) -> None:
+    """The names of sections that a link has after its #."""
+    sections = {
+        title.lower().replace(" ", "-") for title in re.findall(r"^## (.*)$", reference, re.M)
+    }
+    linked = {
+        section
+        for page in PAGES
+        for section in re.findall(r"reference\.md#([\w-]+)", page.read_text(encoding="utf8"))
+    }
+    assert linked and linked <= sections
+
+
+def test_experimental_names_have_a_section_of_their_own(reference: str) -> None:
+    section = reference.split("\n## Experimental\n")[1].split("\n## ")[0]
     table = {line.split(" | ")[0].strip("| ") for line in section.splitlines() if "| " in line}
     named = {line.removeprefix("### ") for line in section.splitlines() if line[:4] == "### "}
     assert named and named <= table
-    assert all(text.count(f"\n### {name}\n") == 1 for name in named)
 
 
 def test_what_a_line_of_prose_begins_with_is_no_setting() -> None:
@@ -30,10 +56,10 @@ def test_what_a_line_of_prose_begins_with_is_no_setting() -> None:
     assert lines[3:] == ["- `width`: of each.", "- `RETURNS`: nothing."]
 
 
-def test_every_setting_has_a_word_about_it() -> None:
+def test_every_setting_has_a_word_about_it(reference: str) -> None:
     """A name in a signature that the text below it does not have."""
     missing = []
-    for section in page().split("\n### ")[1:]:
+    for section in reference.split("\n### ")[1:]:
         lines = section.splitlines()
         if len(lines) < 3 or not lines[2].startswith("`"):
             continue

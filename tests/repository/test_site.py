@@ -64,6 +64,7 @@ def test_the_site_is_whole_and_needs_no_other(tmp_path: Path) -> None:
     for page in pages:
         cells = re.findall(r"<td[^>]*>", page.read_text(encoding="utf8").split("<article", 1)[-1])
         assert all("data-column=" in cell for cell in cells), page.name
+    assert 'id="crf_ner"' in (tmp_path / "reference.html").read_text(encoding="utf8")
     assert "<svg" in (tmp_path / "notebook_listops.html").read_text(encoding="utf8")
     # Labels of pictures are small on a narrow screen: each picture leads to itself alone.
     drawn = (tmp_path / "results_parsing.html").read_text(encoding="utf8")

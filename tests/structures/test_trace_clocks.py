@@ -14,7 +14,14 @@ from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
-from tests.structures.test_traces import Arc, arcs_of, by_tree, random_scores, tree_traces
+from tests.structures.test_traces import (
+    Arc,
+    arcs_of,
+    by_tree,
+    check_frequencies,
+    random_scores,
+    tree_traces,
+)
 
 # A trace: each node that chose, as a set of tokens, with its arc.
 Choices = dict[frozenset[int], Arc]
@@ -158,12 +165,7 @@ def test_trees_come_as_often_as_their_traces_say(structure: SpanningTree, n: int
     expected = by_tree(list(tree_traces(masked[0], structure.single_root)))
     torch.manual_seed(1)
     drawn = structure.reparameterize_trace(scores.expand(count, -1, -1), torch.full((count,), n))
-    different, number = drawn.z.unique(dim=0, return_counts=True)
-    found = {arcs_of(z): float(k) / count for z, k in zip(different, number)}
-    assert set(found) <= set(expected)
-    for tree, probability in expected.items():
-        error = (probability * (1 - probability) / count) ** 0.5
-        assert abs(found.get(tree, 0.0) - probability) <= 5 * error + 1e-4
+    check_frequencies(drawn.z, expected)
 
 
 def apart(first: Tensor, second: Tensor) -> float:

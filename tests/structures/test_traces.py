@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 
 import pytest
@@ -120,6 +120,17 @@ def is_tree(arcs: frozenset[Arc], n: int) -> bool:
     return True
 
 
+def check_frequencies(drawn: Tensor, expected: Mapping[frozenset[Arc], float]) -> None:
+    """Each tree of ``drawn`` is there as often as it is probable, by five standard errors."""
+    different, number = drawn.unique(dim=0, return_counts=True)
+    count = len(drawn)
+    found = {arcs_of(z): float(k) / count for z, k in zip(different, number)}
+    assert set(found) <= set(expected)
+    for tree, probability in expected.items():
+        error = (probability * (1 - probability) / count) ** 0.5
+        assert abs(found.get(tree, 0.0) - probability) <= 5 * error + 1e-4
+
+
 @pytest.mark.parametrize("single_root", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_the_listed_traces_are_a_distribution_over_trees(n: int, single_root: bool) -> None:
@@ -149,12 +160,7 @@ def test_trees_come_as_often_as_their_traces_say(structure: SpanningTree, n: int
     drawn = structure.sample_trace(
         scores[None], torch.tensor([n]), count, torch.Generator().manual_seed(1)
     )
-    different, number = drawn.z[:, 0].unique(dim=0, return_counts=True)
-    found = {arcs_of(z): float(k) / count for z, k in zip(different, number)}
-    assert set(found) <= set(expected)
-    for tree, probability in expected.items():
-        error = (probability * (1 - probability) / count) ** 0.5
-        assert abs(found.get(tree, 0.0) - probability) <= 5 * error + 1e-4
+    check_frequencies(drawn.z[:, 0], expected)
 
 
 @pytest.mark.parametrize("n", [2, 3])
