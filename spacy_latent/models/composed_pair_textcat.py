@@ -26,7 +26,7 @@ from spacy_latent.models.latent_text_classifier import classifier, init, used_po
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.span_getters import PairSpans
-from spacy_latent.models.span_groups import Group
+from spacy_latent.models.span_groups import Group, no_loss
 from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import build_text_layer_model
 from spacy_latent.models.text_module import Range, TextModule
@@ -103,6 +103,9 @@ class PairModule(TextModule):
             weight = weight * other
             log_prob = torch.zeros_like(weight)
         pairs = torch.cat([u, v, (u - v).abs(), u * v], -1)
+        if not outputs:
+            # Training is an error if the result has no gradient, and this batch has nothing to learn.
+            pairs = pairs + no_loss(rows)
         mean = features.unflatten(0, (len(docs), 2)).mean(1)
         return (pairs, weight, log_prob, extras[0] + extras[1]), penalty, (outputs, mean)
 
