@@ -224,9 +224,9 @@ def is_of_pairs(config: Mapping[str, object]) -> bool:
         if not isinstance(block, Mapping):
             return False
         named = (block.get("@architectures"), block.get("@misc"))
-        return any(str(name).startswith((PAIRS, COMPOSED_PAIRS, PAIR_SPANS)) for name in named) or any(
-            map(reads_two, block.values())
-        )
+        return any(
+            str(name).startswith((PAIRS, COMPOSED_PAIRS, PAIR_SPANS)) for name in named
+        ) or any(map(reads_two, block.values()))
 
     return reads_two(config.get("components"))
 

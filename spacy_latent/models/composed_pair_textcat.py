@@ -104,7 +104,7 @@ class PairModule(TextModule):
             log_prob = torch.zeros_like(weight)
         pairs = torch.cat([u, v, (u - v).abs(), u * v], -1)
         if not outputs:
-            # Training is an error if the result has no gradient, and this batch has nothing to learn.
+            # A result without a gradient is an error in training.
             pairs = pairs + no_loss(rows)
         mean = features.unflatten(0, (len(docs), 2)).mean(1)
         return (pairs, weight, log_prob, extras[0] + extras[1]), penalty, (outputs, mean)
@@ -113,9 +113,9 @@ class PairModule(TextModule):
         if bool((first - second).detach().abs().gt(1e-4).any()):
             estimator = self.latent.present_estimator.name
             raise LatentError(
-                f"{estimator} samples structures with other weights for each text, and there are no "
-                "weights of pairs of these. Use SparseMAP with marginalize = true, whose pairs have "
-                "the products of weights, or ScoreFunction."
+                f"{estimator} samples structures with other weights for each text, and there are "
+                "no weights of pairs of these. Use SparseMAP with marginalize = true, whose pairs "
+                "have the products of weights, or ScoreFunction."
             )
 
 
@@ -181,9 +181,10 @@ def build_composed_pair_textcat_v1(
         composer: None for ChildSumTreeLstm.
         span_getter: PairSpans with the names of both span groups; None for "a" and "b". Texts
             longer than its max_length are an error.
-        use_reduce_root, use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean:
-            reductions of the vectors of the words of each text to one vector, as in
-            ``spacy-latent.LatentTextClassifier.v1``.
+        use_reduce_root: whether to read the vector of the root of each text's tree, as in
+            ``spacy-latent.LatentTextClassifier.v1``. Only for structures of arcs.
+        use_reduce_first, use_reduce_last, use_reduce_max, use_reduce_mean: reductions of the
+            vectors of the words of each text to one vector.
         mixed_precision: as in ``spacy-latent.LatentTextClassifier.v1``.
         nO: number of labels; set by the component.
     """

@@ -1,4 +1,4 @@
-"""The classifier of two composed texts: exact over pairs of trees, learns, and refuses bad input."""
+"""The classifier of two composed texts: exact over pairs of trees, learns, refuses bad input."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def features_of(u: Tensor, v: Tensor) -> Tensor:
 def all_trees(module: TextModule, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return probability and root vector of each tree over the words of a text, by enumeration."""
     lengths = torch.tensor([len(rows)])
-    structure, scores = module.latent.score(rows[None], lengths)
+    _, scores = module.latent.score(rows[None], lengths)
     found, totals = [], []
     for heads in dependency_trees(len(rows), single_root=True):
         z = torch.as_tensor(arcs(heads)).to(scores)
