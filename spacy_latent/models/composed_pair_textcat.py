@@ -35,6 +35,8 @@ from spacy_latent.structures.base import Structure
 NAME = "composed_pair_textcat"
 # Trees in the support of a text. There are as many predictions as pairs of them.
 MAX_ITER = 10
+# Numbers in the vectors of all pairs of a batch: a gigabyte in float32.
+MAX_NUMBERS = 1 << 28
 
 
 class TextsOfPairs(PairSpans):
@@ -98,6 +100,7 @@ class PairModule(TextModule):
             self._check_equal(*weights)
             (u, v), weight, log_prob = vectors, weights[0], log_probs[0] + log_probs[1]
         else:
+            self._check_size(*weights[0].shape)
             u, v = in_pairs(*vectors)
             weight, other = in_pairs(*weights)
             weight = weight * other
@@ -108,6 +111,14 @@ class PairModule(TextModule):
             pairs = pairs + no_loss(rows)
         mean = features.unflatten(0, (len(docs), 2)).mean(1)
         return (pairs, weight, log_prob, extras[0] + extras[1]), penalty, (outputs, mean)
+
+    def _check_size(self, count: int, docs: int) -> None:
+        if count**2 * docs * self.output_width > MAX_NUMBERS:
+            raise LatentError(
+                f"{self.latent.present_estimator.name} gives up to {count} structures of a text, so "
+                f"{count**2} pairs of structures for each of {docs} docs. Lower this number, for "
+                "SparseMAP by max_iter = 10, or take smaller batches."
+            )
 
     def _check_equal(self, first: Tensor, second: Tensor) -> None:
         if bool((first - second).detach().abs().gt(1e-4).any()):

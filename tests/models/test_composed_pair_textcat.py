@@ -24,6 +24,7 @@ from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
+from spacy_latent.models import composed_pair_textcat
 from spacy_latent.models.composed_pair_textcat import PairModule
 from spacy_latent.models.latent_text_classifier import run
 from spacy_latent.models.layer_settings import LayerSettings
@@ -330,6 +331,12 @@ def test_settings_that_cannot_work_are_refused():
     # Weights of its structures differ between texts, and it has samples.
     with pytest.raises(LatentError):
         trained(pipeline(estimator=misc("SumAndSample", k=2)), steps=1)
+
+
+def test_too_many_pairs_of_trees_for_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(composed_pair_textcat, "MAX_NUMBERS", 1000)
+    with pytest.raises(LatentError):
+        trained(pipeline(), steps=1)
 
 
 def test_the_pairs_of_trees_have_weights_that_sum_to_one():
