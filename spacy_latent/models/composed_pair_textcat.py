@@ -115,8 +115,8 @@ class PairModule(TextModule):
     def _check_size(self, count: int, docs: int) -> None:
         if count**2 * docs * self.output_width > MAX_NUMBERS:
             raise LatentError(
-                f"{self.latent.present_estimator.name} gives up to {count} structures of a text, so "
-                f"{count**2} pairs of structures for each of {docs} docs. Lower this number, for "
+                f"{self.latent.present_estimator.name} gives up to {count} structures of a text, "
+                f"so {count**2} pairs of them for each of {docs} docs. Lower this number, for "
                 "SparseMAP by max_iter = 10, or take smaller batches."
             )
 
