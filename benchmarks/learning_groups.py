@@ -93,6 +93,7 @@ LISTOPS_ENTRIES = (
     Entry("listops_spigot", "SPIGOT, projective", LISTOPS),
     Entry("listops_sparsemap_tree_lstm", "Tree-LSTM over SparseMAP's trees", LISTOPS),
     Entry("listops_reinforce_shift_reduce", "RL-SPINN", LISTOPS),
+    Entry("listops_reinforce_all_along", "RL-SPINN, no trees given at the start", LISTOPS),
     Entry("listops_beam_straight_through", "shift-reduce, beam, straight-through", LISTOPS),
     Entry("listops_beam_merges", "merges, mixture of a beam: a beam tree cell", LISTOPS),
     Entry("listops_ppo_merges", "merges by PPO", LISTOPS),
@@ -242,17 +243,19 @@ GIVEN_TREES = {
 }
 
 
-def tree_lstms(*settings: tuple[str, Setting]) -> tuple[Entry, ...]:
+def tree_lstms(*settings: tuple[str, Setting], task: str = "sentiment") -> tuple[Entry, ...]:
     """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
-    latent, given = "sentiment_sparsemap_tree_lstm", "sentiment_given_tree_lstm"
+    latent, given = f"{task}_sparsemap_tree_lstm", f"{task}_given_tree_lstm"
     estimator = "components.latent_textcat.model.estimator"
     likelihood = (f"{estimator}.criterion", "marginal_likelihood")
-    convolution = "perturb-and-parse, graph convolution"
+    convolution = Entry(
+        "sentiment_perturb_and_parse", "perturb-and-parse, graph convolution", settings=settings
+    )
     return (
         Entry(latent, "expected loss", settings=settings),
         Entry(latent, "marginal likelihood", settings=(*settings, likelihood)),
-        Entry("sentiment_perturb_and_parse", convolution, settings=settings),
-        Entry("sentiment_parsed_tree_lstm", "control: a parser's trees", settings=settings),
+        *((convolution,) if task == "sentiment" else ()),
+        Entry(f"{task}_parsed_tree_lstm", "control: a parser's trees", settings=settings),
         *(
             Entry(given, f"control: {what}", settings=(*settings, (f"{estimator}.trees", trees)))
             for trees, what in GIVEN_TREES.items()
@@ -781,6 +784,12 @@ GROUPS = {
             ),
             Entry("ner_crf", "control: no trees and no Tree-LSTM"),
         ),
+    ),
+    "tree_lstm_pairs": Group(
+        "Learning: entailment by a Tree-LSTM over a latent tree for each text",
+        ("pairs-snli-data", "english-data", "english-train"),
+        ACCURACY,
+        tree_lstms(task="pairs_snli"),
     ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",

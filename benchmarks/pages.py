@@ -75,7 +75,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "rationales": ("Rationales", ("learning_rationales", "learning_aspects", "explain")),
-    "pairs": ("Pairs of texts", ("learning_alignments",)),
+    "pairs": ("Pairs of texts", ("learning_alignments", "learning_tree_lstm_pairs")),
     "systems": ("Systems of the literature", ("learning_systems",)),
     "encoders": ("Pre-trained encoders", ("learning_transformers",)),
 }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FIRST, SECOND = "a", "b"
 # Prefixes of the names, in any version, of models and span getters for docs of two texts.
 PAIRS, PAIR_SPANS = "spacy-latent.AlignedPairTextCat.", "spacy-latent.PairSpans."
+COMPOSED_PAIRS = "spacy-latent.ComposedPairTextCat."
 READER = "spacy-latent.TextPairs.v1"
 # Files whose pairs have named fields.
 WITH_FIELDS = (".jsonl", ".tsv", ".csv")
@@ -223,9 +224,9 @@ def is_of_pairs(config: Mapping[str, object]) -> bool:
         if not isinstance(block, Mapping):
             return False
         named = (block.get("@architectures"), block.get("@misc"))
-        return any(str(name).startswith((PAIRS, PAIR_SPANS)) for name in named) or any(
-            map(reads_two, block.values())
-        )
+        return any(
+            str(name).startswith((PAIRS, COMPOSED_PAIRS, PAIR_SPANS)) for name in named
+        ) or any(map(reads_two, block.values()))
 
     return reads_two(config.get("components"))
 

@@ -137,7 +137,8 @@ class GivenTrees(Estimator):
         if any(len(span) != 2 for span in spans):
             raise LatentError(
                 f"{self.name}: the span getter gives pairs of texts, and a tree is over one. Take "
-                "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1. For words that are "
+                "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1. For a tree of each "
+                "text, take spacy-latent.ComposedPairTextCat.v1. For words that are "
                 "composed over trees before two texts are aligned, put a latent_encoder with these "
                 "trees before the aligning component, which listens to it."
             )

@@ -292,7 +292,7 @@ def _choose(nlp: Language, component: str | None) -> tuple[str, Any]:
     if any(isinstance(node.attrs.get("span_getter"), PairSpans) for node in pipe.model.walk()):
         raise LatentError(
             f"{name!r} reads pairs of texts, of which single words cannot be taken out. Look at "
-            "its alignments with 'spacy latent render'."
+            "its structures with 'spacy latent render'."
         )
     return name, pipe
 

@@ -59,6 +59,7 @@ def build_text_layer_model(
     pooling: tuple[str, ...],
     texts: int,
     evidence: AlignedWords | None = None,
+    module: type[TextModule] = TextModule,
 ) -> Model[tuple[list[Floats2d], Spans], TextVectors]:
     """Build a model from (rows of each doc, spans of each doc) to :class:`TextVectors`.
 
@@ -72,6 +73,7 @@ def build_text_layer_model(
         pooling: reductions of the vectors of tokens, see TextModule.
         texts: number of texts of each doc that are pooled separately: 1, or 2 for pairs of spans.
         evidence: objective of the words of pairs.
+        module: class of the torch module.
     """
     structure = settings.structure
     if "root" in pooling and structure.parts != "arcs":
@@ -82,7 +84,12 @@ def build_text_layer_model(
             "use_reduce_mean or another of the reductions, or a tree such as ProjectiveTree",
         )
     build = partial(
-        build_text_module, settings=settings, pooling=pooling, texts=texts, evidence=evidence
+        build_text_module,
+        settings=settings,
+        pooling=pooling,
+        texts=texts,
+        evidence=evidence,
+        module=module,
     )
     return text_layer_model(
         build,

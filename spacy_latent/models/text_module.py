@@ -84,8 +84,13 @@ class TextModule(nn.Module):
         return "root" in self.pooling
 
     @property
-    def output_width(self) -> int:
+    def pooled_width(self) -> int:
+        """Width of the pooled vectors of the texts of a doc, one after the other."""
         return self.latent.composer.output_width * len(self.pooling) * self.texts
+
+    @property
+    def output_width(self) -> int:
+        return self.pooled_width
 
     def forward(
         self,
@@ -159,7 +164,7 @@ class TextModule(nn.Module):
         most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
         parts_of_extras = [draw.extras for draw in draws]
         extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
-        vectors = pooled.view(count, len(docs), self.output_width)
+        vectors = pooled.view(count, len(docs), self.pooled_width)
         parts = [vectors, weights, log_probs, extras]
         if hashes is not None and isinstance(self.evidence, AlignmentEvidence):
             terms = self._aligned_evidence(hashes, weights, doc, placed, outputs)
@@ -419,6 +424,7 @@ def build_text_module(
     pooling: tuple[str, ...],
     texts: int,
     evidence: AlignedWords | None = None,
+    module: type[TextModule] = TextModule,
 ) -> TextModule:
     latent = settings.build(input_width)
-    return TextModule(latent, pooling, texts, settings.entropy_weight, evidence)
+    return module(latent, pooling, texts, settings.entropy_weight, evidence)

@@ -17,7 +17,7 @@ from spacy.training import Example
 from thinc.api import fix_random_seed
 
 from spacy_latent.corpora.text_pairs import make_pair_doc
-from spacy_latent.errors import IncompatiblePair
+from spacy_latent.errors import IncompatiblePair, LatentError
 from tests.matrix import registered
 
 WIDTH = 8
@@ -113,6 +113,19 @@ def owner(structure: str, estimator: str) -> Language:
     return nlp
 
 
+def of_pairs(structure: str, estimator: str) -> Language:
+    nlp = spacy.blank("xx", config=TOKENIZER)
+    model = {
+        "@architectures": "spacy-latent.ComposedPairTextCat.v1",
+        **config_of(structure, estimator),
+        "exclusive_classes": True,
+        "use_reduce_root": False,
+        "use_reduce_mean": True,
+    }
+    nlp.add_pipe("latent_textcat", config={"model": model})
+    return nlp
+
+
 def odd(nlp: Language, examples: list[Example]) -> list[Example]:
     """A batch with docs without tokens, first, last and between, of one token, and of a space."""
     cats = {"cats": {"A": True, "B": False}}
@@ -123,12 +136,15 @@ def odd(nlp: Language, examples: list[Example]) -> list[Example]:
     return [first, *examples[:1], *others[:-1], *examples[1:], others[-1]]
 
 
-def check_component(nlp: Language, structure: str, estimator: str) -> None:
+def check_component(
+    nlp: Language, structure: str, estimator: str, of_two_texts: bool = False
+) -> None:
     fix_random_seed(0)
     parts, texts = STRUCTURES[structure]().parts, TEXTS
     if "DenseMarginalization" in estimator and parts != "items":
         texts = SHORTEST if parts in ("tags", "transitions", "segments") else SHORT
-    make_doc = partial(with_its_reverse, nlp) if parts == "cells" else nlp.make_doc
+    of_two_texts = of_two_texts or parts == "cells"
+    make_doc = partial(with_its_reverse, nlp) if of_two_texts else nlp.make_doc
     examples = [
         Example.from_dict(make_doc(text), {"cats": {"A": i == 0, "B": i > 0}})
         for i, text in enumerate(texts)
@@ -180,3 +196,19 @@ def test_components_train_or_refuse(structure: str, estimator: str) -> None:
                 build(structure, estimator)
         else:
             check_component(build(structure, estimator), structure, estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_two_texts_are_composed_with_every_estimator(estimator: str) -> None:
+    gradient = registered.make_estimator(estimator)
+    names = [f"spacy-latent.{name}.v1" for name in ("SpanningTree", "Bits", "OneOfN")]
+    fitting = [name for name in names if registered.fits(gradient, STRUCTURES[name]())]
+    if not fitting:
+        pytest.skip("it works on no structure over one text")
+    nlp = of_pairs(fitting[0], estimator)
+    if gradient.name == "SumAndSample":
+        # Its samples have weights of their own for each text.
+        with pytest.raises(LatentError):
+            check_component(nlp, fitting[0], estimator, of_two_texts=True)
+    else:
+        check_component(nlp, fitting[0], estimator, of_two_texts=True)

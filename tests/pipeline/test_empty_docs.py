@@ -87,6 +87,7 @@ COMPONENTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": {"estimator": MARGINALS, "use_reduce_max": True, "use_reduce_first": True}},
     ),
     "pairs": ("latent_textcat", {"model": owner("AlignedPairTextCat.v1")}),
+    "composed pairs": ("latent_textcat", {"model": owner("ComposedPairTextCat.v1")}),
     "rationale": (
         "latent_textcat",
         {
@@ -116,6 +117,7 @@ COMPONENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tagger": ("tagger", stock("tagger", {})),
 }
 
+OF_PAIRS = ("pairs", "composed pairs")
 SHARED = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
 
 
@@ -182,7 +184,7 @@ def built(name: str, embedder: str, path: Path) -> Language:
 
 def example(nlp: Language, name: str, text: str) -> Example:
     words = text.split() or ([text] if text else [])
-    if name == "pairs":
+    if name in OF_PAIRS:
         # "first | second"; a text alone beside its reverse.
         first, bar, second = (side.split() for side in text.partition("|"))
         sides = (first, second) if bar else (words, words[::-1])
@@ -191,7 +193,7 @@ def example(nlp: Language, name: str, text: str) -> Example:
         docs = [Doc(nlp.vocab, words=words) for _ in range(2)]
     reference = docs[1]
     reference.cats = {"A": 1.0, "B": 0.0}
-    if text in TEXTS and name != "pairs":
+    if text in TEXTS and name not in OF_PAIRS:
         heads, deps, (start, end), category = TEXTS[text]
         reference = Doc(
             nlp.vocab, words=words, heads=heads, deps=deps.split(), tags=deps.upper().split()
@@ -257,7 +259,8 @@ def test_an_empty_doc_changes_nothing_for_others(
     for texts in AMONG_OTHERS:
         docs = nlp.pipe(docs_of(nlp, name, texts))
         assert [said(doc) for doc in docs if len(doc)] == alone
-    odd = [*ODD, ["london |"], ["", "london |", "| i like", FIRST]] if name == "pairs" else ODD
+    pairs = [["london |"], ["", "london |", "| i like", FIRST]]
+    odd = [*ODD, *pairs] if name in OF_PAIRS else ODD
     optimizer = Adam(0.001)
     for texts in odd:
         found = step(nlp, batch(nlp, name, texts), optimizer)

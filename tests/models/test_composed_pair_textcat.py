@@ -1,0 +1,351 @@
+"""The classifier of two composed texts: exact over pairs of trees, learns, refuses bad input."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
+from thinc.api import fix_random_seed
+from torch import Tensor
+
+from spacy_latent.corpora.text_pairs import is_of_pairs, make_pair_doc
+from spacy_latent.errors import IncompatiblePair, LatentError
+from spacy_latent.estimators.base import Estimator
+from spacy_latent.estimators.dense_marginalization import DenseMarginalization
+from spacy_latent.estimators.given_trees import GivenTrees
+from spacy_latent.estimators.score_function import ScoreFunction
+from spacy_latent.estimators.sparsemap import SparseMAP
+from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
+from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
+from spacy_latent.models import composed_pair_textcat
+from spacy_latent.models.composed_pair_textcat import PairModule
+from spacy_latent.models.latent_text_classifier import run
+from spacy_latent.models.layer_settings import LayerSettings
+from spacy_latent.models.span_groups import group_spans
+from spacy_latent.models.text_module import Kept, TextModule, build_text_module
+from spacy_latent.structures.spanning_tree import SpanningTree
+from tests.enumeration import arcs, dependency_trees
+
+NAME = "latent_textcat"
+WIDTH = 6
+TOK2VEC = {
+    "@architectures": "spacy.MultiHashEmbed.v2",
+    "width": 16,
+    "attrs": ["NORM"],
+    "rows": [200],
+    "include_static_vectors": False,
+}
+PAIRS = [
+    ("the dog runs", "the dog runs fast", "same"),
+    ("a cat sleeps", "the house is red", "other"),
+    ("red houses", "red houses and a cat", "same"),
+    ("he ran", "they all bought", "other"),
+    ("so", "so", "same"),
+]
+# Numbers of words of both texts of each doc.
+SIZES = [(3, 2), (1, 1), (2, 4)]
+
+
+def misc(name: str, **options: Any) -> dict[str, Any]:
+    return {"@misc": f"spacy-latent.{name}.v1", **options}
+
+
+# ---------------------------------------------------------------- the module
+
+
+def module_of(estimator: Estimator, kind: type[TextModule] = PairModule) -> TextModule:
+    torch.manual_seed(0)
+    settings = LayerSettings(
+        SpanningTree(single_root=True),
+        estimator,
+        build_biaffine_scorer_v1(),
+        build_child_sum_tree_lstm_v1(),
+    )
+    made = build_text_module(WIDTH, settings=settings, pooling=("root",), texts=1, module=kind)
+    for parameter in made.latent.scorer.parameters():
+        # Initial scores are nearly equal.
+        torch.nn.init.normal_(parameter, std=0.2)
+    return made.train()
+
+
+def batch(sizes: list[tuple[int, int]] = SIZES) -> tuple[Tensor, list, list[tuple[int, int]]]:
+    """Return rows, groups and the rows of each doc."""
+    lengths = [sum(both) for both in sizes]
+    spans = [[(0, first), (first, first + second)] for first, second in sizes]
+    groups = group_spans(lengths, spans)  # type: ignore[arg-type]
+    ends = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(ends[-1], WIDTH, generator=generator).requires_grad_()
+    return rows, groups, list(zip(ends, ends[1:]))
+
+
+@cache
+def readout() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.tensor([0, 2, 1])
+    return torch.randn(4 * WIDTH, 3, generator=generator), labels
+
+
+def loss_of(vector: Tensor, label: Tensor) -> Tensor:
+    return -(vector @ readout()[0]).log_softmax(-1)[..., label]
+
+
+def losses_of(vectors: Tensor) -> Tensor:
+    """Return the losses ``(K, D)``."""
+    return torch.stack([loss_of(vectors[:, d], readout()[1][d]) for d in range(len(SIZES))], 1)
+
+
+def features_of(u: Tensor, v: Tensor) -> Tensor:
+    return torch.cat([u, v, (u - v).abs(), u * v])
+
+
+def all_trees(module: TextModule, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return probability and root vector of each tree over the words of a text, by enumeration."""
+    lengths = torch.tensor([len(rows)])
+    _, scores = module.latent.score(rows[None], lengths)
+    found, totals = [], []
+    for heads in dependency_trees(len(rows), single_root=True):
+        z = torch.as_tensor(arcs(heads)).to(scores)
+        totals.append((scores[0] * z).nan_to_num(0.0, 0.0, 0.0).sum())
+        composed = module.latent.composer(rows[None], z[None], lengths)[0]
+        found.append(composed[heads.index(0)])
+    return list(zip(torch.stack(totals).softmax(0), found))
+
+
+def its_support(module: TextModule, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return weight and root vector of each tree of SparseMAP's support for a text."""
+    draw, _ = module.latent.read(rows[None], torch.tensor([len(rows)]))
+    roots = module.latent.compose_roots(rows[None], draw, torch.tensor([len(rows)]))
+    return list(zip(draw.weights[:, 0], roots[:, 0]))
+
+
+@pytest.mark.parametrize("criterion", ["expected_loss", "marginal_likelihood"])
+@pytest.mark.parametrize(
+    "make, trees_of", [(DenseMarginalization, all_trees), (SparseMAP, its_support)]
+)
+def test_the_loss_and_its_gradient_sum_over_all_pairs_of_trees(make, trees_of, criterion):
+    options = {"marginalize": True} if make is SparseMAP else {"max_structures": 500}
+    estimator = make(criterion=criterion, **options)
+    module = module_of(estimator)
+    rows, groups, docs = batch()
+    (vectors, weights, *_), _, _ = module(rows, groups, docs, docs)
+    assert (weights > 0).sum(0).tolist()[1] == 1 and int((weights > 0).sum()) > 10
+    total = estimator.objective(losses_of(vectors), weights, None, None)
+    expected = []
+    for (first, _), sizes, label in zip(docs, SIZES, readout()[1]):
+        texts = rows[first:][: sizes[0]], rows[first + sizes[0] :][: sizes[1]]
+        a, b = (trees_of(module, text) for text in texts)
+        terms = [(p * q, loss_of(features_of(u, v), label)) for p, u in a for q, v in b]
+        if criterion == "expected_loss":
+            expected.append(sum(p * loss for p, loss in terms))
+        else:
+            expected.append(-sum(p * (-loss).exp() for p, loss in terms).log())
+    together = torch.stack(expected)
+    torch.testing.assert_close(total, together, rtol=1e-4, atol=1e-5)
+    weighted = [rows, *module.latent.scorer.parameters(), *module.latent.composer.parameters()]
+    found = torch.autograd.grad(total.sum(), weighted, allow_unused=True)
+    wanted = torch.autograd.grad(together.sum(), weighted, allow_unused=True)
+    assert found[0].abs().sum() > 0
+    for one, other in zip(found, wanted):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_samples_of_both_texts_are_pairs_with_the_sum_of_their_log_probabilities():
+    fix_random_seed(0)
+    module = module_of(ScoreFunction(num_samples=3))
+    rows, groups, docs = batch()
+    (vectors, weights, log_probs, _), _, (outputs, _) = module(rows, groups, docs, docs)
+    assert vectors.shape == (3, len(SIZES), 4 * WIDTH)
+    torch.testing.assert_close(weights, torch.full((3, len(SIZES)), 1 / 3))
+    expected = torch.zeros(3, len(SIZES))
+    for group, output in zip(groups, outputs):
+        for (doc, _), log_prob in zip(group.members, output.draw.log_probs.T):
+            expected[:, doc] += log_prob
+    torch.testing.assert_close(log_probs, expected)
+    drawn = Kept(rows, groups, len(docs), [output.draw.z for output in outputs])
+    torch.testing.assert_close(module.again(drawn), log_probs)
+
+
+def test_a_pair_of_texts_is_composed_as_each_text_alone():
+    rows, groups, docs = batch([(3, 2)])
+    module, alone = (module_of(GivenTrees("left"), kind) for kind in (PairModule, TextModule))
+    trees = [torch.tensor([2, 3, 0]).numpy(), torch.tensor([2, 0]).numpy()]
+    (vectors, *_), *_ = module(rows, groups, docs, docs, [trees])
+    both = []
+    for text, tree in zip((rows[:3], rows[3:]), trees):
+        span = [(0, len(text))]
+        (vector, *_), *_ = alone(text, group_spans([len(text)], [span]), span, span, [[tree]])
+        both.append(vector[0, 0])
+    torch.testing.assert_close(vectors[0, 0], features_of(*both))
+
+
+# ---------------------------------------------------------------- the component
+
+
+def pipeline(**model: Any) -> Language:
+    nlp = spacy.blank("en")
+    config = {
+        "@architectures": "spacy-latent.ComposedPairTextCat.v1",
+        "tok2vec": TOK2VEC,
+        "exclusive_classes": True,
+        **model,
+    }
+    nlp.add_pipe(NAME, config={"model": config})
+    return nlp
+
+
+def heads_within(doc: Doc) -> None:
+    """Write chains in both texts to the doc."""
+    size = doc.spans["a"][0].end
+    for token in doc:
+        last = size - 1 if token.i < size else len(doc) - 1
+        token.head = doc[min(token.i + 1, last)]
+        token.dep_ = "dep"
+
+
+def examples(nlp: Language, with_heads: bool = False) -> list[Example]:
+    made = []
+    for first, second, label in PAIRS:
+        reference, predicted = (make_pair_doc(nlp, first, second) for _ in range(2))
+        reference.cats = {name: float(name == label) for name in ("same", "other")}
+        if with_heads:
+            heads_within(predicted)
+        made.append(Example(predicted, reference))
+    return made
+
+
+def trained(nlp: Language, steps: int = 25, with_heads: bool = False) -> Language:
+    fix_random_seed(0)
+    nlp.initialize(lambda: examples(nlp, with_heads))
+    optimizer = nlp.resume_training()
+    optimizer.learn_rate = 0.02
+    for _ in range(steps):
+        nlp.update(examples(nlp, with_heads), sgd=optimizer)
+    return nlp
+
+
+def docs_of(nlp: Language, with_heads: bool = False) -> list[Doc]:
+    made = [make_pair_doc(nlp, first, second) for first, second, _ in PAIRS]
+    if with_heads:
+        for doc in made:
+            heads_within(doc)
+    return list(nlp.pipe(made))
+
+
+ESTIMATORS = {
+    "default": {},
+    "likelihood": {
+        "estimator": misc(
+            "SparseMAP", marginalize=True, max_iter=5, criterion="marginal_likelihood"
+        )
+    },
+    "mean": {"estimator": misc("SparseMAP"), "composer": misc("GraphConvolution")},
+    "samples": {"estimator": misc("ScoreFunction", num_samples=2)},
+    "PPO": {"estimator": misc("ScoreFunction", inner_steps=3)},
+    "perturbed": {"estimator": misc("PerturbAndMap"), "composer": misc("GraphConvolution")},
+    "choices": {
+        "structure": misc("Bits"),
+        "scorer": misc("ItemScorer"),
+        "estimator": misc("Marginals"),
+        "composer": misc("Selection"),
+        "use_reduce_root": False,
+        "use_reduce_mean": True,
+    },
+    **{
+        trees: {"estimator": misc("GivenTrees", trees=trees)}
+        for trees in ("left", "right", "balanced", "flat", "random", "root", "heads")
+    },
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_it_learns_with_every_kind_of_estimator_and_is_stored(name):
+    with_heads = name == "heads"
+    nlp = trained(pipeline(**ESTIMATORS[name]), with_heads=with_heads)
+    found = docs_of(nlp, with_heads)
+    for doc, (_, _, label) in zip(found, PAIRS):
+        assert doc.cats[label] > 0.5
+        texts = [(doc.spans[key][0].start, doc.spans[key][0].end) for key in "ab"]
+        assert [(span.start, span.end) for span in doc._.latent[NAME].spans] == texts
+    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    for doc, same in zip(found, docs_of(again, with_heads)):
+        assert doc.cats == same.cats
+
+
+def test_each_prediction_is_that_of_the_pair_alone_with_words_of_neither_around():
+    nlp = trained(pipeline())
+    for together, (first, second, _) in zip(docs_of(nlp), PAIRS):
+        one, other = first.split(), second.split()
+        doc = Doc(nlp.vocab, words=["so", *one, "and", *other, "end"])
+        doc.spans["a"] = [doc[1 : 1 + len(one)]]
+        doc.spans["b"] = [doc[2 + len(one) : -1]]
+        assert nlp(doc).cats == pytest.approx(together.cats, abs=1e-5)
+
+
+def test_an_empty_text_gives_the_scores_of_no_words():
+    nlp = trained(pipeline())
+    texts = [("the dog", ""), ("", "a cat"), ("", ""), *[pair[:2] for pair in PAIRS]]
+    made = list(nlp.pipe(make_pair_doc(nlp, *pair) for pair in texts))
+    assert made[0].cats == pytest.approx(made[1].cats) and sum(made[0].cats.values()) > 0.99
+    assert made[2].cats == {"same": 0.0, "other": 0.0}
+    assert not any(doc._.latent[NAME].spans for doc in made[:3])
+    for doc, expected in zip(made[3:], docs_of(nlp)):
+        assert doc.cats == pytest.approx(expected.cats, abs=1e-5)
+    half = [Example(make_pair_doc(nlp, "a b", ""), examples(nlp)[0].reference)]
+    assert math.isfinite(nlp.update(half)[NAME])
+
+
+def test_docs_that_are_no_pairs_of_this_model_are_refused_and_the_others_go_on():
+    nlp = trained(pipeline(span_getter=misc("PairSpans", max_length=5)), steps=1)
+    turned = make_pair_doc(nlp, "a b", "c d")
+    turned.spans["a"], turned.spans["b"] = [turned[2:4]], [turned[0:2]]
+    overlapping = make_pair_doc(nlp, "a b", "c d")
+    overlapping.spans["b"] = [overlapping[1:4]]
+    bad = [nlp.make_doc("one text"), turned, overlapping, make_pair_doc(nlp, "a", "b c d e f g")]
+    for doc in bad:
+        with pytest.raises(LatentError):
+            nlp(doc)
+    failed: list[Doc] = []
+    nlp.set_error_handler(lambda name, component, docs, error: failed.extend(docs))
+    stream = [make_pair_doc(nlp, "a", "b"), *bad, make_pair_doc(nlp, "c", "d")]
+    assert len(list(nlp.pipe(stream))) == 2 and failed == bad
+
+
+def test_settings_that_cannot_work_are_refused():
+    with pytest.raises(IncompatiblePair):
+        parts = {"scorer": misc("CellScorer"), "composer": misc("AlignedComparison")}
+        pipeline(structure=misc("OneToOneAlignment"), estimator=misc("SparseMAP"), **parts)
+    with pytest.raises(LatentError):
+        pipeline(span_getter=misc("DocSpans"))
+    with pytest.raises(LatentError):
+        pipeline(use_reduce_root=False)
+    # Weights of its structures differ between texts, and it has samples.
+    with pytest.raises(LatentError):
+        trained(pipeline(estimator=misc("SumAndSample", k=2)), steps=1)
+
+
+def test_too_many_pairs_of_trees_for_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(composed_pair_textcat, "MAX_NUMBERS", 1000)
+    with pytest.raises(LatentError):
+        trained(pipeline(), steps=1)
+
+
+def test_the_pairs_of_trees_have_weights_that_sum_to_one():
+    nlp = trained(pipeline(), steps=1)
+    docs = [example.predicted for example in examples(nlp)]
+    found, _ = run(nlp.get_pipe(NAME).model, docs, is_train=True)
+    assert len(found.made.weights) > 1
+    torch.testing.assert_close(found.made.weights.sum(0), torch.ones(len(PAIRS)))
+
+
+def test_its_config_is_known_to_be_of_pairs():
+    assert is_of_pairs(pipeline().config)
