@@ -672,7 +672,7 @@ def test_a_rationale_is_told_that_it_is_one() -> None:
         with pytest.raises(LatentError) as raised:
             with_rationale(config, names, "runs")
         assert str(raised.value).startswith(
-            "textcat is a latent_textcat that chooses words already: leave out --rationale"
+            "textcat is a latent_textcat that chooses words already: leave out --for rationale"
         )
     other = filled(with_structure(filled(made(["textcat"])), [], None, "score-function"))
     with pytest.raises(LatentError, match="textcat"):
