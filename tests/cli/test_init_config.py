@@ -577,7 +577,7 @@ def test_what_does_not_become_a_classifier_of_pairs() -> None:
     with pytest.raises(LatentError, match="--pipeline textcat"):
         with_pairs(filled(made(["ner"])), [])
     config = filled(with_pairs(filled(made(["textcat"])), []))
-    with pytest.raises(LatentError, match="--pairs"):
+    with pytest.raises(LatentError, match="--for pairs"):
         with_pairs(config, [])
     with pytest.raises(LatentError, match="textcat"):
         with_pairs(filled(with_rationale(filled(made(["textcat"])), [])), [])
