@@ -127,9 +127,9 @@ def about_missing_labels(
             yield Diagnostic(
                 "warning",
                 "no-labels",
-                f"{name}: none of {number_of(len(examples), 'training text')} gives it a label, so "
-                "nothing was learned here. Give texts that are annotated with what it finds, as "
-                "--corpus, or more of them, by --examples.",
+                f"{name}: it gets no label from {number_of(len(examples), 'training text')}, so "
+                "it learned nothing here. Give texts that are annotated with what it finds "
+                "(--corpus), or more of them (--examples).",
             )
 
 
