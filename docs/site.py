@@ -97,6 +97,11 @@ def on_page_content(html: str, **_: Any) -> str:
     return TABLE.sub(with_columns, html)
 
 
+def with_units(cells: str) -> str:
+    """A percentage is not divided at the end of a line, not even in a narrow column."""
+    return re.sub(r"(?<=\d) (?=%)", "&nbsp;", cells)
+
+
 def with_columns(table: re.Match[str]) -> str:
     head, body = table[0].split("</thead>", 1)
     names = [unescape(TAG.sub("", name)).strip() for name in CELL.findall(head)]
@@ -106,7 +111,7 @@ def with_columns(table: re.Match[str]) -> str:
         given = zip(cells, [*names, *[""] * len(cells)])
         named = (f'<td data-column="{escape(name)}"{cell}' for cell, name in given)
         rows.append("".join([first, *named]))
-    return f"{head}</thead>{'</tr>'.join(rows)}"
+    return f"{head}</thead>{with_units('</tr>'.join(rows))}"
 
 
 def as_markdown(notebook: dict[str, Any]) -> str:

@@ -362,6 +362,9 @@ class Figures:
         entities: calibration by name of each component that finds entities with probabilities. A
             component is left out if neither the references nor its predictions have entities.
         left_out: number of texts without tokens, which the reader of the corpus left out.
+        unjudged: by name of each component whose confidences were asked for and could not be
+            judged, because the references lack their annotation, what it finds: "entity", "span"
+            or "arc".
     """
 
     docs: int
@@ -373,10 +376,11 @@ class Figures:
     trained: Trained = field(default_factory=Trained)
     entities: dict[str, EntityFigures] = field(default_factory=dict)
     left_out: int = 0
+    unjudged: dict[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
         found = fields_of(self)
-        for name in ("entities", "left_out"):
+        for name in ("entities", "left_out", "unjudged"):
             if not found[name]:
                 del found[name]
         return found

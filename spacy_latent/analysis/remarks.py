@@ -13,6 +13,12 @@ LONGER = (
     "Train it longer, with a higher training.max_steps and training.patience, or on more annotated "
     "text; 'spacy latent debug' names mistakes of a config."
 )
+# Why nothing that a component finds is right or wrong, by what it finds.
+NOT_ANNOTATED = {
+    "arc": "no word of the texts has an annotated head",
+    "entity": "no entity is annotated in the texts, and none is found where they are annotated",
+    "span": "the texts have no annotated span, and none is found",
+}
 # Name of the measure in spacy_latent.analysis.task.
 F1 = "F1 of the entities"
 
@@ -24,6 +30,11 @@ def remarks(figures: Figures) -> list[str]:
         were = "was" if figures.left_out == 1 else "were"
         said.append(f"{number_of(figures.left_out, 'text', ',')} without tokens {were} left out.")
     said += in_words(figures.task.unknown_labels)
+    for name, noun in figures.unjudged.items():
+        said.append(
+            f"The confidence of {name} cannot be judged: {NOT_ANNOTATED[noun]}. Give texts that "
+            "are annotated with what it finds."
+        )
     if not figures.task.measures:
         said.append(
             "Nothing was scored: the texts have no annotation of what the pipeline predicts, or "

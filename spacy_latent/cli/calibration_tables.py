@@ -308,11 +308,16 @@ def print_least(
     for one, entities, texts in cuts:
         msg.info(f"{name} keeps {in_words(one, entities, texts)}")
     for one, entities, texts in cuts:
-        if not least.threshold and one.kept < FEW:
+        if not least.threshold and 0 < one.kept < FEW:
             msg.warn(
                 f"There {'is' if one.kept == 1 else 'are'} only "
                 f"{number_of(one.kept, fitted.noun)} of {texts}, so their precision is "
                 "hardly known. Calibrate on more text."
+            )
+        elif not entities.probabilities:
+            msg.warn(
+                f"None of {several} of {texts} can be judged, so they tell nothing of {name}. Are "
+                "they annotated with what the component finds?"
             )
         elif least.threshold and keeps_few(one, entities):
             msg.warn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
 from wasabi import msg
@@ -11,6 +11,10 @@ from wasabi import msg
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.output import check_output, finished_first
 from spacy_latent.errors import LatentError, number_of
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
+    from spacy.vocab import Vocab
 
 EXAMPLES = """
 Examples:
@@ -35,6 +39,20 @@ def shares_in(text: str) -> list[float]:
         return [float(share) for share in text.split(",")]
     except ValueError:
         raise LatentError(f"--sources is {text!r}; expected numbers, as 0.9,0.7,0.5.") from None
+
+
+def _read(file: Path, vocab: Vocab) -> list[Doc]:
+    import zlib
+
+    from spacy.tokens import DocBin
+
+    try:
+        return list(DocBin().from_disk(file).get_docs(vocab))
+    except (ValueError, zlib.error) as error:
+        raise LatentError(
+            f"{file} cannot be read as docs of spaCy ({error}). It was cut short, or is another "
+            "kind of file. Write it again."
+        ) from error
 
 
 def incomplete_cli(
@@ -92,15 +110,27 @@ def incomplete_cli(
     if output.suffix != ".spacy":
         fail(f"{output} is no .spacy file", "Give a name that ends so.")
     check_output(output)
+    if corpus.is_file() and corpus.suffix != ".spacy":
+        fail(
+            f"{corpus} is no .spacy file",
+            "'spacy convert' makes one of other files of annotated tokens.",
+        )
+    files = list(walk_corpus(corpus, ".spacy"))
+    if output.exists() and any(file.samefile(output) for file in files):
+        fail(
+            f"{output} is a file of the corpus",
+            "Its annotation would be lost. Give another name, outside of the corpus.",
+        )
     vocab = spacy.blank("xx").vocab
     try:
-        docs = [
-            doc
-            for file in walk_corpus(corpus, ".spacy")
-            for doc in DocBin().from_disk(file).get_docs(vocab)
-        ]
+        docs = [doc for file in files for doc in _read(file, vocab)]
+        if not docs:
+            raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
         if not any(doc.ents for doc in docs):
-            raise LatentError(f"The texts of {corpus} have no entities.")
+            raise LatentError(
+                f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing to "
+                "take away. Give texts with annotated entities."
+            )
         if keep is not None:
             made = list(keep_some(docs, keep, seed, as_if_complete))
         elif flags:
@@ -119,4 +149,7 @@ def incomplete_cli(
         # User data only if there are any, because spaCy takes milliseconds per doc to read them.
         DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
     entities = sum(len(doc.ents) for doc in made)
-    msg.good(f"{output}: {number_of(len(made), 'text')}, {number_of(entities, 'entity', ',')}")
+    counts = [number_of(len(made), "text"), number_of(entities, "entity", ",")]
+    if spans := sum(len(group) for doc in made for group in doc.spans.values()):
+        counts.append(f"{number_of(spans, 'span', ',')} in doc.spans")
+    msg.good(f"{output}: {', '.join(counts)}")

@@ -197,7 +197,7 @@ def init_cli(
     if replacements and (others or len(replacements) > 1):
         chosen = replacements[0]
         fail(
-            f"{chosen.option} goes with --component alone",
+            f"{f'--for {purpose}' if purpose else chosen.option} goes with --component alone",
             f"Its structure is {chosen.learns}, which it learns from annotated ones. Leave out "
             "--structure, --estimator, --shared, --rationale and --pairs, and take one replacement "
             "after another.",

@@ -69,8 +69,8 @@ def no_pairs(name: str, component: Block) -> str | None:
     factory, model = component.get("factory"), component.get("model", {})
     if str(model.get("@architectures")).startswith(PAIRS):
         return (
-            f"{name} is a {factory} that reads pairs already: leave out --pairs. --structure and "
-            "--estimator alone change how it aligns them."
+            f"{name} is a {factory} that reads pairs already: leave out --for pairs. --structure "
+            "and --estimator alone change how it aligns them."
         )
     return no_classifier(name, component, "a classifier of pairs")
 

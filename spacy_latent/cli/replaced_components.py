@@ -171,7 +171,7 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
     names = names or [name for name in pipeline if components[name].get("factory") in made.replaces]
     if not names:
         raise LatentError(
-            f"None of {_kinds(components, pipeline)} is spaCy's {old}, which {made.option} "
+            f"None of {_kinds(components, pipeline)} is spaCy's {old}, which {made.factory} "
             f"replaces. Begin with 'spacy init config --pipeline {old}'."
         )
     defaults = Language.get_factory_meta(made.factory).default_config
@@ -183,7 +183,7 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
         if component.get("factory") not in made.replaces:
             raise LatentError(
                 f"{name} is {component.get('factory', 'taken from a trained pipeline')}; "
-                f"{made.option} replaces {old} alone."
+                f"{made.factory} replaces {old} alone."
             )
         embedder = embedder_of(component)
         if embedder is None:
@@ -192,8 +192,8 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
             )
         if has_latent(component["model"]):
             raise LatentError(
-                f"{name} has a latent structure already. Give {made.option} the config before "
-                f"that, and put a structure under {made.factory} afterwards."
+                f"{name} has a latent structure already. Take {made.factory} into the config "
+                f"before that, and put a structure under {made.factory} afterwards."
             )
         components[name] = {
             "factory": made.factory,
@@ -304,8 +304,8 @@ def no_rationale(name: str, component: Block) -> str | None:
     factory, model = component.get("factory"), component.get("model", {})
     if str(model.get("@architectures")).startswith(RATIONALE.rpartition(".")[0]):
         return (
-            f"{name} is a {factory} that chooses words already: leave out --rationale. --structure "
-            "and --estimator alone change how it chooses."
+            f"{name} is a {factory} that chooses words already: leave out --for rationale. "
+            "--structure and --estimator alone change how it chooses."
         )
     return no_classifier(name, component, "a rationale")
 

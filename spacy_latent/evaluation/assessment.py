@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +139,8 @@ def assess(
         task=run.task(),
         entities=run.entity_figures(),
     )
+    if component is not None or not (figures.entities or run.components):
+        figures.unjudged = run.unjudged(figures.entities)
     found: dict[str, list[Verdict]] = {}
     substituted = {name: run.substituted(name, random) for name in run.components}
     compared = {name: run.predict_other(name, other) for name, other in (others or {}).items()}
@@ -263,6 +265,15 @@ class _Run:
             for name, found in judged.items()
             if found is not None and (found.probabilities or found.gold)
         }
+
+    def unjudged(self, judged: Container[str]) -> dict[str, str]:
+        """Return what each component finds whose confidences could not be judged."""
+        sought = {
+            **dict.fromkeys(self.finders, "entity"),
+            **dict.fromkeys(self.span_finders, "span"),
+            **dict.fromkeys(self.parsers, ARC),
+        }
+        return {name: noun for name, noun in sought.items() if name not in judged}
 
     def _chance(self, measure: Measure) -> Chance | None:
         if measure.name != "accuracy":

@@ -43,7 +43,8 @@ def kind_of(nlp: Language, component: str | None) -> str:
         if kinds and component not in kinds:
             listed = ", ".join(kinds)
             raise LatentError(
-                f"{component!r} is none of them: {listed}. Name one of these as component."
+                f"{component!r} is none of them: {listed}. Name one of these (component, "
+                "--component)."
             )
         return kinds.get(component, ENTITIES)
     if len(kinds) > 1 and set(kinds.values()) != {ENTITIES}:
@@ -77,7 +78,7 @@ def choose_component(
             f"components are {there}; expected a {expected}."
         )
     asked = "Several can be calibrated" if component is None else f"{component!r} is none of them"
-    raise LatentError(f"{asked}: {', '.join(known)}. Name one of these as component.")
+    raise LatentError(f"{asked}: {', '.join(known)}. Name one of these (component, --component).")
 
 
 def given_examples(asked: str, given: Examples) -> list[Example]:

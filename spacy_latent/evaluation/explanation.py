@@ -280,7 +280,8 @@ def _choose(nlp: Language, component: str | None) -> tuple[str, Any]:
         )
     if component is None and len(found) > 1:
         raise LatentError(
-            f"There are several components to explain: {', '.join(found)}. Name one of them."
+            f"There are several components to explain: {', '.join(found)}. Name one of them "
+            "(component, --component)."
         )
     name = component or next(iter(found))
     pipe = found[name]

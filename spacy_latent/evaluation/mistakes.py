@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -68,6 +68,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
     ranges = about_score_ranges(nlp)
     found += ranges
     found += about_scores(nlp, examples, ["cats_score"] if ranges else [])
+    found += about_missing_labels(nlp, examples, frozen)
     found += about_incomplete_entities(nlp, examples)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
@@ -110,6 +111,26 @@ def _of_names(nlp: Language) -> Iterable[Diagnostic]:
                     f"{setting}: the pipeline has no component {name!r}.{hint} It has "
                     f"{', '.join(names)}.",
                 )
+
+
+def about_missing_labels(
+    nlp: Language, examples: Sequence[Example], frozen: Container[str]
+) -> Iterable[Diagnostic]:
+    """Yield diagnostics about components that no example gives a label."""
+    from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+    from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
+
+    for name, pipe in nlp.pipeline:
+        if not isinstance(pipe, (CrfEntityRecognizer, TreeSpanCategorizer)):
+            continue
+        if examples and name not in frozen and not pipe.labels:
+            yield Diagnostic(
+                "warning",
+                "no-labels",
+                f"{name}: it gets no label from {number_of(len(examples), 'training text')}, so "
+                "it learned nothing here. Give texts that are annotated with what it finds "
+                "(--corpus), or more of them (--examples).",
+            )
 
 
 # Scorers that ignore entities with labels for which a text was not annotated.

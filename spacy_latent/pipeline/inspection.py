@@ -114,6 +114,7 @@ def choose_components(nlp: Language, component: str | None, annotating: bool = F
         raise LatentError(
             f"The pipeline has no latent component {component!r}. Its components are {there}; "
             f"latent are: {', '.join(latent) or 'none'}."
+            + (f" Not latent, but with structures: {', '.join(learned)}." if learned else "")
         )
     if not latent:
         raise LatentError(

@@ -133,7 +133,7 @@ def _remarks(told: Sequence[str]) -> Markup:
 def _subject(figures: Figures) -> str:
     if figures.components:
         return "Latent structures"
-    nouns = {found.noun for found in figures.entities.values()}
+    nouns = {found.noun for found in figures.entities.values()}.union(figures.unjudged.values())
     return "Entities" if "entity" in nouns else "Parses"
 
 

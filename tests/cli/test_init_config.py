@@ -596,7 +596,7 @@ def test_what_does_not_become_a_classifier_of_pairs() -> None:
     with pytest.raises(LatentError, match="--pipeline textcat"):
         with_pairs(full("ner"), [])
     config = filled(with_pairs(full("textcat"), []))
-    with pytest.raises(LatentError, match="--pairs"):
+    with pytest.raises(LatentError, match="--for pairs"):
         with_pairs(config, [])
     with pytest.raises(LatentError, match="textcat"):
         with_pairs(filled(with_rationale(full("textcat"), [])), [])
@@ -688,7 +688,7 @@ def test_a_rationale_is_told_that_it_is_one() -> None:
         with pytest.raises(LatentError) as raised:
             with_rationale(config, names, "runs")
         assert str(raised.value).startswith(
-            "textcat is a latent_textcat that chooses words already: leave out --rationale"
+            "textcat is a latent_textcat that chooses words already: leave out --for rationale"
         )
     other = filled(with_structure(full("textcat"), [], None, "score-function"))
     with pytest.raises(LatentError, match="textcat"):

@@ -371,6 +371,45 @@ def test_debug_without_texts_says_nothing_of_their_labels(tmp_path: Path, name: 
     assert "no label was found" not in shown
 
 
+@pytest.mark.parametrize("name", ["crf_ner", "tree_spancat"])
+def test_debug_finds_components_that_no_text_gives_a_label(tmp_path: Path, name: str) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}})
+    nlp.config.to_disk(tmp_path / "base.cfg")
+    examples = small_examples(nlp)
+    DocBin(docs=[e.reference for e in examples]).to_disk(tmp_path / "dev.spacy")
+    for example in examples:
+        example.reference.set_ents([])
+        example.reference.spans["sc"] = []
+    DocBin(docs=[e.reference for e in examples]).to_disk(tmp_path / "bare.spacy")
+    for corpus, expected in (("dev.spacy", []), ("bare.spacy", [name])):
+        given = ("debug", tmp_path / "base.cfg", "--corpus", tmp_path / corpus, "--json")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LatentWarning)
+            found = srsly.json_loads(run(*given))["findings"]
+        of_labels = [one for one in found if one["code"] == "no-labels"]
+        assert [one["text"].split(":")[0] for one in of_labels] == expected
+
+
+@pytest.mark.parametrize("name", ["crf_ner", "latent_parser", "tree_spancat"])
+def test_a_report_says_that_confidences_cannot_be_judged(tmp_path: Path, name: str) -> None:
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}, "annotate": "probabilities"})
+    examples = small_examples(nlp)
+    nlp.initialize(lambda: examples)
+    nlp.to_disk(tmp_path / "model")
+    (tmp_path / "bare.txt").write_text("I like London a lot\n", encoding="utf8")
+    page = tmp_path / "page.html"
+    shown = said(run("report", tmp_path / "model", tmp_path / "bare.txt", page, "-c", name))
+    assert "cannot be judged" in shown and "cannot be judged" in page.read_text("utf8")
+    DocBin(docs=[e.reference for e in examples]).to_disk(tmp_path / "dev.spacy")
+    shown = said(run("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", name))
+    assert "cannot be judged" not in shown
+    # A misspelt name is answered with those that there are.
+    wrong = run("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", "x", code=1)
+    assert said(wrong).count(name) == 2
+
+
 def test_an_impossible_config_is_refused_in_words(saved: Path, tmp_path: Path) -> None:
     config = Config().from_disk(saved / "model" / "config.cfg", interpolate=False)
     one_of_n = {"@misc": "spacy-latent.OneOfN.v1"}

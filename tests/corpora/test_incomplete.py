@@ -157,6 +157,31 @@ def test_the_command_refuses_what_makes_no_sense(options: list[str], tmp_path: P
     assert result.exit_code == 1 and not out.exists()
 
 
+def test_the_command_overwrites_no_file_of_its_corpus(tmp_path: Path) -> None:
+    corpus = written(tmp_path / "all.spacy", docs())
+    before = corpus.read_bytes()
+    (tmp_path / "link.spacy").symlink_to(corpus)
+    for given, out in ((corpus, corpus), (tmp_path, corpus), (corpus, tmp_path / "link.spacy")):
+        options = ["incomplete", str(given), str(out), "--keep", "0.5"]
+        assert CliRunner().invoke(latent_cli, options).exit_code == 1
+        assert corpus.read_bytes() == before
+
+
+def test_the_command_tells_wrong_files_from_texts_without_entities(tmp_path: Path) -> None:
+    (tmp_path / "all.iob").write_text("Anna|B-PER left|O\n", encoding="utf8")
+    (tmp_path / "cut.spacy").write_bytes(b"nothing")
+    written(tmp_path / "none.spacy", [])
+    written(tmp_path / "plain.spacy", [doc()])
+    told = set()
+    for name in ("all.iob", "cut.spacy", "none.spacy", "plain.spacy"):
+        given, out = str(tmp_path / name), str(tmp_path / "out.spacy")
+        result = CliRunner().invoke(latent_cli, ["incomplete", given, out, "--keep", "0.5"])
+        assert result.exit_code == 1 and name in " ".join(result.output.split())
+        assert not isinstance(result.exception, ValueError)
+        told.add(result.output.replace(given, ""))
+    assert len(told) == 4
+
+
 # ---------------------------------------------------------------- the reader
 
 

@@ -100,3 +100,6 @@ def test_names_of_columns_are_those_of_the_head() -> None:
     second = "&quot;c&quot; &lt; d"
     assert columns == [("a b", "1"), (second, "2"), ("a b", "3"), (second, "4")]
     assert re.sub(r' data-column="[^"]*"', "", named) == f"<p>1</p>{table}"
+    # A percentage stays on one line.
+    of_percent = site["on_page_content"](f"<p>4 %</p>{table.replace('>1<', '>4.1 %<')}")
+    assert ">4.1&nbsp;%</td>" in of_percent and "<p>4 %</p>" in of_percent
