@@ -407,14 +407,19 @@ def _wrong_flags(believed: float) -> Entry:
     return Entry("ner_flags", f"a tenth wrong, flag_error = {believed:g}", settings=settings)
 
 
-TWICE_AS_LONG: tuple[tuple[str, Setting], ...] = (("training.max_steps", 600),)
+def _longer(steps: int) -> tuple[Entry, ...]:
+    """Return entries of label sets and of all annotation with more updates."""
+    settings: tuple[tuple[str, Setting], ...] = (("training.max_steps", steps),)
+    whole = trained_on(f"{BC5CDR}/train.spacy", *settings)
+    return (
+        Entry("ner_crf", f"all annotation, {steps:,} steps", settings=whole),
+        Entry("ner_label_sets", f"one label in each half, {steps:,} steps", settings=settings),
+    )
+
+
 AMOUNTS = (
-    Entry(
-        "ner_crf",
-        "all annotation, 600 steps",
-        settings=trained_on(f"{BC5CDR}/train.spacy", *TWICE_AS_LONG),
-    ),
-    Entry("ner_label_sets", "one label in each half, 600 steps", settings=TWICE_AS_LONG),
+    *_longer(600),
+    *_longer(1200),
     *_amounts(50),
     *_amounts(500),
     *map(_wrong_flags, (0.0, 0.02, 0.1)),
