@@ -17,7 +17,7 @@ LONGER = (
 NOT_ANNOTATED = {
     "arc": "no word of the texts has an annotated head",
     "entity": "no entity is annotated in the texts, and none is found where they are annotated",
-    "span": "the texts have no annotated span, and none is found",
+    "span": "no span is annotated in the texts, and none is found where they are annotated",
 }
 # Name of the measure in spacy_latent.analysis.task.
 F1 = "F1 of the entities"

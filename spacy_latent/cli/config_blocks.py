@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
-from spacy_latent.corpora.text_pairs import PAIR_SPANS, PAIRS
+from spacy_latent.corpora.text_pairs import COMPOSED_PAIRS, PAIR_SPANS, PAIRS
 
 Block = dict[str, Any]
 LATENT = "spacy-latent.LatentTok2Vec.v1"
@@ -255,14 +255,20 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
         structure: Block of the structure.
 
     Raises:
-        LatentError: If the structure aligns two texts and the component has one, or the structure
-            is over one text and the model aligns two.
+        LatentError: If the structure aligns two texts and the component has one, the structure is
+            over one text and the model aligns two, or the model composes two texts apart.
     """
     from spacy.util import registry
 
     from spacy_latent.errors import LatentError
     from spacy_latent.kinds import find_kind
 
+    if str(block["@architectures"]).startswith(COMPOSED_PAIRS):
+        raise LatentError(
+            f"{name} composes both texts of a pair by {block['@architectures']}, whose layers are "
+            "changed by hand: write structure, estimator, scorer and composer under its model in "
+            "the config."
+        )
     made = registry.resolve({"made": structure})["made"]
     aligns = any(place == "others" for _, place in find_kind(made.kind).axes)
     is_of_pairs = str(block["@architectures"]).startswith(PAIRS)

@@ -48,9 +48,9 @@ def _read(file: Path, vocab: Vocab) -> list[Doc]:
 
     try:
         return list(DocBin().from_disk(file).get_docs(vocab))
-    except (ValueError, zlib.error) as error:
+    except (ValueError, TypeError, LookupError, zlib.error) as error:
         raise LatentError(
-            f"{file} cannot be read as docs of spaCy ({error}). It was cut short, or is another "
+            f"{file} cannot be read as docs of spaCy ({error!r}). It was cut short, or is another "
             "kind of file. Write it again."
         ) from error
 

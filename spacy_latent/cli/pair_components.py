@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from spacy_latent.cli.config_blocks import (
+    COMPOSED_PAIRS,
     EMBEDDER,
     OWNERS,
     PAIRS,
@@ -67,10 +68,10 @@ def with_pairs(
 def no_pairs(name: str, component: Block) -> str | None:
     """Return the reason why a component cannot become a classifier of pairs, or None."""
     factory, model = component.get("factory"), component.get("model", {})
-    if str(model.get("@architectures")).startswith(PAIRS):
+    if str(model.get("@architectures")).startswith((PAIRS, COMPOSED_PAIRS)):
         return (
-            f"{name} is a {factory} that reads pairs already: leave out --for pairs. --structure "
-            "and --estimator alone change how it aligns them."
+            f"{name} is a {factory} that reads pairs already: leave out --for pairs (or --pairs). "
+            "--structure and --estimator alone change how it aligns them."
         )
     return no_classifier(name, component, "a classifier of pairs")
 

@@ -304,8 +304,8 @@ def no_rationale(name: str, component: Block) -> str | None:
     factory, model = component.get("factory"), component.get("model", {})
     if str(model.get("@architectures")).startswith(RATIONALE.rpartition(".")[0]):
         return (
-            f"{name} is a {factory} that chooses words already: leave out --for rationale. "
-            "--structure and --estimator alone change how it chooses."
+            f"{name} is a {factory} that chooses words already: leave out --for rationale "
+            "(or --rationale). --structure and --estimator alone change how it chooses."
         )
     return no_classifier(name, component, "a rationale")
 

@@ -69,8 +69,9 @@ class PairModule(TextModule):
     """Module from rows to one vector for each doc of two texts and each pair of structures.
 
     The structures of both texts are independent. If the estimator weights structures, the K² pairs
-    have the products of their weights, so that sums over pairs are exact. If it samples them, the
-    k-th samples of both texts are a pair, with the sum of their log-probabilities.
+    have the products of their weights, so that sums over pairs are exact. The same holds for
+    samples without log-probabilities. If samples have them, the k-th samples of both texts are a
+    pair, with the sum of their log-probabilities.
     """
 
     @property

@@ -155,7 +155,8 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             raise LatentError(
                 f"{name}: its model is {model.name!r}, which has no latent structures. Use "
                 'model.@architectures = "spacy-latent.LatentTextClassifier.v1", or for docs of two '
-                'texts "spacy-latent.AlignedPairTextCat.v1".'
+                'texts "spacy-latent.AlignedPairTextCat.v1" or '
+                '"spacy-latent.ComposedPairTextCat.v1".'
             )
         if model.attrs["multi_label"] != self.multi_label:
             wanted = str(not self.multi_label).lower()

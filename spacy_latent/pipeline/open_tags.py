@@ -29,7 +29,7 @@ def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarra
         A mask ``(n, K)`` bool, or None if every token may have every tag.
     """
     found: Any = doc.to_array([ENT_IOB, SENT_START, IS_SPACE])
-    if not np.count_nonzero(found[1:]) and found[0, 0] == 0 == found[0, 2]:
+    if not np.count_nonzero(found[1:]) and not np.count_nonzero(found[:1, [0, 2]]):
         # Most docs: nothing is annotated before. The first token may be known to start a sentence.
         return None
     preset = (found[:, 0] == INSIDE) | (found[:, 0] == BEGIN)

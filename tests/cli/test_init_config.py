@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -606,6 +607,15 @@ def test_what_does_not_become_a_classifier_of_pairs() -> None:
         lambda: with_structure(config, [], "spanning-tree"),
     ):
         with pytest.raises(LatentError, match=r"textcat.*SpanningTree"):
+            attempt()
+    composed = deepcopy(config)
+    name = "spacy-latent.ComposedPairTextCat.v1"
+    composed["components"]["textcat"]["model"]["@architectures"] = name
+    for attempt in (
+        lambda: with_pairs(composed, []),
+        lambda: with_structure(composed, [], "spanning-tree"),
+    ):
+        with pytest.raises(LatentError, match=r"textcat .*pair"):
             attempt()
 
 

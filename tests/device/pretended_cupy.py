@@ -8,7 +8,8 @@ Thinc keeps its own classes and checks; of its kernels, each is a function of Nu
 operations for the CPU, by its name. Not pretended: those kernels themselves, the allocators, and
 types that CuPy promotes otherwise than NumPy.
 
-Thinc asks for CuPy when it is imported, so :func:`install` comes first, in a process of its own.
+Thinc asks for CuPy when it is imported, so :func:`pretended_cupy` comes first, in a
+process of its own.
 """
 
 from __future__ import annotations

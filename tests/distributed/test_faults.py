@@ -227,8 +227,10 @@ def test_sampled_structures_learn_as_well_on_two_ranks(tmp_path: Path, estimator
     assert len({result["checksum"] for result in runs.of("sampled", 2)}) == 1
 
 
-def test_a_transformer(tmp_path: Path) -> None:
+def test_a_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("spacy_transformers")
+    # Without the stand-in of tests/stand_ins.
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     from tests.pipeline.small_pipelines import TRANSFORMER_WIDTH, save_small_transformer
 
     (tmp_path / "encoder").mkdir()
