@@ -107,6 +107,9 @@ class Training:
         self.nlp: Language = spacy.blank("en")
         self.docs = annotated(self.nlp.vocab, docs, random.Random(0))
         config = {"model": {**model, "tok2vec": embedder(width)}}
+        if component == "parser":
+            # Few docs have few arcs of a label, which the parser would leave out.
+            config["min_action_freq"] = 1
         if component == "textcat":
             config["model"] = {**REDUCED_TEXTCAT, "tok2vec": embedder(width)}
         self.nlp.add_pipe(component, config=config)

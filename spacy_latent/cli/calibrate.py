@@ -291,9 +291,10 @@ def calibrate_cli(
     texts = CALIBRATION_TEXTS if held_out is None else FURTHER_TEXTS
     shown = found.after if held_out is None else held_out.entities
     several = plural(shown.noun)
-    msg.divider(f"Dropping {several} of {texts} below a confidence")
-    print_thresholds(shown, least)
-    print_groups(shown, texts)
+    if shown.probabilities:
+        msg.divider(f"Dropping {several} of {texts} below a confidence")
+        print_thresholds(shown, least)
+        print_groups(shown, texts)
     if refused:
         fail(f"Nothing is saved: there is no threshold for a precision of {precision}", refused)
     known = [*entity_components(nlp), *span_components(nlp)]

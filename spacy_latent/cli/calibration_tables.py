@@ -316,7 +316,7 @@ def print_least(
             )
         elif not entities.probabilities:
             msg.warn(
-                f"None of {several} of {texts} can be judged, so they tell nothing of {name}. Are "
+                f"No {fitted.noun} of {texts} can be judged, so they tell nothing of {name}. Are "
                 "they annotated with what the component finds?"
             )
         elif least.threshold and keeps_few(one, entities):
@@ -344,7 +344,7 @@ def print_error(title: str, found: JudgedEntities) -> None:
     from spacy_latent.analysis.calibration import error_by_chance, expected_calibration_error
 
     if not found.probabilities:
-        msg.text(f"{title}: nothing found")
+        msg.text(f"{title}: none can be judged" if found.unannotated else f"{title}: none found")
         return
     error = expected_calibration_error(found.probabilities, found.correct)
     chance, _ = error_by_chance(found.probabilities)

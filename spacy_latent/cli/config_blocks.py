@@ -264,11 +264,7 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
     from spacy_latent.kinds import find_kind
 
     if str(block["@architectures"]).startswith(COMPOSED_PAIRS):
-        raise LatentError(
-            f"{name} composes both texts of a pair by {block['@architectures']}, whose layers are "
-            "changed by hand: write structure, estimator, scorer and composer under its model in "
-            "the config."
-        )
+        raise LatentError(composed_by_hand(name, str(block["@architectures"])))
     made = registry.resolve({"made": structure})["made"]
     aligns = any(place == "others" for _, place in find_kind(made.kind).axes)
     is_of_pairs = str(block["@architectures"]).startswith(PAIRS)
@@ -284,6 +280,15 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
             "or, for docs of two texts, make a classifier of pairs with --pairs, in which "
             "--structure then changes the alignment."
         )
+
+
+def composed_by_hand(name: str, architecture: str) -> str:
+    """Return the reason why ``init`` does not change a model that composes two texts apart."""
+    return (
+        f"{name} reads pairs already, and composes both texts by {architecture}. Its layers are "
+        "changed by hand: write structure, estimator, scorer and composer under its model in the "
+        "config."
+    )
 
 
 def structure_block(given: str, chooses: bool = False) -> Block:

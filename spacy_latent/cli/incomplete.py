@@ -116,11 +116,13 @@ def incomplete_cli(
             "'spacy convert' makes one of other files of annotated tokens.",
         )
     files = list(walk_corpus(corpus, ".spacy"))
-    if output.exists() and any(file.samefile(output) for file in files):
+    if corpus.is_dir() and corpus.resolve() in output.resolve().parents:
         fail(
-            f"{output} is a file of the corpus",
-            "Its annotation would be lost. Give another name, outside of the corpus.",
+            f"{output} is in the corpus",
+            "Each text would be there twice, or its annotation be lost. Give another directory.",
         )
+    if output.exists() and any(file.samefile(output) for file in files):
+        fail(f"{output} is the corpus", "Its annotation would be lost. Give another name.")
     vocab = spacy.blank("xx").vocab
     try:
         docs = [doc for file in files for doc in _read(file, vocab)]

@@ -13,6 +13,7 @@ from spacy_latent.cli.config_blocks import (
     TEXTCATS,
     Block,
     check_texts,
+    composed_by_hand,
     embedder_of,
     layer_blocks,
     rates,
@@ -68,7 +69,10 @@ def with_pairs(
 def no_pairs(name: str, component: Block) -> str | None:
     """Return the reason why a component cannot become a classifier of pairs, or None."""
     factory, model = component.get("factory"), component.get("model", {})
-    if str(model.get("@architectures")).startswith((PAIRS, COMPOSED_PAIRS)):
+    architecture = str(model.get("@architectures"))
+    if architecture.startswith(COMPOSED_PAIRS):
+        return composed_by_hand(name, architecture)
+    if architecture.startswith(PAIRS):
         return (
             f"{name} is a {factory} that reads pairs already: leave out --for pairs (or --pairs). "
             "--structure and --estimator alone change how it aligns them."

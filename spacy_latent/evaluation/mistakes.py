@@ -9,6 +9,7 @@ from typing import Any
 from spacy.language import Language
 from spacy.pipeline import TextCategorizer
 from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model
 
@@ -123,14 +124,26 @@ def about_missing_labels(
     for name, pipe in nlp.pipeline:
         if not isinstance(pipe, (CrfEntityRecognizer, TreeSpanCategorizer)):
             continue
-        if examples and name not in frozen and not pipe.labels:
+        if not examples or name in frozen:
+            continue
+        if not pipe.labels or not any(_annotates(pipe, one.reference) for one in examples):
             yield Diagnostic(
                 "warning",
                 "no-labels",
-                f"{name}: it gets no label from {number_of(len(examples), 'training text')}, so "
-                "it learned nothing here. Give texts that are annotated with what it finds "
-                "(--corpus), or more of them (--examples).",
+                f"{name}: {number_of(len(examples), 'training text')} tell nothing of what it "
+                "finds, so it learned nothing here. Give annotated texts (--corpus), or more of "
+                "them (--examples).",
             )
+
+
+def _annotates(pipe: Any, reference: Doc) -> bool:
+    """Return whether a text tells a component anything of entities or spans."""
+    if "spans_key" in pipe.cfg:
+        return pipe.cfg["spans_key"] in reference.spans
+    wrong, evidence = pipe.cfg["incorrect_spans_key"], pipe.cfg["evidence"]
+    return bool(evidence or reference.has_annotation("ENT_IOB")) or (
+        wrong is not None and wrong in reference.spans
+    )
 
 
 # Scorers that ignore entities with labels for which a text was not annotated.

@@ -201,6 +201,7 @@ def build_composed_pair_textcat_v1(
         nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.sparsemap import SparseMAP
+    from spacy_latent.estimators.sum_and_sample import SumAndSample
     from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
     from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
     from spacy_latent.structures.spanning_tree import SpanningTree
@@ -214,6 +215,15 @@ def build_composed_pair_textcat_v1(
         composer or build_child_sum_tree_lstm_v1(),
         entropy_weight,
     )
+    for each in [settings.estimator, *(stage for _, stage in settings.estimator.stages)]:
+        if isinstance(each, SumAndSample):
+            raise IncompatiblePair(
+                "ComposedPairTextCat",
+                each.name,
+                "it weights the structures of each text by another rule, and pairs of these have "
+                "no weights",
+                "SparseMAP with marginalize = true, or ScoreFunction",
+            )
     for each in [settings.structure, *(stage for _, stage in settings.structure.stages)]:
         if any(place == "others" for _, place in find_kind(each.kind).axes):
             raise IncompatiblePair(

@@ -389,6 +389,14 @@ def test_debug_finds_components_that_no_text_gives_a_label(tmp_path: Path, name:
             found = srsly.json_loads(run(*given))["findings"]
         of_labels = [one for one in found if one["code"] == "no-labels"]
         assert [one["text"].split(":")[0] for one in of_labels] == expected
+    # A trained one has labels, of which other texts may tell nothing.
+    nlp.initialize(lambda: small_examples(nlp))
+    nlp.to_disk(tmp_path / "model")
+    DocBin(docs=[nlp.make_doc("I like London")]).to_disk(tmp_path / "plain.spacy")
+    for corpus, expected in (("dev.spacy", False), ("plain.spacy", True)):
+        given = ("debug", tmp_path / "model", "--corpus", tmp_path / corpus, "--json")
+        codes = [one["code"] for one in srsly.json_loads(run(*given))["findings"]]
+        assert ("no-labels" in codes) == expected
 
 
 @pytest.mark.parametrize("name", ["crf_ner", "latent_parser", "tree_spancat"])

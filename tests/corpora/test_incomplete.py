@@ -165,6 +165,10 @@ def test_the_command_overwrites_no_file_of_its_corpus(tmp_path: Path) -> None:
         options = ["incomplete", str(given), str(out), "--keep", "0.5"]
         assert CliRunner().invoke(latent_cli, options).exit_code == 1
         assert corpus.read_bytes() == before
+    # The next run would read a new file there as a part of the corpus.
+    options = ["incomplete", str(tmp_path), str(tmp_path / "new.spacy"), "--keep", "0.5"]
+    assert CliRunner().invoke(latent_cli, options).exit_code == 1
+    assert not (tmp_path / "new.spacy").exists()
 
 
 def test_the_command_tells_wrong_files_from_texts_without_entities(tmp_path: Path) -> None:

@@ -330,7 +330,10 @@ def test_settings_that_cannot_work_are_refused():
         pipeline(use_reduce_root=False)
     # Weights of its structures differ between texts, and it has samples.
     with pytest.raises(LatentError):
-        trained(pipeline(estimator=misc("SumAndSample", k=2)), steps=1)
+        pipeline(estimator=misc("SumAndSample", k=2))
+    later = {"first": misc("ScoreFunction"), "then": misc("SumAndSample", k=2), "switch_at": 2}
+    with pytest.raises(LatentError):
+        pipeline(estimator=misc("EstimatorSequence", **later))
 
 
 def test_too_many_pairs_of_trees_for_the_memory_are_refused(monkeypatch):
