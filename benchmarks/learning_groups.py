@@ -414,12 +414,18 @@ def _longer(steps: int) -> tuple[Entry, ...]:
     return (
         Entry("ner_crf", f"all annotation, {steps:,} steps", settings=whole),
         Entry("ner_label_sets", f"one label in each half, {steps:,} steps", settings=settings),
+        Entry(
+            "ner_baseline",
+            f"control: the halves, spaCy's ner, as if they were complete, {steps:,} steps",
+            settings=trained_on("corpus/incomplete/label_sets_as_if_complete.spacy", *settings),
+        ),
     )
 
 
 AMOUNTS = (
     *_longer(600),
     *_longer(1200),
+    *_longer(2400),
     *_amounts(50),
     *_amounts(500),
     *map(_wrong_flags, (0.0, 0.02, 0.1)),
