@@ -25,6 +25,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
+from benchmarks.pipeline import TOK2VEC
 from benchmarks.sections import write_section
 
 WIDTHS = (96, 8)
@@ -67,16 +68,7 @@ def latent(structure: str, estimator: str, width: int) -> dict[str, Any]:
 
 
 def embedder(width: int) -> dict[str, Any]:
-    return {
-        "@architectures": "spacy.HashEmbedCNN.v2",
-        "width": width,
-        "depth": 4,
-        "embed_size": 2000,
-        "window_size": 1,
-        "maxout_pieces": 3,
-        "subword_features": True,
-        "pretrained_vectors": None,
-    }
+    return {**TOK2VEC, "width": width}
 
 
 def annotated(vocab: Any, count: int, rng: random.Random) -> list[Doc]:
