@@ -98,7 +98,7 @@ class Training:
         fix_random_seed(0)
         self.nlp: Language = spacy.blank("en")
         self.docs = annotated(self.nlp.vocab, docs, random.Random(0))
-        config = {"model": {**model, "tok2vec": embedder(width)}}
+        config: dict[str, Any] = {"model": {**model, "tok2vec": embedder(width)}}
         if component == "parser":
             # Few docs have few arcs of a label, which the parser would leave out.
             config["min_action_freq"] = 1
