@@ -34,6 +34,15 @@ TOK2VEC = {
     "pretrained_vectors": None,
 }
 
+REDUCED_TEXTCAT = {
+    "@architectures": "spacy.TextCatReduce.v1",
+    "exclusive_classes": True,
+    "use_reduce_mean": True,
+    "use_reduce_first": False,
+    "use_reduce_last": False,
+    "use_reduce_max": False,
+}
+
 
 def build(kind: str, options: dict[str, Any]) -> Language:
     """kind: "none", "inline", or "component"."""
@@ -54,16 +63,7 @@ def build(kind: str, options: dict[str, Any]) -> Language:
         }
         nlp.add_pipe("latent_encoder", config={"model": model})
         tok2vec = {"@architectures": "spacy-latent.LatentListener.v1", "width": 96}
-    model = {
-        "@architectures": "spacy.TextCatReduce.v1",
-        "tok2vec": tok2vec,
-        "exclusive_classes": True,
-        "use_reduce_mean": True,
-        "use_reduce_first": False,
-        "use_reduce_last": False,
-        "use_reduce_max": False,
-    }
-    nlp.add_pipe("textcat", config={"model": model})
+    nlp.add_pipe("textcat", config={"model": {**REDUCED_TEXTCAT, "tok2vec": tok2vec}})
     return nlp
 
 

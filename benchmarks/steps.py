@@ -25,19 +25,11 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
-from benchmarks.pipeline import TOK2VEC
+from benchmarks.pipeline import REDUCED_TEXTCAT, TOK2VEC
 from benchmarks.sections import write_section
 
 WIDTHS = (96, 8)
 LABELS = ("A", "B")
-REDUCED_TEXTCAT = {
-    "@architectures": "spacy.TextCatReduce.v1",
-    "exclusive_classes": True,
-    "use_reduce_first": False,
-    "use_reduce_last": False,
-    "use_reduce_max": False,
-    "use_reduce_mean": True,
-}
 # spaCy's component, ours, and the settings of our model.
 PAIRS: dict[str, tuple[str, str, Callable[[int], dict[str, Any]]]] = {
     "categories, marginals of spanning trees": (

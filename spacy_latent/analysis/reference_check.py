@@ -72,6 +72,12 @@ KEPT = {
 MAIN_ATTRIBUTE = {"token.is_sent_start": "token.dep"}
 
 
+def is_annotated(nlp: Language, name: str, reference: Doc) -> bool:
+    """Return whether a reference has annotation of what a component predicts."""
+    key = getattr(nlp.get_pipe(name), "key", None)
+    return any(one.there(reference, key) for one in _kept(nlp, name))
+
+
 def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict[str, str], bool]:
     """Return the trainable components that are scored although no reference has their annotation.
 
@@ -86,11 +92,7 @@ def without_references(nlp: Language, examples: Sequence[Example]) -> tuple[dict
     lacking, there = {}, not scored
     for name, pipe in scored:
         found = list(_kept(nlp, name))
-        if not found or any(
-            one.there(example.reference, getattr(pipe, "key", None))
-            for one in found
-            for example in examples
-        ):
+        if not found or any(is_annotated(nlp, name, example.reference) for example in examples):
             there = True
         elif getattr(pipe, "is_trainable", False):
             lacking[name] = " or ".join(one.name for one in found)
@@ -172,4 +174,4 @@ def _kept(nlp: Language, name: str) -> Iterator[_Kept]:
             yield KEPT[attribute]
 
 
-__all__ = ["in_words", "unknown_labels", "without_references"]
+__all__ = ["in_words", "is_annotated", "unknown_labels", "without_references"]

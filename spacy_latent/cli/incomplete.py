@@ -42,16 +42,15 @@ def shares_in(text: str) -> list[float]:
 
 
 def _read(file: Path, vocab: Vocab) -> list[Doc]:
-    import zlib
-
     from spacy.tokens import DocBin
 
     try:
         return list(DocBin().from_disk(file).get_docs(vocab))
-    except (ValueError, TypeError, LookupError, zlib.error) as error:
+    except Exception as error:
+        # As of any corpus: the user needs the name of the file and the reason.
         raise LatentError(
-            f"{file} cannot be read as docs of spaCy ({error!r}). It was cut short, or is another "
-            "kind of file. Write it again."
+            f"{file} cannot be read as docs of spaCy ({type(error).__name__}: {error}). It was cut "
+            "short, or is another kind of file. Write it again."
         ) from error
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from spacy.language import Language
 from spacy.pipeline import TextCategorizer
 from spacy.pipeline.tok2vec import Tok2VecListener
-from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model
 
+from spacy_latent.analysis.reference_check import is_annotated
 from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import number_of
 from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
@@ -126,24 +126,19 @@ def about_missing_labels(
             continue
         if not examples or name in frozen:
             continue
-        if not pipe.labels or not any(_annotates(pipe, one.reference) for one in examples):
+        told = pipe.cfg.get("evidence") or any(
+            is_annotated(nlp, name, one.reference)
+            or pipe.cfg.get("incorrect_spans_key") in list(one.reference.spans)
+            for one in examples
+        )
+        if not pipe.labels or not told:
             yield Diagnostic(
                 "warning",
                 "no-labels",
-                f"{name}: {number_of(len(examples), 'training text')} tell nothing of what it "
-                "finds, so it learned nothing here. Give annotated texts (--corpus), or more of "
-                "them (--examples).",
+                f"{name}: there is no example of what it finds in "
+                f"{number_of(len(examples), 'training text')}, so it learned nothing here. Give "
+                "annotated texts (--corpus), or more of them (--examples).",
             )
-
-
-def _annotates(pipe: Any, reference: Doc) -> bool:
-    """Return whether a text tells a component anything of entities or spans."""
-    if "spans_key" in pipe.cfg:
-        return pipe.cfg["spans_key"] in reference.spans
-    wrong, evidence = pipe.cfg["incorrect_spans_key"], pipe.cfg["evidence"]
-    return bool(evidence or reference.has_annotation("ENT_IOB")) or (
-        wrong is not None and wrong in reference.spans
-    )
 
 
 # Scorers that ignore entities with labels for which a text was not annotated.
