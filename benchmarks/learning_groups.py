@@ -778,6 +778,12 @@ GROUPS = {
         ACCURACY,
         tree_lstms(*TWO_EPOCHS),
     ),
+    "tree_lstm_encoder": Group(
+        "Learning: polarity of a tenth by a Tree-LSTM over a pre-trained encoder",
+        ("sentiment-data", "english-data", "english-train"),
+        ACCURACY,
+        tree_lstms(("corpora.train.limit", 853), task="sentiment_transformer"),
+    ),
     "tree_lstm_entities": Group(
         "Learning: entities of WNUT-17 by a Tree-LSTM over latent trees",
         ("ner-data",),
