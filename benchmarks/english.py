@@ -1,7 +1,7 @@
 """Scores, calibration and speed of pipelines on English web text that no choice was made on.
 
     python -m benchmarks english corpus/english/test.spacy training/english_calibrated \
-        training/english_stock/model-best en_core_web_sm --meta assets/english/meta.json
+        training/english_spacy/model-best en_core_web_sm --meta assets/english/meta.json
 
 The corpus is written by ``english-data`` of project.yml. Each pipeline reads raw text. Labels of
 OntoNotes stand for those of Universal NER that they correspond to, and all other entities are left

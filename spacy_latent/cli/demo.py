@@ -181,6 +181,7 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
     msg.divider(f"{JUDGED} new expressions each, in percent")
     header = ("", "right values", "whole trees", f"by {CONTROL}")
     msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)
+    msg.text("The heads of ] do not count: its place says nothing about the value.")
     if html is not None:
         found.examples.insert(0, Example(doc, gold_doc(nlp, str(right), tokens)))
         page, told = page_of(found, nlp, INTRODUCTION)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 from wasabi import msg
@@ -96,6 +97,8 @@ def incomplete_cli(
 
     import spacy_latent.annotations  # noqa: F401 (it registers doc._.annotated_labels)
     from spacy_latent.corpora.incomplete import (
+        PREFIX,
+        SOURCE,
         flag_all_but,
         keep_some,
         simulate_sources,
@@ -132,6 +135,8 @@ def incomplete_cli(
                 f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing to "
                 "take away. Give texts with annotated entities."
             )
+        # Before the entities are taken away.
+        labels = sorted({span.label_ for doc in docs for span in doc.ents})
         if keep is not None:
             made = list(keep_some(docs, keep, seed, as_if_complete))
         elif flags:
@@ -150,7 +155,19 @@ def incomplete_cli(
         # User data only if there are any, because spaCy takes milliseconds per doc to read them.
         DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
     entities = sum(len(doc.ents) for doc in made)
+    settings: dict[str, Any] = {}
     counts = [number_of(len(made), "text"), number_of(entities, "entity", ",")]
     if spans := sum(len(group) for doc in made for group in doc.spans.values()):
         counts.append(f"{number_of(spans, 'span', ',')} in doc.spans")
     msg.good(f"{output}: {', '.join(counts)}")
+    if keep is not None:
+        settings = {"negative_share": 0.15}
+    elif flags:
+        settings = {"flags": {f"{PREFIX}{label}": label for label in labels}, "flag_error": wrong}
+    elif sources is not None:
+        names = [f"{SOURCE}{number + 1}" for number in range(len(shares_in(sources)))]
+        settings = {"sources": names}
+    if settings and not as_if_complete:
+        lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+        msg.info("A crf_ner learns from it with this block in its config:")
+        print("\n".join(["", "[components.crf_ner.evidence]", *lines]))
