@@ -230,7 +230,8 @@ A_TENTH: tuple[tuple[str, Setting], ...] = (
 )
 
 
-# Vectors of corpus/glove, see docs/tasks.md.
+# The first 40,000 words of glove.6B.50d.txt of https://nlp.stanford.edu/projects/glove/, by
+# python -m spacy init vectors en glove.6B.50d.txt corpus/glove --truncate 40000
 OF_GLOVE: tuple[tuple[str, Setting], ...] = (
     ("paths.vectors", "corpus/glove"),
     ("components.latent_textcat.model.tok2vec.include_static_vectors", True),
