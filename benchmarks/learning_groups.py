@@ -146,6 +146,9 @@ POLARITY = (
     "corpus/elsewhere/products.spacy",
     "corpus/elsewhere/reviews.spacy",
 )
+PROJECTED_STEP: tuple[tuple[str, Setting], ...] = (
+    ("components.latent_encoder.model.estimator.step", "projected"),
+)
 SENTIMENT_ENTRIES = (
     Entry("sentiment_baseline", NO_STRUCTURE),
     Entry("sentiment_attention", "control: heads without a tree"),
@@ -157,11 +160,14 @@ SENTIMENT_ENTRIES = (
     Entry("sentiment_perturb_and_parse", "perturb-and-parse"),
     Entry("sentiment_spigot", "SPIGOT"),
     Entry("sentiment_spigot_graph", "SPIGOT over a semantic graph"),
-    Entry("sentiment_spigot_marginals", "SPIGOT with exponentiated gradient"),
+    Entry("sentiment_spigot_marginals", "SPIGOT-EG, the best tree forward"),
+    Entry(
+        "sentiment_spigot_marginals", "SPIGOT-CE, the best tree forward", settings=PROJECTED_STEP
+    ),
     Entry(
         "sentiment_spigot_marginals",
-        "SPIGOT at the mean, projected",
-        settings=(("components.latent_encoder.model.estimator.step", "projected"),),
+        "SPIGOT-CE, the mean forward",
+        settings=(*PROJECTED_STEP, ("components.latent_encoder.model.estimator.forward", "mean")),
     ),
     Entry("sentiment_gumbel_tree_lstm", "Gumbel Tree-LSTM"),
     Entry("sentiment_tags", "latent tags, smoothed dynamic program"),
