@@ -986,6 +986,11 @@ GROUPS = {
                 model="model-last",
             ),
             Entry(
+                "pairs_alignment_loopy",
+                "the same factor graph, its marginals by belief propagation",
+                model="model-last",
+            ),
+            Entry(
                 "pairs_alignment_words",
                 "attention, and IBM model 2 of the words",
                 model="model-last",
