@@ -13,9 +13,11 @@ from spacy.util import load_config
 
 from spacy_latent.pipeline.unreached_stages import CALLBACK
 
-# Settings of components, and of their models, that were added later, with their neutral values.
+# Settings of components, of their models, and of the estimators of these that were added later,
+# with their neutral values.
 ADDED = {"evidence": None}
 ADDED_TO_MODELS = {"learn_transitions": True}
+ADDED_TO_ESTIMATORS = {"forward": "map"}
 
 
 def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
@@ -30,9 +32,14 @@ def digest_of(config: Path, overrides: Mapping[str, Any] | None = None) -> str:
         read["nlp"]["after_pipeline_creation"] = None
     for component in read.get("components", {}).values():
         model = component.get("model", {})
-        for block, added in ((component, ADDED), (model, ADDED_TO_MODELS)):
+        blocks = (
+            (component, ADDED),
+            (model, ADDED_TO_MODELS),
+            (model.get("estimator", {}), ADDED_TO_ESTIMATORS),
+        )
+        for block, added in blocks:
             for setting, without in added.items():
-                if setting in block and block[setting] is without:
+                if setting in block and block[setting] == without:
                     del block[setting]
         _as_stock(model)
     return hashlib.sha256(read.to_str(interpolate=False).encode("utf8")).hexdigest()[:16]

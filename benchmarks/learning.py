@@ -53,6 +53,9 @@ from spacy_latent.errors import LatentError
 from spacy_latent.listops.assessment import MEASURES
 from spacy_latent.listops.record import key_of
 
+# By the seed, the raw results of each entry.
+Results = dict[Entry, dict[int, dict[str, Any]]]
+
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "training" / "learning"
 
@@ -336,8 +339,32 @@ def values_of(group: Group, runs: dict[int, dict[str, Any]]) -> list[str]:
     ]
 
 
-def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[str]:
-    columns = list(group.figures)
+def control_of(group: Group, entry: Entry, found: Results) -> str:
+    """Format the row that an entry is compared with, and its mean of the first figure that both
+    have; empty for an entry without a control.
+    """
+    if not entry.control:
+        return ""
+    (control,) = (other for other in group.entries if other.name == entry.control)
+    name = f"`{control.config}`{control.name.removeprefix(control.config)}"
+    for key in group.figures.values():
+        own, of_control = (
+            [run["scores"][key] for run in found[one].values() if key in run["scores"]]
+            for one in (entry, control)
+        )
+        if own and of_control:
+            return f"{name}: {100 * mean(of_control):.1f}"
+    return name
+
+
+def table(group: Group, found: Results) -> list[str]:
+    others = {
+        "control": {entry: control_of(group, entry, found) for entry in group.entries},
+        "published, other data": {entry: entry.published for entry in group.entries},
+    }
+    # Most groups have neither.
+    others = {name: cells for name, cells in others.items() if any(cells.values())}
+    columns = [*group.figures, *others]
     lines = [
         f"| config | seeds | {' | '.join(columns)} | updates | minutes of a processor |",
         f"|---|---|{'---|' * len(columns)}---:|---:|",
@@ -345,7 +372,7 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
     for entry, runs in found.items():
         if not runs:
             continue
-        cells = values_of(group, runs)
+        cells = values_of(group, runs) + [column[entry] for column in others.values()]
         minutes = mean(run["processor_seconds"] for run in runs.values()) / 60
         seeds = ", ".join(map(str, runs))
         name = f"`{entry.config}`" + (f": {entry.what}" if entry.what else "")
@@ -356,12 +383,12 @@ def table(group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[s
     return lines
 
 
-def measured(group: Group, raw: Path) -> dict[Entry, dict[int, dict[str, Any]]]:
+def measured(group: Group, raw: Path) -> Results:
     """Return the raw results of all entries with their present settings, by seed."""
     return {entry: rows_of(entry, raw) for entry in group.entries}
 
 
-def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]]) -> list[str]:
+def plot(name: str, group: Group, found: Results) -> list[str]:
     """Lines that show a drawing of the group's first figure; none where fewer than two configs have
     it."""
     figure, key = next(iter(group.figures.items()))
@@ -377,7 +404,7 @@ def plot(name: str, group: Group, found: dict[Entry, dict[int, dict[str, Any]]])
     return [write_drawing(f"learning_{name}", group.title, figure, rows, controls, tasks), ""]
 
 
-def heading(found: dict[Entry, dict[int, dict[str, Any]]]) -> str:
+def heading(found: Results) -> str:
     rows = [row for runs in found.values() for row in runs.values()]
     dates = sorted({row["date"] for row in rows})
     when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)

@@ -71,6 +71,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "learning_tree_lstm",
             "learning_tree_lstm_vectors",
             "learning_tree_lstm_all",
+            "learning_tree_lstm_encoder",
             "learning_few_labels",
         ),
     ),

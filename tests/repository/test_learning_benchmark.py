@@ -59,6 +59,40 @@ def test_the_table_has_each_seed_and_leaves_out_what_was_not_run(tmp_path, diges
     )
 
 
+def test_a_row_has_its_control_and_what_was_published(tmp_path, digests):
+    entries = (
+        Entry("b", "control: no tree", settings=(("c.d", 1),)),
+        Entry("a", control="b, no tree", published="data 80.0 (paper)"),
+        Entry("c", control="b, no tree"),
+    )
+    keep(tmp_path, "a", 0, 60.0, cats_micro_f=0.75, ents_f=0.5)
+    for seed, share in ((0, 0.5), (1, 0.25)):
+        keep(tmp_path, "b", seed, 60.0, learning.digest_of_entry(entries[0]), ents_f=share)
+    keep(tmp_path, "c", 0, 60.0, cats_micro_f=0.75)
+    group = Group("Title", (), GROUP.figures, entries)
+    head, _, control, row, other = learning.table(group, learning.measured(group, tmp_path))
+    assert head.startswith("| config | seeds | accuracy | F1 | control | published")
+    assert control.split(" | ")[4:6] == ["", ""]
+    # Accuracies of the control were not measured.
+    assert row.split(" | ")[2:6] == ["75.0", "50.0", "`b`, no tree: 37.5", "data 80.0 (paper)"]
+    assert other.split(" | ")[4:6] == ["`b`, no tree", ""]
+    plain = Group("Title", (), GROUP.figures, (Entry("a"),))
+    head, *_ = learning.table(plain, learning.measured(plain, tmp_path))
+    assert "control" not in head and "published" not in head
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+def test_rows_name_controls_of_their_group_and_task(group):
+    controls = {entry.name: learning.task_of(entry) for entry in group.entries if entry.is_control}
+    for entry in group.entries:
+        assert not entry.control or controls[entry.control] == learning.task_of(entry), entry
+
+
+def test_each_system_says_what_was_published_and_its_control():
+    for entry in GROUPS["systems"].entries:
+        assert entry.is_control or (entry.published and entry.control), entry
+
+
 def test_the_drawing_has_a_dot_for_each_seed_and_a_band_for_controls():
     rows = {"one": [0.5, 0.7], "a <control>": [0.6, 0.8]}
     drawn = learning_plot.drawing("Title", "accuracy", rows, {"a <control>"})

@@ -25,7 +25,7 @@ from benchmarks.learning_groups import GROUPS
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.unreached_stages import CALLBACK
-from tests.repository.recipes import RECIPES
+from tests.repository.recipes import RECIPES, recipe
 
 # Those with corpora or weights of their own, which tests/cli/test_spacy_commands.py and
 # tests/pipeline/test_transformer_recipes.py train.
@@ -91,6 +91,22 @@ def test_the_refusal_makes_no_other_config_of_one_for_its_results(tmp_path: Path
         config.to_disk(path)
         digests.append(digest_of(path))
     assert digests[0] == digests[1] != digests[2] and digest_of(STAGED[0]) == digests[0]
+
+
+def test_a_setting_that_was_added_later_makes_no_other_config_unless_it_is_used(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config.cfg"
+    digests = []
+    for forward in (None, "map", "mean"):
+        config = load_config(recipe("sentiment_spigot_marginals"), interpolate=False)
+        estimator = config["components"]["latent_encoder"]["model"]["estimator"]
+        del estimator["forward"]
+        if forward is not None:
+            estimator["forward"] = forward
+        config.to_disk(path)
+        digests.append(digest_of(path))
+    assert digests[0] == digests[1] != digests[2]
 
 
 # ---------------------------------------------------------------- steps of each
