@@ -160,8 +160,8 @@ class _Drawn(torch.autograd.Function):
         # A choice of probability 0 adds nothing to the sum before it, and so is never the first
         # beyond the threshold.
         place = (sums <= uniform.to(sums.device) * sums[:, -1:]).sum(-1)
-        result = torch.zeros_like(shares)
-        result[(*passed, place)] = gradient[passed]
+        result, chosen = torch.zeros_like(shares), (*passed, place)
+        result[chosen] = gradient[passed]
         return result, None, None, None
 
 
