@@ -40,12 +40,16 @@ def over_choices(structure: Factorised, values: Tensor) -> Tensor:
 class FactorisedEstimator(Estimator):
     """Base class of estimators that sample independent choices.
 
+    In a bound on evidence the mean value over samples is exact, as are the KL and its gradient. The
+    gradient of the reconstruction for the scores is biased as for other losses.
+
     Args:
         num_samples: K, each of weight 1/K.
     """
 
     requires = frozenset({"map", "marginals", "sample"})
     hard = True
+    posterior = "scores"
 
     def __init__(self, num_samples: int) -> None:
         check_whole(self.name, num_samples=num_samples)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
 from spacy_latent.errors import check_flags, check_whole
@@ -19,6 +21,9 @@ class SampledStraightThrough(Estimator):
     al. 2013). If L is linear in z, the gradient equals the gradient of E[L(z)] and has no noise.
     Otherwise it is biased and has low variance. At prediction z = MAP(s).
 
+    In a bound on evidence the mean value over samples is exact, as are the KL and its gradient. The
+    gradient of the reconstruction for s is biased in the same way.
+
     Args:
         num_samples: K, each of weight 1/K.
         average: compose the soft mean of the samples once, in place of each sample. K samples then
@@ -30,6 +35,10 @@ class SampledStraightThrough(Estimator):
         check_flags(self.name, average=average)
         self.num_samples = num_samples
         self.average = average
+
+    @property
+    def posterior(self) -> Literal["", "scores"]:  # type: ignore[override]
+        return "" if self.average else "scores"
 
     @property
     def hard(self) -> bool:  # type: ignore[override]

@@ -21,6 +21,13 @@ class SpigotMarginals(TargetDifference):
     MAP(s), and g is the gradient there. It is then inexact by as much as the loss is curved between
     MAP(s) and μ.
 
+    With ``step = "exponentiated"`` and ``forward = "mean"`` the gradient is η times Domke's
+    difference of marginals, (μ(s) − μ(s − ηg)) / η (2010, "Implicit differentiation by
+    perturbation"). This tends to the gradient through the marginals, J·g with J their Jacobian, as
+    η goes to 0. Here nothing is divided by η, so a small step also makes a small gradient.
+    Divide the scorer's learning rate by η for updates of Domke's size. Adam, which normalises
+    gradients, does not need it.
+
     The authors take several projected steps, and evaluate the gradient of the loss again at each
     point. A layer that other components build on gets one gradient, so this class takes one step.
 

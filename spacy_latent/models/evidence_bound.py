@@ -182,10 +182,10 @@ def check_bound(structure: Structure, estimator: Estimator) -> None:
         raise IncompatiblePair(
             NAME,
             estimator.name,
-            "the bound is of a distribution of structures, and this estimator judges no single "
-            "structures by a probability that it trains",
-            "DenseMarginalization, SparseMAP with marginalize=true, TopKSparsemax, SumAndSample or "
-            "ScoreFunction",
+            "the bound is of a distribution of structures, and this estimator neither judges "
+            "single structures by a probability that it trains nor draws exact samples",
+            "DenseMarginalization, SparseMAP with marginalize=true, TopKSparsemax, SumAndSample, "
+            "ScoreFunction or SampledStraightThrough with average=false",
         )
     if estimator.inner_steps > 1:
         raise IncompatiblePair(

@@ -2,8 +2,11 @@
 
 max_Ω(x) = max over the simplex of p·x − γΩ(p). With Ω the negative entropy the value is γ times the
 log-partition of scores / γ. With Ω = ½(‖p‖² − 1) it is neither the value of a Gibbs distribution
-nor SparseMAP: each step of the recursion is sparse by itself. Both Ω are 0 for a sure choice, so a
-smoothed value is never below the best score.
+nor SparseMAP: each step of the recursion is sparse by itself. Both Ω are 0 for a sure choice, and
+nowhere positive. So max_Ω exceeds max by at least 0 and, over K numbers, by at most γ·log K or
+γ(1 − 1/K) / 2. A smoothed value exceeds the best score by at most the sum of these over the maxima
+on a longest walk, n of K numbers for a chain. (Without its −1 the quadratic max_Ω would be below
+max.)
 
 A structure supports it if "smoothed" is in its ``tractable``. It then has
 ``smoothed_maximum(scores, lengths, maximum)``, the recursion with ``maximum`` over the last axis in
@@ -19,8 +22,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from spacy_latent.errors import InvalidScores, NotTractable
+from spacy_latent.kernels.autograd.tracing import not_traced
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.compiled import CompiledStructure
 from spacy_latent.structures.derivatives import recordable, recording
@@ -48,11 +53,7 @@ def smoothed_value(
         gamma: γ, larger is smoother; with γ to 0 the value tends to the score of the best
             structure.
     """
-    check_regularizer("smoothed_value", regularizer, gamma)
-    if "smoothed" not in structure.tractable:
-        raise NotTractable(
-            structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
-        )
+    _check("smoothed_value", structure, regularizer, gamma)
     if isinstance(structure, CompiledStructure) and (
         regularizer == "entropic" or structure.smoothed_family is not None
     ):
@@ -63,8 +64,7 @@ def smoothed_value(
     # Differences of sums lose digits that shares of the maximum need.
     value: Tensor = able.smoothed_maximum(masked.double(), lengths, maximum(regularizer, gamma))
     value = value.to(masked.dtype)
-    if bool(value.isneginf().any()):
-        structure.raise_infeasible(value.isneginf().nonzero().flatten().tolist())
+    _refuse_infeasible(structure, value)
     return value
 
 
@@ -89,6 +89,80 @@ def smoothed_expectation(
             return torch.zeros_like(scores)
         (result,) = torch.autograd.grad(total, leaf, create_graph=keep)
     return result
+
+
+@not_traced
+def smoothed_sample(
+    structure: Structure,
+    scores: Tensor,
+    lengths: Tensor,
+    regularizer: Regularizer = "entropic",
+    gamma: float = 1.0,
+    num_samples: int = 1,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return exact independent samples of the random walk that the recursion induces.
+
+    A sample is a backward pass in which each maximum gives its whole gradient to one of its
+    choices, drawn by the gradient of max_Ω. So its mean is :func:`smoothed_expectation`. With
+    "entropic" it is a sample of p(z) ∝ exp(z·s / γ), which ``structure.sample`` draws in less time.
+
+    Args:
+        generator: source of randomness, torch's default on the CPU if None.
+
+    Returns:
+        ``(num_samples, B, *parts)``, 0/1, in the dtype of ``scores``, without a gradient.
+    """
+    _check("smoothed_sample", structure, regularizer, gamma)
+    structure._check_draws("smoothed_sample", num_samples, generator)
+
+    def draw(x: Tensor) -> Tensor:
+        chosen: Tensor = _Drawn.apply(x, regularizer, gamma, generator)
+        return chosen
+
+    with recording():
+        able: Any = recordable(structure)
+        masked, sizes = able.masked(recordable(scores).detach(), recordable(lengths))
+        copies = masked.double().repeat(num_samples, *[1] * (scores.dim() - 1)).requires_grad_()
+        sizes = sizes.repeat(num_samples, *[1] * (sizes.dim() - 1))
+        value = able.smoothed_maximum(copies, sizes, draw)
+        _refuse_infeasible(structure, value[: len(scores)])
+        if not value.requires_grad:
+            structure.refuse_unrecorded("smoothed_maximum", scores, lengths)
+            return scores.new_zeros((num_samples, *scores.shape))
+        (z,) = torch.autograd.grad(value.sum(), copies)
+    return z.to(scores.dtype).view(num_samples, *scores.shape)
+
+
+class _Drawn(torch.autograd.Function):
+    """max_Ω over the last axis whose backward gives the gradient to one choice, drawn by p."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        regularizer: Regularizer,
+        gamma: float,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        ctx.save_for_backward(_shares(x, regularizer, gamma))
+        ctx.generator = generator
+        return maximum(regularizer, gamma)(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (shares,) = ctx.saved_tensors
+        # The walk passes few maxima. Those without any choice are not among them.
+        passed = gradient.nonzero(as_tuple=True)
+        sums = shares[passed].cumsum(-1)
+        uniform = torch.rand(len(sums), 1, dtype=sums.dtype, generator=ctx.generator, device="cpu")
+        # A choice of probability 0 adds nothing to the sum before it, and so is never the first
+        # beyond the threshold.
+        place = (sums <= uniform.to(sums.device) * sums[:, -1:]).sum(-1)
+        result, chosen = torch.zeros_like(shares), (*passed, place)
+        result[chosen] = gradient[passed]
+        return result, None, None, None
 
 
 def fenchel_young_loss(
@@ -126,11 +200,35 @@ def _entropic(x: Tensor, gamma: float) -> Tensor:
 def _quadratic(x: Tensor, gamma: float) -> Tensor:
     nothing = x.isneginf().all(-1)
     top = torch.where(nothing, 0.0, x.detach().amax(-1))
-    # A score that is more than γ below the largest has no share, and no gradient.
-    below = ((x - top[..., None]) / gamma).clamp_min(-2.0)
+    below = _below(x, top, gamma)
     p = project_simplex(below)
     value = (p * below).sum(-1) - 0.5 * (p.square().sum(-1) - 1.0)
     return torch.where(nothing, -torch.inf, top + gamma * value)
+
+
+def _below(x: Tensor, top: Tensor, gamma: float) -> Tensor:
+    # A score that is more than γ below the largest has no share, and no gradient.
+    return ((x - top[..., None]) / gamma).clamp_min(-2.0)
+
+
+def _shares(x: Tensor, regularizer: Regularizer, gamma: float) -> Tensor:
+    """Return p of max_Ω over the last axis, its gradient; rows of −inf alone have no meaning."""
+    if regularizer == "entropic":
+        return (x / gamma).softmax(-1)
+    return project_simplex(_below(x, x.amax(-1), gamma))
+
+
+def _refuse_infeasible(structure: Structure, value: Tensor) -> None:
+    if bool(value.isneginf().any()):
+        structure.raise_infeasible(value.isneginf().nonzero().flatten().tolist())
+
+
+def _check(name: str, structure: Structure, regularizer: str, gamma: float) -> None:
+    check_regularizer(name, regularizer, gamma)
+    if "smoothed" not in structure.tractable:
+        raise NotTractable(
+            structure.name, "smoothed dynamic program", "marginals, or sparsemap, where tractable"
+        )
 
 
 def check_regularizer(name: str, regularizer: str, gamma: float) -> None:

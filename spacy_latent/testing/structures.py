@@ -21,6 +21,7 @@ from spacy_latent.structures.smoothed import (
     Regularizer,
     maximum,
     smoothed_expectation,
+    smoothed_sample,
     smoothed_value,
 )
 from spacy_latent.testing.listing import Length, Listing, LogPotential, Members, scored
@@ -836,6 +837,13 @@ class _Contract:
                     self.report.same(
                         "smoothed, quadratic, by kernels", where, *pair, self.tolerance, 1e-8
                     )
+            # With "entropic" the walk has the distribution of exact samples.
+            count, generator = self.num_samples, self.generator(6)
+            with self.report.works("smoothed_sample", given):
+                drawn = smoothed_sample(
+                    structure, scores, self.lengths, "entropic", 1.0, count, generator
+                )
+            self.frequencies("smoothed_sample", given, drawn, scores)
 
     def smoothed(self, scores: Tensor, regularizer: Regularizer, gamma: float) -> list[Tensor]:
         """Return the smoothed values by kernels, if there are any, and by the recursion."""

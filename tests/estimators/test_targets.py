@@ -17,7 +17,9 @@ from spacy_latent.estimators.noise import draw_noise
 from spacy_latent.estimators.perturbed_mean import PerturbedMean
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.spigot_marginals import SpigotMarginals
+from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
+from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.structures.oracles import listed_trees
@@ -158,6 +160,30 @@ def test_spigot_around_marginals(step: Any, forward: Any) -> None:
             projected = project_by_nnls(members.numpy(), point.numpy())
             expected = mean(own) - torch.as_tensor(projected)
         torch.testing.assert_close(gradient[window].flatten(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("structure", "lengths"), [(SpanningTree(), LENGTHS), (LinearChain(), torch.tensor([4, 2, 0]))]
+)
+def test_small_exponentiated_steps_are_domkes_derivative_of_marginals(
+    structure: Structure, lengths: Tensor
+) -> None:
+    torch.manual_seed(8)
+    shape = (3, 4, 4, 4)[: 1 + structure.part_axes]
+    scores = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(shape, dtype=torch.float64)
+    marginals = structure.marginals(scores, lengths)
+    (expected,) = torch.autograd.grad((marginals * upstream).sum(), scores)
+    apart = []
+    for step in (1e-1, 1e-2, 1e-3):
+        estimator = SpigotMarginals("exponentiated", step, forward="mean")
+        z = estimator(structure, scores, lengths, True).z[0]
+        (gradient,) = torch.autograd.grad((z * upstream).sum(), scores)
+        apart.append(float((gradient / step - expected).abs().max()))
+    # The error of a one-sided difference shrinks with its step.
+    assert apart[0] < 0.3 * float(expected.abs().max())
+    for large, small in zip(apart, apart[1:]):
+        assert 8 < large / small < 12
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "gumbel"])

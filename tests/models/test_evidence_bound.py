@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from spacy_latent.errors import IncompatiblePair, LatentError, NotTractable
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
+from spacy_latent.estimators.gumbel_rao import GumbelRao
 from spacy_latent.estimators.marginals import Marginals
+from spacy_latent.estimators.reinmax import ReinMax
+from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
+from spacy_latent.estimators.sampled_straight_through import SampledStraightThrough
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.estimators.sparsemap import SparseMAP
 from spacy_latent.estimators.straight_through import StraightThrough
@@ -256,6 +260,30 @@ def test_the_score_functions_gradient_is_that_of_enumeration_in_the_mean(structu
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
+@pytest.mark.parametrize("make_estimator", [SampledStraightThrough, ReinMax, GumbelRao])
+def test_bounds_of_straight_through_samples_are_right_in_the_mean(
+    structure, make_estimator
+) -> None:
+    """So are the gradients of decoder and prior; only the scorer's is biased."""
+    estimator = make_estimator(num_samples=4000)
+    if isinstance(structure, KOfN) and make_estimator is not SampledStraightThrough:
+        pytest.skip("for independent choices alone")
+    module = make(structure, estimator, scores_of())
+    torch.manual_seed(3)
+    terms = run(module, TEXT)
+    every = torch.stack(all_structures(structure))
+    log_q = (every @ module.latent.scorer.scores).log_softmax(0)
+    each = torch.stack([joint(module, TEXT[0], z) for z in every])
+    expected = log_q.exp() @ (each - log_q)
+    error = terms.fit.detach().std() / 4000**0.5
+    found = terms.bound(module.weights)[0]
+    assert abs(found.item() - expected.item()) < 4 * error.item()
+    for mine, theirs in zip(gradients(module, found)[1:], gradients(module, expected)[1:]):
+        assert theirs.abs().max() > 1e-3
+        assert torch.allclose(mine, theirs, atol=0.1)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=lambda structure: structure.name)
 def test_the_gradient_of_sparse_marginalization_is_that_of_differences(structure) -> None:
     scores = 0.3 * scores_of() + 0.4
     module = make(structure, SparseMAP(marginalize=True), scores)
@@ -339,6 +367,13 @@ def test_one_part_in_the_place_of_another_is_refused(settings, message) -> None:
         (OneOfN(), StraightThrough(), IncompatiblePair, "EvidenceBound.*StraightThrough"),
         (OneOfN(), Marginals(), IncompatiblePair, "EvidenceBound.*Marginals"),
         (OneOfN(), SparseMAP(), IncompatiblePair, "EvidenceBound.*SparseMAP"),
+        (OneOfN(), RelaxedPerturbation(), IncompatiblePair, "EvidenceBound.*RelaxedPerturbation"),
+        (
+            OneOfN(),
+            SampledStraightThrough(2, average=True),
+            IncompatiblePair,
+            "EvidenceBound.*SampledStraightThrough",
+        ),
         (OneOfN(), ScoreFunction(inner_steps=2), IncompatiblePair, "ScoreFunction.*inner_steps"),
         (MergeSequence(), ScoreFunction(), IncompatiblePair, "EvidenceBound.*MergeSequence"),
         (OneToOneAlignment(), SparseMAP(marginalize=True), NotTractable, "OneToOne.*log_partition"),

@@ -35,6 +35,8 @@ ESTIMATORS = {
         "control_variate": {"@misc": "spacy-latent.SelfCritical.v1"},
     },
     "sum and sample": {"@misc": "spacy-latent.SumAndSample.v1", "k": 2},
+    "sampled straight-through": {"@misc": "spacy-latent.SampledStraightThrough.v1"},
+    "ReinMax": {"@misc": "spacy-latent.ReinMax.v1"},
     "REBAR": {"@misc": "spacy-latent.Rebar.v1"},
     "RELAX": {"@misc": "spacy-latent.Relax.v1"},
     "REBAR, learned": {

@@ -23,6 +23,7 @@ from spacy_latent.structures.smoothed import (
     fenchel_young_loss,
     maximum,
     smoothed_expectation,
+    smoothed_sample,
     smoothed_value,
 )
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -192,24 +193,71 @@ def test_the_quadratic_recursions_of_other_structures(gamma: float) -> None:
         torch.testing.assert_close(found(structure, items, torch.tensor(6)), expected)
 
 
+def most_excess(ways: int, regularizer: str, gamma: float = 1.0) -> float:
+    """The largest excess of max_Ω over max of so many numbers, reached if they are equal."""
+    return gamma * (np.log(ways) if regularizer == "entropic" else 0.5 * (1 - 1 / ways))
+
+
+def longest_walk(structure: Structure, shape: torch.Size, sizes: list[int]) -> list[int]:
+    """How many numbers each maximum on a longest walk of an item is over, at most."""
+    if min(sizes) == 0:
+        return []
+    if isinstance(structure, MonotoneAlignment):
+        rows, columns = sizes
+        # A set of matches has one maximum for each row, and one for each column but the first.
+        return [3] * (rows + columns - 2) if structure.moves == "dtw" else [2] * (sum(sizes) - 1)
+    if isinstance(structure, Runs):
+        counts = 1 if structure.exactly else structure.k + 1
+        return [2] * sizes[0] + [2 * counts * (structure.runs + 1)]
+    if isinstance(structure, SemiMarkov):
+        # All segments have one position.
+        return list(shape[1:]) * sizes[0]
+    return [shape[-1]] * sizes[0]
+
+
 @EACH
 @BOTH
 def test_values_are_convex_and_near_the_best_score(
     structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str
 ) -> None:
+    """Between the best score and this plus the excess of each maximum on a longest walk (Mensch
+    and Blondel 2018)."""
     gamma = 0.8
-    one, other = scores, scores + torch.randn_like(scores)
 
     def value(given: Tensor) -> Tensor:
         return smoothed_value(structure, given, lengths, regularizer, gamma)  # type: ignore[arg-type]
 
-    between = value(0.5 * (one + other))
-    assert (between <= 0.5 * (value(one) + value(other)) + 1e-12).all()
-    best = exact_potential(structure, structure.map(one, lengths), one, lengths)
-    excess = value(one) - best
-    # At most four maxima a position, each of at most ten values, add at most this.
-    each = gamma * (np.log(10) if regularizer == "entropic" else 0.5)
-    assert (excess >= -1e-12).all() and (excess <= 4 * 12 * each).all()
+    walks = [
+        longest_walk(structure, scores.shape[1:], torch.atleast_1d(one).tolist()) for one in lengths
+    ]
+    most = torch.tensor(
+        [sum(most_excess(ways, regularizer, gamma) for ways in walk) for walk in walks],
+        dtype=torch.float64,
+    )
+    for scale in (0.0, 0.1, 1.0, 10.0):
+        one, other = scale * scores, scale * (scores + torch.randn_like(scores))
+        between = value(0.5 * (one + other))
+        assert (between <= 0.5 * (value(one) + value(other)) + 1e-12).all()
+        best = exact_potential(structure, structure.map(one, lengths), one, lengths)
+        excess = value(one) - best
+        assert (excess >= -1e-12).all() and (excess <= most + 1e-12).all()
+
+
+@BOTH
+def test_equal_scores_reach_the_bound(regularizer: str) -> None:
+    """If every walk is a longest one, all of whose maxima are over equal numbers."""
+    chain = torch.zeros(1, 5, 4, 4, dtype=torch.float64)
+    cases: list[tuple[Structure, Tensor, Tensor, list[int]]] = [
+        (LinearChain(), chain, torch.tensor([5]), [4] * 5),
+        (TagSequence(), chain[:, :, 0], torch.tensor([5]), [4] * 5),
+        (SemiMarkov(), chain[:, :, :1], torch.tensor([5]), [1, 4] * 5),
+        (MonotoneAlignment(), chain[:, :2, :2, 0], torch.tensor([[2, 2]]), [3]),
+        (MonotoneAlignment("needleman_wunsch"), chain[:, 0, :1, :1], torch.tensor([[1, 1]]), [2]),
+    ]
+    for structure, scores, lengths, walk in cases:
+        value = smoothed_value(structure, scores, lengths, regularizer)  # type: ignore[arg-type]
+        expected = sum(most_excess(ways, regularizer) for ways in walk)
+        assert float(value[0]) == pytest.approx(expected, abs=1e-12)
 
 
 @EACH
@@ -257,6 +305,115 @@ def test_fenchel_young_losses(
     torch.testing.assert_close(gradient, mean - gold)
     if regularizer == "entropic":
         torch.testing.assert_close(loss, -structure.log_prob(gold, scores, lengths))
+
+
+DRAWS = 4000
+
+
+def samples(
+    structure: Structure,
+    scores: Tensor,
+    lengths: Tensor,
+    regularizer: str,
+    count: int = DRAWS,
+    gamma: float = 0.9,
+) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return smoothed_sample(structure, scores, lengths, regularizer, gamma, count, generator)  # type: ignore[arg-type]
+
+
+def differ(found: Tensor, expected: Tensor) -> Tensor:
+    """Frequencies of draws that are more than five standard errors from probabilities."""
+    error = (expected * (1 - expected)).clamp_min(0.0).div(DRAWS).sqrt()
+    return (found - expected).abs() > 5 * error + 1.0 / DRAWS
+
+
+@pytest.mark.parametrize("tie", [False, True])
+@EACH
+@BOTH
+def test_samples_have_the_expected_structure_as_their_mean(
+    structure: Structure, scores: Tensor, lengths: Tensor, regularizer: str, tie: bool
+) -> None:
+    scores = 0.0 * scores if tie else scores
+    z = samples(structure, scores, lengths, regularizer)
+    expected = smoothed_expectation(structure, scores, lengths, regularizer, 0.9)  # type: ignore[arg-type]
+    assert not differ(z.mean(0), expected).any() and not z.requires_grad
+    assert not z[:, expected == 0].any()
+    for b in range(len(lengths)):
+        assert structure.contains(
+            z[:, b], lengths[b : b + 1].expand(DRAWS, *lengths.shape[1:])
+        ).all()
+
+
+@EACH
+def test_samples_of_the_entropic_walk_have_a_gibbs_distribution(
+    structure: Structure, scores: Tensor, lengths: Tensor
+) -> None:
+    z = samples(structure, scores, lengths, "entropic", gamma=1.0)
+    best = structure.top_k(scores, lengths, 400)
+    p = structure.log_prob(best.z, scores, lengths).exp()
+    p = torch.where(best.scores.isneginf(), 0.0, p)
+    # Every structure is listed if there are fewer than 400.
+    whole = best.scores[-1].isneginf()
+    assert whole.any()
+    torch.testing.assert_close(p.sum(0)[whole], torch.ones(int(whole.sum()), dtype=p.dtype))
+    same = torch.stack([(z == one).flatten(2).all(2).double().mean(0) for one in best.z])
+    assert not differ(same, p)[~best.scores.isneginf()].any()
+
+
+def test_samples_of_the_quadratic_walk_have_the_products_of_their_steps() -> None:
+    """Not only the means of parts: the probability of each path, the last tag drawn first."""
+    torch.manual_seed(6)
+    scores = torch.randn(1, 3, 2, 2, dtype=torch.float64).clamp(-0.6, 0.6)
+    operator = maximum("quadratic", 1.0)
+    reach, steps = scores[0, 0, 0], []
+    for block in scores[0, 1:]:
+        ways = reach[:, None] + block
+        steps.append(project_simplex(ways.T))
+        reach = operator(ways.T)
+    last = project_simplex(reach)
+    z = samples(LinearChain(), scores, torch.tensor([3]), "quadratic", gamma=1.0)
+    tags = z[:, 0].sum(2).argmax(2)
+    impossible = 0
+    for path in product(range(2), repeat=3):
+        p = last[path[2]] * steps[1][path[2], path[1]] * steps[0][path[1], path[0]]
+        found = (tags == torch.tensor(path)).all(1).double().mean()
+        assert not differ(found, p)
+        impossible += int(p == 0.0)
+    assert 0 < impossible < 5
+
+
+def test_a_choice_without_probability_is_never_drawn() -> None:
+    """A score that is γ below the best has no share, be it the first or the last one."""
+    scores = torch.tensor([[[-1.0, 0.0, -1.0, 0.0, -1.0]]], dtype=torch.float64)
+    z = samples(TagSequence(), scores, torch.tensor([1]), "quadratic", gamma=1.0)
+    assert z[:, 0, 0].sum(0)[[0, 2, 4]].sum() == 0 and not differ(
+        z[:, 0, 0, 1].mean(), z.new_tensor(0.5)
+    )
+
+
+def test_samples_repeat_with_their_generator_alone() -> None:
+    torch.manual_seed(1)
+    structure, scores, lengths = LinearChain(), torch.randn(2, 4, 3, 3), torch.tensor([4, 1])
+    first = samples(structure, scores, lengths, "quadratic", 20)
+    torch.testing.assert_close(samples(structure, scores, lengths, "quadratic", 20), first)
+    with torch.inference_mode():
+        torch.testing.assert_close(samples(structure, scores, lengths, "quadratic", 20), first)
+    low = samples(structure, scores.bfloat16(), lengths, "quadratic", 20)
+    assert low.dtype == torch.bfloat16 and first.dtype == torch.float32
+    both = [smoothed_sample(structure, scores, lengths, "quadratic", 4.0, 20) for _ in range(2)]
+    assert not torch.equal(*both)
+
+
+def test_samples_of_nothing() -> None:
+    """No items, no positions, or lengths of 0: one empty structure."""
+    for shape, lengths in (
+        ((0, 2, 3, 3), torch.zeros(0, dtype=torch.long)),
+        ((2, 0, 3, 3), torch.tensor([0, 0])),
+        ((2, 2, 3, 3), torch.tensor([0, 0])),
+    ):
+        z = samples(LinearChain(), torch.randn(shape), lengths, "quadratic", 3)
+        assert z.shape == (3, *shape) and not z.any()
 
 
 def recursion(
@@ -414,8 +571,14 @@ def test_padding_is_not_read_and_bad_input_is_named() -> None:
     with pytest.raises(InfeasibleError) as caught:
         smoothed_value(structure, scores, lengths)
     assert caught.value.items == [1]
-    with pytest.raises(InvalidScores, match="gamma"):
-        smoothed_value(structure, scores, lengths, gamma=0.0)
+    with pytest.raises(InfeasibleError) as caught:
+        smoothed_sample(structure, scores, lengths, num_samples=3)
+    assert caught.value.items == [1]
+    for function in (smoothed_value, smoothed_sample):
+        with pytest.raises(InvalidScores, match="gamma"):
+            function(structure, scores, lengths, gamma=0.0)
+    with pytest.raises(InvalidScores, match="num_samples"):
+        smoothed_sample(structure, scores, lengths, num_samples=0)
 
 
 def test_structures_show_their_settings_alone() -> None:
@@ -426,8 +589,9 @@ def test_structures_show_their_settings_alone() -> None:
 def test_structures_without_a_recursion_are_refused() -> None:
     with pytest.raises(IncompatiblePair, match=r"SmoothedDP.*SpanningTree"):
         SmoothedDP().check(SpanningTree())
-    with pytest.raises(NotTractable):
-        smoothed_value(SpanningTree(), torch.zeros(1, 2, 2), torch.tensor([1]))
+    for function in (smoothed_value, smoothed_sample):
+        with pytest.raises(NotTractable):
+            function(SpanningTree(), torch.zeros(1, 2, 2), torch.tensor([1]))
 
 
 @EACH
