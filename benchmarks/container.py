@@ -101,6 +101,5 @@ def main() -> None:
     print(contained(python, folder / "model", *stored))
 
 
-
 if __name__ == "__main__":
     main()
