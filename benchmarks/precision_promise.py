@@ -4,10 +4,10 @@
         corpus/bc5cdr/dev.spacy
 
 If a pipeline has a latent_parser, arcs and whole trees are measured, both without and with labels;
-if it has a tree_spancat, spans; else entities. What the component finds in annotated texts is
-judged once. Then confidences and thresholds are fitted to a draw of texts, and the precision is
-measured on others. Arcs and trees keep the probabilities as trained: the temperature of arcs is one
-number, fitted to thousands of them. There are two ways to draw:
+if it has a tree_spancat, spans; else, or with --entities, entities. What the component finds in
+annotated texts is judged once. Then confidences and thresholds are fitted to a draw of texts, and
+the precision is measured on others. Arcs and trees keep the probabilities as trained: the
+temperature of arcs is one number, fitted to thousands of them. There are two ways to draw:
 
 - Halves: the texts are divided at random. One half is for the fit, the other to measure.
 - Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.
@@ -203,14 +203,16 @@ def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 
-def judged(nlp: Language, corpus: Path) -> tuple[str, list[JudgedEntities], int]:
+def judged(
+    nlp: Language, corpus: Path, entities: bool = False
+) -> tuple[str, list[JudgedEntities], int]:
     """Judge what a component finds in annotated texts, without its calibration.
 
     Returns:
         The name of the component, its predictions of each kind, and the number of texts.
     """
     examples = [example for example in examples_for(nlp, corpus) if len(example.predicted)]
-    parsers, spans = parse_components(nlp), span_components(nlp)
+    parsers, spans = ([], []) if entities else (parse_components(nlp), span_components(nlp))
     name = (parsers + spans + ["crf_ner"])[0]
     pipe: Any = nlp.get_pipe(name)
     pipe.calibration = None
@@ -231,15 +233,17 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--times", type=int, default=TIMES)
+    parser.add_argument("--entities", action="store_true")
+    parser.add_argument("--precisions", type=float, nargs="+", default=PRECISIONS)
     parser.add_argument("--texts", type=int, help="number of texts to draw with replacement")
     parser.add_argument("--test", type=Path, help="corpus on which the precision is measured")
     given = parser.parse_args()
     torch.set_num_threads(1)
     nlp = spacy.load(given.model)
-    name, kinds, count = judged(nlp, given.corpus)
+    name, kinds, count = judged(nlp, given.corpus, given.entities)
     test_kinds, test_count = kinds, None
     if given.test:
-        _, test_kinds, test_count = judged(nlp, given.test)
+        _, test_kinds, test_count = judged(nlp, given.test, given.entities)
     for one, test in zip(kinds, test_kinds):
         noun = plural(one.noun)
         title = f"{given.title}, {noun}" if one.noun in OF_PARSES else given.title
@@ -254,7 +258,12 @@ def main() -> None:
             "drawn": given.texts,
             "test": test_count,
             "rows": measured(
-                one, count, given.times, drawn=given.texts, test=test if given.test else None
+                one,
+                count,
+                given.times,
+                given.precisions,
+                drawn=given.texts,
+                test=test if given.test else None,
             ),
             "date": str(date.today()),
             "torch": torch.__version__,
