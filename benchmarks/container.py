@@ -15,7 +15,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TORCH = ("torch==2.13.0+cpu", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
+TORCH = "torch==2.13.0+cpu"
+INDEX = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
 SAVE = """
 import spacy, sys
 nlp = spacy.blank("en")
@@ -60,8 +61,7 @@ CONTAINER = (
 
 
 def run(*command: str | Path) -> None:
-    # Elsewhere, since a program that is given with -c imports from the folder where it starts.
-    subprocess.run(command, check=True, cwd="/")
+    subprocess.run(command, check=True)
 
 
 def contained(python: Path, model: Path, *environment: str) -> str:
@@ -87,15 +87,20 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     venv.create(folder / "env", with_pip=True)
     python, source = folder / "env/bin/python", folder / "source.tar.gz"
-    pip = (python, "-m", "pip", "--quiet")
+    # Isolated: PYTHONPATH might name this checkout.
+    pip = (python, "-I", "-m", "pip", "--quiet")
     # Pip builds an archive in a folder of its own, and this checkout stays as it is.
     run("git", "-C", ROOT, "archive", "--prefix=source/", "--output", source, "HEAD")
     run(*pip, "wheel", "--no-deps", "--wheel-dir", folder / "wheels", source)
-    run(*pip, "install", *TORCH)
+    # As in the Makefile: from a configured index if one has it.
+    try:
+        run(*pip, "install", TORCH)
+    except subprocess.CalledProcessError:
+        run(*pip, "install", TORCH, *INDEX)
     run(*pip, "install", "--find-links", folder / "wheels", "spacy-latent")
     stored = ("NUMBA_CPU_NAME=generic", f"NUMBA_CACHE_DIR={folder / 'kernels'}")
-    run(python, "-c", SAVE, folder / "model")
-    run("env", *stored, python, "-m", "spacy", "latent", "warm-up", folder / "model")
+    run(python, "-I", "-c", SAVE, folder / "model")
+    run("env", *stored, python, "-I", "-m", "spacy", "latent", "warm-up", folder / "model")
     for name in ("env", "kernels"):
         run("du", "--summarize", "--human-readable", folder / name)
     print(contained(python, folder / "model", *stored))
