@@ -14,6 +14,7 @@ PROGRAMS = (
     "samples",
     "scaling",
     "footprint",
+    "container",
     "entities",
     "calibration",
     "precision_promise",

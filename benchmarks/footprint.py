@@ -18,6 +18,7 @@ from statistics import median
 from benchmarks.sections import write_section
 
 SIZES = (125, 250, 500)
+DOCS = (20_000, 200_000)
 MEMORY = """
 import sys, torch
 torch.set_num_threads(1)
@@ -80,6 +81,26 @@ start = time.process_time()
 nlp("Ada Lovelace met Charles Babbage in London.")
 print(time.process_time() - start)
 """
+# Memory, in a process of its own, of a component of entities that reads short texts.
+RESIDENT = """
+import json, random, spacy, sys
+nlp = spacy.blank("en")
+pipe = nlp.add_pipe(sys.argv[1], config=json.loads(sys.argv[2]))
+for label in ("PER", "ORG", "LOC"):
+    pipe.add_label(label)
+nlp.initialize()
+generator, words = random.Random(0), [f"word{i}" for i in range(20000)]
+def level():
+    with open("/proc/self/status") as status:
+        print(next(int(l.split()[1]) for l in status if l.startswith("VmRSS")) / 1024)
+level()
+done = 0
+for count in map(int, sys.argv[3:]):
+    for doc in nlp.pipe(" ".join(generator.choices(words, k=8)) for _ in range(count - done)):
+        pass
+    done = count
+    level()
+"""
 IMPORT = "import time; s = time.perf_counter(); import {}; print(time.perf_counter() - s)"
 # spaCy itself loads torch where that is installed.
 BLANK = (
@@ -128,6 +149,20 @@ def memory_lines() -> list[str]:
     return lines
 
 
+def resident_lines() -> list[str]:
+    titles = " | ".join(f"after {count:,} docs" for count in DOCS)
+    lines = [
+        "Memory of a process that reads docs of eight words with `nlp.pipe`, in MB.",
+        "",
+        f"| component | before | {titles} |",
+        f"|---|---:|{'---:|' * len(DOCS)}",
+    ]
+    for name, settings in (("crf_ner", {"annotate": "probabilities"}), ("ner", {})):
+        levels = run(RESIDENT, name, json.dumps(settings), *map(str, DOCS))
+        lines.append(f"| `{name}` | {' | '.join(f'{level:.0f}' for level in levels)} |")
+    return lines
+
+
 def time_lines() -> list[str]:
     plain, own = [], []
     for _ in range(7):
@@ -139,12 +174,12 @@ def time_lines() -> list[str]:
         cold = run(FIRST, cache=cache)[0]
         warm = median(run(FIRST, cache=cache)[0] for _ in range(3))
     settings = json.dumps({"annotate": "probabilities"})
-    compiled, later = [], []
+    compiled, later, stock = [], [], []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as cache:
             compiled += run(ENTITIES, "crf_ner", settings, cache=cache)
             later += run(ENTITIES, "crf_ner", settings, cache=cache)
-    stock = median(run(ENTITIES, "ner", "{}")[0] for _ in range(3))
+            stock += run(ENTITIES, "ner", "{}")
     peak, seconds = run(DOCUMENT)
     return [
         "| what | measured | bound |",
@@ -157,7 +192,7 @@ def time_lines() -> list[str]:
         f"{median(compiled):.2f} | 5 |",
         "| first call of `crf_ner` with probabilities, compiled code on disk, s of a processor | "
         f"{median(later):.2f} | 0.5 |",
-        f"| first call of `ner`, s of a processor | {stock:.3f} | |",
+        f"| first call of `ner`, s of a processor | {median(stock):.3f} | |",
         f"| 10,000 tokens through `nlp.pipe`, peak above the pipeline, MB | {peak / 2**20:.0f} "
         "| 1000 |",
         f"| 10,000 tokens through `nlp.pipe`, s | {seconds:.2f} | |",
@@ -168,8 +203,10 @@ def main() -> None:
     if not os.path.exists("/proc/self/clear_refs"):
         sys.exit("Peak memory is read from /proc, which this system does not have.")
     times = time_lines()
-    print("\n".join(times))
-    lines = [f"{date.today()}; memory on one thread.", "", *times, "", *memory_lines()]
+    resident = resident_lines()
+    print("\n".join([*times, *resident]))
+    lines = [f"{date.today()}; memory on one thread.", "", *times, "", *resident, ""]
+    lines += memory_lines()
     write_section("footprint", "Imports, first calls, memory", lines)
 
 

@@ -4,16 +4,18 @@
         corpus/bc5cdr/dev.spacy
 
 If a pipeline has a latent_parser, arcs and whole trees are measured, both without and with labels;
-if it has a tree_spancat, spans; else entities. What the component finds in annotated texts is
-judged once. Then confidences and thresholds are fitted to a draw of texts, and the precision is
-measured on others. Arcs and trees keep the probabilities as trained: the temperature of arcs is one
-number, fitted to thousands of them. There are two ways to draw:
+if it has a tree_spancat, spans; else, or with --entities, entities. What the component finds in
+annotated texts is judged once. Then confidences and thresholds are fitted to a draw of texts, and
+the precision is measured on others. Arcs and trees keep the probabilities as trained: the
+temperature of arcs is one number, fitted to thousands of them. There are two ways to draw:
 
 - Halves: the texts are divided at random. One half is for the fit, the other to measure.
 - Draws: as many texts as a half are drawn with replacement, and the precision is that of all texts.
   So the texts are the whole source of the draws, and its precision is known without error.
 
-Texts are docs, or documents if docs name these in doc.user_data["document"].
+Texts are docs, or documents if docs name these in doc.user_data["document"]. --texts is another
+number of texts to draw with replacement. With --test the precision is always that of all texts of
+another corpus, and halves are for the fit alone.
 
 The promise is of the source of the texts, as in draws. The precision of a half has chance of its
 own, and is below the promise more often. Each line of PATH has the counts of one kind of prediction
@@ -125,8 +127,16 @@ def measured(
     times: int = TIMES,
     precisions: Sequence[float] = PRECISIONS,
     confidences: Sequence[float] = CONFIDENCES,
+    drawn: int | None = None,
+    test: JudgedEntities | None = None,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the counts of promises that were made and kept, by way of drawing and by promise."""
+    """Return the counts of promises that were made and kept, by way of drawing and by promise.
+
+    Args:
+        count: number of texts, those without predictions included.
+        drawn: number of texts that are drawn with replacement, half of all by default.
+        test: predictions in other texts, on which the precision is measured.
+    """
     texts, generator = Texts(found, count), np.random.default_rng(0)
     every = texts.of(range(count))
     told: dict[str, dict[str, dict[str, float]]] = {}
@@ -136,8 +146,9 @@ def measured(
             order = generator.permutation(count).tolist()
             fitted, other = texts.of(order[: count // 2]), texts.of(order[count // 2 :])
             if way == DRAWS:
-                fitted = texts.of(generator.integers(count, size=count // 2).tolist())
+                fitted = texts.of(generator.integers(count, size=drawn or count // 2).tolist())
                 other = every
+            other = other if test is None else test
             for name, one in kept(fitted, other, precisions, confidences).items():
                 row = rows.setdefault(name, {"made": 0, "kept": 0, "share": 0.0})
                 if one is not None:
@@ -150,13 +161,19 @@ def measured(
 
 def table(found: dict[str, Any]) -> list[str]:
     """Return the section for one line of PATH."""
+    drawn, tested = "", ""
+    if found.get("drawn"):
+        drawn = f" ({found['drawn']:,} for draws with replacement)"
+    if found.get("test"):
+        tested = f"; but here both on the {found['test']:,} texts of another corpus"
     lines = [
         f"{found['date']}, torch {found['torch']}, `{found['model']}`. {found['texts']:,} texts, "
         f"in which {found['entities']:,} {found.get('noun', 'entities')} are found with a "
         "precision of "
         f"{100 * found['precision']:.1f} %. A fit is to half as many texts, {found['times']} "
-        "times. Made: thresholds that the texts support. Kept: the share of these whose precision "
-        "is as promised, on the other half, and on all texts after draws with replacement. "
+        f"times{drawn}. Made: thresholds that the texts support. Kept: the share of these whose "
+        "precision is as promised, on the other half, and on all texts after draws with "
+        f"replacement{tested}. "
         "Left: on the other half. Broken: the share of all draws with a threshold whose "
         "precision is lower; it should be at most 100 % less the confidence.",
         "",
@@ -186,14 +203,16 @@ def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 
-def judged(nlp: Language, corpus: Path) -> tuple[str, list[JudgedEntities], int]:
+def judged(
+    nlp: Language, corpus: Path, entities: bool = False
+) -> tuple[str, list[JudgedEntities], int]:
     """Judge what a component finds in annotated texts, without its calibration.
 
     Returns:
         The name of the component, its predictions of each kind, and the number of texts.
     """
     examples = [example for example in examples_for(nlp, corpus) if len(example.predicted)]
-    parsers, spans = parse_components(nlp), span_components(nlp)
+    parsers, spans = ([], []) if entities else (parse_components(nlp), span_components(nlp))
     name = (parsers + spans + ["crf_ner"])[0]
     pipe: Any = nlp.get_pipe(name)
     pipe.calibration = None
@@ -214,11 +233,18 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--times", type=int, default=TIMES)
+    parser.add_argument("--entities", action="store_true")
+    parser.add_argument("--precisions", type=float, nargs="+", default=PRECISIONS)
+    parser.add_argument("--texts", type=int, help="number of texts to draw with replacement")
+    parser.add_argument("--test", type=Path, help="corpus on which the precision is measured")
     given = parser.parse_args()
     torch.set_num_threads(1)
     nlp = spacy.load(given.model)
-    name, kinds, count = judged(nlp, given.corpus)
-    for one in kinds:
+    name, kinds, count = judged(nlp, given.corpus, given.entities)
+    test_kinds, test_count = kinds, None
+    if given.test:
+        _, test_kinds, test_count = judged(nlp, given.test, given.entities)
+    for one, test in zip(kinds, test_kinds):
         noun = plural(one.noun)
         title = f"{given.title}, {noun}" if one.noun in OF_PARSES else given.title
         found = {
@@ -229,7 +255,16 @@ def main() -> None:
             "entities": len(one.probabilities),
             "precision": apply_threshold(one, 0.0).precision,
             "times": given.times,
-            "rows": measured(one, count, given.times),
+            "drawn": given.texts,
+            "test": test_count,
+            "rows": measured(
+                one,
+                count,
+                given.times,
+                given.precisions,
+                drawn=given.texts,
+                test=test if given.test else None,
+            ),
             "date": str(date.today()),
             "torch": torch.__version__,
             "spacy": spacy.__version__,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 
@@ -33,3 +34,16 @@ def test_a_text_that_is_drawn_twice_counts_as_two() -> None:
     found = JudgedEntities([0.9, 0.8, 0.7], [True, False, True], list("ABA"), 3, texts=[0, 2, 2])
     drawn = program.Texts(found, 3).of([2, 1, 2])
     assert drawn.texts == [0, 0, 2, 2] and drawn.labels == ["B", "A", "B", "A"]
+
+
+def test_the_precision_may_be_that_of_other_texts_and_draws_have_any_number() -> None:
+    right = JudgedEntities([0.9] * 200, [True] * 200, ["A"] * 200, 200, texts=list(range(200)))
+    wrong = JudgedEntities([0.9] * 9, [False] * 9, ["A"] * 9, 9, texts=list(range(9)))
+    settings: Any = {"times": 3, "precisions": (0.9,), "confidences": (0.9,)}
+    rows = program.measured(right, 200, **settings, test=wrong)
+    for way in (program.HALVES, program.DRAWS):
+        assert rows[way]["0.9 0.9"]["made"] == 3 and rows[way]["0.9 0.9"]["kept"] == 0
+    rows = program.measured(right, 200, **settings, drawn=20)
+    # Of a half some promise is made, of so few texts none.
+    assert rows[program.HALVES]["0.9 0.9"]["made"] == 3
+    assert rows[program.DRAWS]["0.9 0.9"]["made"] == 0

@@ -1,0 +1,35 @@
+"""A pipeline runs in a place like the container of the page on production."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import spacy
+
+from benchmarks import container
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    # Beside the tests, since the container has a /tmp of its own.
+    with TemporaryDirectory(dir=Path(__file__).parent, prefix="model-") as folder:
+        path = Path(folder, "crf_ner")
+        monkeypatch.setattr(sys, "argv", ["-c", str(path)])
+        exec(container.SAVE, {})
+        yield path
+
+
+def test_a_warm_pipeline_needs_no_place_to_write(model: Path) -> None:
+    try:
+        subprocess.run(["unshare", "-rmn", "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs Linux with namespaces of one's own")
+    spacy.load(model)("Ada Lovelace met Charles Babbage in London.")
+    path = f"PYTHONPATH={container.ROOT}"
+    # It fails if a kernel is not loaded, or if the package or the model can be written.
+    assert "first call" in container.contained(Path(sys.executable), model, path)
