@@ -69,7 +69,7 @@ def contained(python: Path, model: Path, *environment: str) -> str:
     ran = subprocess.run(
         [
             *("unshare", "-rmn", "bash", "-c", CONTAINER, "bash", "OMP_NUM_THREADS=1"),
-            *(*environment, python, "-c", SERVE, model),
+            *(*environment, str(python), "-c", SERVE, str(model)),
         ],
         capture_output=True,
         text=True,
