@@ -319,6 +319,12 @@ SPARSE = "components.crf_ner.evidence"
 NO_TRANSITIONS: tuple[tuple[str, Setting], ...] = (
     ("components.crf_ner.model.learn_transitions", False),
 )
+# Corpora that benchmarks.incomplete_controls makes of several sources.
+AGGREGATES = {
+    "plurality": "the tag of each token with most votes",
+    "best": "the source alone that agrees most with these tags",
+    "hmm": "a hidden Markov model that stops before it drifts",
+}
 INCOMPLETE_ENTRIES = (
     Entry("ner_crf", "all annotation", settings=trained_on(f"{BC5CDR}/train.spacy")),
     Entry(
@@ -364,10 +370,13 @@ INCOMPLETE_ENTRIES = (
         "control: sources, the majority of each span",
         settings=trained_on("corpus/incomplete/sources_as_if_complete.spacy"),
     ),
-    Entry(
-        "ner_crf",
-        "control: sources, aggregated by a hidden Markov model",
-        settings=trained_on("corpus/incomplete/sources_aggregated.spacy"),
+    *(
+        Entry(
+            "ner_crf",
+            f"control: sources, {what}",
+            settings=trained_on(f"corpus/incomplete/sources_{name}.spacy"),
+        )
+        for name, what in AGGREGATES.items()
     ),
 )
 
@@ -531,6 +540,10 @@ class IncompleteCorpus:
             *pair("sparse"),
             Entry("ner_sources", "five sources", settings=on(f"{own}/sources.spacy")),
             *pair("sources"),
+            *(
+                control("ner_crf", f"{own}/sources_{name}.spacy", f"sources, {AGGREGATES[name]}")
+                for name in ("plurality", "best")
+            ),
         )
 
 
