@@ -22,6 +22,7 @@ PROGRAMS = (
     "evidence",
     "added_label",
     "accept_reject",
+    "label_models",
     "parsing",
     "english",
     "spans",

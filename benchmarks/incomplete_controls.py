@@ -14,6 +14,11 @@ others have flags:
   corpus alone is written, as ``flags_self_trained_encoder.spacy``, by a ``crf_ner`` over the
   pre-trained encoder.
 
+One corpus uses the texts of ``sparse.spacy``, in which some entities alone are annotated:
+
+- ``sparse_negatives.spacy``: a random 15 % of the tokens without annotation are outside, the same
+  in each epoch.
+
 Three corpora use the texts of ``sources.spacy``, in which several sources wrote entities. None of
 them needs an annotated text:
 
@@ -31,6 +36,7 @@ them needs an annotated text:
 from __future__ import annotations
 
 import argparse
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +93,16 @@ def self_trained(docs: list[Doc], nlp: Language) -> Iterator[Doc]:
             doc.set_ents(
                 [doc.char_span(s.start_char, s.end_char, s.label_) for s in kept], default="outside"
             )
+        yield doc
+
+
+def some_outside(docs: Iterable[Doc], share: float = 0.15, seed: int = 0) -> Iterator[Doc]:
+    """Annotate a random share of the tokens without annotation as outside of entities."""
+    chance = random.Random(seed)
+    for doc in docs:
+        open_to = [token.i for token in doc if not token.ent_iob]
+        outside = [doc[i : i + 1] for i in open_to if chance.random() < share]
+        doc.set_ents([], outside=outside, default="unmodified")
         yield doc
 
 
@@ -287,7 +303,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="the folder of flags.spacy and sources.spacy")
+    parser.add_argument("folder", type=Path, help="that of flags, sparse and sources.spacy")
     parser.add_argument("--encoder", type=Path, help="the folder of a pre-trained encoder")
     given = parser.parse_args()
     folder = given.folder
@@ -297,7 +313,10 @@ def main() -> None:
         DocBin(docs=docs).to_disk(folder / "flags_self_trained_encoder.spacy")
         return
     write_controls(folder, "flags", f"{BC5CDR}/dev.spacy")
-    write_aggregates(folder, spacy.blank("en").vocab)
+    vocab = spacy.blank("en").vocab
+    sparse = some_outside(read(folder / "sparse.spacy", vocab))
+    DocBin(docs=sparse).to_disk(folder / "sparse_negatives.spacy")
+    write_aggregates(folder, vocab)
 
 
 if __name__ == "__main__":

@@ -364,6 +364,11 @@ INCOMPLETE_ENTRIES = (
     ),
     Entry("ner_sparse", "control: sparse, no learned transitions", settings=NO_TRANSITIONS),
     *_missing("sparse"),
+    Entry(
+        "ner_baseline",
+        "control: sparse, spaCy's ner, 15 % of other tokens as negatives, drawn once",
+        settings=trained_on("corpus/incomplete/sparse_negatives.spacy"),
+    ),
     Entry("ner_sources", "five sources, confusions learned"),
     Entry(
         "ner_crf",
@@ -538,6 +543,7 @@ class IncompleteCorpus:
             *pair("label_sets"),
             Entry("ner_sparse", "30 % of the entities", settings=on(f"{own}/sparse.spacy")),
             *pair("sparse"),
+            control("ner_baseline", f"{own}/sparse.spacy", "sparse, spaCy's ner, the rest missing"),
             Entry("ner_sources", "five sources", settings=on(f"{own}/sources.spacy")),
             *pair("sources"),
             *(

@@ -14,9 +14,10 @@ from benchmarks.incomplete_controls import (
     flags_of,
     negatives,
     self_trained,
+    some_outside,
 )
 from benchmarks.learning_groups import MORE_CORPORA
-from spacy_latent.corpora.incomplete import flag_all_but, simulate_sources
+from spacy_latent.corpora.incomplete import flag_all_but, keep_some, simulate_sources
 
 NLP = spacy.blank("en")
 RULES = {"aspirin": "A", "fever": "B", "pain": "B"}
@@ -53,6 +54,18 @@ def test_the_model_annotates_and_flags_filter() -> None:
         there = {label for label, present in flags_of(doc).items() if present}
         # The model does not know "pain": texts with a flag for it alone are left out.
         assert {span.label_ for span in doc.ents} == there
+
+
+def test_some_tokens_without_annotation_are_outside() -> None:
+    before = list(keep_some(texts(300), 0.5))
+    wanted = [[span.text for span in doc.ents] for doc in before]
+    missing = sum(not token.ent_iob for doc in before for token in doc)
+    after = list(some_outside(before, 0.25))
+    assert [[span.text for span in doc.ents] for doc in after] == wanted
+    tags = [token.ent_iob_ for doc in after for token in doc]
+    assert tags.count("") + tags.count("O") == missing
+    # Four standard deviations of some 700 draws.
+    assert abs(tags.count("O") / missing - 0.25) < 0.07
 
 
 def sources_of(texts: list[list[list[tuple[int, int, str]]]]) -> list[Doc]:
