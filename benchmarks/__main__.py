@@ -23,6 +23,7 @@ PROGRAMS = (
     "added_label",
     "accept_reject",
     "label_models",
+    "incomplete_picture",
     "parsing",
     "english",
     "spans",

@@ -85,6 +85,11 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
     return {"seed": seed, "size": SIZE, "scores": scores, "date": str(date.today()), **versions}
 
 
+def kept() -> dict[int, dict[str, Any]]:
+    """Return the results with the settings of today, by seed."""
+    return {row["seed"]: row for row in read_rows(PATH) if row["size"] == SIZE}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,10 +98,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(3)))
     given = parser.parse_args()
     torch.set_num_threads(1)
-
-    def kept() -> dict[int, dict[str, Any]]:
-        return {row["seed"]: row for row in read_rows(PATH) if row["size"] == SIZE}
-
     for seed in given.seeds:
         if seed not in kept():
             add(PATH, measured(given.folder, seed))
