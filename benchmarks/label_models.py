@@ -101,7 +101,7 @@ def main() -> None:
     for seed in given.seeds:
         if seed not in kept():
             add(PATH, measured(given.folder, seed))
-    rows = list(kept().values())
+    rows, seeds = list(kept().values()), sorted(kept())
     columns = list(rows[0]["scores"])
     cells = [spread([100 * row["scores"][name] for row in rows], ".1f") for name in columns]
     lines = [
@@ -109,9 +109,9 @@ def main() -> None:
         "on the development set in percent, with two standard deviations. Each `crf_ner` learns "
         f"from the half of the texts with its label, in {STEPS} steps.",
         "",
-        f"| seeds | {' | '.join(columns)} |",
-        f"|---|{'---|' * len(columns)}",
-        f"| {', '.join(str(row['seed']) for row in rows)} | {' | '.join(cells)} |",
+        f"| models | seeds | {' | '.join(columns)} |",
+        f"|---|---|{'---|' * len(columns)}",
+        f"| one for each label | {', '.join(map(str, seeds))} | {' | '.join(cells)} |",
     ]
     write_section("label_models", "Entities of BC5CDR: a model for each label", lines)
     print("\n".join(lines))
