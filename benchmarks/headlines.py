@@ -299,6 +299,14 @@ TABLES = (
                 "read as if it were complete",
             ),
             _learned(
+                "one label in each half, 600 steps",
+                "label_models",
+                "both",
+                "one for both labels, 600 steps",
+                "one for each label, 300 steps each",
+                "a model for each label",
+            ),
+            _learned(
                 "30 % of the entities",
                 "learning_incomplete",
                 "entity F1",
@@ -329,6 +337,14 @@ TABLES = (
                 "`ner_label_sets`: label sets",
                 "`ner_crf`: control: label_sets, as if it were complete",
                 "read as if it were complete",
+            ),
+            _learned(
+                "Universal NER: five sources that disagree",
+                "learning_incomplete_uner",
+                "entity F1",
+                "`ner_sources`: five sources",
+                "`ner_crf`: control: sources, the tag of each token with most votes",
+                "votes for each token",
             ),
             _learned(
                 "WNUT-17: flags beside 150 complete sentences",

@@ -25,7 +25,8 @@ from spacy.tokens import Doc, DocBin
 
 from benchmarks.entity_curves import spread
 from benchmarks.incomplete_controls import STEPS, TEACHER, Entities, agreement, read
-from benchmarks.learning_groups import BC5CDR
+from benchmarks.learning import rows_of
+from benchmarks.learning_groups import AMOUNTS, BC5CDR, INCOMPLETE_ENTRIES
 from benchmarks.raw_results import RAW, add
 from benchmarks.raw_results import read as read_rows
 from benchmarks.sections import write_section
@@ -90,6 +91,11 @@ def kept() -> dict[int, dict[str, Any]]:
     return {row["seed"]: row for row in read_rows(PATH) if row["size"] == SIZE}
 
 
+def _line(name: str, seeds: Iterable[int], shares: Iterable[list[float]]) -> str:
+    cells = [spread([100 * one for one in own], ".1f") if own else "" for own in shares]
+    return f"| {' | '.join([name, ', '.join(map(str, sorted(seeds))), *cells])} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -101,18 +107,26 @@ def main() -> None:
     for seed in given.seeds:
         if seed not in kept():
             add(PATH, measured(given.folder, seed))
-    rows, seeds = list(kept().values()), sorted(kept())
-    columns = list(rows[0]["scores"])
-    cells = [spread([100 * row["scores"][name] for row in rows], ".1f") for name in columns]
+    rows = kept()
+    names = list(next(iter(rows.values()))["scores"])
     lines = [
-        f"{rows[-1]['date']}, torch {torch.__version__}, spaCy {spacy.__version__}, one thread. F1 "
-        "on the development set in percent, with two standard deviations. Each `crf_ner` learns "
-        f"from the half of the texts with its label, in {STEPS} steps.",
+        f"torch {torch.__version__}, spaCy {spacy.__version__}, one thread. F1 on the development "
+        "set in percent, with two standard deviations. A `crf_ner` for each label learns from the "
+        "half of the texts with this label; one for both labels from both halves, with evidence.",
         "",
-        f"| models | seeds | {' | '.join(columns)} |",
-        f"|---|---|{'---|' * len(columns)}",
-        f"| one for each label | {', '.join(map(str, seeds))} | {' | '.join(cells)} |",
+        f"| models | seeds | {' | '.join(names)} |",
+        f"|---|---|{'---|' * len(names)}",
     ]
+    shares = [[row["scores"][name] for row in rows.values()] for name in names]
+    lines.append(_line(f"one for each label, {STEPS} steps each", rows, shares))
+    for steps, group, what in (
+        (STEPS, INCOMPLETE_ENTRIES, ""),
+        (2 * STEPS, AMOUNTS, ", 600 steps"),
+    ):
+        (entry,) = (one for one in group if one.what == f"one label in each half{what}")
+        runs = rows_of(entry)
+        both = [run["scores"]["ents_f"] for run in runs.values()]
+        lines.append(_line(f"one for both labels, {steps} steps", runs, [[], [], both]))
     write_section("label_models", "Entities of BC5CDR: a model for each label", lines)
     print("\n".join(lines))
 

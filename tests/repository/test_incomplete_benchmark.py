@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import spacy
 from spacy.tokens import Doc, Span
@@ -16,8 +17,14 @@ from benchmarks.incomplete_controls import (
     self_trained,
     some_outside,
 )
+from benchmarks.label_models import of_label
 from benchmarks.learning_groups import MORE_CORPORA
-from spacy_latent.corpora.incomplete import flag_all_but, keep_some, simulate_sources
+from spacy_latent.corpora.incomplete import (
+    flag_all_but,
+    keep_some,
+    simulate_sources,
+    split_by_labels,
+)
 
 NLP = spacy.blank("en")
 RULES = {"aspirin": "A", "fever": "B", "pain": "B"}
@@ -109,6 +116,18 @@ def test_the_hidden_markov_model_corrects_sources_and_does_not_drift() -> None:
     sources = Sources(docs)
     before = agreement(sources.by_hmm(rounds=0), sources.plurality)
     assert agreement(Sources(docs).by_hmm(rounds=3), sources.plurality) >= before
+
+
+def test_a_model_of_a_label_reads_the_texts_that_were_annotated_for_it() -> None:
+    def entities(docs: Iterable[Doc], label: str) -> int:
+        return sum(span.label_ == label for doc in docs for span in doc.ents)
+
+    halves = list(split_by_labels(texts(60), [["A"], ["B"]]))
+    found = list(of_label(halves, "A"))
+    assert len(found) == 30 and entities(found, "B") == 0
+    assert entities(found, "A") == entities(halves, "A") > 0
+    whole = list(of_label(texts(60), "A"))
+    assert len(whole) == 60 and entities(whole, "A") > 0 == entities(whole, "B")
 
 
 def test_each_kind_of_annotation_has_a_control_in_every_corpus() -> None:
