@@ -23,6 +23,8 @@ PROGRAMS = (
     "evidence",
     "added_label",
     "accept_reject",
+    "label_models",
+    "incomplete_picture",
     "parsing",
     "english",
     "spans",

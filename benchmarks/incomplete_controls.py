@@ -14,18 +14,30 @@ others have flags:
   corpus alone is written, as ``flags_self_trained_encoder.spacy``, by a ``crf_ner`` over the
   pre-trained encoder.
 
-One corpus uses the texts of ``sources.spacy``, in which several sources wrote entities:
+One corpus uses the texts of ``sparse.spacy``, in which some entities alone are annotated:
 
-- ``sources_aggregated.spacy``: the entities that a hidden Markov model finds most probable. Its
-  states are BIO tags. Each source emits a tag given the state, independently of the other sources.
-  It is trained by expectation maximization on the sources alone, as aggregators for weak
-  supervision are.
+- ``sparse_negatives.spacy``: a random 15 % of the tokens without annotation are outside, the same
+  in each epoch.
+
+Three corpora use the texts of ``sources.spacy``, in which several sources wrote entities. None of
+them needs an annotated text:
+
+- ``sources_plurality.spacy``: for each token the BIO tag that most sources give. Outside is a vote
+  like any other; no source abstains here. If two tags have as many votes, outside comes first, then
+  the labels in alphabetical order. A tag I after another label begins an entity.
+- ``sources_best.spacy``: the entities of the source that agrees most with the plurality, by F1.
+- ``sources_hmm.spacy``: the entities that a hidden Markov model finds most probable. Its states are
+  BIO tags. Each source emits a tag given the state, independently of the other sources. At the
+  start each source is right with probability 0.7. Expectation maximization on the sources alone
+  follows, as aggregators for weak supervision are trained, but stops before the first round after
+  which the model agrees less with the plurality. Without this stop it drifts.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +45,9 @@ import numpy as np
 import spacy
 from spacy.cli.train import train
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
-from spacy.training import biluo_tags_to_spans, iob_to_biluo
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import iob_to_biluo
+from spacy.training.iob_utils import tags_to_entities
 from spacy.vocab import Vocab
 
 from benchmarks.learning_groups import BC5CDR, ENCODER_STEPS, INCOMPLETE_OVER_ENCODER
@@ -80,6 +93,16 @@ def self_trained(docs: list[Doc], nlp: Language) -> Iterator[Doc]:
             doc.set_ents(
                 [doc.char_span(s.start_char, s.end_char, s.label_) for s in kept], default="outside"
             )
+        yield doc
+
+
+def some_outside(docs: Iterable[Doc], share: float = 0.15, seed: int = 0) -> Iterator[Doc]:
+    """Annotate a random share of the tokens without annotation as outside of entities."""
+    chance = random.Random(seed)
+    for doc in docs:
+        open_to = [token.i for token in doc if not token.ent_iob]
+        outside = [doc[i : i + 1] for i in open_to if chance.random() < share]
+        doc.set_ents([], outside=outside, default="unmodified")
         yield doc
 
 
@@ -157,19 +180,92 @@ class SourceHmm:
         return [self.tags[state] for state in reversed(path)]
 
 
-def aggregated(docs: list[Doc], rounds: int = 10) -> Iterator[Doc]:
-    names = sorted({name for doc in docs for name in doc.spans})
-    labels = sorted({span.label_ for doc in docs for name in names for span in doc.spans[name]})
-    model = SourceHmm(labels, len(names))
-    texts = [model.seen(doc) for doc in docs]
-    for _ in range(rounds):
-        model.learn(texts)
-    for doc, seen in zip(docs, texts):
-        doc.set_ents([], default="outside")
-        doc.ents = biluo_tags_to_spans(doc, iob_to_biluo(model.best(seen)))
-        for name in names:
-            del doc.spans[name]
+Entities = set[tuple[int, int, str]]
+
+
+def entities_of(tags: Sequence[str]) -> Entities:
+    """Return first token, token after the last one, and label of each entity in BIO tags."""
+    found = tags_to_entities(iob_to_biluo(tags))
+    return {(start, end + 1, label) for label, start, end in found}
+
+
+def agreement(these: Iterable[Entities], those: Iterable[Entities]) -> float:
+    """Return the F1 of the entities of some texts, judged by other entities of these texts."""
+    common = total = 0
+    for one, other in zip(these, those):
+        common += 2 * len(one & other)
+        total += len(one) + len(other)
+    return common / max(total, 1)
+
+
+class Sources:
+    """What several sources wrote in texts, and their aggregates.
+
+    Attributes:
+        names: of the groups of spans.
+        seen: for each text the number of the BIO tag that each source gives, ``(S, n)``.
+        plurality: for each text the entities by the tag with most votes at each token.
+    """
+
+    def __init__(self, docs: Sequence[Doc]) -> None:
+        self.names = sorted({name for doc in docs for name in doc.spans})
+        spans = [span for doc in docs for name in self.names for span in doc.spans[name]]
+        self.labels = sorted({span.label_ for span in spans})
+        self.hmm = SourceHmm(self.labels, len(self.names))
+        self.tags = self.hmm.tags
+        self.seen = [self.hmm.seen(doc) for doc in docs]
+        self.plurality = [
+            entities_of([self.tags[np.bincount(votes).argmax()] for votes in seen.T])
+            for seen in self.seen
+        ]
+
+    def best_source(self) -> list[Entities]:
+        """Return the entities of the source that agrees most with the plurality."""
+        each = [
+            [entities_of([self.tags[tag] for tag in seen[source]]) for seen in self.seen]
+            for source in range(len(self.names))
+        ]
+        return max(each, key=lambda found: agreement(found, self.plurality))
+
+    def by_hmm(self, rounds: int = 10) -> list[Entities]:
+        """Return the most probable entities by the hidden Markov model, as it is before the first
+        round of expectation maximization after which it agrees less with the plurality.
+        """
+        kept: list[Entities] = []
+        agreed = -1.0
+        for number in range(rounds + 1):
+            if number:
+                self.hmm.learn(self.seen)
+            found = [entities_of(self.hmm.best(seen)) for seen in self.seen]
+            now = agreement(found, self.plurality)
+            print(f"hidden Markov model, round {number}: F1 {now:.3f} with the plurality")
+            if now < agreed:
+                break
+            kept, agreed = found, now
+        return kept
+
+
+def annotated(docs: Iterable[Doc], entities: Iterable[Entities]) -> Iterator[Doc]:
+    """Yield texts with these entities alone, as if they were complete."""
+    for doc, own in zip(docs, entities):
+        doc.spans.clear()
+        doc.set_ents([Span(doc, *one) for one in sorted(own)], default="outside")
         yield doc
+
+
+def write_aggregates(folder: Path, vocab: Vocab, hmm: bool = True) -> None:
+    """Write the controls of the sources in ``sources.spacy``.
+
+    Args:
+        hmm: whether the hidden Markov model is one of them.
+    """
+    docs = read(folder / "sources.spacy", vocab)
+    sources = Sources(docs)
+    found = {"plurality": sources.plurality, "best": sources.best_source()}
+    if hmm:
+        found["hmm"] = sources.by_hmm()
+    for name, entities in found.items():
+        DocBin(docs=annotated(docs, entities)).to_disk(folder / f"sources_{name}.spacy")
 
 
 def read(path: Path, vocab: Vocab) -> list[Doc]:
@@ -207,7 +303,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="the folder of flags.spacy and sources.spacy")
+    parser.add_argument("folder", type=Path, help="that of flags, sparse and sources.spacy")
     parser.add_argument("--encoder", type=Path, help="the folder of a pre-trained encoder")
     given = parser.parse_args()
     folder = given.folder
@@ -217,8 +313,10 @@ def main() -> None:
         DocBin(docs=docs).to_disk(folder / "flags_self_trained_encoder.spacy")
         return
     write_controls(folder, "flags", f"{BC5CDR}/dev.spacy")
-    sources = read(folder / "sources.spacy", spacy.blank("en").vocab)
-    DocBin(docs=aggregated(sources)).to_disk(folder / "sources_aggregated.spacy")
+    vocab = spacy.blank("en").vocab
+    sparse = some_outside(read(folder / "sparse.spacy", vocab))
+    DocBin(docs=sparse).to_disk(folder / "sparse_negatives.spacy")
+    write_aggregates(folder, vocab)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 BC5CDR gets other amounts of annotation, and flags of which a tenth is wrong. ``FOLDER_wnut`` and
 ``FOLDER_uner`` get WNUT-17 and Universal NER with the same kinds of annotation as BC5CDR, and the
-controls of their flags.
+controls of their flags and sources.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import spacy
 from spacy.tokens import Doc, DocBin
 
-from benchmarks.incomplete_controls import read, write_controls
+from benchmarks.incomplete_controls import read, write_aggregates, write_controls
 from benchmarks.learning_groups import BC5CDR, MORE_CORPORA
 from spacy_latent.corpora.incomplete import (
     flag_all_but,
@@ -70,6 +70,7 @@ def main() -> None:
             for kind, way in ways.items():
                 docs = read(Path(corpus.folder) / "train.spacy", vocab)
                 write(way(docs, as_if_complete=as_if_complete), own / f"{kind}{ending}.spacy")
+        write_aggregates(own, vocab, hmm=False)
         write_controls(own, "flags", f"{corpus.folder}/dev.spacy")
 
 

@@ -330,6 +330,12 @@ SPARSE = "components.crf_ner.evidence"
 NO_TRANSITIONS: tuple[tuple[str, Setting], ...] = (
     ("components.crf_ner.model.learn_transitions", False),
 )
+# Corpora that benchmarks.incomplete_controls makes of several sources.
+AGGREGATES = {
+    "plurality": "the tag of each token with most votes",
+    "best": "the source alone that agrees most with these tags",
+    "hmm": "a hidden Markov model that stops before it drifts",
+}
 INCOMPLETE_ENTRIES = (
     Entry("ner_crf", "all annotation", settings=trained_on(f"{BC5CDR}/train.spacy")),
     Entry(
@@ -369,16 +375,24 @@ INCOMPLETE_ENTRIES = (
     ),
     Entry("ner_sparse", "control: sparse, no learned transitions", settings=NO_TRANSITIONS),
     *_missing("sparse"),
+    Entry(
+        "ner_baseline",
+        "control: sparse, spaCy's ner, 15 % of other tokens as negatives, drawn once",
+        settings=trained_on("corpus/incomplete/sparse_negatives.spacy"),
+    ),
     Entry("ner_sources", "five sources, confusions learned"),
     Entry(
         "ner_crf",
         "control: sources, the majority of each span",
         settings=trained_on("corpus/incomplete/sources_as_if_complete.spacy"),
     ),
-    Entry(
-        "ner_crf",
-        "control: sources, aggregated by a hidden Markov model",
-        settings=trained_on("corpus/incomplete/sources_aggregated.spacy"),
+    *(
+        Entry(
+            "ner_crf",
+            f"control: sources, {what}",
+            settings=trained_on(f"corpus/incomplete/sources_{name}.spacy"),
+        )
+        for name, what in AGGREGATES.items()
     ),
 )
 
@@ -540,8 +554,13 @@ class IncompleteCorpus:
             *pair("label_sets"),
             Entry("ner_sparse", "30 % of the entities", settings=on(f"{own}/sparse.spacy")),
             *pair("sparse"),
+            control("ner_baseline", f"{own}/sparse.spacy", "sparse, spaCy's ner, the rest missing"),
             Entry("ner_sources", "five sources", settings=on(f"{own}/sources.spacy")),
             *pair("sources"),
+            *(
+                control("ner_crf", f"{own}/sources_{name}.spacy", f"sources, {AGGREGATES[name]}")
+                for name in ("plurality", "best")
+            ),
         )
 
 

@@ -35,6 +35,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
             "learning_incomplete_*",
             "added_label",
             "accept_reject",
+            "label_models",
             "evidence",
         ),
     ),

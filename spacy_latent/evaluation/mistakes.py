@@ -141,31 +141,36 @@ def about_missing_labels(
             )
 
 
-# Scorers that ignore entities with labels for which a text was not annotated.
+# Scorers that ignore entities and spans with labels for which a text was not annotated.
 OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
 
 
 def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Diagnostic]:
-    """Yield diagnostics about texts for a ``crf_ner`` whose annotation is incomplete."""
+    """Yield diagnostics about incomplete annotation of entities and nested spans."""
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
+    from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
 
+    asked = any(annotated_labels(example.reference) is not None for example in examples)
     for name, pipe in nlp.pipeline:
-        if not isinstance(pipe, CrfEntityRecognizer):
+        if isinstance(pipe, CrfEntityRecognizer):
+            settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
+            for doubt in EvidenceSurvey.of(examples, settings).doubts():
+                yield Diagnostic("warning", "entity-evidence", f"{name}: {doubt}")
+            found, expected = "entities", "spacy-latent.label_set_scorer.v1"
+        elif isinstance(pipe, TreeSpanCategorizer):
+            found = "spans"
+            expected = f"spacy-latent.label_set_scorer.v1 with spans_key = {pipe.key!r}"
+        else:
             continue
-        settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
-        for doubt in EvidenceSurvey.of(examples, settings).doubts():
-            yield Diagnostic("warning", "entity-evidence", f"{name}: {doubt}")
         block = nlp.config["components"].get(name, {}).get("scorer") or {}
         scorer = str(block.get("@scorers"))
-        asked = any(annotated_labels(example.reference) is not None for example in examples)
         if asked and not scorer.startswith(OF_LABEL_SETS):
             yield Diagnostic(
                 "note",
                 "label-sets",
                 f"{name}: training texts were annotated for some labels alone. Where those that it "
-                f"is judged by are so too, the scorer {scorer} counts entities of other labels as "
-                "wrong: set spacy-latent.label_set_scorer.v1, or take texts that are annotated for "
-                "all.",
+                f"is judged by are so too, the scorer {scorer} counts {found} of other labels as "
+                f"wrong: set {expected}, or take texts that are annotated for all.",
             )
 
 

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 # Largest number of combinations of counts in one chain: four labels with at least one entity each.
 # More labels are summed in several groups.
 MOST = 16
-# Key of a chain: for each label its last tags and the number up to which it is counted, and a mask
-# of the tags that the item allows anywhere, as bytes of ``(K,)`` bool.
-Signature = tuple[tuple[tuple[tuple[int, ...], int], ...], bytes]
+# For each label its last tags and the number up to which it is counted.
+Counted = tuple[tuple[tuple[int, ...], int], ...]
+# Key of a chain: with a mask of the tags that the item allows anywhere, as bytes of ``(K,)`` bool.
+Signature = tuple[Counted, bytes]
 
 
 def batch_sums(
@@ -131,7 +132,9 @@ class _CountingChain:
     def __init__(self, chain: TagSequence, signature: Signature) -> None:
         assert chain.bound is not None
         counted, is_open = signature
-        self.open = np.flatnonzero(np.frombuffer(is_open, dtype=bool))
+        self.open = _counted_first(
+            chain, np.flatnonzero(np.frombuffer(is_open, dtype=bool)), counted
+        )
         between, start, end = (part.numpy()[..., self.open] for part in chain.bound)
         between = between[self.open]
         self.tags = len(self.open)
@@ -168,6 +171,24 @@ class _CountingChain:
         by_layer = transitions[self.rows, self.columns].sum(0)
         ends = transitions[-2:].reshape(2, self.layers, self.tags).sum(1)
         return np.concatenate([by_layer, ends])
+
+
+def _counted_first(chain: TagSequence, tags: np.ndarray, counted: Counted) -> np.ndarray:
+    """Return the tags with those of each counted label first.
+
+    Chains that count as many labels then allow the same transitions, whichever the labels are. The
+    layout of these is made once and kept, which takes longer than the sums over a text.
+    """
+    assert chain.bound is not None
+    between, start, _ = (part.numpy()[..., tags] != -np.inf for part in chain.bound)
+    between = between[tags]
+    # From within an entity no tag follows with which a text may begin.
+    within = ~between[:, start].any(1)
+    key = np.full(len(tags), len(counted))
+    for place, (ends, _) in enumerate(counted):
+        ended = np.isin(tags, ends)
+        key[ended | within & between[:, ended].any(1)] = place
+    return tags[np.argsort(key, kind="stable")]
 
 
 __all__ = ["MOST", "CountedSums", "batch_sums", "jointly_counted", "log_sums_with_counts"]

@@ -194,10 +194,7 @@ class EvidenceReader:
     ) -> None:
         self.name, self.labels, self.settings = name, tuple(labels), settings
         self.tags = tags
-
-    def _of_label(self, label: str) -> np.ndarray:
-        """Return a mask of the tags of a label, ``(K,)``."""
-        return np.array([tag.partition("-")[2] == label for tag in self.tags])
+        self._label_of_tag = np.array([tag.partition("-")[2] for tag in tags])
 
     def open_labels(self, allowed: np.ndarray, example: Example) -> None:
         """Allow the tags of labels without annotation, on tokens outside of entities.
@@ -248,13 +245,21 @@ class EvidenceReader:
                     f"{flag}, and {text!r} is an entity of it. Expected the two to agree; where "
                     "flags may be wrong, set evidence.flag_error."
                 )
-            own = self._of_label(flag.label)
+            own = self._label_of_tag == flag.label
             if not flag.least and not flag.wrong:
                 allowed[:, own] = False
             else:
                 ends = tuple(i for i in np.flatnonzero(own).tolist() if self.tags[i][0] in "LU")
                 holds = flag.least > 0
                 found.append(EntityCount(ends, max(flag.least, 1), holds, flag.wrong))
+        sure = [flag for flag in flags if not flag.wrong]
+        if sum(flag.least for flag in sure) > size:
+            # Sums over counts do not find it if they are not all summed together.
+            said = "; ".join(str(flag) for flag in sure if flag.least)
+            tokens = f"{size} token{'s' * (size != 1)}"
+            refuse(
+                f"{said}, and the text has {tokens}. Expected at most one entity for each token."
+            )
         return tuple(found)
 
     def written(self, example: Example) -> list[Written]:

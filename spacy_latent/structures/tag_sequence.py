@@ -282,8 +282,9 @@ class TagSequence(CompiledStructure):
                 f"{self.name}.batch_sums: emissions have shape {tuple(emissions.shape)}; expected "
                 f"(T, {tags}), and lengths that add up to T."
             )
-        shared = emissions.new_zeros((count + 2, count))
-        if self.bound is not None:
+        if self.bound is None:
+            shared = emissions.new_zeros((count + 2, count))
+        else:
             transitions, start, end = self.bound
             shared = torch.cat([transitions, start[None], end[None]])
         if emissions.dtype not in (torch.float32, torch.float64):

@@ -65,10 +65,16 @@ def agreeing(nlp: Language, one: Example) -> float:
     return agreeing_together(nlp, [one])
 
 
-def agreeing_together(nlp: Language, examples: list[Example]) -> float:
+def loss_together(nlp: Language, examples: list[Example]) -> float:
     crf: Any = nlp.get_pipe("crf_ner")
     scores = crf.model.predict([one.predicted for one in examples])
-    loss, _ = crf.get_loss(examples, scores)
+    loss: float = crf.get_loss(examples, scores)[0]
+    return loss
+
+
+def agreeing_together(nlp: Language, examples: list[Example]) -> float:
+    crf: Any = nlp.get_pipe("crf_ner")
+    loss = loss_together(nlp, examples)
     chain = bound_chain(torch.zeros(len(crf.tags) + 2, len(crf.tags)), crf.tags)
     total = sum(math.log(len(every_sequence(chain, len(one.predicted)))) for one in examples)
     return math.exp(total - loss)
@@ -209,7 +215,8 @@ def test_flags_may_be_wrong() -> None:
         ({"default": "missing", "words": ["a", "b"], "flags": {"A": 3}}, "2 tokens"),
         ({"flags": {"A": 1}}, "none"),
         ({"ents": [(0, 2, "A")], "flags": {"A": 2}}, "2.*'a b'"),
-        ({"default": "missing", "flags": {"A": 2, "B": 2}}, "sequence"),
+        ({"default": "missing", "flags": {"A": 2, "B": 2}}, "3 tokens"),
+        ({"ents": [(0, 2, "A")], "default": "missing", "flags": {"B": 2}}, "sequence"),
         ({"labels": ["A"], "flags": {"A": 1}}, "sequence"),
     ],
 )
@@ -219,6 +226,24 @@ def test_evidence_that_contradicts_itself_names_its_text(
     fine = example(nlp, default="missing", flags={"A": 1})
     with pytest.raises(LatentError, match=rf"text 2.*'a b.*{message}"):
         agreeing_together(nlp, [fine, example(nlp, **given)])
+
+
+def test_flags_of_more_labels_than_a_text_has_tokens_are_refused() -> None:
+    """So many labels are not all counted together."""
+    labels = ["A", "B", "C", "D", "E"]
+    flags = dict.fromkeys(labels, 1)
+    for error in (0.0, 0.1):
+        nlp = pipeline(evidence={"flag_error": error})
+        ents = [(i, i + 1, label) for i, label in enumerate(labels)]
+        nlp.initialize(lambda nlp=nlp, ents=ents: [example(nlp, ents, words=labels)])
+        enough = example(nlp, default="missing", words=labels, flags=flags)
+        assert math.isfinite(loss_together(nlp, [enough]))
+        few = example(nlp, default="missing", words=labels[:4], flags=flags)
+        if error:
+            assert math.isfinite(loss_together(nlp, [few]))
+        else:
+            with pytest.raises(LatentError, match=r"text 1.*'E'.*4 tokens"):
+                loss_together(nlp, [few])
 
 
 @pytest.mark.parametrize("flags", [{"A": -1}, {"A": 0.5}, {"A": "yes"}, ["A"], {3: 1}])

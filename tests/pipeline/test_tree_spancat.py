@@ -18,6 +18,7 @@ from spacy.training import Example
 
 from spacy_latent.analysis.label_sets import build_label_set_scorer_v1
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.models.span_losses import crosses
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline, step, stock
 
@@ -577,6 +578,19 @@ def test_each_text_teaches_the_labels_that_it_was_annotated_for() -> None:
     scores = score(predicted)
     assert scores["spans_sc_p"] == scores["spans_sc_r"] == 1.0
     assert nlp.get_pipe("tree_spancat").score(predicted)["spans_sc_p"] < 1.0  # type: ignore[attr-defined]
+
+
+def test_debug_finds_scorers_that_know_no_label_sets() -> None:
+    def codes(nlp: Language, texts: list[Example]) -> set[str]:
+        initialized(nlp, sample=examples(nlp))
+        return {found.code for found in find_traps(nlp, texts) if "tree_spancat" in found.text}
+
+    nlp = pipeline()
+    assert "label-sets" in codes(nlp, annotated_for(nlp, "NP"))
+    assert "label-sets" not in codes(nlp, examples(nlp))
+    scorer = {"@scorers": "spacy-latent.label_set_scorer.v1", "spans_key": KEY}
+    nlp = pipeline(scorer=scorer)
+    assert "label-sets" not in codes(nlp, annotated_for(nlp, "NP"))
 
 
 def test_a_label_that_is_not_there_is_no_label_of_a_text() -> None:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import spacy
 from spacy.tokens import Doc, Span
 
-from benchmarks.incomplete_controls import aggregated, flags_of, negatives, self_trained
+from benchmarks.incomplete_controls import (
+    Sources,
+    agreement,
+    annotated,
+    flags_of,
+    negatives,
+    self_trained,
+    some_outside,
+)
+from benchmarks.label_models import of_label
 from benchmarks.learning_groups import MORE_CORPORA
-from spacy_latent.corpora.incomplete import flag_all_but, simulate_sources
+from spacy_latent.corpora.incomplete import (
+    flag_all_but,
+    keep_some,
+    simulate_sources,
+    split_by_labels,
+)
 
 NLP = spacy.blank("en")
 RULES = {"aspirin": "A", "fever": "B", "pain": "B"}
@@ -48,13 +63,71 @@ def test_the_model_annotates_and_flags_filter() -> None:
         assert {span.label_ for span in doc.ents} == there
 
 
-def test_the_hidden_markov_model_corrects_sources() -> None:
-    gold = [{(s.start, s.end, s.label_) for s in doc.ents} for doc in texts(300)]
-    made = list(aggregated(list(simulate_sources(texts(300), [0.95, 0.9, 0.8]))))
-    found = [{(s.start, s.end, s.label_) for s in doc.ents} for doc in made]
-    right = sum(len(own & other) for own, other in zip(found, gold))
-    assert right / sum(map(len, gold)) > 0.95 and right / sum(map(len, found)) > 0.95
+def test_some_tokens_without_annotation_are_outside() -> None:
+    before = list(keep_some(texts(300), 0.5))
+    wanted = [[span.text for span in doc.ents] for doc in before]
+    missing = sum(not token.ent_iob for doc in before for token in doc)
+    after = list(some_outside(before, 0.25))
+    assert [[span.text for span in doc.ents] for doc in after] == wanted
+    tags = [token.ent_iob_ for doc in after for token in doc]
+    assert tags.count("") + tags.count("O") == missing
+    # Four standard deviations of some 700 draws.
+    assert abs(tags.count("O") / missing - 0.25) < 0.07
+
+
+def sources_of(texts: list[list[list[tuple[int, int, str]]]]) -> list[Doc]:
+    """Return texts of three words in which each source wrote these spans."""
+    found = []
+    for own in texts:
+        doc = Doc(NLP.vocab, words=["a", "b", "c"])
+        for number, spans in enumerate(own, 1):
+            doc.spans[f"source_{number}"] = [Span(doc, *one) for one in spans]
+        found.append(doc)
+    return found
+
+
+def test_each_token_has_the_tag_with_most_votes() -> None:
+    long, short, other = (0, 2, "A"), (0, 1, "A"), (2, 3, "B")
+    docs = sources_of(
+        [
+            # Two of three see the second token, too.
+            [[long], [long], [short]],
+            # The third one alone sees "B", and all three "A".
+            [[short], [short], [short, other]],
+            # As many votes for "A", "B" and outside: outside comes first.
+            [[short], [(0, 1, "B")], []],
+            [[], [], []],
+        ]
+    )
+    sources = Sources(docs)
+    assert sources.plurality == [{long}, {short}, set(), set()]
+    # The second source differs in one text, the others in two or one entity more.
+    assert sources.best_source() == [{long}, {short}, {(0, 1, "A")}, set()]
+    made = list(annotated(docs, sources.plurality))
+    assert [len(doc.ents) for doc in made] == [1, 1, 0, 0]
     assert not any(doc.spans for doc in made)
+    assert all(token.ent_iob != 0 for doc in made for token in doc)
+
+
+def test_the_hidden_markov_model_corrects_sources_and_does_not_drift() -> None:
+    gold = [{(s.start, s.end, s.label_) for s in doc.ents} for doc in texts(300)]
+    docs = list(simulate_sources(texts(300), [0.95, 0.9, 0.8]))
+    assert agreement(Sources(docs).by_hmm(), gold) > 0.95
+    sources = Sources(docs)
+    before = agreement(sources.by_hmm(rounds=0), sources.plurality)
+    assert agreement(Sources(docs).by_hmm(rounds=3), sources.plurality) >= before
+
+
+def test_a_model_of_a_label_reads_the_texts_that_were_annotated_for_it() -> None:
+    def entities(docs: Iterable[Doc], label: str) -> int:
+        return sum(span.label_ == label for doc in docs for span in doc.ents)
+
+    halves = list(split_by_labels(texts(60), [["A"], ["B"]]))
+    found = list(of_label(halves, "A"))
+    assert len(found) == 30 and entities(found, "B") == 0
+    assert entities(found, "A") == entities(halves, "A") > 0
+    whole = list(of_label(texts(60), "A"))
+    assert len(whole) == 60 and entities(whole, "A") > 0 == entities(whole, "B")
 
 
 def test_each_kind_of_annotation_has_a_control_in_every_corpus() -> None:
