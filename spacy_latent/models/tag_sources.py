@@ -25,7 +25,7 @@ PLACES = "BILU"
 # mostly gives nothing.
 RIGHT, NOTHING, RIGHT_OUTSIDE, RIGHT_PLACE = 0.7, 0.2, 0.97, 0.8
 # Weight of the prior in tokens: of each label, outside, and of places.
-STRENGTH, STRENGTH_OUTSIDE, STRENGTH_PLACE = 20.0, 200.0, 20.0
+STRENGTH, STRENGTH_OUTSIDE, STRENGTH_PLACE = 2_000.0, 20_000.0, 2_000.0
 # Number of remembered batches.
 MEMORY = 50
 
