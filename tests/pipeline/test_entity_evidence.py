@@ -333,11 +333,11 @@ def test_a_share_of_unmarked_tokens_is_taken_as_outside_anew_at_each_step() -> N
 # ---------------------------------------------------------------- sources
 
 
-def told(nlp: Language, seed: int, **sources: float) -> Example:
+def told(nlp: Language, seed: int, length: int = 12, **sources: float) -> Example:
     """A text of "x" words, which are of A, and others. Each source gives a token its label with
     this probability, and else the contrary."""
     chance = random.Random(seed)
-    words = [chance.choice(["x", "y", "z"]) for _ in range(12)]
+    words = [chance.choice(["x", "y", "z"]) for _ in range(length)]
     one = example(nlp, words=words, default="missing")
     for name, right in sources.items():
         one.reference.spans[name] = [
@@ -351,7 +351,8 @@ def told(nlp: Language, seed: int, **sources: float) -> Example:
 def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -> None:
     rights = {"good": 0.97, "fair": 0.9, "bad": 0.75}
     nlp = pipeline(evidence={"sources": list(rights)})
-    texts = [told(nlp, seed, **rights) for seed in range(40)]
+    # As many words in a batch as in the recipes, since the prior counts as some thousands of them.
+    texts = [told(nlp, seed, 100, **rights) for seed in range(40)]
     optimizer = nlp.initialize(lambda: texts)
     crf: Any = nlp.get_pipe("crf_ner")
     assert crf.labels == ("A",)
