@@ -296,7 +296,8 @@ def calibrate_cli(
         print_thresholds(shown, least)
         print_groups(shown, texts)
     if refused:
-        fail(f"Nothing is saved: there is no threshold for a precision of {precision}", refused)
+        advice = f"{refused} Without --precision the calibration is saved."
+        fail(f"Nothing is saved: there is no threshold for a precision of {precision}", advice)
     known = [*entity_components(nlp), *span_components(nlp)]
     pipe: Any = nlp.get_pipe(component or known[0])
     if kind != SPANS and pipe.cfg["annotate"] != "probabilities":

@@ -168,6 +168,9 @@ def print_calibration(found: Calibrated) -> None:
 
 def print_gain(gain: Gain, kept: bool) -> None:
     """Print the gain on texts left out of the fit, and whether the fit was kept."""
+    if not math.isfinite(gain.error):
+        msg.warn("The texts are too few to see a gain, and probabilities stay as they were trained")
+        return
     said = (
         f"Texts left out of the fit gain {gain.mean:.4f} of the mean loss, with a standard error "
         f"of {gain.error:.4f}"
@@ -205,9 +208,13 @@ def print_source(nlp: Language, dev: str) -> None:
 
 
 def used_as(nlp: Language, corpus: str) -> str:
-    """Return the setting of training that names a corpus, empty if none does."""
+    """Return the setting of training that names a corpus, empty if none does.
+
+    A pipeline in a folder "model-last" is the one at the end, which no corpus chose.
+    """
     config = nlp.config.interpolate()
-    for setting in ("train_corpus", "dev_corpus"):
+    chosen = nlp.path is None or Path(nlp.path).name != "model-last"
+    for setting in ("train_corpus", "dev_corpus") if chosen else ("train_corpus",):
         block: Any = config
         for part in str(config.get("training", {}).get(setting, "")).split("."):
             block = block.get(part, {}) if isinstance(block, dict) else {}

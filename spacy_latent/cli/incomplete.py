@@ -167,7 +167,10 @@ def incomplete_cli(
     elif sources is not None:
         names = [f"{SOURCE}{number + 1}" for number in range(len(shares_in(sources)))]
         settings = {"sources": names}
-    if settings and not as_if_complete:
-        lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
-        msg.info("A crf_ner learns from it with this block in its config:")
-        print("\n".join(["", "[components.crf_ner.evidence]", *lines]))
+    if as_if_complete:
+        return
+    if settings:
+        msg.info("A crf_ner reads it with this option of 'spacy train', NAME being its own name:")
+        print(f"\n--components.NAME.evidence '{json.dumps(settings)}'")
+    else:
+        msg.info("A crf_ner reads the labels in doc._.annotated_labels, without a setting")

@@ -184,6 +184,11 @@ def test_texts_that_chose_the_checkpoint_are_told(made: Any, tmp_path: Path) -> 
         arguments = ("calibrate", tmp_path / setting, dev, tmp_path / f"out_{setting}")
         said = " ".join(run(*arguments).split())
         assert told in said and "If these texts" not in said
+    # Nothing chose the pipeline at the end of a training.
+    nlp.config["corpora"] = {"dev": {"path": str(dev)}}
+    nlp.to_disk(tmp_path / "model-last")
+    arguments = ("calibrate", tmp_path / "model-last", dev, tmp_path / "out_last")
+    assert "chose the checkpoint of" not in " ".join(run(*arguments).split())
 
 
 def test_a_fit_that_does_not_gain_is_not_kept(made: Any, tmp_path: Path) -> None:
