@@ -53,10 +53,12 @@ print(f"import {imported - start:.1f} s, load {loaded - imported:.2f} s, first c
     f"{first - loaded:.2f} s, later calls {1000 * later:.1f} ms, all of a processor; "
     f"{memory:.0f} MB of memory")
 """
-# The root as `docker run --read-only --tmpfs /tmp --network none` shows it.
+# Files as `docker run --read-only --tmpfs /tmp --network none` shows them. Some mounts of the system
+# cannot be changed, and hold nothing of ours.
 CONTAINER = (
-    "mount --make-rprivate / && mount -o remount,bind,ro / && mount -t tmpfs tmpfs /tmp "
-    '&& cd / && exec env -i PATH=/none "$@"'
+    "mount --make-rprivate / && while read -r _ place _; do "
+    'mount -o remount,bind,ro "$place" 2>/dev/null; done < /proc/self/mounts; '
+    'mount -t tmpfs tmpfs /tmp && cd / && exec env -i PATH=/none "$@"'
 )
 
 
@@ -66,18 +68,20 @@ def run(*command: str | Path) -> None:
 
 def contained(python: Path, model: Path, *environment: str) -> str:
     """Return what SERVE prints where nothing but /tmp can be written. Model is not in /tmp."""
-    ran = subprocess.run(
-        [
-            *("unshare", "-rmn", "bash", "-c", CONTAINER, "bash", "OMP_NUM_THREADS=1"),
-            *(*environment, str(python), "-c", SERVE, str(model)),
-        ],
+    ran = in_container("OMP_NUM_THREADS=1", *environment, str(python), "-c", SERVE, str(model))
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-2000:])
+    return ran.stdout.strip()
+
+
+def in_container(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command, with variables before it, where nothing but /tmp can be written."""
+    return subprocess.run(
+        ["unshare", "-rmn", "bash", "-c", CONTAINER, "bash", *command],
         capture_output=True,
         text=True,
         check=False,
     )
-    if ran.returncode:
-        raise RuntimeError(ran.stderr[-2000:])
-    return ran.stdout.strip()
 
 
 def main() -> None:

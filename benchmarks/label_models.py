@@ -23,23 +23,26 @@ import torch
 from spacy.cli.train import train
 from spacy.tokens import Doc, DocBin
 
+from benchmarks.config_digest import digest_of
 from benchmarks.entity_curves import spread
 from benchmarks.incomplete_controls import STEPS, TEACHER, Entities, agreement, read
 from benchmarks.learning import rows_of
 from benchmarks.learning_groups import AMOUNTS, BC5CDR, INCOMPLETE_ENTRIES
 from benchmarks.raw_results import RAW, add
 from benchmarks.raw_results import read as read_rows
+from benchmarks.recipes import ROOT
 from benchmarks.sections import write_section
 from spacy_latent.annotations import annotated_labels
 
 PATH = RAW / "label_models.jsonl"
-SIZE = {"config": TEACHER, "steps": STEPS, "corpus": BC5CDR}
+SIZE = {"config": digest_of(ROOT / TEACHER), "steps": STEPS, "corpus": BC5CDR}
 
 
 def of_label(docs: Iterable[Doc], label: str) -> Iterator[Doc]:
     """Yield the texts that were annotated for the label, or for all labels, with its entities."""
     for doc in docs:
-        if label in (annotated_labels(doc) or [label]):
+        asked = annotated_labels(doc)
+        if asked is None or label in asked:
             doc._.annotated_labels = None
             doc.ents = [span for span in doc.ents if span.label_ == label]
             yield doc

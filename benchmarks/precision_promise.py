@@ -244,7 +244,7 @@ def main() -> None:
     test_kinds, test_count = kinds, None
     if given.test:
         _, test_kinds, test_count = judged(nlp, given.test, given.entities)
-    for one, test in zip(kinds, test_kinds):
+    for one, test in zip(kinds, test_kinds, strict=True):
         noun = plural(one.noun)
         title = f"{given.title}, {noun}" if one.noun in OF_PARSES else given.title
         found = {

@@ -252,13 +252,16 @@ class EvidenceReader:
                 ends = tuple(i for i in np.flatnonzero(own).tolist() if self.tags[i][0] in "LU")
                 holds = flag.least > 0
                 found.append(EntityCount(ends, max(flag.least, 1), holds, flag.wrong))
-        sure = [flag for flag in flags if not flag.wrong]
-        if sum(flag.least for flag in sure) > size:
+        sure = [flag for flag in flags if flag.least and not flag.wrong]
+        ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
+        last = int(allowed[:, ends].any(1).sum())
+        if len(sure) > 1 and sum(flag.least for flag in sure) > last:
             # Sums over counts do not find it if they are not all summed together.
-            said = "; ".join(str(flag) for flag in sure if flag.least)
-            tokens = f"{size} token{'s' * (size != 1)}"
+            said = "; ".join(map(str, sure))
+            tokens = f"{last} token{'s' * (last != 1)}"
             refuse(
-                f"{said}, and the text has {tokens}. Expected at most one entity for each token."
+                f"{said}, and entities may end at {tokens} of the text. Expected no more entities "
+                "than such tokens."
             )
         return tuple(found)
 

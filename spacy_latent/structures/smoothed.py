@@ -108,6 +108,7 @@ def smoothed_sample(
     "entropic" it is a sample of p(z) ∝ exp(z·s / γ), which ``structure.sample`` draws in less time.
 
     Args:
+        num_samples: number of samples. Time and memory grow with it, as with a larger batch.
         generator: source of randomness, torch's default on the CPU if None.
 
     Returns:
