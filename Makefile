@@ -23,7 +23,7 @@ demo: $(INSTALLED)
 	$(RUN) -m spacy project run demo
 
 # One file of tests at a time on each core. The hash seed makes all of them collect the same.
-test: $(DEVELOP) $(COMPILED)
+test: $(COMPILED)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # A part of it as on a processor that rounds in another way, since it has neither the vectors nor the
@@ -76,8 +76,7 @@ $(DEVELOP): $(INSTALLED)
 	$(INSTALL) --progress-bar on -e '.[dev,docs]'
 	touch $@
 
-# It needs no more than the demo, so that `make --jobs` installs the rest at the same time.
-$(COMPILED): $(INSTALLED) $(wildcard spacy_latent/kernels/*/*.py)
+$(COMPILED): $(DEVELOP) $(wildcard spacy_latent/kernels/*/*.py)
 	$(RUN) -m tests.compile_kernels
 	touch $@
 

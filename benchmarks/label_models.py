@@ -35,7 +35,11 @@ from benchmarks.sections import write_section
 from spacy_latent.annotations import annotated_labels
 
 PATH = RAW / "label_models.jsonl"
-SIZE = {"config": digest_of(ROOT / TEACHER), "steps": STEPS, "corpus": BC5CDR}
+
+
+def size() -> dict[str, Any]:
+    """Return the settings of a row."""
+    return {"config": digest_of(ROOT / TEACHER), "steps": STEPS, "corpus": BC5CDR}
 
 
 def of_label(docs: Iterable[Doc], label: str) -> Iterator[Doc]:
@@ -86,12 +90,12 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
         together = [before | own for before, own in zip(together, found)]
     scores["both"] = agreement(together, judged)
     versions = {"torch": torch.__version__, "spacy": spacy.__version__}
-    return {"seed": seed, "size": SIZE, "scores": scores, "date": str(date.today()), **versions}
+    return {"seed": seed, "size": size(), "scores": scores, "date": str(date.today()), **versions}
 
 
 def kept() -> dict[int, dict[str, Any]]:
     """Return the results with the settings of today, by seed."""
-    return {row["seed"]: row for row in read_rows(PATH) if row["size"] == SIZE}
+    return {row["seed"]: row for row in read_rows(PATH) if row["size"] == size()}
 
 
 def _line(name: str, seeds: Iterable[int], shares: Iterable[list[float]]) -> str:

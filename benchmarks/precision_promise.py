@@ -146,7 +146,9 @@ def measured(
             order = generator.permutation(count).tolist()
             fitted, other = texts.of(order[: count // 2]), texts.of(order[count // 2 :])
             if way == DRAWS:
-                fitted = texts.of(generator.integers(count, size=drawn or count // 2).tolist())
+                fitted = texts.of(
+                    generator.integers(count, size=count // 2 if drawn is None else drawn).tolist()
+                )
                 other = every
             other = other if test is None else test
             for name, one in kept(fitted, other, precisions, confidences).items():
@@ -174,8 +176,9 @@ def table(found: dict[str, Any]) -> list[str]:
         f"times{drawn}. Made: thresholds that the texts support. Kept: the share of these whose "
         "precision is as promised, on the other half, and on all texts after draws with "
         f"replacement{tested}. "
-        "Left: on the other half. Broken: the share of all draws with a threshold whose "
-        "precision is lower; it should be at most 100 % less the confidence.",
+        f"Left: on {'these texts' if tested else 'the other half'}. Broken: the share of all draws "
+        "with a threshold whose precision is lower; it should be at most 100 % less the "
+        "confidence.",
         "",
         "| precision | confidence | made | kept, other half | left | made of draws | "
         "kept, all texts | broken |",
@@ -238,6 +241,8 @@ def main() -> None:
     parser.add_argument("--texts", type=int, help="number of texts to draw with replacement")
     parser.add_argument("--test", type=Path, help="corpus on which the precision is measured")
     given = parser.parse_args()
+    if given.texts is not None and given.texts < 1:
+        parser.error(f"--texts is {given.texts}; expected at least 1")
     torch.set_num_threads(1)
     nlp = spacy.load(given.model)
     name, kinds, count = judged(nlp, given.corpus, given.entities)

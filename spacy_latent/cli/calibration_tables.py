@@ -168,7 +168,7 @@ def print_calibration(found: Calibrated) -> None:
 
 def print_gain(gain: Gain, kept: bool) -> None:
     """Print the gain on texts left out of the fit, and whether the fit was kept."""
-    if not math.isfinite(gain.error):
+    if not kept and not math.isfinite(gain.error):
         msg.warn("The texts are too few to see a gain, and probabilities stay as they were trained")
         return
     said = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -171,6 +172,6 @@ def incomplete_cli(
         return
     if settings:
         msg.info("A crf_ner reads it with this option of 'spacy train', NAME being its own name:")
-        print(f"\n--components.NAME.evidence '{json.dumps(settings)}'")
+        print(f"\n--components.NAME.evidence {shlex.quote(json.dumps(settings))}")
     else:
         msg.info("A crf_ner reads the labels in doc._.annotated_labels, without a setting")

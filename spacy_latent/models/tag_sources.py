@@ -24,10 +24,9 @@ PLACES = "BILU"
 # Prior mean of a source: at an entity it gives the label, nothing, or another label; outside it
 # mostly gives nothing.
 RIGHT, NOTHING, RIGHT_OUTSIDE, RIGHT_PLACE = 0.7, 0.2, 0.97, 0.8
-# Weight of the prior in tokens: of each label, outside, and of places. 50 batches of 1,000 words
-# hold about as many tokens of a label, and twice as many outside. With a hundredth of the prior, on
-# texts with few entities, expectation maximization drifts away from what most sources say.
-STRENGTH, STRENGTH_OUTSIDE, STRENGTH_PLACE = 2_000.0, 20_000.0, 2_000.0
+# Weight of the prior in tokens: of each label, outside, and of places. With a tenth of it, on texts
+# with few entities, expectation maximization drifts away from what most sources say.
+STRENGTH, STRENGTH_OUTSIDE, STRENGTH_PLACE = 200.0, 2_000.0, 200.0
 # Number of remembered batches.
 MEMORY = 50
 

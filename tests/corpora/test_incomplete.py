@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +150,11 @@ def test_the_command_writes_a_corpus(tmp_path: Path) -> None:
 def test_the_command_prints_the_option_that_reads_the_evidence(
     options: list[str], tmp_path: Path
 ) -> None:
-    corpus, out = written(tmp_path / "all.spacy", docs()), tmp_path / "out.spacy"
+    texts = [*docs(), doc((0, 1, "Alzheimer's"))]
+    corpus, out = written(tmp_path / "all.spacy", texts), tmp_path / "out.spacy"
     told = CliRunner().invoke(latent_cli, ["incomplete", str(corpus), str(out), *options]).output
-    _, option = told.split("--components.NAME.evidence ")
-    settings = EvidenceSettings.of_block("crf_ner", json.loads(option.strip().strip("'")))
+    _, option = shlex.split(told[told.index("--components.NAME.evidence") :])
+    settings = EvidenceSettings.of_block("crf_ner", json.loads(option))
     left = list(DocBin().from_disk(out).get_docs(VOCAB))
     survey = EvidenceSurvey.of([Example(one, one) for one in left], settings)
     assert settings.tells_outside and not survey.doubts()

@@ -351,7 +351,7 @@ def told(nlp: Language, seed: int, length: int = 12, **sources: float) -> Exampl
 def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -> None:
     rights = {"good": 0.97, "fair": 0.9, "bad": 0.75}
     nlp = pipeline(evidence={"sources": list(rights)})
-    # As many words in a batch as in the recipes, since the prior counts as some thousands of them.
+    # As many words in a batch as in the recipes, since the prior counts as some of them.
     texts = [told(nlp, seed, 100, **rights) for seed in range(40)]
     optimizer = nlp.initialize(lambda: texts)
     crf: Any = nlp.get_pipe("crf_ner")
