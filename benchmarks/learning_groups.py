@@ -590,7 +590,7 @@ LISTOPS_PUBLISHED = {
     "listops_ppo_merges_tree_lstm": "ListOps 99.2 ± 0.5 (Havrylov et al. 2019)",
     "listops_gumbel_tree_lstm": "ListOps 57.6 ± 2.9 (Nangia and Bowman 2018)",
 }
-PENG = "SST-2, figure not checked (Peng et al. 2018)"
+PENG = "SST-2, no figure at hand (Peng et al. 2018)"
 SYSTEMS = (
     *compared(
         *(
@@ -655,7 +655,7 @@ SYSTEMS = (
         Entry(
             "pairs_snli_one_to_one",
             "structured alignment, SparseMAP matching",
-            published="all of SNLI, figure not checked (Niculae et al. 2018a)",
+            published="all of SNLI, no figure at hand (Niculae et al. 2018a)",
         ),
     ),
     Entry("pairs_snli_attention", EVEN_ALIGNMENT, settings=NO_ALIGNMENT),
