@@ -253,8 +253,8 @@ class EvidenceReader:
                 holds = flag.least > 0
                 found.append(EntityCount(ends, max(flag.least, 1), holds, flag.wrong))
         sure = [flag for flag in flags if flag.least and not flag.wrong]
-        ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
-        last = int(allowed[:, ends].any(1).sum())
+        of_ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
+        last = int(allowed[:, of_ends].any(1).sum())
         if len(sure) > 1 and sum(flag.least for flag in sure) > last:
             # Sums over counts do not find it if they are not all summed together.
             said = "; ".join(map(str, sure))
