@@ -255,9 +255,13 @@ GIVEN_TREES = {
 }
 
 
-def tree_lstms(*settings: tuple[str, Setting], task: str = "sentiment") -> tuple[Entry, ...]:
+def tree_lstms(
+    *settings: tuple[str, Setting], task: str = "sentiment", ending: str = ""
+) -> tuple[Entry, ...]:
     """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
-    latent, given = f"{task}_sparsemap_tree_lstm", f"{task}_given_tree_lstm"
+    latent, parsed, given = (
+        f"{task}_{trees}_tree_lstm{ending}" for trees in ("sparsemap", "parsed", "given")
+    )
     likelihood = ("components.latent_textcat.model.estimator.criterion", "marginal_likelihood")
     convolution = Entry(
         "sentiment_perturb_and_parse", "perturb-and-parse, graph convolution", settings=settings
@@ -265,8 +269,8 @@ def tree_lstms(*settings: tuple[str, Setting], task: str = "sentiment") -> tuple
     return (
         Entry(latent, "expected loss", settings=settings),
         Entry(latent, "marginal likelihood", settings=(*settings, likelihood)),
-        *((convolution,) if task == "sentiment" else ()),
-        Entry(f"{task}_parsed_tree_lstm", "control: a parser's trees", settings=settings),
+        *((convolution,) if task == "sentiment" and not ending else ()),
+        Entry(parsed, "control: a parser's trees", settings=settings),
         *(
             Entry(given, f"control: {what}", settings=(*settings, (TREES_OF_LSTM, trees)))
             for trees, what in GIVEN_TREES.items()
@@ -909,7 +913,7 @@ GROUPS = {
         "Learning: polarity of a tenth by a Tree-LSTM over a pre-trained encoder",
         ("sentiment-data", "english-data", "english-train"),
         ACCURACY,
-        tree_lstms(("corpora.train.limit", 853), task="sentiment_transformer"),
+        tree_lstms(("corpora.train.limit", 853), ending="_encoder"),
     ),
     "tree_lstm_entities": Group(
         "Learning: entities of WNUT-17 by a Tree-LSTM over latent trees",

@@ -26,6 +26,7 @@ from tests.pipeline.small_pipelines import (
 from tests.repository.recipes import RECIPES, recipe
 
 CONFIGS = [path for path in RECIPES if "_transformer" in path.stem]
+TREE_LSTMS = [recipe(f"sentiment_{trees}_tree_lstm_encoder") for trees in ("sparsemap", "given")]
 SENTENCES = [("I like London", "I hate London"), ("I hate Paris", "I hate Paris a lot")]
 
 
@@ -86,7 +87,7 @@ def test_there_is_a_baseline_of_each() -> None:
     assert ends == {"", "_baseline", "_crf"}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*CONFIGS, *TREE_LSTMS], ids=lambda path: path.stem)
 def test_the_config_trains_the_encoder(path: Path, files: Path) -> None:
     nlp = init_nlp(small(path, files))
     assert not [one.text for one in find_traps(nlp) if one.level != "note"]
