@@ -69,26 +69,24 @@ SpanningTree().marginals(scores, lengths).square().sum().backward()
 SpanningTree().map(scores.detach(), lengths)
 print(time.perf_counter() - start)
 """
-# A component of entities, in processor time: a first request waits for it.
-ENTITIES = """
-import json, spacy, sys, time
+COMPONENT = """
+import json, random, spacy, sys, time
 nlp = spacy.blank("en")
 pipe = nlp.add_pipe(sys.argv[1], config=json.loads(sys.argv[2]))
 for label in ("PER", "ORG", "LOC"):
     pipe.add_label(label)
 nlp.initialize()
+"""
+# A component of entities, in processor time: a first request waits for it.
+ENTITIES = f"""{COMPONENT}
 start = time.process_time()
 nlp("Ada Lovelace met Charles Babbage in London.")
 print(time.process_time() - start)
 """
 # Memory, in a process of its own, of a component of entities that reads short texts.
-RESIDENT = """
-import json, random, spacy, sys
-nlp = spacy.blank("en")
-pipe = nlp.add_pipe(sys.argv[1], config=json.loads(sys.argv[2]))
-for label in ("PER", "ORG", "LOC"):
-    pipe.add_label(label)
-nlp.initialize()
+RESIDENT = (
+    COMPONENT
+    + """
 generator, words = random.Random(0), [f"word{i}" for i in range(20000)]
 def level():
     with open("/proc/self/status") as status:
@@ -101,6 +99,7 @@ for count in map(int, sys.argv[3:]):
     done = count
     level()
 """
+)
 IMPORT = "import time; s = time.perf_counter(); import {}; print(time.perf_counter() - s)"
 # spaCy itself loads torch where that is installed.
 BLANK = (

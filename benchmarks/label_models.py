@@ -60,7 +60,8 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
     """Train a model for each label, and return the F1 of each and of all together."""
     vocab = spacy.blank("en").vocab
     halves = read(folder / "label_sets.spacy", vocab)
-    judged = entities(read(Path(BC5CDR) / "dev.spacy", vocab))
+    dev = read(Path(BC5CDR) / "dev.spacy", vocab)
+    judged, words = entities(dev), [[token.text for token in doc] for doc in dev]
     labels = sorted({label for doc in halves for label in annotated_labels(doc) or ()})
     scores: dict[str, float] = {}
     together: list[Entities] = [set() for _ in judged]
@@ -81,9 +82,6 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
             }
             train(TEACHER, Path(made) / "model", overrides=settings)
             nlp = spacy.load(f"{made}/model/model-best")
-            words = [
-                [token.text for token in doc] for doc in read(Path(BC5CDR) / "dev.spacy", vocab)
-            ]
             found = entities(nlp.pipe(Doc(nlp.vocab, words=own) for own in words))
         gold = [{one for one in text if one[2] == label} for text in judged]
         scores[label] = agreement(found, gold)

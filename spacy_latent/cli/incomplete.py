@@ -127,6 +127,7 @@ def incomplete_cli(
     if output.exists() and any(file.samefile(output) for file in files):
         fail(f"{output} is the corpus", "Its annotation would be lost. Give another name.")
     vocab = spacy.blank("xx").vocab
+    settings: dict[str, Any] = {}
     try:
         docs = [doc for file in files for doc in _read(file, vocab)]
         if not docs:
@@ -139,11 +140,16 @@ def incomplete_cli(
         # Before the entities are taken away.
         labels = sorted({span.label_ for doc in docs for span in doc.ents})
         if keep is not None:
+            settings = {"negative_share": 0.15}
             made = list(keep_some(docs, keep, seed, as_if_complete))
         elif flags:
+            names = {f"{PREFIX}{label}": label for label in labels}
+            settings = {"flags": names, "flag_error": wrong}
             made = list(flag_all_but(docs, full, seed, wrong, as_if_complete))
         elif sources is not None:
-            made = list(simulate_sources(docs, shares_in(sources), seed, as_if_complete))
+            shares = shares_in(sources)
+            settings = {"sources": [f"{SOURCE}{number + 1}" for number in range(len(shares))]}
+            made = list(simulate_sources(docs, shares, seed, as_if_complete))
         else:
             sets = [
                 [label.strip() for label in one.split(",")] for one in (label_sets or "").split("/")
@@ -156,18 +162,10 @@ def incomplete_cli(
         # User data only if there are any, because spaCy takes milliseconds per doc to read them.
         DocBin(docs=made, store_user_data=any(doc.user_data for doc in made)).to_disk(output)
     entities = sum(len(doc.ents) for doc in made)
-    settings: dict[str, Any] = {}
     counts = [number_of(len(made), "text"), number_of(entities, "entity", ",")]
     if spans := sum(len(group) for doc in made for group in doc.spans.values()):
         counts.append(f"{number_of(spans, 'span', ',')} in doc.spans")
     msg.good(f"{output}: {', '.join(counts)}")
-    if keep is not None:
-        settings = {"negative_share": 0.15}
-    elif flags:
-        settings = {"flags": {f"{PREFIX}{label}": label for label in labels}, "flag_error": wrong}
-    elif sources is not None:
-        names = [f"{SOURCE}{number + 1}" for number in range(len(shares_in(sources)))]
-        settings = {"sources": names}
     if as_if_complete:
         return
     if settings:
