@@ -663,6 +663,7 @@ SYSTEMS = (
         ),
     ),
     Entry("pairs_snli_attention", EVEN_ALIGNMENT, settings=NO_ALIGNMENT),
+    Entry("pairs_snli_baseline", "control: spaCy's textcat on both texts as one"),
     *compared(
         Entry("pairs_alignment_attention", "control: attention", model="model-last"),
         Entry(

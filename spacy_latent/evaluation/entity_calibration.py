@@ -216,17 +216,16 @@ def _fit(
     pipe.calibration = None
     documents = independent_texts(example.reference for example in made)
     before = _judge(pipe, made, progress)
-    fit, left_out = _score_fit(pipe, made, progress)
+    folds = folds_of(documents)
+    fit, left_out = _score_fit(pipe, made, folds, progress)
     point, losses = fit.choose(None if biases else False)
     points, of_texts = fit.cross_fit(point)
     counts = EntityCalibration(
         docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
-    crossed = _judge_crossed(pipe, made, points, progress)
-    sure, told = choose_confidence(crossed, confidence, len(made))
-    crossed = replace(
-        crossed, probabilities=left_out_confidences(crossed, sure, len(made)).tolist()
-    )
+    crossed = _judge_crossed(pipe, made, points, folds, progress)
+    sure, told = choose_confidence(crossed, confidence, folds)
+    crossed = replace(crossed, probabilities=left_out_confidences(crossed, sure, folds).tolist())
     if len(point) > 1 or not before.probabilities:
         # With biases the entities are others, and cannot be compared one by one.
         plain = fit.losses(torch.zeros(1, dtype=torch.float64))
@@ -263,13 +262,16 @@ def _of_point(pipe: Any, point: torch.Tensor, counts: EntityCalibration) -> Enti
 
 
 def _judge_crossed(
-    pipe: Any, made: Sequence[Example], points: Sequence[torch.Tensor], progress: Progress
+    pipe: Any,
+    made: Sequence[Example],
+    points: Sequence[torch.Tensor],
+    folds: np.ndarray,
+    progress: Progress,
 ) -> JudgedEntities:
     """Judge the entities of each text by the temperature and biases fitted to the other folds."""
-    fold = folds_of(np.arange(len(made)), len(made))
     found = JudgedEntities()
     for k, point in enumerate(points):
-        places = np.flatnonzero(fold == k)
+        places = np.flatnonzero(folds == k)
         pipe.calibration = _of_point(pipe, point, EntityCalibration())
         part = _judge(pipe, [made[i] for i in places.tolist()], progress)
         found.probabilities += part.probabilities
@@ -278,7 +280,15 @@ def _judge_crossed(
         found.texts += places[part.texts].tolist()
         found.gold += part.gold
         found.unannotated += part.unannotated
-    return found
+    # In the order of the texts, so that the gain compares each entity with itself.
+    order = np.argsort(found.texts, kind="stable").tolist()
+    return replace(
+        found,
+        probabilities=[found.probabilities[i] for i in order],
+        correct=[found.correct[i] for i in order],
+        labels=[found.labels[i] for i in order],
+        texts=[found.texts[i] for i in order],
+    )
 
 
 @dataclass
@@ -493,7 +503,9 @@ def _batches(
     return minibatch(progress(examples, stage, len(examples)), BATCH)
 
 
-def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tuple[ScoreFit, int]:
+def _score_fit(
+    pipe: Any, examples: Sequence[Example], folds: np.ndarray, progress: Progress
+) -> tuple[ScoreFit, int]:
     groups, done = [], 0
     for batch in _batches(examples, progress, "Scores"):
         # The weights do not change, so entities with unknown labels cannot be found. They count as
@@ -510,7 +522,7 @@ def _score_fit(pipe: Any, examples: Sequence[Example], progress: Progress) -> tu
             places = [done + d for d in group.docs]
             groups.append(ScoredDocs(places, scores, lengths, allowed, counts))
         done += len(batch)
-    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups)
+    fit = ScoreFit(pipe.cfg["loss"], pipe.tags, transitions, groups, folds)
     return fit, sum(int((group.counts == 0).sum()) for group in groups)
 
 

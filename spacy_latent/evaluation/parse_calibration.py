@@ -342,12 +342,12 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
 
 
 def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
-    texts = len(documents.numbers)
-    arcs = TemperatureFit.of(table.arcs, table.right, table.texts, texts)
+    folds = folds_of(documents)
+    arcs = TemperatureFit.of(table.arcs, table.right, table.texts, folds)
     # A label can only be right with its arc.
     worded = table.right & ~table.roots
     labels = TemperatureFit.of(
-        table.of_labels[worded], table.labelled_right[worded], table.texts[worded], texts
+        table.of_labels[worded], table.labelled_right[worded], table.texts[worded], folds
     )
     every = np.arange(len(table.right))
 
@@ -365,7 +365,7 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
 
     plain = table.arcs[:, UNCHANGED]
     after = at_temperature(table.arcs, arcs.kept)
-    fold = folds_of(table.texts, texts)
+    fold = folds[table.texts]
     crossed = at_temperature(table.arcs, arcs.by_fold[fold])
     trees = FittedTemperature(
         arcs.gain,
@@ -384,7 +384,7 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
         judged(LABELLED_ARC, crossed_labels, table.labelled_right),
         math.exp(labels.kept),
     )
-    fold_of_trees = folds_of(np.array(table.judge.trees.texts, dtype="int64"), texts)
+    fold_of_trees = folds[np.array(table.judge.trees.texts, dtype="int64")]
 
     def tempered(said: np.ndarray, fit: TemperatureFit) -> tuple[np.ndarray, np.ndarray]:
         left_out = fit.by_fold[fold_of_trees] if fit.kept else 0.0
@@ -392,9 +392,9 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
 
     whole, crossed_whole = tempered(table.trees, arcs)
     own, crossed_own = tempered(table.labels_of_trees, labels)
-    of_trees = _fit_map(table.judge.trees, whole, crossed_whole, documents)
+    of_trees = _fit_map(table.judge.trees, whole, crossed_whole, folds, documents)
     of_labelled_trees = _fit_map(
-        table.judge.labelled, whole * own, crossed_whole * crossed_own, documents
+        table.judge.labelled, whole * own, crossed_whole * crossed_own, folds, documents
     )
     # As in ParseCalibration.tree_confidences.
     of_labelled_trees.after = _at_most(of_labelled_trees.after, of_trees.after)
@@ -406,14 +406,18 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
         tree_shift=of_trees.shift,
         labelled_tree_slope=of_labelled_trees.slope,
         labelled_tree_shift=of_labelled_trees.shift,
-        docs=texts,
+        docs=len(folds),
         arcs=len(every),
     )
     return CalibratedParses(made, trees, labelled, of_trees, of_labelled_trees)
 
 
 def _fit_map(
-    before: JudgedEntities, warm: np.ndarray, left_out: np.ndarray, documents: IndependentTexts
+    before: JudgedEntities,
+    warm: np.ndarray,
+    left_out: np.ndarray,
+    folds: np.ndarray,
+    documents: IndependentTexts,
 ) -> FittedMap:
     """Fit the map of whole trees.
 
@@ -421,10 +425,11 @@ def _fit_map(
         before: trees as trained.
         warm: their probabilities at the temperature, ``(S,)``.
         left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
+        folds: fold of each doc, ``(D,)``.
         documents: documents of the docs.
     """
     apart = replace(before, probabilities=left_out.tolist())
-    sure, mapped, gain = fit_map(apart, len(documents.numbers))
+    sure, mapped, gain = fit_map(apart, folds)
     after = [confidence_of(p, sure.slope, sure.shift, LEAST_TREE) for p in warm.tolist()]
     crossed = replace(before, probabilities=mapped.tolist()) if gain.is_sure else apart
     after_all = documents.group(replace(before, probabilities=after))

@@ -19,6 +19,7 @@ from spacy.training import Example
 
 from spacy_latent import annotations, confidence
 from spacy_latent.analysis.calibration import JudgedEntities
+from spacy_latent.analysis.independent_texts import IndependentTexts
 from spacy_latent.analysis.precision_bound import PromisedThreshold
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, LatentWarning, PartlyAnnotated
@@ -63,7 +64,8 @@ def sampled(temperature: float, bias: float, docs: int = 200, n: int = 6) -> Sco
     allowed = chain.sample(emissions + shift, lengths, 1, generator)[0].bool()
     counts = torch.ones(docs, dtype=torch.float64)
     group = ScoredDocs(list(range(docs)), emissions * temperature, lengths, allowed, counts)
-    return ScoreFit("crf", TAGS, transitions * temperature, [group])
+    folds = folds_of(IndependentTexts(list(range(docs)), docs, False))
+    return ScoreFit("crf", TAGS, transitions * temperature, [group], folds)
 
 
 def test_the_temperature_and_the_biases_that_scores_need_are_found() -> None:
@@ -100,13 +102,16 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     mapped = [made.confidence(p, "A") for p in np.linspace(0, 1, 50)]
     assert mapped == sorted(mapped) and 0 <= mapped[0] and mapped[-1] <= 1
     good = judged(1 / (1 + np.exp(-odds)), right)
-    assert choose_confidence(good)[0] == EntityCalibration()
+    assert choose_confidence(good)[0].slope == pytest.approx(1.0, abs=0.1)
     assert choose_confidence(good, True)[0].slope == pytest.approx(1.0, abs=0.1)
     assert choose_confidence(judged(said, right), False)[0] == EntityCalibration()
     # Few values, at which whole steps of Newton's method lead away.
-    few = judged(np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0)
-    made, _ = choose_confidence(few, True)
+    few, right_of_few = np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0
+    made = fit_confidence(few, right_of_few, spread=1.0)
     assert all(0.4 < made.confidence(p, "A") < 0.6 for p in (0.63, 0.94))
+    # A narrow prior leaves them nearer to the given ones.
+    drawn = fit_confidence(few, right_of_few, spread=0.1).confidence(0.94, "A")
+    assert made.confidence(0.94, "A") < drawn < 0.94
     # Confident predictions are right less often than others. No slope can express this, and the
     # shift is right on average.
     said = np.where(generator.random(2000) < 0.8, 1.0, 0.5)
@@ -143,7 +148,6 @@ def test_documents_take_the_place_of_docs(nlp: Language) -> None:
 
 
 def test_no_text_of_a_fold_is_in_the_fit_of_its_confidences() -> None:
-    """Folds are of all texts, as in the fit of the temperature, also if the last have no entity."""
     generator = np.random.default_rng(0)
     texts = np.repeat(np.arange(6), 20)
     said, right = generator.uniform(0.3, 0.99, 120), generator.random(120) < 0.5
@@ -151,9 +155,9 @@ def test_no_text_of_a_fold_is_in_the_fit_of_its_confidences() -> None:
 
     def confidences(right: np.ndarray, own: int) -> list[float]:
         found = replace(judged(said, right), texts=texts.tolist())
-        return left_out_confidences(found, made, 10)[texts == own].tolist()
+        folds = np.array([0, 1, 2, 3, 4, 4])
+        return left_out_confidences(found, made, folds)[texts == own].tolist()
 
-    # Two neighbouring texts of the ten share a fold.
     other = np.where(texts == 5, ~right, right)
     assert confidences(other, 4) == confidences(right, 4)
     assert confidences(other, 3) != confidences(right, 3)
@@ -171,7 +175,20 @@ def test_the_error_of_a_gain_is_over_texts() -> None:
     assert gain_of(np.repeat(gains, 10), np.zeros(40)).error < alone.error / 2
     assert not gain_of(np.ones(3), np.zeros(3), np.zeros(3)).is_sure
     assert not gain_of(np.zeros(0), np.zeros(0)).is_sure
-    assert folds_of(np.arange(10), 10).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_neighbouring_docs_and_docs_of_a_document_are_left_out_together() -> None:
+    def folds(numbers: list[int], are_documents: bool) -> list[int]:
+        return folds_of(IndependentTexts(numbers, max(numbers) + 1, are_documents)).tolist()
+
+    assert folds(list(range(7)), False) == [0, 1, 2, 3, 4, 0, 1]
+    assert folds(list(range(20)), False) == np.repeat([0, 1, 2, 3, 4, 0, 1, 2, 3, 4], 2).tolist()
+    many = folds(list(range(1000)), False)
+    assert many[:60] == np.repeat([0, 1, 2, 3, 4, 0], 10).tolist()
+    assert np.bincount(many).tolist() == [200] * 5
+    assert folds([0, 1, 1, 0, *range(2, 12)], True) == [0, 1, 1, 0, *([2, 3, 4, 0, 1] * 2)]
+    # Too few documents to leave some out.
+    assert folds([0, 0, 0, 0, 0, 1], True) == [0, 1, 2, 3, 4, 0]
 
 
 # ---------------------------------------------------------------- a component
@@ -226,6 +243,9 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     after = sure(nlp)
     assert before > 0.9 and found.calibration.temperature > 1 and 0.3 < after < 0.7
     assert [*map(len, (found.before.labels, found.after.labels))] == [48, 48]
+    # The entities of the gain are the same, one by one, though folds are judged in turn.
+    for crossed in (found.crossed, found.after):
+        assert crossed.texts == found.before.texts and crossed.correct == found.before.correct
     latent = nlp(TEXT)._.latent["crf_ner"]
     (known,) = latent.entities()
     assert known.probability == after and known in latent.possible_entities()
