@@ -62,8 +62,8 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     """Return the losses of all docs and their gradient.
 
     A rejected run of k tags takes the time of k docs of the same length. Memory does not depend on
-    the number of runs. Counts take the time of one doc for each combination of numbers of entities,
-    two for one "at least one".
+    the number of runs. Counts take up to the time of one doc for each combination of numbers of
+    entities, which are two for one "at least one".
 
     Args:
         chain: tag sequences with bound transitions, float64, on the CPU.

@@ -114,20 +114,21 @@ def log_sums_with_counts(
 def _counters(kinds: Sequence[tuple[EntityCount, ...]], tags: int) -> Counters:
     from spacy_latent.kernels.chains.counted_tags import Counters
 
-    layers = [_layers(tuple(one.least for one in counts)) for counts in kinds]
+    least = [tuple(one.least for one in counts) for counts in kinds]
+    layers = [_layers(own) for own in least]
     sizes = np.array([len(own.counts) for own in layers], dtype=np.int64)
     most = int(sizes.max())
     moves = np.full((len(kinds), tags), -1, dtype=np.int64)
     weights, targets = np.zeros((len(kinds), most)), np.zeros((0, most), dtype=np.int64)
-    first_of: dict[int, int] = {}
+    first_of: dict[tuple[int, ...], int] = {}
     for k, (counts, own) in enumerate(zip(kinds, layers)):
-        if id(own) not in first_of:
-            first_of[id(own)] = len(targets)
+        if least[k] not in first_of:
+            first_of[least[k]] = len(targets)
             wide = np.zeros((len(counts), most), dtype=np.int64)
             wide[:, : sizes[k]] = own.after.T
             targets = np.concatenate([targets, wide])
         for place, one in enumerate(counts):
-            moves[k, list(one.ends)] = first_of[id(own)] + place
+            moves[k, list(one.ends)] = first_of[least[k]] + place
         weights[k, : sizes[k]] = np.exp(
             sum(one.log_weights(own.counts[:, place]) for place, one in enumerate(counts))
         )

@@ -390,7 +390,8 @@ def _sweep(
         _move(current, columns, moves, targets, spare)
         _gather(weighed[i], columns, factors)
         scales[i] = _scale_rows(left, at, stride, flat, 0, size, itself, factors, 1.0, size)
-        if scales[i] == 0.0:
+        # With smaller ones, the sums of the backward pass could overflow.
+        if scales[i] < TRUSTED:
             return False, 0.0
         log_partition += math.log(scales[i])
     _gather(weighed[n], columns, factors)
@@ -403,7 +404,6 @@ def _sweep(
         _dot_rows(left, at, stride, flat_right, shares, size)
         for c in range(width):
             total += shares[c]
-        # All but the last of these are 1, if ``right`` does not overflow.
         if not total >= TRUSTED * highest:
             return False, 0.0
         if i == n - 1:
