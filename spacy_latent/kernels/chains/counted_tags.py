@@ -141,7 +141,7 @@ def _dot_rows(
 ) -> Any:
     """Write the dot products of rows of two arrays, see :func:`_scale_rows`.
 
-    Those of the second array begin at c · size.
+    Rows of the second array begin at c · size.
     """
     number = types.int64
     signature = types.none(first, number, number, second, result, number)
@@ -461,7 +461,7 @@ def _sum_parts(
     row_tags, column_tags, sizes, moves, targets, last, begins, gamma, log_partition, pairs,
     precise,
 ):  # fmt: skip
-    """Sum the items of parts. Those of a part are bounds[part] .. bounds[part + 1] − 1."""
+    """Sum the items bounds[part] .. bounds[part + 1] − 1 of each part."""
     tags, most, wide = len(first), 0, LANES
     for b in range(bounds[start], bounds[stop]):
         size = _whole_vectors(sizes[kinds[b]])
