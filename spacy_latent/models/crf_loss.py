@@ -62,8 +62,8 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     """Return the losses of all docs and their gradient.
 
     A rejected run of k tags takes the time of k docs of the same length. Memory does not depend on
-    the number of runs. Counts take the time of one doc for each combination of numbers of entities,
-    two for one "at least one".
+    the number of runs. Counts take up to the time of one doc for each combination of numbers of
+    entities, which are two for one "at least one".
 
     Args:
         chain: tag sequences with bound transitions, float64, on the CPU.
@@ -135,11 +135,9 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
         scale[d] += 1.0
     jobs = [(d, counts) for d, groups in counted.items() for counts in groups]
     with_counts = log_sums_with_counts(
-        chain, [emissions[rows[d]] + potentials[rows[d]] for d, _ in jobs], [c for _, c in jobs]
+        chain, emissions + potentials, [(rows[d], counts) for d, counts in jobs]
     )
-    weights = np.zeros(len(jobs))
-    for j, (d, _) in enumerate(jobs):
-        value = with_counts.values[j]
+    for (d, _), value in zip(jobs, with_counts.values.tolist()):
         if value == -np.inf:
             allowed = batch_sums(chain, [emissions[rows[d]] + potentials[rows[d]]], [sizes[d]])
             some = allowed.log_partition[0] != -np.inf
@@ -149,7 +147,6 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
         given = d if free[d] or len(counted[d]) == 1 else gold[d]
         losses[d] += whole[given] - value
         scale[given] += 1.0
-        weights[j] = -1.0
     d_items, d_transitions = sums.uses(scale)
     d_emissions, begin = d_items[: len(emissions)], len(emissions)
     posteriors = np.zeros_like(emissions)
@@ -157,10 +154,9 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
         # Its scale is −1, plus the share of counts that are conditioned on the tags.
         posteriors[rows[d]] -= d_items[begin : begin + sizes[d]]
         begin += sizes[d]
-    from_counts, shared = with_counts.uses(weights)
-    d_transitions += shared
-    for (d, _), found in zip(jobs, from_counts):
-        posteriors[rows[d]] -= found
+    d_transitions -= with_counts.transitions
+    for (d, _), found in zip(jobs, with_counts.emissions):
+        posteriors[rows[d]] += found
     for path in paths:
         own = tags[path]
         posteriors[path, own] += 1.0

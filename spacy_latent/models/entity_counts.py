@@ -3,15 +3,16 @@
 A state of the chain is a tag and, for each counted label, the number of its entities that have
 ended before, up to the number in the condition. All terms are positive, so no digit is lost when
 few sequences satisfy the condition. Inclusion and exclusion over labels would sum as many chains
-and subtract nearly equal numbers. An entity is counted at its last token. The states then keep the
-block structure of the tags, which the sums over a batch use: m states for each tag take the time
-of m texts.
+and subtract nearly equal numbers. An entity is counted at its last token. Transitions then have the
+same weights for all numbers, which are the lanes of vectors in
+:mod:`spacy_latent.kernels.chains.counted_tags`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
@@ -23,15 +24,12 @@ from spacy_latent.models.tag_evidence import EntityCount
 from spacy_latent.structures.tag_sequence import TagSequence
 
 if TYPE_CHECKING:
+    from spacy_latent.kernels.chains.counted_tags import Counters
     from spacy_latent.kernels.chains.tag_batches import BatchSums
 
 # Largest number of combinations of counts in one chain: four labels with at least one entity each.
 # More labels are summed in several groups.
 MOST = 16
-# For each label its last tags and the number up to which it is counted.
-Counted = tuple[tuple[tuple[int, ...], int], ...]
-# Key of a chain: with a mask of the tags that the item allows anywhere, as bytes of ``(K,)`` bool.
-Signature = tuple[Counted, bytes]
 
 
 def batch_sums(
@@ -60,135 +58,137 @@ def jointly_counted(counts: Sequence[EntityCount]) -> list[tuple[EntityCount, ..
 
 
 @dataclass
-class CountedSums:
-    """Log-partitions under conditions on counts, with their gradient.
+class CountedLogSums:
+    """Log-partitions under conditions on counts, and the gradient of their sum.
 
     Attributes:
-        values: ``(J,)`` float64, −inf if no sequence satisfies the condition.
+        values: ``(J,)`` float64, −inf if no sequence satisfies the condition. Such a value has no
+            gradient.
+        emissions: ``(n, K)`` for each job, the gradient for its scores.
+        transitions: ``(K + 2, K)``.
     """
 
     values: np.ndarray
-    sizes: list[int]
-    tags: int
-    _groups: list[tuple[list[int], _CountingChain, BatchSums]]
-
-    def uses(self, scale: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the gradient of Σ_j scale[j] · values[j].
-
-        Returns:
-            The gradient for the scores of each item, ``(n, K)``, and for the transitions,
-            ``(K + 2, K)``.
-        """
-        emissions = [np.zeros((size, self.tags)) for size in self.sizes]
-        shared = np.zeros((self.tags + 2, self.tags))
-        for items, counting, sums in self._groups:
-            found, transitions = sums.uses(scale[items])
-            places = np.append(counting.open, [self.tags, self.tags + 1])
-            shared[np.ix_(places, counting.open)] += counting.of_tags(transitions)
-            summed = found.reshape(len(found), counting.layers, counting.tags).sum(1)
-            begin = 0
-            for j in items:
-                emissions[j][:, counting.open] = summed[begin : begin + self.sizes[j]]
-                begin += self.sizes[j]
-        return emissions, shared
+    emissions: list[np.ndarray]
+    transitions: np.ndarray
 
 
 def log_sums_with_counts(
-    chain: TagSequence, scores: Sequence[np.ndarray], counts: Sequence[Sequence[EntityCount]]
-) -> CountedSums:
-    """Return the log-partition of each item, with each sequence weighted by its counts.
+    chain: TagSequence,
+    scores: np.ndarray,
+    jobs: Sequence[tuple[np.ndarray, tuple[EntityCount, ...]]],
+) -> CountedLogSums:
+    """Return the log-partition of each job, with each sequence weighted by its counts.
 
     Args:
         chain: tag sequences with bound transitions, float64.
-        scores: ``(n, K)`` for each item, n at least 1.
-        counts: for each item at least one, each for another label.
+        scores: ``(T, K)`` float64.
+        jobs: adjacent rows of ``scores``, at least one, and at least one count. Each count is of
+            another label.
     """
+    from spacy_latent.kernels.chains.counted_tags import sum_with_counters
+
     assert chain.bound is not None
-    tags = len(chain.bound[1])
-    by_signature: dict[Signature, list[int]] = {}
-    for j, own in enumerate(counts):
-        counted = tuple((one.ends, one.least) for one in own)
-        # Tags that the item never allows are left out, to save time.
-        is_open = (scores[j] != -np.inf).any(0)
-        is_open |= not is_open.any()
-        by_signature.setdefault((counted, is_open.tobytes()), []).append(j)
-    values, groups = np.zeros(len(scores)), []
-    for signature, items in by_signature.items():
-        counting = _CountingChain(chain, signature)
-        parts = [counting.scores(scores[j], counts[j]) for j in items]
-        sums = batch_sums(counting.chain, parts, [len(part) for part in parts])
-        values[items] = sums.log_partition
-        groups.append((items, counting, sums))
-    return CountedSums(values, [len(own) for own in scores], tags, groups)
+    between, start, end = (part.numpy() for part in chain.bound)
+    transitions = np.concatenate([between, start[None], end[None]])
+    if not jobs:
+        return CountedLogSums(np.zeros(0), [], np.zeros_like(transitions))
+    kind_of: dict[tuple[EntityCount, ...], int] = {}
+    kinds = [kind_of.setdefault(counts, len(kind_of)) for _, counts in jobs]
+    offsets = np.array([rows[0] for rows, _ in jobs], dtype=np.int64)
+    lengths = np.array([len(rows) for rows, _ in jobs], dtype=np.int64)
+    counters = _counters(list(kind_of), len(between))
+    sums = sum_with_counters(
+        scores, transitions, offsets, lengths, np.array(kinds, dtype=np.int64), counters
+    )
+    found = CountedLogSums(
+        sums.log_partition, np.split(sums.tags, np.cumsum(lengths)[:-1]), sums.transitions
+    )
+    for j in np.flatnonzero(~sums.precise).tolist():
+        rows, counts = jobs[j]
+        found.values[j], found.emissions[j], uses = _sum_again(chain, scores[rows], counts)
+        found.transitions += uses
+    return found
 
 
-class _CountingChain:
-    """The chain over tags and counts for one signature.
+def _counters(kinds: Sequence[tuple[EntityCount, ...]], tags: int) -> Counters:
+    from spacy_latent.kernels.chains.counted_tags import Counters
 
-    A layer is a combination of counts of entities that ended before the token. States are numbered
-    layer by layer, and within a layer by allowed tag.
-    """
-
-    def __init__(self, chain: TagSequence, signature: Signature) -> None:
-        assert chain.bound is not None
-        counted, is_open = signature
-        self.open = _counted_first(
-            chain, np.flatnonzero(np.frombuffer(is_open, dtype=bool)), counted
+    least = [tuple(one.least for one in counts) for counts in kinds]
+    layers = [_layers(own) for own in least]
+    sizes = np.array([len(own.counts) for own in layers], dtype=np.int64)
+    most = int(sizes.max())
+    moves = np.full((len(kinds), tags), -1, dtype=np.int64)
+    weights, targets = np.zeros((len(kinds), most)), np.zeros((0, most), dtype=np.int64)
+    first_of: dict[tuple[int, ...], int] = {}
+    for k, (counts, own) in enumerate(zip(kinds, layers)):
+        if least[k] not in first_of:
+            first_of[least[k]] = len(targets)
+            wide = np.zeros((len(counts), most), dtype=np.int64)
+            wide[:, : sizes[k]] = own.after.T
+            targets = np.concatenate([targets, wide])
+        for place, one in enumerate(counts):
+            moves[k, list(one.ends)] = first_of[least[k]] + place
+        weights[k, : sizes[k]] = np.exp(
+            sum(one.log_weights(own.counts[:, place]) for place, one in enumerate(counts))
         )
-        between, start, end = (part.numpy()[..., self.open] for part in chain.bound)
-        between = between[self.open]
-        self.tags = len(self.open)
-        counts = np.array(list(product(*(range(least + 1) for _, least in counted))))
-        self.layers = len(counts)
-        most = np.array([least for _, least in counted])
-        strides = np.array([prod(most[j + 1 :] + 1) for j in range(len(most))], dtype=np.int64)
-        ended = np.stack([np.isin(self.open, ends) for ends, _ in counted], 1)
-        # For each layer and tag, the counts after a token with that tag, (L, K, labels), and the
-        # layer of these counts, (L, K).
-        self.after = np.minimum(counts[:, None] + ended, most)
-        target = self.after @ strides
-        origin = np.arange(self.layers)[:, None] * self.tags + np.arange(self.tags)
-        # [layer, tag, next tag].
-        self.rows = np.broadcast_to(origin[:, :, None], (*origin.shape, self.tags))
-        self.columns = target[:, :, None] * self.tags + np.arange(self.tags)
-        states = self.layers * self.tags
-        wide = np.full((states, states), -np.inf)
-        wide[self.rows, self.columns] = between
-        first = np.full(states, -np.inf)
-        first[: self.tags] = start
-        bound = (wide, first, np.tile(end, self.layers))
-        self.chain = TagSequence().bind(*map(torch.from_numpy, bound))
-
-    def scores(self, scores: np.ndarray, counts: Sequence[EntityCount]) -> np.ndarray:
-        """Return scores of the states, ``(n, L · K)``; the last token has the weight of counts."""
-        found = np.tile(scores[:, self.open], (1, self.layers)).astype(np.float64, copy=False)
-        weights = [one.log_weights(self.after[..., j]) for j, one in enumerate(counts)]
-        found[-1] += np.sum(weights, axis=0).ravel()
-        return found
-
-    def of_tags(self, transitions: np.ndarray) -> np.ndarray:
-        """Return the gradient for the transitions of allowed tags from the gradient for states."""
-        by_layer = transitions[self.rows, self.columns].sum(0)
-        ends = transitions[-2:].reshape(2, self.layers, self.tags).sum(1)
-        return np.concatenate([by_layer, ends])
+    return Counters(sizes, moves, targets, weights)
 
 
-def _counted_first(chain: TagSequence, tags: np.ndarray, counted: Counted) -> np.ndarray:
-    """Return the tags with those of each counted label first.
+@dataclass(frozen=True)
+class _Layers:
+    """Combinations of counts of entities that have ended.
 
-    Chains that count as many labels then allow the same transitions, whichever the labels are. The
-    layout of these is made once and kept, which takes longer than the sums over a text.
+    Attributes:
+        counts: ``(L, labels)``, the counts of each layer.
+        after: ``(L, labels)``, the layer after one more entity of a label.
+    """
+
+    counts: np.ndarray
+    after: np.ndarray
+
+
+@lru_cache(maxsize=256)
+def _layers(most: tuple[int, ...]) -> _Layers:
+    """Return the layers of labels that are counted up to these numbers."""
+    counts = np.array(list(product(*(range(least + 1) for least in most))), dtype=np.int64)
+    strides = [prod(least + 1 for least in most[j + 1 :]) for j in range(len(most))]
+    steps = np.where(counts < most, strides, 0)
+    return _Layers(counts, np.arange(len(counts))[:, None] + steps)
+
+
+def _sum_again(
+    chain: TagSequence, scores: np.ndarray, counts: Sequence[EntityCount]
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the log-partition of one job and its gradients, from a chain over tags and layers.
+
+    It is slow, because the chain has L · K tags, and sums on logarithms if it must.
     """
     assert chain.bound is not None
-    between, start, _ = (part.numpy()[..., tags] != -np.inf for part in chain.bound)
-    between = between[tags]
-    # From within an entity no tag follows with which a text may begin.
-    within = ~between[:, start].any(1)
-    key = np.full(len(tags), len(counted))
-    for place, (ends, _) in enumerate(counted):
-        ended = np.isin(tags, ends)
-        key[ended | within & between[:, ended].any(1)] = place
-    return tags[np.argsort(key, kind="stable")]
+    between, start, end = (part.numpy() for part in chain.bound)
+    layers = _layers(tuple(one.least for one in counts))
+    number, tags = len(layers.counts), len(between)
+    after = np.tile(np.arange(number)[:, None], (1, tags))
+    for place, one in enumerate(counts):
+        after[:, list(one.ends)] = layers.after[:, place, None]
+    # Rows and columns of transitions, [layer, tag, next tag]. A state has the layer before its tag.
+    rows = np.arange(number * tags).reshape(number, tags, 1)
+    columns = after[:, :, None] * tags + np.arange(tags)
+    wide = np.full((number * tags, number * tags), -np.inf)
+    wide[rows, columns] = between
+    first = np.full(number * tags, -np.inf)
+    first[:tags] = start
+    bound = (wide, first, np.tile(end, number))
+    whole = TagSequence().bind(*map(torch.from_numpy, bound))
+    repeated = np.tile(scores, (1, number))
+    weights = [one.log_weights(layers.counts[after, j]) for j, one in enumerate(counts)]
+    repeated[-1] += np.sum(weights, axis=0).ravel()
+    sums = batch_sums(whole, [repeated], [len(repeated)])
+    emissions, uses = sums.uses(np.ones(1))
+    ends = uses[-2:].reshape(2, number, tags).sum(1)
+    transitions = np.concatenate([uses[rows, columns].sum(0), ends])
+    emissions = emissions.reshape(len(scores), number, tags).sum(1)
+    return float(sums.log_partition[0]), emissions, transitions
 
 
-__all__ = ["MOST", "CountedSums", "batch_sums", "jointly_counted", "log_sums_with_counts"]
+__all__ = ["MOST", "CountedLogSums", "batch_sums", "jointly_counted", "log_sums_with_counts"]

@@ -186,6 +186,38 @@ def test_up_to_four_labels_are_counted_together() -> None:
     assert [len(group) for group in jointly_counted([EntityCount((1,), 40)])] == [1]
 
 
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+@pytest.mark.parametrize("n", [1, 4])
+def test_four_labels_that_are_counted_together(n: int, scale: float) -> None:
+    tags = scheme_tags(["A", "B", "C", "D"], "biluo")
+    generator = torch.Generator().manual_seed(n)
+    emissions, transitions = (
+        (
+            scale * torch.randn(rows, len(tags), generator=generator, dtype=torch.float64)
+        ).requires_grad_()
+        for rows in (n, len(tags) + 2)
+    )
+    counts = tuple(
+        EntityCount((4 * label + 3, 4 * label + 4), 1, holds, wrong)
+        for label, (holds, wrong) in enumerate(
+            [(True, 0.1), (True, 0.0), (False, 0.2), (True, 0.3)]
+        )
+    )
+    assert jointly_counted(counts) == [counts]
+    chain = bound_chain(transitions.detach(), tags)
+    every = every_sequence(chain, n)
+    totals = transitions[-2][every[:, 0]] + transitions[-1][every[:, -1]]
+    totals = totals + transitions[every[:, :-1], every[:, 1:]].sum(1)
+    totals = totals + emissions[torch.arange(n), every].sum(1)
+    evidence = TagEvidence(np.zeros((n, len(tags))), counts)
+    loss = totals.logsumexp(0) - (totals + log_weight(every, evidence)).logsumexp(0)
+    gradients = torch.autograd.grad(loss, (emissions, transitions))
+    found = crf_loss(chain, emissions.detach().numpy(), [evidence])
+    assert found.losses[0] == pytest.approx(loss.item(), rel=1e-10)
+    np.testing.assert_allclose(found.emissions, gradients[0].numpy(), atol=1e-10)
+    np.testing.assert_allclose(found.transitions, gradients[1].numpy(), atol=1e-10)
+
+
 def test_counts_that_nothing_agrees_with_are_told_from_tags_that_nothing_agrees_with() -> None:
     impossible = masked(2, {0: 1, 1: 1})
     nothing = TagEvidence(np.full((2, K), -np.inf), (EntityCount(ENDS["A"]),))
@@ -226,3 +258,60 @@ def test_many_labels_are_as_few() -> None:
         for evidence in (TagEvidence(without), TagEvidence(free, (EntityCount(ends),)))
     )
     assert math.exp(-none) + math.exp(-some) == pytest.approx(1.0)
+
+
+def many_labels(n: int) -> tuple[list[str], Tensor, Tensor]:
+    """Tags of 18 labels, emissions and transitions."""
+    tags = scheme_tags([f"L{i}" for i in range(18)], "biluo")
+    generator = torch.Generator().manual_seed(n)
+    emissions = torch.randn(n, len(tags), generator=generator, dtype=torch.float64)
+    transitions = torch.randn(len(tags) + 2, len(tags), generator=generator, dtype=torch.float64)
+    return tags, emissions, transitions
+
+
+def flags_of(n: int, tags: Sequence[str], holds: Sequence[bool], wrong: float = 0.0) -> TagEvidence:
+    """Flags of the last labels."""
+    named = [tags.index(f"L-L{17 - place}") for place in range(len(holds))]
+    counts = tuple(EntityCount((at, at + 1), 1, said, wrong) for at, said in zip(named, holds))
+    return TagEvidence(np.zeros((n, len(tags))), counts)
+
+
+@pytest.mark.parametrize("n", [6, 70])
+def test_probabilities_of_all_flags_of_four_labels_sum_to_one(n: int) -> None:
+    tags, emissions, transitions = many_labels(n)
+    emissions[:, 0] += 4.0
+    answers = itertools.product((True, False), repeat=4)
+    evidence = [flags_of(n, tags, holds) for holds in answers]
+    chain = bound_chain(transitions, tags)
+    found = crf_loss(chain, emissions.repeat(16, 1).numpy(), evidence)
+    assert np.exp(-found.losses).sum() == pytest.approx(1.0, rel=1e-12)
+    without = np.zeros((n, len(tags)))
+    without[:, tags.index("B-L14") :] = -np.inf
+    none = crf_loss(chain, emissions.numpy(), [TagEvidence(without)])
+    assert found.losses[-1] == pytest.approx(none.losses[0], rel=1e-11)
+    np.testing.assert_allclose(found.emissions[-n:], none.emissions, atol=1e-12)
+
+
+def test_gradients_of_flags_of_many_labels() -> None:
+    """By differences: six flags, two groups of them, beside tags that are known."""
+    tags, emissions, transitions = many_labels(12)
+    evidence = flags_of(12, tags, (True, True, False, True, True, True), 0.01)
+    evidence.potentials[5, 1:] = -np.inf
+    assert len(jointly_counted(evidence.counts)) == 2
+
+    class Loss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, emissions: Tensor, transitions: Tensor) -> Tensor:
+            found = crf_loss(bound_chain(transitions, tags), emissions.numpy(), [evidence])
+            ctx.save_for_backward(
+                torch.from_numpy(found.emissions), torch.from_numpy(found.transitions)
+            )
+            return torch.tensor(found.losses[0])
+
+        @staticmethod
+        def backward(ctx, slope: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            of_emissions, of_transitions = ctx.saved_tensors
+            return slope * of_emissions, slope * of_transitions
+
+    given = emissions.requires_grad_(), transitions.requires_grad_()
+    assert torch.autograd.gradcheck(Loss.apply, given, fast_mode=True)

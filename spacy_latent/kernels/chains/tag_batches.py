@@ -57,7 +57,8 @@ class Blocks:
 
 
 @lru_cache(maxsize=16)
-def _blocks(allowed: bytes, tags: int) -> Blocks:
+def blocks_of(allowed: bytes, tags: int) -> Blocks:
+    """Return the blocks of a table ``(K, K)`` of allowed pairs, as bytes of bool."""
     table = np.frombuffer(allowed, dtype=bool).reshape(tags, tags)
     rows_of: dict[bytes, list[int]] = {}
     for tag, row in enumerate(table):
@@ -297,7 +298,7 @@ class BatchSums:
     ) -> None:
         count, tags = emissions.shape
         between, bounds = transitions[:tags], np.ascontiguousarray(transitions[tags:])
-        blocks = _blocks((between != -np.inf).tobytes(), tags)
+        blocks = blocks_of((between != -np.inf).tobytes(), tags)
         taken = between[blocks.pairs[0], blocks.pairs[1]]
         shift = float(taken.max()) if taken.size else 0.0
         self.lengths = np.ascontiguousarray(lengths, dtype=np.int64)

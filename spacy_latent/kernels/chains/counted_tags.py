@@ -1,0 +1,553 @@
+"""Sums over a batch of tag sequences with counters, whose combinations are the lanes of a vector.
+
+A state is a tag and a *layer*, a combination of counters. Some tags move a sequence to another
+layer. A transition between two tags has the same weight in all layers, so it multiplies a vector of
+layers. All transitions are shared by the batch, and most are forbidden, as in
+:mod:`spacy_latent.kernels.chains.tag_batches`, which has the blocks of allowed pairs.
+
+The weights of an item are packed first. Tags that it never allows are left out. Small blocks are
+joined, and all are padded to whole groups of rows and of columns, so that each product is of GROUP
+by GROUP weights with GROUP vectors. Time is O(n·E·L) for E pairs and L layers. Memory is O(n·K·L)
+for one item at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from spacy_latent.kernels.chains.linear_chain import TRUSTED, weigh
+from spacy_latent.kernels.chains.tag_batches import blocks_of
+from spacy_latent.kernels.core.compilation import kernel
+from spacy_latent.kernels.core.pool import ranges, spread
+from spacy_latent.kernels.simd.vector import (
+    FLAGS,
+    GROUP,
+    LANES,
+    VECTOR,
+    add_product,
+    broadcast,
+    fused_loop,
+    larger,
+)
+
+# Number of positions whose pairs are summed at once. Their sums stay in the processor's cache.
+POSITIONS = 32
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The layers of S kinds of items. Sequences begin in layer 0.
+
+    Attributes:
+        sizes: ``(S,)`` int64, numbers of layers.
+        moves: ``(S, K)`` int64, for each tag the row of ``targets``, or −1 if it keeps the layer.
+        targets: ``(M, L)`` int64, the next layer of each layer. L is the largest size. Entries past
+            a size are any layers.
+        weights: ``(S, L)`` float64, weights of the layers after the last token, 0 past the size.
+    """
+
+    sizes: np.ndarray
+    moves: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class CountedSums:
+    """Log-partitions of J items, and the gradient of their sum.
+
+    Attributes:
+        log_partition: ``(J,)`` float64.
+        precise: ``(J,)`` bool. The log-partition of the other items is undefined, and they have no
+            gradient. They have too small sums, no sequence, or NaN or +inf among their scores.
+        tags: ``(Σ n, K)``, the gradient for the scores of each item, one item after the other.
+        transitions: ``(K + 2, K)``.
+    """
+
+    log_partition: np.ndarray
+    precise: np.ndarray
+    tags: np.ndarray
+    transitions: np.ndarray
+
+
+# Two rows by GROUP rows.
+_dots = fused_loop([("dot", GROUP * a + b, ((a, 2 + b),)) for a in range(2) for b in range(GROUP)])
+
+
+@intrinsic
+def _scale_rows(
+    typingctx: Any,
+    target: Any,
+    target_start: Any,
+    target_stride: Any,
+    source: Any,
+    source_start: Any,
+    source_stride: Any,
+    places: Any,
+    factors: Any,
+    shared: Any,
+    size: Any,
+) -> Any:
+    """Write shared · factors[c] · source row places[c] to target row c, for all c.
+
+    Row c of an array begins at start + c · stride. Rows have ``size`` numbers, in whole vectors.
+    Arrays are flat and contiguous, since numba counts references for each slice. This would take
+    longer than the row.
+
+    Returns:
+        The largest number written, at least 0.
+    """
+    number = types.int64
+    signature = types.float64(
+        target, number, number, source, number, number, places, factors, types.float64, number
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        written, read, chosen, scalars = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 3, 6, 7)
+        )
+        start, stride, source_start, source_stride = (arguments[place] for place in (1, 2, 4, 5))
+        best = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+        with cgutils.for_range(builder, builder.extract_value(chosen.shape, 0)) as loop:
+            factor = builder.load(builder.gep(scalars.data, [loop.index]))
+            factor = broadcast(builder, builder.fmul(factor, arguments[8]))
+            row = builder.load(builder.gep(chosen.data, [loop.index]))
+            to = builder.add(start, builder.mul(loop.index, stride))
+            by = builder.add(source_start, builder.mul(row, source_stride))
+            with _vectors(builder, arguments[9]) as index:
+                value = builder.load(_vector_at(builder, read.data, by, index), align=8)
+                value = builder.fmul(factor, value)
+                builder.store(value, _vector_at(builder, written.data, to, index), align=8)
+                builder.store(larger(builder, value, builder.load(best)), best)
+        return _over_lanes(builder, builder.load(best), larger)
+
+    return signature, generate
+
+
+@intrinsic
+def _dot_rows(
+    typingctx: Any, first: Any, start: Any, stride: Any, second: Any, result: Any, size: Any
+) -> Any:
+    """Write the dot products of rows of two arrays, see :func:`_scale_rows`.
+
+    Rows of the second array begin at c · size.
+    """
+    number = types.int64
+    signature = types.none(first, number, number, second, result, number)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one, two, written = (
+            context.make_array(signature.args[place])(context, builder, arguments[place])
+            for place in (0, 3, 4)
+        )
+        start, stride, size = arguments[1], arguments[2], arguments[5]
+        total = cgutils.alloca_once(builder, VECTOR)
+        with cgutils.for_range(builder, builder.extract_value(written.shape, 0)) as loop:
+            builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
+            begin = builder.add(start, builder.mul(loop.index, stride))
+            other = builder.mul(loop.index, size)
+            with _vectors(builder, size) as index:
+                factor = builder.load(_vector_at(builder, one.data, begin, index), align=8)
+                value = builder.load(_vector_at(builder, two.data, other, index), align=8)
+                value = builder.fmul(factor, value, flags=FLAGS)
+                value = builder.fadd(builder.load(total), value, flags=FLAGS)
+                builder.store(value, total)
+            value = _over_lanes(builder, builder.load(total), _plus)
+            builder.store(value, builder.gep(written.data, [loop.index]))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@contextmanager
+def _vectors(builder: Any, size: Any) -> Iterator[Any]:
+    """Loop over the starts of the vectors of a row."""
+    number = size.type
+    with cgutils.for_range_slice(builder, number(0), size, number(LANES), number) as (index, _):
+        yield index
+
+
+def _vector_at(builder: Any, data: Any, start: Any, index: Any) -> Any:
+    place = builder.gep(data, [builder.add(start, index)])
+    return builder.bitcast(place, VECTOR.as_pointer())
+
+
+def _over_lanes(builder: Any, vector: Any, combine: Any) -> Any:
+    lanes = [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in range(LANES)]
+    while len(lanes) > 1:
+        lanes = [combine(builder, a, b) for a, b in zip(lanes[::2], lanes[1::2])]
+    return lanes[0]
+
+
+def _plus(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, b, flags=FLAGS)
+
+
+@kernel
+def _whole_vectors(size):
+    return (size + LANES - 1) // LANES * LANES
+
+
+@kernel
+def _padded(size):
+    return (size + GROUP - 1) // GROUP * GROUP
+
+
+@kernel
+def _open_tags(is_open, tags, begin, end, found, place):
+    """Append the tags that the item allows to ``found`` at ``place``; return the new end."""
+    for k in range(begin, end):
+        if is_open[tags[k]]:
+            found[place] = tags[k]
+            place += 1
+    return place
+
+
+@kernel
+def _pack(is_open, extents, row_tags, column_tags, weights, rows, columns, blocks, packed):
+    """Pack the weights of an item.
+
+    Args:
+        is_open: (K,), the tags that the item allows.
+        extents, row_tags, column_tags: the blocks, and the tags of their rows and columns.
+        weights: (K, K), exponentials of transitions.
+        rows, columns: written, the tag of each packed row and column, −1 for padding.
+        blocks: (G, 5), written: first row and end of rows, first column and end of columns, and the
+            start of the weights.
+        packed: written, block by block and row by row.
+
+    Returns:
+        The numbers of packed blocks, rows and columns.
+    """
+    rows[:] = -1
+    columns[:] = -1
+    count = height = width = first_row = first_column = size = 0
+    for g in range(len(extents)):
+        row, column = height, width
+        height = _open_tags(is_open, row_tags, extents[g, 0], extents[g, 1], rows, row)
+        width = _open_tags(is_open, column_tags, extents[g, 2], extents[g, 3], columns, column)
+        small = height - first_row <= GROUP and width - first_column <= GROUP
+        if row > first_row and not small:
+            # It begins behind the padding of the one before.
+            rows[row:height] = -1
+            columns[column:width] = -1
+            blocks[count, 1] = first_row = first_row + _padded(row - first_row)
+            blocks[count, 3] = first_column = first_column + _padded(column - first_column)
+            count += 1
+            height, width = first_row + height - row, first_column + width - column
+            _open_tags(is_open, row_tags, extents[g, 0], extents[g, 1], rows, first_row)
+            _open_tags(is_open, column_tags, extents[g, 2], extents[g, 3], columns, first_column)
+        blocks[count, 0], blocks[count, 2] = first_row, first_column
+    if len(extents):
+        blocks[count, 1] = height = first_row + _padded(height - first_row)
+        blocks[count, 3] = width = first_column + _padded(width - first_column)
+        count += 1
+        # Tags that follow no other tag.
+        width = _open_tags(is_open, column_tags, extents[-1, 3], len(column_tags), columns, width)
+    else:
+        width = _open_tags(is_open, column_tags, 0, len(column_tags), columns, width)
+    for g in range(count):
+        blocks[g, 4] = size
+        for r in range(blocks[g, 0], blocks[g, 1]):
+            for c in range(blocks[g, 2], blocks[g, 3]):
+                there = rows[r] >= 0 and columns[c] >= 0
+                packed[size] = weights[rows[r], columns[c]] if there else 0.0
+                size += 1
+    return count, height, width
+
+
+@kernel
+def _forward(before, packed, blocks, count, result, size):
+    """Add to result[c] the sum of before[r] times the weight of (r, c), in all blocks."""
+    for g in range(count):
+        first_row, first, end = blocks[g, 0], blocks[g, 2], blocks[g, 3]
+        width = end - first
+        for r in range(first_row, blocks[g, 1], GROUP):
+            begin = blocks[g, 4] + (r - first_row) * width - first
+            for c in range(first, end, GROUP):
+                add_product(result, c, packed, begin + c, 1, width, before, r, size)
+
+
+@kernel
+def _backward(after, packed, blocks, count, result, size):
+    """Add to result[r] the sum of after[c] times the weight of (r, c), in all blocks."""
+    for g in range(count):
+        first_row, first = blocks[g, 0], blocks[g, 2]
+        width = blocks[g, 3] - first
+        for c in range(first, blocks[g, 3], GROUP):
+            begin = blocks[g, 4] + c - first
+            for r in range(first_row, blocks[g, 1], GROUP):
+                place = begin + (r - first_row) * width
+                add_product(result, r, packed, place, width, 1, after, c, size)
+
+
+@kernel
+def _move(current, columns, moves, targets, spare):
+    """Move the sums of tags that lead to another layer."""
+    for c in range(len(columns)):
+        move = moves[columns[c]] if columns[c] >= 0 else -1
+        if move >= 0:
+            for layer in range(len(spare)):
+                spare[layer] = current[c, layer]
+                current[c, layer] = 0.0
+            for layer in range(len(spare)):
+                current[c, targets[move, layer]] += spare[layer]
+
+
+@kernel
+def _move_back(right, columns, moves, targets, spare):
+    """Give each layer the sum of the layer to which the tag moves it."""
+    for c in range(len(columns)):
+        move = moves[columns[c]] if columns[c] >= 0 else -1
+        if move >= 0:
+            for layer in range(len(spare)):
+                spare[layer] = right[c, layer]
+            for layer in range(len(spare)):
+                right[c, layer] = spare[targets[move, layer]]
+
+
+@kernel
+def _gather(weights, columns, factors):
+    """Write the weight of each column's tag, 0 for padding."""
+    for c in range(len(columns)):
+        factors[c] = weights[columns[c]] if columns[c] >= 0 else 0.0
+
+
+@kernel
+def _places(tags, others, count):
+    """Return where ``others`` has each of ``tags``, and 1 if it does; otherwise 0 and 0."""
+    place_of, found = np.full(count, -1), np.zeros(len(tags), dtype=np.int64)
+    there = np.zeros(len(tags))
+    for k in range(len(others)):
+        if others[k] >= 0:
+            place_of[others[k]] = k
+    for k in range(len(tags)):
+        if tags[k] >= 0 and place_of[tags[k]] >= 0:
+            found[k] = place_of[tags[k]]
+            there[k] = 1.0
+    return found, there
+
+
+@kernel
+def _sweep(
+    emissions, n, first, final, moves, targets, last, stride, rows, columns, packed, blocks, count,
+    before, current, right, left, share, gamma,
+):  # fmt: skip
+    """Run the forward and the backward pass of an item.
+
+    Args:
+        moves, last: (K,) and (L,), see Counters.
+        stride: distance of the rows of ``left`` and ``share``.
+        before, current, right: workspaces, of rows of L numbers.
+        left, share: a row of n · L numbers for each packed column, written. The marginal of
+            neighbours in a layer is left of the first, times the weight, times share of the second.
+        gamma: (n, K), zeros, where marginals of tags are written.
+
+    Returns:
+        Whether the sums are precise, and the log-partition without the shift of the weights.
+    """
+    tags, size, height, width = len(first), len(last), len(rows), len(columns)
+    row, spare, scales = np.empty(tags), np.empty(size), np.empty(n)
+    weighed = np.empty((n + 1, tags))
+    itself, factors, shares = np.arange(width), np.zeros(width), np.empty(width)
+    column_of, has_column = _places(rows, columns, tags)
+    row_of, has_row = _places(columns, rows, tags)
+    ones = np.ones(width)
+    flat_before, flat = before.reshape(-1), current.reshape(-1)
+    flat_right = right.reshape(-1)
+    log_partition = 0.0
+    for i in range(n + 1):
+        for t in range(tags):
+            if i == n:
+                row[t] = final[t]
+            else:
+                row[t] = emissions[i, t] + (first[t] if i == 0 else 0.0)
+        log_partition += weigh(row, weighed[i])
+    if math.isnan(log_partition):
+        return False, log_partition
+    for i in range(n):
+        at = i * size
+        current[:width] = 0.0
+        if i == 0:
+            current[:width, 0] = 1.0
+        else:
+            _scale_rows(
+                flat_before, 0, size, left, at - size, stride, column_of, has_column,
+                1.0 / scales[i - 1], size,
+            )  # fmt: skip
+            _forward(before, packed, blocks, count, current, size)
+        _move(current, columns, moves, targets, spare)
+        _gather(weighed[i], columns, factors)
+        scales[i] = _scale_rows(left, at, stride, flat, 0, size, itself, factors, 1.0, size)
+        # With smaller ones, the sums of the backward pass could overflow.
+        if scales[i] < TRUSTED:
+            return False, 0.0
+        log_partition += math.log(scales[i])
+    _gather(weighed[n], columns, factors)
+    for c in range(width):
+        for layer in range(size):
+            right[c, layer] = factors[c] * last[layer]
+    highest = 1.0
+    for i in range(n - 1, -1, -1):
+        at, total = i * size, 0.0
+        _dot_rows(left, at, stride, flat_right, shares, size)
+        for c in range(width):
+            total += shares[c]
+        if not total >= TRUSTED * highest:
+            return False, 0.0
+        if i == n - 1:
+            log_partition += math.log(total / scales[i])
+        for c in range(width):
+            if columns[c] >= 0:
+                gamma[i, columns[c]] = shares[c] / total
+        if i == 0:
+            break
+        _move_back(right, columns, moves, targets, spare)
+        _gather(weighed[i], columns, factors)
+        normal = 1.0 / (total * scales[i - 1])
+        _scale_rows(flat_before, 0, size, flat_right, 0, size, itself, factors, normal, size)
+        _scale_rows(share, at, stride, flat_before, 0, size, itself, ones, 1.0, size)
+        current[:height] = 0.0
+        _backward(before, packed, blocks, count, current, size)
+        highest = _scale_rows(flat_right, 0, size, flat, 0, size, row_of, has_row, 1.0, size)
+    return True, log_partition
+
+
+@kernel
+def _add_pairs(n, size, stride, rows, columns, blocks, count, left, share, result):
+    """Add the expected uses of neighbours, before they are weighted, to ``result`` (K, K)."""
+    column_of, _ = _places(rows, columns, len(result))
+    for start in range(0, n - 1, POSITIONS):
+        length = min(POSITIONS, n - 1 - start) * size
+        begin, after = start * size, (start + 1) * size
+        for g in range(count):
+            for r in range(blocks[g, 0], blocks[g, 1], 2):
+                if rows[r] < 0:
+                    break
+                other = r + 1 if rows[r + 1] >= 0 else r
+                above = left[column_of[r] * stride + begin :]
+                below = left[column_of[other] * stride + begin :]
+                for c in range(blocks[g, 2], blocks[g, 3], GROUP):
+                    place = c * stride + after
+                    columns_of_four = (
+                        share[place:],
+                        share[place + stride :],
+                        share[place + 2 * stride :],
+                        share[place + 3 * stride :],
+                    )
+                    found = _dots((above, below, *columns_of_four), (0.0,), 0, length)
+                    for k in range(GROUP):
+                        tag = columns[c + k]
+                        if tag >= 0:
+                            result[rows[r], tag] += found[1 + k]
+                            if other > r:
+                                result[rows[other], tag] += found[1 + GROUP + k]
+
+
+@kernel
+def _sum_parts(
+    start, stop, bounds, emissions, offsets, lengths, kinds, first, final, weights, extents,
+    row_tags, column_tags, sizes, moves, targets, last, begins, gamma, log_partition, pairs,
+    precise,
+):  # fmt: skip
+    """Sum the items bounds[part] .. bounds[part + 1] − 1 of each part."""
+    tags, most, wide = len(first), 0, LANES
+    for b in range(bounds[start], bounds[stop]):
+        size = _whole_vectors(sizes[kinds[b]])
+        most, wide = max(most, lengths[b] * size + LANES), max(wide, size)
+    # Each block may need a group of padding.
+    room = tags + GROUP * (len(extents) + 1)
+    rows, columns = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+    blocks = np.zeros((len(extents) + 1, 5), dtype=np.int64)
+    packed, is_open = np.empty(room * room), np.empty(tags, dtype=np.bool_)
+    left, share = np.empty(room * most), np.empty(room * most)
+    before, current, right = np.empty(room * wide), np.empty(room * wide), np.empty(room * wide)
+    for part in range(start, stop):
+        for b in range(bounds[part], bounds[part + 1]):
+            n, kind = lengths[b], kinds[b]
+            item = emissions[offsets[b] : offsets[b] + n]
+            own = gamma[begins[b] : begins[b] + n]
+            is_open[:] = False
+            for i in range(n):
+                for t in range(tags):
+                    # Also if it is NaN.
+                    is_open[t] |= not item[i, t] == -np.inf
+            count, height, width = _pack(
+                is_open, extents, row_tags, column_tags, weights, rows, columns, blocks, packed
+            )
+            size = _whole_vectors(sizes[kind])
+            # Not a power of two, whose multiples share few lines of a cache.
+            stride = n * size + LANES
+            precise[b], log_partition[b] = _sweep(
+                item, n, first, final, moves[kind], targets, last[kind, :size], stride,
+                rows[:height], columns[:width], packed, blocks, count,
+                before[: room * size].reshape((room, size)),
+                current[: room * size].reshape((room, size)),
+                right[: room * size].reshape((room, size)), left, share, own,
+            )  # fmt: skip
+            if precise[b]:
+                _add_pairs(
+                    n, size, stride, rows[:height], columns[:width], blocks, count, left, share,
+                    pairs[part],
+                )  # fmt: skip
+            else:
+                own[:] = 0.0
+
+
+def sum_with_counters(
+    emissions: np.ndarray,
+    transitions: np.ndarray,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    kinds: np.ndarray,
+    counters: Counters,
+) -> CountedSums:
+    """Return the log-partition of each item, with each sequence weighted by its last layer.
+
+    Args:
+        emissions: ``(T, K)`` float64.
+        transitions: ``(K + 2, K)`` float64, [previous tag, tag], then the scores of the first and
+            of the last tag. −inf forbids.
+        offsets, lengths: ``(J,)`` int64, the first row of each item, and its size, at least 1.
+            Several items may have the same rows.
+        kinds: ``(J,)`` int64, the kind of counters of each item.
+        counters: the layers of each kind.
+    """
+    tags, items = emissions.shape[1], len(lengths)
+    between, bounds = transitions[:tags], np.ascontiguousarray(transitions[tags:])
+    blocks = blocks_of((between != -np.inf).tobytes(), tags)
+    taken = between[blocks.pairs[0], blocks.pairs[1]]
+    shift = float(taken.max()) if taken.size else 0.0
+    log_partition, precise = np.zeros(items), np.zeros(items, dtype=np.bool_)
+    found, uses = np.zeros((int(lengths.sum()), tags)), np.zeros(transitions.shape)
+    if not items or not np.isfinite(shift):
+        return CountedSums(log_partition, precise, found, uses)
+    weights, begins = np.exp(between - shift), np.cumsum(lengths) - lengths
+    costs = lengths * counters.sizes[kinds] * (0.13 * len(blocks.entries) + 1.0 * tags)
+    parts = ranges(costs)
+    padding = (0, 0), (0, -counters.targets.shape[1] % LANES)
+    pairs = np.zeros((len(parts), tags, tags))
+    arguments = (
+        np.array([0, *(stop for _, stop in parts)], dtype=np.int64),
+        np.ascontiguousarray(emissions), offsets, lengths, kinds, bounds[0], bounds[1], weights,
+        blocks.extents, blocks.order[blocks.place], blocks.order, counters.sizes, counters.moves,
+        np.pad(counters.targets, padding), np.pad(counters.weights, padding), begins, found,
+        log_partition, pairs, precise,
+    )  # fmt: skip
+    spread(_sum_parts, np.array([costs[start:stop].sum() for start, stop in parts]), arguments)
+    log_partition += (lengths - 1) * shift
+    uses[:tags] = pairs.sum(0) * weights
+    uses[tags] = found[begins].sum(0)
+    uses[tags + 1] = found[begins + lengths - 1].sum(0)
+    return CountedSums(log_partition, precise, found, uses)
