@@ -113,7 +113,7 @@ def show_cli(
 
 
 def print_structures(doc: Doc, name: str, threshold: float | None, note: str = "") -> None:
-    """Print a heading of the columns, a note on their figures, and the structures."""
+    """Print a note on the figures, a heading of the columns, and the structures."""
     from spacy_latent.visualize.terminal import format_annotation, format_heading
 
     annotation = doc._.latent[name]
@@ -121,11 +121,11 @@ def print_structures(doc: Doc, name: str, threshold: float | None, note: str = "
     if not structures:
         print(nothing_in(doc))
         return
+    if note:
+        msg.text(note)
     heading = format_heading(annotation)
     if heading:
         print(heading)
-    if note:
-        msg.text(note)
     print(structures)
 
 
