@@ -48,6 +48,10 @@ return [...document.querySelectorAll('.picture')].filter(box => {
   return shown && (shown < 0.59 * image.naturalWidth || box.getBoundingClientRect().right > 401);
 }).map(box => box.innerHTML);
 """
+TWICE = """
+return [...document.querySelectorAll('img[src$="#only-dark"]')]
+  .filter(image => image.getBoundingClientRect().width).map(image => image.src);
+"""
 SCHEME = "return document.body.getAttribute('data-md-color-scheme')"
 
 
@@ -102,6 +106,7 @@ def check_narrow(site: Path) -> None:
             assert driver.execute_script(BEYOND) == [], page
             assert driver.execute_script(BROKEN) == [], page
             assert driver.execute_script(SMALL) == [], page
+            assert driver.execute_script(TWICE) == [], page
         # A second visit follows the system, too, if nothing was chosen.
         for scheme, name in (("light", "default"), ("dark", "slate"), ("light", "default")):
             media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
