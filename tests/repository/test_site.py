@@ -52,6 +52,10 @@ TWICE = """
 return [...document.querySelectorAll('img[src$="#only-dark"]')]
   .filter(image => image.getBoundingClientRect().width).map(image => image.src);
 """
+MARK = """
+const style = getComputedStyle(document.querySelector('mark.entity'));
+return [style.color, style.backgroundColor];
+"""
 SCHEME = "return document.body.getAttribute('data-md-color-scheme')"
 
 
@@ -113,6 +117,12 @@ def check_narrow(site: Path) -> None:
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
             driver.get((site / "index.html").as_uri())
             assert driver.execute_script(SCHEME) == name
+            driver.get((site / "notebook_incomplete.html").as_uri())
+            ink, ground = (
+                [int(number) for number in re.findall(r"\d+", color)[:3]]
+                for color in driver.execute_script(MARK)
+            )
+            assert min(ground) - max(ink) > 128, scheme
 
 
 def test_names_of_columns_are_those_of_the_head() -> None:
