@@ -30,10 +30,18 @@ ELSEWHERE = {
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\((images/\w+)\.png\)")
-SHOWN = re.compile(r'(<img [^>]*src="(images/[^"#]+)"[^>]*>)')
+SHOWN = re.compile(r'(<img [^>]*src="(images/[^"#]+)(?:#[\w-]+)?"[^>]*>)')
 TABLE = re.compile(r"<table>.*?</table>", re.S)
 CELL = re.compile(r"<th[^>]*>(.*?)</th>", re.S)
 TAG = re.compile(r"<[^>]+>")
+SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)(pt)?"')
+LABEL = re.compile(r'<text[^>]* font-size="([\d.]+)"|<svg [^>]*font-size="([\d.]+)"')
+# Pixels of the smallest labels of a picture; below this size of them the picture scrolls.
+READABLE = 9.0
+# Scale for pictures without such labels.
+LEAST_SCALE = 0.7
+# Greatest number of characters of a cell that may become as narrow as its longest word.
+SHORT_CELL = 24
 ENTRIES = re.compile(r"<!-- entries:.*?<!-- end of entries -->", re.S)
 
 
@@ -91,27 +99,68 @@ def for_both_schemes(picture: re.Match[str]) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Every cell of a table knows its column, which narrow screens show beside it.
 
-    A picture leads to itself at its full size, since its labels are small on a narrow screen.
+    A picture leads to itself at its full size. In the text it becomes smaller only as long as its
+    labels can be read, and scrolls beyond that.
     """
-    html = SHOWN.sub(r'<a href="\2">\1</a>', html)
+    html = SHOWN.sub(scrolling, html)
     return TABLE.sub(with_columns, html)
 
 
+def scrolling(picture: re.Match[str]) -> str:
+    image, place = picture.groups()
+    width = least_width(place)
+    style = f' style="min-width:{width}px"' if width else ""
+    return f'<span class="picture"><a href="{place}">{image[:-1].rstrip("/")}{style}></a></span>'
+
+
+@cache
+def least_width(place: str) -> int:
+    """Return the pixels below which the labels of a picture cannot be read, or 0 for none.
+
+    Args:
+        place: Path of the picture in the directory of the pages.
+    """
+    path = ROOT / "docs" / place
+    if path.suffix == ".png":
+        # The width is the first number of the first block of such a file.
+        return round(int.from_bytes(path.read_bytes()[16:20], "big") * LEAST_SCALE)
+    drawn = path.read_text(encoding="utf8") if path.is_file() else ""
+    size = SIZE.search(drawn)
+    if size is None:
+        return 0
+    width = float(size[1]) * (4 / 3 if size[2] else 1)
+    labels = [float(own or common) for own, common in LABEL.findall(drawn)]
+    return round(width * (min(1.0, READABLE / min(labels)) if labels else LEAST_SCALE))
+
+
 def with_units(cells: str) -> str:
-    """A percentage is not divided at the end of a line, not even in a narrow column."""
-    return re.sub(r"(?<=\d) (?=%)", "&nbsp;", cells)
+    """A figure is not divided from its unit or its deviation, not even in a narrow column."""
+    return re.sub(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)", "&nbsp;", cells)
 
 
 def with_columns(table: re.Match[str]) -> str:
     head, body = table[0].split("</thead>", 1)
     names = [unescape(TAG.sub("", name)).strip() for name in CELL.findall(head)]
-    rows = []
+    rows, above = [], ""
     for row in body.split("</tr>"):
         first, *cells = re.split(r"<td(?=[ >])", row)
-        given = zip(cells, [*names, *[""] * len(cells)])
-        named = (f'<td data-column="{escape(name)}"{cell}' for cell, name in given)
+        texts = [unescape(TAG.sub("", f"<td{cell}")).strip() for cell in cells]
+        given = zip(cells, texts, [*names, *[""] * len(cells)])
+        named = [
+            f'<td data-column="{escape(name)}"{long(told)}{cell}' for cell, told, name in given
+        ]
+        # An empty first cell stands for the one above it, which a card does not have.
+        if texts and texts[0]:
+            above = texts[0]
+        elif texts and above:
+            named[0] = f'<td data-above="{escape(above)}"{named[0].removeprefix("<td")}'
         rows.append("".join([first, *named]))
     return f"{head}</thead>{with_units('</tr>'.join(rows))}"
+
+
+def long(told: str) -> str:
+    """Return the attribute of a cell with so much text that it needs some width."""
+    return " data-long" if len(told) > SHORT_CELL else ""
 
 
 def as_markdown(notebook: dict[str, Any]) -> str:

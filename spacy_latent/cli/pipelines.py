@@ -98,6 +98,36 @@ def short_name(path: str, among: Iterable[str] = ()) -> str:
     return path
 
 
+def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> str:
+    """Return a sentence on components whose stored probabilities are not calibrated, or "".
+
+    Structures that cannot be calibrated, and those without probabilities, are left out.
+
+    Args:
+        nlp: The pipeline.
+        docs: Docs that it has annotated.
+        names: Names of stored structures.
+    """
+    from spacy_latent.pipeline.learnt_calibration import uncalibrated_components
+
+    raw = [name for name in uncalibrated_components(nlp) if name in set(names)]
+    stored = {
+        name
+        for doc in docs
+        for name in raw
+        if name in doc._.latent
+        for span in doc._.latent[name].spans
+        if span.probabilities is not None or span.entity_probabilities is not None
+    }
+    told = " and ".join(name for name in raw if name in stored)
+    if not told:
+        return ""
+    return (
+        f"The probabilities of {told} are not calibrated and may be too high: "
+        "'spacy latent calibrate' fits them to held-out text."
+    )
+
+
 def annotated(
     nlp: Language,
     texts: Iterable[str | Doc],

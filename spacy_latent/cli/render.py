@@ -15,7 +15,7 @@ from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, print_document, write_page
-from spacy_latent.cli.pipelines import annotated, load, use_gpu
+from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -162,8 +162,18 @@ def render_cli(
                 drawn = render_svg(docs, component, style, options, trees)
             else:
                 table = agreement(docs, trees, component) if trees else NOTHING
+                note = not_calibrated(nlp, docs, [component] if component else nlp.pipe_names)
                 drawn = render(
-                    docs, component, style, True, minify, False, options, trees, closing=table
+                    docs,
+                    component,
+                    style,
+                    True,
+                    minify,
+                    False,
+                    options,
+                    trees,
+                    closing=table,
+                    note=note,
                 )
         except LatentError as error:
             fail("The texts could not be drawn", str(error))

@@ -12,7 +12,7 @@ from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, write_page
-from spacy_latent.cli.pipelines import annotated, load, use_gpu
+from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -93,7 +93,7 @@ def show_cli(
                 for name in names:
                     if name in doc._.latent:
                         msg.divider(name)
-                        print_structures(doc, name, threshold)
+                        print_structures(doc, name, threshold, not_calibrated(nlp, [doc], [name]))
                 if doc.cats:
                     msg.text(f"Scores of categories: {categories(doc)}")
             if html is not None:
@@ -102,7 +102,9 @@ def show_cli(
             from spacy_latent.visualize import render
 
             options = {"threshold": threshold, "alternatives": alternatives}
-            page = render(docs, component=component, page=True, jupyter=False, options=options)
+            names = [component] if component else list(nlp.pipe_names)
+            note = not_calibrated(nlp, docs, names)
+            page = render(docs, component, page=True, jupyter=False, options=options, note=note)
             write_page(html, page)
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
@@ -110,8 +112,8 @@ def show_cli(
         fail("The text could not be shown", str(error))
 
 
-def print_structures(doc: Doc, name: str, threshold: float | None) -> None:
-    """Print a heading of the columns, and the structures."""
+def print_structures(doc: Doc, name: str, threshold: float | None, note: str = "") -> None:
+    """Print a note on the figures, a heading of the columns, and the structures."""
     from spacy_latent.visualize.terminal import format_annotation, format_heading
 
     annotation = doc._.latent[name]
@@ -119,6 +121,8 @@ def print_structures(doc: Doc, name: str, threshold: float | None) -> None:
     if not structures:
         print(nothing_in(doc))
         return
+    if note:
+        msg.text(note)
     heading = format_heading(annotation)
     if heading:
         print(heading)

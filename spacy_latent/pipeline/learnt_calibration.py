@@ -349,6 +349,13 @@ def entity_components(nlp: Language) -> list[str]:
     return [name for name, pipe in nlp.pipeline if hasattr(pipe, "scored")]
 
 
+def uncalibrated_components(nlp: Language) -> list[str]:
+    """Return the names of the components that can be calibrated and are not."""
+    found = {*parse_components(nlp), *span_components(nlp), *entity_components(nlp)}
+    named = [(name, nlp.get_pipe(name)) for name in nlp.pipe_names if name in found]
+    return [name for name, pipe in named if getattr(pipe, "calibration", None) is None]
+
+
 __all__ = [
     "LEAST_TREE",
     "NEAR",

@@ -49,6 +49,7 @@ def render(
     opening: Markup = NOTHING,
     title: str | None = None,
     closing: Markup = NOTHING,
+    note: str = "",
 ) -> str:
     """Draw the latent structures of docs, as ``displacy.render`` draws parses and entities.
 
@@ -86,6 +87,7 @@ def render(
         title: Title of a whole page. The default has the names of the components, and the text if
             there is only one.
         closing: Content of a whole page below the drawings.
+        note: Further sentence of the description of the drawings on a whole page.
 
     Returns:
         SVG that can be stored as a file, for a single drawing of arcs, pairs or brackets. HTML with
@@ -113,7 +115,7 @@ def render(
         drawing_options = drawing_options.of(settings_of(made[0]))
     if page:
         title = title or page_title(made, component)
-        opening = opening or heading(title, *seen(figures))
+        opening = opening or heading(title, *seen(figures), *filter(None, [note]))
         markup = html_page(figures, drawing_options, opening, title, closing)
     else:
         markup = _markup(figures, drawing_options, in_notebook(jupyter))

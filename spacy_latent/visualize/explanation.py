@@ -76,7 +76,7 @@ def _figure(found: Explanation, options: DrawingOptions) -> Figure:
         caption = ENOUGH if found.chosen.any() else NOT_NEEDED
         mask = _picture(found, found.weights, found.chosen, marked, own, caption)
     alone = _picture(found, found.falls, matters, matters, own, ALONE)
-    caption = f"{found.component} · {found.what} ({found.probability:.0%})"
+    caption = f"{found.component} · {found.what} ({100 * found.probability:.0f}\u202f%)"
     return Figure((mask, alone), caption, own)
 
 

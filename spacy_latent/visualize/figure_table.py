@@ -27,7 +27,7 @@ border-bottom:1px solid var(--sl-line);font-weight:400;vertical-align:top}
 border-bottom:1px solid var(--sl-line)}
 .sl-figures tr>*{border-bottom:0;padding:.1rem 0}
 .sl-figures td{white-space:normal}
-.sl-figures th[scope=row]{flex:1 0 100%;white-space:normal}
+.sl-figures th[scope=row]{flex:1 0 100%;box-sizing:border-box;white-space:normal}
 .sl-figures thead,.sl-figures tr.sl-names,.sl-figures td:empty{display:none}
 .sl-figures td::before{content:attr(data-column) " ";color:var(--sl-muted);font-weight:400;
 font-size:.8rem}

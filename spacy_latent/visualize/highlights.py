@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from spacy_latent.errors import number_of
 from spacy_latent.visualize.drawing_options import DrawingOptions
 from spacy_latent.visualize.markup import element, text, visible
-from spacy_latent.visualize.palette import ORANGE, SKY_BLUE, category_color, light, opacity, tinted
+from spacy_latent.visualize.palette import (
+    ORANGE,
+    SKY_BLUE,
+    YELLOW,
+    category_color,
+    light,
+    opacity,
+    tinted,
+)
 from spacy_latent.visualize.picture import Picture
 from spacy_latent.visualize.text_size import fitted, text_width, usual_width
 
@@ -16,11 +24,13 @@ WORD = 16
 NUMBER = 11
 LINE = 32
 SPACE = 5
+# Greatest opacity of yellow: a stronger one would hide the light text of dark pages.
+BRIGHT = 0.35
 RULES = """
 .sl-text{line-height:2;overflow-wrap:anywhere;margin:.2rem 0;max-width:60rem}
 .sl-text mark{color:inherit;padding:.1em .25em;border-radius:.25em;border-bottom:2px solid}
 .sl-text mark.sl-faint{border-bottom-style:dashed}
-.sl-text mark small{font-size:.7em;opacity:.8;margin-inline-start:.35em}
+.sl-text mark small{font-size:.7em;margin-inline-start:.35em}
 .sl-text mark strong{font-size:.7em;margin-inline-start:.5em}
 """
 
@@ -120,7 +130,8 @@ def _color(mark: Highlight, options: DrawingOptions) -> tuple[str, float]:
         plain = options.colors.get(mark.label) or category_color(sum(map(ord, mark.label)))
     else:
         plain = options.color or plain
-    return plain, 0.05 + (0.2 if mark.weak else 0.5) * opacity(mark.probability)
+    strongest = 0.2 if mark.weak else BRIGHT if plain == YELLOW else 0.5
+    return plain, 0.05 + strongest * opacity(mark.probability)
 
 
 def _svg(

@@ -69,7 +69,7 @@ def html_page(
         title: Title of the page.
         closing: Markup below the figures.
     """
-    style = f"{overrides(options)}margin:0;min-height:100vh"
+    style = f"{overrides(options)}margin:0;min-height:100vh;box-sizing:border-box"
     lang, direction = escape(options.lang), escape(options.direction)
     head = (
         '<meta charset="utf-8">'

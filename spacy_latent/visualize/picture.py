@@ -20,8 +20,8 @@ GAP = 24
 ROW_WIDTH = 1400
 # Texts with more words than this are hard to read in one row.
 LONG = 60
-# At this scale, words of 15 pixels are 10 pixels high.
-LEAST_SCALE = 0.67
+# At this scale, labels of 10 pixels are 9 pixels high.
+LEAST_SCALE = 0.9
 
 
 @dataclass(frozen=True)

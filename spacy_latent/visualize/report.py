@@ -48,6 +48,10 @@ from spacy_latent.visualize.page import packaged
 MOST_RELATIONS = 60
 # A smaller calibration error does not change any decision.
 SMALL_ERROR = 0.03
+# By the name of a prediction: the subject of a report on its confidences, and one such prediction.
+SUBJECTS = {"entity": ("entities", "entity"), "span": ("spans", "span")}
+# Likewise for all predictions of a parser.
+PARSES = ("parses", "arc")
 
 
 def render_report(
@@ -133,15 +137,21 @@ def _remarks(told: Sequence[str]) -> Markup:
 def _subject(figures: Figures) -> str:
     if figures.components:
         return "Latent structures"
-    nouns = {found.noun for found in figures.entities.values()}.union(figures.unjudged.values())
-    return "Entities" if "entity" in nouns else "Parses"
+    told = [SUBJECTS.get(noun, PARSES)[0] for noun in _nouns(figures)]
+    return " and ".join(dict.fromkeys(told)).capitalize()
+
+
+def _nouns(figures: Figures) -> list[str]:
+    """Return names of the predictions whose confidences the report is about."""
+    return [found.noun for found in figures.entities.values()] + [*figures.unjudged.values()]
 
 
 def _seen(figures: Figures) -> str:
     """Return a description of the page for new readers."""
     if not figures.components:
-        noun = "entity" if _subject(figures) == "Entities" else "arc"
-        return f"How far the confidence of each {noun} that the pipeline finds can be trusted."
+        told = dict.fromkeys(SUBJECTS.get(noun, PARSES)[1] for noun in _nouns(figures))
+        each = " and ".join(told)
+        return f"How far the confidence of each {each} that the pipeline finds can be trusted."
     plurals = " and ".join(dict.fromkeys(part.plural for part in figures.components.values()))
     return (
         f"The pipeline puts {plurals} over its texts. This page says whether they help it, what "
@@ -576,7 +586,7 @@ def _judged(found: EntityFigures) -> list[Any]:
 
 def _exact(share: float) -> str:
     """Return a share in percent with one decimal, which shares of texts do not need."""
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}\u00a0%"
 
 
 def _task(task: TaskFigures, others: Mapping[str, Mapping[str, OtherScore]]) -> Markup:

@@ -12,6 +12,7 @@ from spacy.cli._util import app
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
+from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ParseCalibration
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
 
 TEXT = "I like London"
@@ -29,6 +30,11 @@ MODELS = {
     "items": layer("KOfN", "ItemScorer", "Selection", k=2),
     "spans": layer("ConstituencyTree", "SpanScorer", "SpanAttention"),
     "tags": layer("LinearChain", "TransitionScorer", "TagEmbedding"),
+}
+CALIBRATIONS = {
+    "crf_ner": EntityCalibration(temperature=2.0),
+    "latent_parser": ParseCalibration(temperature=2.0),
+    "tree_spancat": EntityCalibration(temperature=2.0),
 }
 
 
@@ -144,3 +150,28 @@ def test_components_that_write_themselves(tmp_path: Any) -> None:
     assert empty["latent_textcat"] == {"heads": [], "arcs": [], "spans": []}
     html = (tmp_path / "page.html").read_text(encoding="utf8")
     assert "crf_ner · TagSequence" in html and "displacy-arc" in html
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "latent_parser", "tree_spancat"])
+def test_probabilities_that_are_not_calibrated_are_said_to_be(factory: str, tmp_path: Any) -> None:
+    """In the terminal and on the pages of show and render, and of no other component."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
+    pipe: Any = nlp.add_pipe(factory)
+    if factory == "tree_spancat":
+        pipe.add_label("NP")
+    initialized(nlp)
+    for calibration in (None, CALIBRATIONS[factory]):
+        pipe.calibration = calibration
+        nlp.to_disk(tmp_path / "model")
+        shown = show(tmp_path / "model", TEXT, "--html", tmp_path / "shown.html")
+        (tmp_path / "texts.txt").write_text(TEXT, encoding="utf8")
+        render = ["render", tmp_path / "model", tmp_path / "texts.txt", tmp_path / "drawn.html"]
+        assert CliRunner().invoke(app, ["latent", *map(str, render)]).exit_code == 0
+        pages = [(tmp_path / f"{name}.html").read_text("utf8") for name in ("shown", "drawn")]
+        for text in (" ".join(shown.split()), *pages):
+            assert (f"{factory} are not calibrated" in text) == (calibration is None)
+            assert text.count("not calibrated") == (calibration is None)
+        # A component that stands alone in the output is the only one that is spoken of.
+        alone = show(tmp_path / "model", TEXT, "--component", "latent_textcat")
+        assert "not calibrated" not in alone

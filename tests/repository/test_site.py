@@ -28,16 +28,35 @@ NARROW = (
     "results.html",
     "results_listops.html",
     "notebook_listops.html",
+    "gallery.html",
+    "reports.html",
 )
 BEYOND = """
 return [...document.querySelectorAll('.md-content :is(td, img, h1, h2, p)')]
-  .filter(node => node.getBoundingClientRect().right > 401).map(node => node.textContent);
+  .filter(node => !node.closest('.picture') && node.getBoundingClientRect().right > 401)
+  .map(node => node.textContent);
 """
 BROKEN = """
 return [...document.querySelectorAll('.md-content td code')]
   .filter(node => !/[\\s.,=:()-]/.test(node.textContent) && node.getClientRects().length > 1)
   .map(node => node.textContent);
 """
+# Pictures that are too small to read their labels, and boxes wider than the page.
+SMALL = """
+return [...document.querySelectorAll('.picture')].filter(box => {
+  const image = box.querySelector('img'), shown = image.getBoundingClientRect().width;
+  return shown && (shown < 0.59 * image.naturalWidth || box.getBoundingClientRect().right > 401);
+}).map(box => box.innerHTML);
+"""
+TWICE = """
+return [...document.querySelectorAll('img[src$="#only-dark"]')]
+  .filter(image => image.getBoundingClientRect().width).map(image => image.src);
+"""
+MARK = """
+const style = getComputedStyle(document.querySelector('mark.entity'));
+return [style.color, style.backgroundColor];
+"""
+SCHEME = "return document.body.getAttribute('data-md-color-scheme')"
 
 
 @pytest.mark.slow
@@ -69,6 +88,9 @@ def test_the_site_is_whole_and_needs_no_other(tmp_path: Path) -> None:
     # Labels of pictures are small on a narrow screen: each picture leads to itself alone.
     drawn = (tmp_path / "results_parsing.html").read_text(encoding="utf8")
     assert '<a href="images/learning_parsers.svg"><img' in drawn
+    # A code block in a list does not begin its numbers anew.
+    for page in ("english.html", "releasing.html"):
+        assert (tmp_path / page).read_text(encoding="utf8").count("<ol>") == 1, page
     check_narrow(tmp_path)
 
 
@@ -87,6 +109,20 @@ def check_narrow(site: Path) -> None:
             assert driver.execute_script("return document.documentElement.scrollWidth") <= 400
             assert driver.execute_script(BEYOND) == [], page
             assert driver.execute_script(BROKEN) == [], page
+            assert driver.execute_script(SMALL) == [], page
+            assert driver.execute_script(TWICE) == [], page
+        # A second visit follows the system, too, if nothing was chosen.
+        for scheme, name in (("light", "default"), ("dark", "slate"), ("light", "default")):
+            media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+            driver.get((site / "index.html").as_uri())
+            assert driver.execute_script(SCHEME) == name
+            driver.get((site / "notebook_incomplete.html").as_uri())
+            ink, ground = (
+                [int(number) for number in re.findall(r"\d+", color)[:3]]
+                for color in driver.execute_script(MARK)
+            )
+            assert min(ground) - max(ink) > 128, scheme
 
 
 def test_names_of_columns_are_those_of_the_head() -> None:
@@ -100,6 +136,28 @@ def test_names_of_columns_are_those_of_the_head() -> None:
     second = "&quot;c&quot; &lt; d"
     assert columns == [("a b", "1"), (second, "2"), ("a b", "3"), (second, "4")]
     assert re.sub(r' data-column="[^"]*"', "", named) == f"<p>1</p>{table}"
-    # A percentage stays on one line.
+    # A card has no row above it, from which an empty first cell takes its text.
+    below = site["on_page_content"](table.replace("<td>3</td>", "<td></td>"))
+    assert '<td data-above="1" data-column="a b"></td>' in below
+    assert "data-above" not in site["on_page_content"](table.replace("<td>4</td>", "<td></td>"))
+    # A percentage stays on one line, and so does a deviation.
     of_percent = site["on_page_content"](f"<p>4 %</p>{table.replace('>1<', '>4.1 %<')}")
     assert ">4.1&nbsp;%</td>" in of_percent and "<p>4 %</p>" in of_percent
+    deviating = site["on_page_content"](table.replace(">1<", ">4 ± 1<"))
+    assert ">4&nbsp;±&nbsp;1</td>" in deviating
+
+
+def test_a_picture_shrinks_as_long_as_its_labels_can_be_read() -> None:
+    site = runpy.run_path(str(ROOT / "docs" / "site.py"))
+    markup = '<p><img alt="a" src="images/drawing_weighted_trees.svg" /></p>'
+    shown = site["on_page_content"](markup)
+    drawn = (ROOT / "docs" / "images" / "drawing_weighted_trees.svg").read_text(encoding="utf8")
+    found = re.search(r'width="([\d.]+)"', drawn)
+    assert found is not None
+    width, least = float(found[1]), re.findall(r"min-width:(\d+)px", shown)
+    smallest = min(float(size) for size in re.findall(r' font-size="([\d.]+)"', drawn))
+    assert len(least) == 1 and smallest * float(least[0]) / width == pytest.approx(9, abs=0.05)
+    # One for each scheme, and one that is not there.
+    for place in ("images/report.png#only-light", "images/report_dark.png#only-dark"):
+        assert "min-width:700px" in site["on_page_content"](f'<img alt="a" src="{place}">')
+    assert "min-width" not in site["on_page_content"]('<img alt="a" src="images/none.svg">')

@@ -13,7 +13,7 @@ import pytest
 from spacy.tokens import Doc
 
 from spacy_latent.visualize import render, render_svg
-from tests.visualize.browser import FLAGS
+from tests.visualize.browser import FLAGS, chromium
 from tests.visualize.structures import INJECTIONS, annotated, every_kind
 
 CHROMIUM = shutil.which("chromium")
@@ -113,6 +113,29 @@ def test_neither_words_nor_labels_overlap_in_any_drawing(tmp_path, compact):
     found = opened(page, tmp_path)
     assert found["pictures"] == len(drawn)
     assert found["words"] == [] and found["labels"] == []
+
+
+LEAST_TEXT = """
+return Math.min(...[...document.querySelectorAll('svg.displacy text')].map(text => {
+  const scale = text.getScreenCTM();
+  return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(scale.b, scale.d);
+}));
+"""
+
+
+def test_a_narrow_page_is_no_longer_than_the_screen_and_its_labels_can_be_read(tmp_path):
+    chain = list(range(20))
+    probable = {(max(0, m - 1), m): 0.5 for m in range(1, 21)}
+    doc = annotated("heads", chain, probable, words=["word"] * 20, lang="en")
+    path = tmp_path / "page.html"
+    path.write_text(render(doc, page=True, jupyter=False), encoding="utf8")
+    with chromium(tmp_path / "profile") as driver:
+        size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get(path.as_uri())
+        assert driver.execute_script("return document.documentElement.scrollHeight") == 800
+        assert driver.execute_script("return document.documentElement.scrollWidth") == 400
+        assert driver.execute_script(LEAST_TEXT) >= 8.9
 
 
 def opened(page: str, folder: Any) -> dict[str, Any]:

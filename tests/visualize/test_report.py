@@ -13,8 +13,10 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from spacy_latent.analysis.calibration import JudgedEntities, entity_figures
+from spacy_latent.analysis.figures import Figures, TaskFigures
 from spacy_latent.cli.stats import print_statistics
-from spacy_latent.evaluation.assessment import assess
+from spacy_latent.evaluation.assessment import Assessment, assess
 from spacy_latent.visualize.charts import bar, curves, histogram
 from spacy_latent.visualize.elements import Markup, data_block, tag, text
 from spacy_latent.visualize.report import render_report
@@ -205,6 +207,25 @@ def test_a_large_gallery_is_thinned_and_says_so(nlp: Language) -> None:
     assert 5 < kept < 60 and f"holds {kept} of the 60 docs" in small
     assert data["numbers"][0] == 1 and data["numbers"][-1] == 60
     assert len(srsly.json_dumps(data["docs"])) < 4100
+
+
+@pytest.mark.parametrize(
+    ("nouns", "title", "told"),
+    [
+        (["entity"], "Entities of", "each entity that"),
+        (["span"], "Spans of", "each span that"),
+        (["arc", "labelled arc", "tree"], "Parses of", "each arc that"),
+        (["entity", "arc", "tree"], "Entities and parses of", "each entity and arc that"),
+    ],
+)
+def test_a_report_on_confidences_names_what_it_is_about(
+    nouns: list[str], title: str, told: str
+) -> None:
+    judged = {noun: JudgedEntities([0.9, 0.2], [True, False], gold=2, noun=noun) for noun in nouns}
+    figures = Figures(1, 2, ["some"], TaskFigures())
+    figures.entities = {noun: entity_figures(found) for noun, found in judged.items()}
+    page = render_report(Assessment(figures, {}, [], [], [], []), model="a", corpus="b")
+    assert f"<h1>{title} " in page and told in page
 
 
 def test_markup_escapes_what_is_not_markup() -> None:

@@ -13,6 +13,7 @@ from spacy.tokens import Doc
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.drawing_options import DrawingOptions
+from spacy_latent.visualize.palette import CATEGORIES, COLORS, category_color
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from spacy_latent.visualize.terminal import format_annotation
 from tests.visualize.structures import annotated
@@ -114,6 +115,34 @@ def test_entities_are_marked_with_label_and_probability():
     assert names == ["B-PER", "L-PER", "O"]
     with pytest.raises(LatentError, match="names"):
         render(annotated("tags", [0], words=["a"]), style="entities", jupyter=False)
+
+
+def luminance(color: tuple[float, ...]) -> float:
+    """Relative luminance of the Web Content Accessibility Guidelines, of numbers from 0 to 255."""
+    linear = [v / 3294.6 if v <= 10.31 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in color]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_on_marks_of_every_color_can_be_read(dark):
+    """Their contrast is the one that these guidelines ask of small text, 4.5."""
+    ink, ground = (
+        tuple(int(COLORS[name][dark][i : i + 2], 16) for i in (1, 3, 5))
+        for name in ("ink", "ground")
+    )
+    seen = set()
+    for label in "ABCDEFG":
+        doc = annotated("tags", [1], {(0, 1): 1.0}, ["a"], labels=("O", f"U-{label}"))
+        found = re.search(
+            r"<mark[^>]*rgba\((\d+),(\d+),(\d+),([\d.]+)\)", render(doc, jupyter=False)
+        )
+        assert found is not None
+        alpha = float(found[4])
+        mark = [alpha * int(c) + (1 - alpha) * g for c, g in zip(found.groups()[:3], ground)]
+        light, other = sorted((luminance(ink), luminance(tuple(mark))), reverse=True)
+        assert (light + 0.05) / (other + 0.05) >= 4.5, label
+        seen.add(category_color(ord(label)))
+    assert seen == set(CATEGORIES)
 
 
 def differing(words=None, **options):
