@@ -106,7 +106,8 @@ class SpanProbabilities:
             if p >= least
         ]
         *numbers, values = np.array(found, dtype="float64").reshape(-1, 5).T
-        return LikelySpans(*np.array(numbers, dtype="int64"), values)
+        docs, starts, ends, labels = np.array(numbers, dtype="int64")
+        return LikelySpans(docs, starts, ends, labels, values)
 
     def _grown(self, least: float) -> LikelySpans:
         """Extend each likely begin token by token, as long as the run has ``least``.
