@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +17,23 @@ from spacy_latent.structures.tag_sequence import TagSequence
 STEPS = ("BI", "BL", "II", "IL")
 # Span with its label: first token, token after its last, number of the label.
 Place = tuple[int, int, int]
+
+
+class LikelySpans(NamedTuple):
+    """Labelled spans of a group of docs.
+
+    Attributes:
+        docs: ``(S,)`` int64, numbers of the docs.
+        starts, ends: ``(S,)`` int64, the first tokens, and the tokens after the last.
+        labels: ``(S,)`` int64, numbers of the labels.
+        probabilities: ``(S,)`` float64.
+    """
+
+    docs: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    labels: np.ndarray
+    probabilities: np.ndarray
 
 
 class SpanProbabilities:
@@ -43,7 +61,6 @@ class SpanProbabilities:
         lengths: Tensor,
         likely: Probabilities | None = None,
     ) -> None:
-        self.lengths = lengths.tolist()
         self._mixture: list[dict[Place, float]] | None = None
         if kind == "sparsemap":
             self._mixture = _of_mixture(chain, scores, lengths)
@@ -54,7 +71,7 @@ class SpanProbabilities:
             if likely is None:
                 likely = probabilities(kind, chain, scores, lengths, within_labels=True)
             assert likely.within_labels is not None
-            of_tags, steps = likely.tags, likely.within_labels[:, 1:]
+            of_tags, steps = likely.tags, likely.within_labels
         count = (of_tags.shape[-1] - 1) // 4
         # "O", then B, I, L and U of each label.
         of_labels = of_tags[..., 1:].reshape(*of_tags.shape[:2], count, 4)
@@ -70,47 +87,56 @@ class SpanProbabilities:
             return float(self._single[b, start, label])
         names = ["BL"] if end == start + 2 else ["BI", *["II"] * (end - start - 3), "IL"]
         value = float(self._begin[b, start, label])
-        for i, name in enumerate(names, start):
+        for i, name in enumerate(names, start + 1):
             value *= float(self._steps[name][b, i, label])
         return value
 
-    def above(self, b: int, least: float) -> list[tuple[Place, float]]:
-        """Return all spans of the b-th doc with at least this probability, the most probable first.
+    def above(self, least: float) -> LikelySpans:
+        """Return all spans of the group with at least this probability, in any order.
 
         Args:
-            b: number of the doc.
             least: least probability, above 0. At most 1 / least of the spans begin at one token.
         """
-        if self._mixture is not None:
-            found = [(place, p) for place, p in self._mixture[b].items() if p >= least]
-        else:
-            found = self._grown(b, self.lengths[b], least)
-        return sorted(found, key=lambda one: (-one[1], one[0]))
+        if self._mixture is None:
+            return self._grown(least)
+        found = [
+            (b, *place, p)
+            for b, own in enumerate(self._mixture)
+            for place, p in own.items()
+            if p >= least
+        ]
+        *numbers, values = np.array(found, dtype="float64").reshape(-1, 5).T
+        docs, starts, ends, labels = np.array(numbers, dtype="int64")
+        return LikelySpans(docs, starts, ends, labels, values)
 
-    def _grown(self, b: int, length: int, least: float) -> list[tuple[Place, float]]:
+    def _grown(self, least: float) -> LikelySpans:
         """Extend each likely begin token by token, as long as the run has ``least``.
 
-        A longer span is no more probable than the run it extends. Few runs are likely, so a loop
-        over them takes less time than arrays of all tokens.
+        A longer span is no more probable than the run it extends. No run leaves its doc, since no
+        entity goes on after the last token: these steps have the probability 0.
         """
-        single, begin = self._single[b, :length], self._begin[b, :length]
-        found: list[tuple[Place, float]] = [
-            ((start, start + 1, label), float(single[start, label]))
-            for start, label in zip(*map(np.ndarray.tolist, np.nonzero(single >= least)))
-        ]
-        steps = {name: step[b] for name, step in self._steps.items()}
-        for start, label in zip(*map(np.ndarray.tolist, np.nonzero(begin >= least))):
-            running, close, go_on = float(begin[start, label]), "BL", "BI"
-            for last in range(start + 1, length):
-                # The step to the last token from the one before.
-                closed = running * float(steps[close][last - 1, label])
-                if closed >= least:
-                    found.append(((start, last + 1, label), closed))
-                running *= float(steps[go_on][last - 1, label])
-                if running < least:
-                    break
-                close, go_on = "IL", "II"
-        return found
+        tokens, count = self._single.shape[1:]
+        single, begin = self._single.reshape(-1), self._begin.reshape(-1)
+        steps = {name: step.reshape(-1) for name, step in self._steps.items()}
+        # Numbers of the first tokens with the label, of all docs. The next token has count more.
+        at = np.flatnonzero(single >= least)
+        found = [(at, single[at])]
+        at = np.flatnonzero(begin >= least)
+        running, close, go_on = begin[at], steps["BL"], steps["BI"]
+        while len(at):
+            following = at + len(found) * count
+            closed = running * close[following]
+            kept = closed >= least
+            # The entry i has the spans of i + 1 tokens.
+            found.append((at[kept], closed[kept]))
+            running = running * go_on[following]
+            kept = running >= least
+            at, running, close, go_on = at[kept], running[kept], steps["IL"], steps["II"]
+        lengths = np.repeat(np.arange(1, len(found) + 1), [len(places) for places, _ in found])
+        first, values = map(np.concatenate, zip(*found))
+        rows, labels = np.divmod(first, count)
+        docs, starts = np.divmod(rows, tokens)
+        return LikelySpans(docs, starts, starts + lengths, labels, values)
 
 
 def _divided(values: np.ndarray, by: np.ndarray) -> np.ndarray:
@@ -119,12 +145,14 @@ def _divided(values: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def _of_walk(chain: TagSequence, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same for the walk that quadratic smoothing induces."""
+    """Return tags and steps within labels of the walk that quadratic smoothing induces."""
     pairs = chain.chain_scores(scores, lengths)
     walk = smoothed_expectation(LinearChain(), pairs, lengths, "quadratic").double().cpu().numpy()
     of_tags = walk.sum(2)
     first, second = steps_within_labels((scores.shape[-1] - 1) // 4)
-    return of_tags, _divided(walk[:, 1:, first, second], of_tags[:, :-1, first])
+    steps = np.zeros((*of_tags.shape[:2], *first.shape))
+    steps[:, 1:] = _divided(walk[:, 1:, first, second], of_tags[:, :-1, first])
+    return of_tags, steps
 
 
 def _of_mixture(chain: TagSequence, scores: Tensor, lengths: Tensor) -> list[dict[Place, float]]:
@@ -156,4 +184,4 @@ def spans_of_tags(tags: Sequence[int] | np.ndarray) -> list[Place]:
     return found
 
 
-__all__ = ["Place", "SpanProbabilities", "spans_of_tags"]
+__all__ = ["LikelySpans", "Place", "SpanProbabilities", "spans_of_tags"]

@@ -396,7 +396,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         if self.cfg["annotate"] == "probabilities":
             of_tags = likely.tags[b, : len(structure)]
             likely_tags = of_tags > max(self.cfg["threshold"], 0.0)
-            structure.parts = np.argwhere(likely_tags).astype("int32")
+            structure.parts = np.array(np.nonzero(likely_tags), dtype="int32").T
             structure.probabilities = of_tags[likely_tags].astype("float32")
         entities = annotations.entities_of(structure.decoded, structure.labels)
         structure.entity_probabilities = np.array(
@@ -678,9 +678,12 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
 
 def _tensor(array: Any) -> "Tensor":
     import torch
+
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array)
     from thinc.api import xp2torch
 
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else xp2torch(array)
+    return xp2torch(array)
 
 
 def _structure(

@@ -150,6 +150,16 @@ def confidence_of(probability: float, slope: float, shift: float, least: float =
     return 1 / (1 + math.exp(-max(-700.0, slope * odds + shift)))
 
 
+def confidences_of(probabilities: np.ndarray, slope: float, shifts: np.ndarray) -> np.ndarray:
+    """Return :func:`confidence_of` of each probability with its own shift, ``(S,)`` float64."""
+    near = np.minimum(np.maximum(probabilities, NEAR), 1 - NEAR)
+    odds = np.log(near) - np.log1p(-near)
+    found = 1 / (1 + np.exp(-np.maximum(slope * odds + shifts, -700.0)))
+    if slope != 1:
+        return found
+    return np.where(shifts == 0, np.minimum(probabilities, 1.0), found)
+
+
 class CalibratedEntities:
     """Part of a component of entities or spans that keeps their calibration in its settings."""
 
@@ -316,8 +326,8 @@ def add_spans(
     from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
 
     of_spans = SpanProbabilities(kind, group.chain, group.scores, group.lengths, likely)
-    for b, found in enumerate(structures):
-        found.alternative_probabilities = [
+    for b, structure in enumerate(structures):
+        structure.alternative_probabilities = [
             np.array(
                 [
                     calibration.confidence(of_spans.of(b, place), labels[place[2]])
@@ -325,18 +335,22 @@ def add_spans(
                 ],
                 dtype="float32",
             )
-            for tags, _ in found.alternatives
+            for tags, _ in structure.alternatives
         ]
-        if calibration.least is not None:
-            held = [
-                (calibration.confidence(p, labels[place[2]]), place)
-                for place, p in of_spans.above(b, calibration.least)
-            ]
-            held.sort(key=lambda one: -one[0])
-            # The tag U represents the label.
-            rows = [(start, end, 4 + 4 * label) for _, (start, end, label) in held]
-            found.possible = np.array(rows, dtype="int32").reshape(-1, 3)
-            found.possible_probabilities = np.array([p for p, _ in held], dtype="float32")
+    if calibration.least is None:
+        return
+    found = of_spans.above(calibration.least)
+    shifts = np.array(calibration.shifts_of(labels))[found.labels]
+    sure = confidences_of(found.probabilities, calibration.slope, shifts)
+    order = np.lexsort(
+        (found.labels, found.ends, found.starts, -found.probabilities, -sure, found.docs)
+    )
+    # The tag U represents the label.
+    rows = np.array([found.starts, found.ends, 4 + 4 * found.labels], dtype="int32").T[order]
+    sure = sure[order].astype("float32")
+    bounds = np.searchsorted(found.docs[order], np.arange(len(structures) + 1)).tolist()
+    for structure, start, end in zip(structures, bounds, bounds[1:]):
+        structure.possible, structure.possible_probabilities = rows[start:end], sure[start:end]
 
 
 def span_components(nlp: Language) -> list[str]:

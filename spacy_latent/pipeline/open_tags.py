@@ -29,8 +29,10 @@ def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarra
         A mask ``(n, K)`` bool, or None if every token may have every tag.
     """
     found: Any = doc.to_array([ENT_IOB, SENT_START, IS_SPACE])
-    if not np.count_nonzero(found[1:]) and not np.count_nonzero(found[:1, [0, 2]]):
-        # Most docs: nothing is annotated before. The first token may be known to start a sentence.
+    # The first token starts no further sentence.
+    found[:1, 1] = 0
+    if not np.count_nonzero(found):
+        # Most docs: nothing is annotated before.
         return None
     preset = (found[:, 0] == INSIDE) | (found[:, 0] == BEGIN)
     starts, spaces = _starts_and_spaces(found[:, 1:])
@@ -85,8 +87,8 @@ def blocked_tokens(doc: Doc) -> list[Span]:
 
     spaCy marks them as entities without a label.
     """
-    found: Any = doc.to_array([ENT_IOB, ENT_TYPE])
-    if not found.any():
+    if not doc.has_annotation("ENT_IOB"):
         return []
+    found: Any = doc.to_array([ENT_IOB, ENT_TYPE])
     marked = np.flatnonzero((found[:, 0] == BEGIN) & (found[:, 1] == 0))
     return [doc[i : i + 1] for i in marked.tolist()]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores, NotTractable
 from spacy_latent.kernels.autograd.tracing import not_traced
+from spacy_latent.kernels.core.gpu_transfers import fetch
 from spacy_latent.kernels.core.status import UNSOLVED
 from spacy_latent.structures.base import SparseSolution, TopK, chosen_parts, less_highest
 from spacy_latent.structures.compiled import CompiledStructure
@@ -179,12 +180,10 @@ class TagSequence(CompiledStructure):
             scores: ``(B, N, K)``, float32 or float64.
             lengths: ``(B,)`` int64, from 0 to N.
         """
-        from spacy_latent.kernels.autograd import operators
-
         scores = scores.detach()
         if scores.is_cuda or self.part_axes != 2:
             return self._best(scores, lengths).cpu().numpy()
-        return self._best_path(*operators.read(self._given(scores), lengths))
+        return self._best_path(*self._read_given(scores, lengths))
 
     def best_and_follow(
         self, scores: Tensor, lengths: Tensor, pairs: np.ndarray | None = None
@@ -201,7 +200,6 @@ class TagSequence(CompiledStructure):
             its first tag, ``(B, N, P)`` float64, at the position of its second tag. It is 0 at the
             first position, at padding and if its first tag is impossible.
         """
-        from spacy_latent.kernels.autograd import operators
         from spacy_latent.structures.extreme_scores import contains_extreme
 
         pairs = NO_PAIRS if pairs is None else pairs
@@ -210,12 +208,29 @@ class TagSequence(CompiledStructure):
             raise NotTractable(self.name, "best_and_follow", "marginals")
         scores = scores.detach()
         if not scores.is_cuda:
-            array, sizes = operators.read(self._given(scores), lengths)
+            array, sizes = self._read_given(scores, lengths)
             if not contains_extreme(array):
                 path = self._best_path(array, sizes)
                 return path, *self._follow(array, sizes, path, pairs)
         path = self._best(scores, lengths).to("cpu", torch.int32).contiguous().numpy()
         return path, *self._follow(*self._read_to_sum(scores, lengths), path, pairs)
+
+    def _read_given(self, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Return :meth:`_given` of emissions on the CPU, and lengths, as arrays.
+
+        NumPy copies the few numbers of a short text in less time than torch.
+        """
+        emissions = fetch(scores).numpy()
+        batch, room, count = emissions.shape
+        array = np.empty((batch, room + count + 2, count), dtype=emissions.dtype)
+        array[:, :room] = emissions
+        if self.bound is None:
+            array[:, room:] = 0.0
+        else:
+            places = array[:, room:-2], array[:, -2], array[:, -1]
+            for place, given in zip(places, self.bound):
+                place[...] = fetch(given).numpy()
+        return array, fetch(lengths).contiguous().numpy()
 
     def _read_to_sum(self, scores: Tensor, lengths: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Return emissions with the bound scores as the kernels read them, and lengths.

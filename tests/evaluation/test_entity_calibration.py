@@ -34,7 +34,11 @@ from spacy_latent.evaluation.calibration_fit import (
 )
 from spacy_latent.evaluation.entity_calibration import calibrate, measure, set_precision
 from spacy_latent.models.tag_losses import bound_chain
-from spacy_latent.pipeline.learnt_calibration import EntityCalibration
+from spacy_latent.pipeline.learnt_calibration import (
+    EntityCalibration,
+    confidence_of,
+    confidences_of,
+)
 from spacy_latent.structures.tag_sequence import scheme_tags
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.terminal import format_annotation
@@ -121,6 +125,14 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     assert np.mean(mapped) == pytest.approx(right.mean(), abs=0.005) and made.slope > 0
     # Nothing to learn from.
     assert fit_confidence([], []) == EntityCalibration()
+
+
+@pytest.mark.parametrize("slope", [1.0, 0.7])
+def test_confidences_in_an_array_are_those_of_each_probability(slope: float) -> None:
+    said, shifts = np.meshgrid([0.0, 1e-9, 0.3, 0.99, 1.0, 1.0 + 1e-12], [0.0, 0.4, -2000.0])
+    found = confidences_of(said.ravel(), slope, shifts.ravel())
+    expected = [confidence_of(p, slope, shift) for p, shift in zip(said.flat, shifts.flat)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_labels_that_are_trusted_too_much_get_a_shift() -> None:

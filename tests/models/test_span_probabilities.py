@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacy_latent.models.span_probabilities import SpanProbabilities, spans_of_tags
+from spacy_latent.models.span_probabilities import Place, SpanProbabilities, spans_of_tags
 from spacy_latent.models.tag_losses import bound_chain, probabilities
 from spacy_latent.structures.tag_sequence import allowed_transitions, scheme_tags
 
@@ -47,6 +47,12 @@ def by_enumeration(
     return found
 
 
+def above(found: SpanProbabilities, least: float) -> list[tuple[int, Place, float]]:
+    docs, *places, values = (each.tolist() for each in found.above(least))
+    assert len(set(zip(docs, *places))) == len(docs)
+    return list(zip(docs, zip(*places), values))
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_of_a_crf_they_are_the_sums_over_all_sequences(seed: int) -> None:
     n = 4
@@ -55,15 +61,15 @@ def test_of_a_crf_they_are_the_sums_over_all_sequences(seed: int) -> None:
     emissions[1, 0] = -torch.inf
     shorter = torch.cat([drawn(2, seed + 10)[0], torch.full((n - 2, len(TAGS)), 3.0)])
     chain = bound_chain(transitions, TAGS)
-    scores, lengths = torch.stack([emissions, shorter]), torch.tensor([n, 2])
+    # Padding before another doc, and at the end.
+    scores, lengths = torch.stack([shorter, emissions, shorter]), torch.tensor([2, n, 2])
     found = SpanProbabilities("crf", chain, scores, lengths)
-    for b, own in enumerate((emissions, shorter[:2])):
+    for b, own in enumerate((shorter[:2], emissions, shorter[:2])):
         expected = by_enumeration(own, transitions)
         for place, p in expected.items():
             assert found.of(b, place) == pytest.approx(p, abs=1e-7)
-        above = found.above(b, 0.01)
-        assert {place for place, _ in above} == {q for q, p in expected.items() if p >= 0.01}
-        assert [p for _, p in above] == sorted((p for _, p in above), reverse=True)
+        likely = {place: p for c, place, p in above(found, 0.01) if c == b}
+        assert likely == pytest.approx({q: p for q, p in expected.items() if p >= 0.01})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,8 +83,8 @@ def test_entities_of_the_best_sequence_have_what_they_have_elsewhere(kind: str) 
         found = SpanProbabilities(kind, chain, scores, lengths)
         for place in spans_of_tags(best[0].numpy()):
             assert found.of(0, place) == pytest.approx(likely.of_run(0, *place[:2]), abs=1e-5)
-        for place, p in found.above(0, 0.05):
-            assert found.of(0, place) == pytest.approx(p) and 0.05 <= p <= 1 + 1e-6
+        for b, place, p in above(found, 0.05):
+            assert b == 0 and found.of(0, place) == pytest.approx(p) and 0.05 <= p <= 1 + 1e-6
 
 
 def test_large_scores_and_long_texts_stay_finite() -> None:
