@@ -31,7 +31,7 @@ SIZES = {"train": 30000, "dev": 1000}
 JUDGED = 200
 # A pipeline that 'spacy project run english' makes and packages.
 ENGLISH = "en_latent_sm"
-SENTENCE = "Ada Lovelace met Charles Babbage in London ."
+SENTENCE = "My friend John moved from Chicago to London ."
 CONTROL = "nearest operator"
 INTRODUCTION = (
     "This pipeline was trained on 30,000 expressions and their values, and never saw a tree. Its "

@@ -213,7 +213,7 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
     seen = (
         "The table says, in percent, how often values and trees are right, beside trees that look "
         "at no model. Below it are the trees of the first expressions. Neither the table nor the "
-        "numbers under the trees count the heads of ]."
+        "numbers above the trees count the heads of ]."
     )
     meanings = [f"{measure}: {figures['meanings'][measure]}" for measure in table.columns]
     notes = (
