@@ -17,6 +17,7 @@ PROGRAMS = (
     "container",
     "entities",
     "calibration",
+    "calibration_rules",
     "precision_promise",
     "explain",
     "entity_curves",

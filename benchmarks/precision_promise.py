@@ -46,7 +46,7 @@ from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.precision_bound import promised_threshold
 from spacy_latent.errors import plural
 from spacy_latent.evaluation import entity_calibration, parse_calibration, span_calibration
-from spacy_latent.evaluation.calibration_fit import choose_confidence
+from spacy_latent.evaluation.calibration_fit import FOLDS, choose_confidence
 from spacy_latent.pipeline.learnt_calibration import parse_components, span_components
 
 PATH = RAW / "precision_promise.jsonl"
@@ -86,6 +86,7 @@ class Texts:
 
 def kept(
     fitted: JudgedEntities,
+    folds: np.ndarray,
     other: JudgedEntities,
     precisions: Sequence[float],
     confidences: Sequence[float],
@@ -94,8 +95,11 @@ def kept(
 
     It is None if the texts support no threshold. Keys are the precision and the confidence, or
     "point" for the point estimate.
+
+    Args:
+        folds: fold of each text of the fit, ``(D,)``.
     """
-    sure, _ = choose_confidence(fitted, False if fitted.noun in OF_PARSES else None)
+    sure, _ = choose_confidence(fitted, folds, False if fitted.noun in OF_PARSES else None)
     fitted, other = (
         replace(
             each,
@@ -143,15 +147,16 @@ def measured(
     for way in (HALVES, DRAWS):
         rows: dict[str, dict[str, float]] = {}
         for _ in range(times):
-            order = generator.permutation(count).tolist()
-            fitted, other = texts.of(order[: count // 2]), texts.of(order[count // 2 :])
+            order = generator.permutation(count)
+            chosen, other = order[: count // 2], texts.of(order[count // 2 :].tolist())
             if way == DRAWS:
-                fitted = texts.of(
-                    generator.integers(count, size=count // 2 if drawn is None else drawn).tolist()
-                )
+                chosen = generator.integers(count, size=count // 2 if drawn is None else drawn)
                 other = every
             other = other if test is None else test
-            for name, one in kept(fitted, other, precisions, confidences).items():
+            # A text that is drawn twice is in one fold.
+            folds = chosen % FOLDS
+            fitted = texts.of(chosen.tolist())
+            for name, one in kept(fitted, folds, other, precisions, confidences).items():
                 row = rows.setdefault(name, {"made": 0, "kept": 0, "share": 0.0})
                 if one is not None:
                     row["made"] += 1

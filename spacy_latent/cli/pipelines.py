@@ -123,8 +123,8 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
     if not told:
         return ""
     return (
-        f"The probabilities of {told} are not calibrated and may be too high: "
-        "'spacy latent calibrate' fits them to held-out text."
+        f"The probabilities of {told} are as trained and may be too high: 'spacy latent calibrate' "
+        "fits them to held-out text."
     )
 
 

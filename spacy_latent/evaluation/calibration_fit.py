@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from spacy_latent.analysis.calibration import ENOUGH
-from spacy_latent.analysis.independent_texts import IndependentTexts
 from spacy_latent.models.tag_losses import bound_chain, tag_loss
 from spacy_latent.pipeline.learnt_calibration import NEAR, EntityCalibration, beginning_tags
 from spacy_latent.structures.feasibility import infeasible_items
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.analysis.independent_texts import IndependentTexts
     from spacy_latent.structures.tag_sequence import TagSequence
 
 FOLDS = 5
@@ -34,7 +34,7 @@ RUN = 10
 # A label without entities in held-out text keeps a finite bias.
 SPREAD = 1.0
 # The same for the slope and the shifts of entities and spans, whose temperature is fitted before.
-# Slopes of .86 to 1.2 and shifts of -.45 to -.15 were fitted to four corpora.
+# `python -m benchmarks calibration_rules` compares it with a wider one.
 MAP_SPREAD = 0.3
 STEPS = 60
 # Logarithms of the temperatures at which probabilities are computed: .5 to 10.
@@ -86,8 +86,8 @@ def gain_of(before: np.ndarray, after: np.ndarray, texts: np.ndarray | None = No
 def folds_of(documents: IndependentTexts) -> np.ndarray:
     """Return the fold of each doc, ``(D,)`` int64.
 
-    Documents are dealt to the folds in turn if docs name ten or more. Otherwise runs of neighbouring
-    docs are, which are often of one document.
+    Documents are dealt to the folds in turn if docs name ten or more. Otherwise runs of docs are,
+    since neighbours are often of one document.
     """
     numbers, least = np.asarray(documents.numbers, dtype="int64"), 2 * FOLDS
     if documents.are_documents and documents.count >= least:
@@ -408,17 +408,17 @@ def _newton(
 
 
 def choose_confidence(
-    found: JudgedEntities, mapped: bool | None = None, folds: np.ndarray | None = None
+    found: JudgedEntities, folds: np.ndarray, mapped: bool | None = None
 ) -> tuple[EntityCalibration, dict[str, float]]:
     """Choose the slope and shifts with the least loss of entities left out of the fit.
 
-    The candidates are no change; a slope and a shift; and these with a shift for each label if there
-    are several labels. They are fitted to all folds but one, in turn. The loss is −log of the probability of the true
-    outcome.
+    The candidates are no change; a slope and a shift; and these with a shift for each label, if
+    there are several. They are fitted to all folds but one, in turn. The loss is −log of the
+    probability of the true outcome.
 
     Args:
+        folds: fold of each text, ``(D,)``.
         mapped: True for a slope and a shift in any case, False for no change.
-        folds: fold of each text, ``(D,)``; None for runs of neighbouring texts.
 
     Returns:
         The choice, fitted to all entities, and the mean loss of each candidate.
@@ -464,7 +464,7 @@ def fit_map(found: JudgedEntities, folds: np.ndarray) -> tuple[EntityCalibration
 
 
 def left_out_confidences(
-    found: JudgedEntities, made: EntityCalibration, folds: np.ndarray | None = None
+    found: JudgedEntities, made: EntityCalibration, folds: np.ndarray
 ) -> np.ndarray:
     """Return the confidence of each entity by a fit to the other folds, ``(N,)``.
 
@@ -482,14 +482,10 @@ def _texts(found: JudgedEntities) -> np.ndarray:
 
 
 def _left_out(
-    found: JudgedEntities, by_label: bool, folds: np.ndarray | None, spread: float = MAP_SPREAD
+    found: JudgedEntities, by_label: bool, folds: np.ndarray, spread: float = MAP_SPREAD
 ) -> np.ndarray:
     said, right = np.asarray(found.probabilities), np.asarray(found.correct, dtype=bool)
-    names, texts = np.asarray(found.labels, dtype=object), _texts(found)
-    if folds is None:
-        count = int(texts.max(initial=-1)) + 1
-        folds = folds_of(IndependentTexts(list(range(count)), count, False))
-    fold = folds[texts]
+    names, fold = np.asarray(found.labels, dtype=object), folds[_texts(found)]
     confidences = np.zeros(len(said))
     for k in range(FOLDS):
         rest, mine = fold != k, fold == k

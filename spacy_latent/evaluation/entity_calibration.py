@@ -224,7 +224,7 @@ def _fit(
         docs=len(made), entities=sum(len(example.reference.ents) for example in made)
     )
     crossed = _judge_crossed(pipe, made, points, folds, progress)
-    sure, told = choose_confidence(crossed, confidence, folds)
+    sure, told = choose_confidence(crossed, folds, confidence)
     crossed = replace(crossed, probabilities=left_out_confidences(crossed, sure, folds).tolist())
     if len(point) > 1 or not before.probabilities:
         # With biases the entities are others, and cannot be compared one by one.

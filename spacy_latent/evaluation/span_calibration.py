@@ -125,7 +125,7 @@ def _fit(
     fit = TemperatureFit.of(table.said, right, texts, folds)
     left_out = at_temperature(table.said, fit.by_fold[folds[texts]])
     warm = replace(spans, probabilities=left_out.tolist())
-    sure, told = choose_confidence(warm, confidence, folds)
+    sure, told = choose_confidence(warm, folds, confidence)
     crossed = replace(spans, probabilities=left_out_confidences(warm, sure, folds).tolist())
     trained = surprise(table.said[:, UNCHANGED], right)
     gain = gain_of(trained, surprise(crossed.probabilities, right), texts)

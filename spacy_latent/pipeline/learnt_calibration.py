@@ -379,7 +379,9 @@ __all__ = [
     "add_spans",
     "beginning_tags",
     "confidence_of",
+    "confidences_of",
     "entity_components",
     "parse_components",
     "span_components",
+    "uncalibrated_components",
 ]

@@ -170,8 +170,8 @@ def test_probabilities_that_are_not_calibrated_are_said_to_be(factory: str, tmp_
         assert CliRunner().invoke(app, ["latent", *map(str, render)]).exit_code == 0
         pages = [(tmp_path / f"{name}.html").read_text("utf8") for name in ("shown", "drawn")]
         for text in (" ".join(shown.split()), *pages):
-            assert (f"{factory} are not calibrated" in text) == (calibration is None)
-            assert text.count("not calibrated") == (calibration is None)
+            assert (f"{factory} are as trained" in text) == (calibration is None)
+            assert text.count("as trained") == (calibration is None)
         # A component that stands alone in the output is the only one that is spoken of.
         alone = show(tmp_path / "model", TEXT, "--component", "latent_textcat")
-        assert "not calibrated" not in alone
+        assert "as trained" not in alone

@@ -90,8 +90,13 @@ def test_labels_get_biases_where_held_out_texts_ask_for_them() -> None:
 
 
 def judged(said: Any, right: Any, labels: list[str] | None = None) -> JudgedEntities:
+    """Predictions, each in a text of its own."""
     names = labels or ["A"] * len(said)
     return JudgedEntities(said.tolist(), right.tolist(), names, len(said))
+
+
+def chosen(found: JudgedEntities, mapped: bool | None = None) -> tuple[EntityCalibration, Any]:
+    return choose_confidence(found, np.arange(len(found.probabilities)) % 5, mapped)
 
 
 def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
@@ -99,23 +104,22 @@ def test_slope_and_shift_of_confidences_that_are_too_sure() -> None:
     odds = generator.normal(1.0, 1.5, 3000)
     right = generator.random(3000) < 1 / (1 + np.exp(-odds))
     said = 1 / (1 + np.exp(-(2 * odds - 1)))
-    made, told = choose_confidence(judged(said, right))
+    made, told = chosen(judged(said, right))
     assert made.slope == pytest.approx(0.5, abs=0.06) and not made.shifts
     assert made.shift == pytest.approx(0.5, abs=0.15)
     assert told["slope and shift"] < told["probability"]
     mapped = [made.confidence(p, "A") for p in np.linspace(0, 1, 50)]
     assert mapped == sorted(mapped) and 0 <= mapped[0] and mapped[-1] <= 1
     good = judged(1 / (1 + np.exp(-odds)), right)
-    assert choose_confidence(good)[0].slope == pytest.approx(1.0, abs=0.1)
-    assert choose_confidence(good, True)[0].slope == pytest.approx(1.0, abs=0.1)
-    assert choose_confidence(judged(said, right), False)[0] == EntityCalibration()
+    assert chosen(good)[0].slope == pytest.approx(1.0, abs=0.1)
+    assert chosen(good, True)[0].slope == pytest.approx(1.0, abs=0.1)
+    assert chosen(judged(said, right), False)[0] == EntityCalibration()
     # Few values, at which whole steps of Newton's method lead away.
     few, right_of_few = np.array([0.63, 0.94] * 24), np.arange(48) // 2 % 2 == 0
     made = fit_confidence(few, right_of_few, spread=1.0)
+    # By default a narrower prior leaves them nearer to the given ones.
+    assert made.slope < fit_confidence(few, right_of_few).slope - 0.1
     assert all(0.4 < made.confidence(p, "A") < 0.6 for p in (0.63, 0.94))
-    # A narrow prior leaves them nearer to the given ones.
-    drawn = fit_confidence(few, right_of_few, spread=0.1).confidence(0.94, "A")
-    assert made.confidence(0.94, "A") < drawn < 0.94
     # Confident predictions are right less often than others. No slope can express this, and the
     # shift is right on average.
     said = np.where(generator.random(2000) < 0.8, 1.0, 0.5)
@@ -135,12 +139,27 @@ def test_confidences_in_an_array_are_those_of_each_probability(slope: float) -> 
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+def test_a_map_that_helps_in_its_own_documents_alone_is_not_chosen() -> None:
+    """Probabilities are right on the whole. In each of five documents too many or too few are."""
+    generator = np.random.default_rng(0)
+    document = np.repeat(np.arange(5), 40)
+    said = np.full(200, 0.5)
+    right = generator.random(200) < np.array([0.1, 0.9, 0.1, 0.9, 0.5])[document]
+    found = replace(judged(said, right), texts=list(range(200)))
+    assert choose_confidence(found, document)[0] == EntityCalibration()
+    # With documents in all folds, the fit knows something of each.
+    first = replace(found, correct=[bool(x) for x in document % 2])
+    told = choose_confidence(first, document)[1]
+    mixed = choose_confidence(first, np.arange(200) % 5)[1]
+    assert mixed["slope and shift"] < told["slope and shift"]
+
+
 def test_labels_that_are_trusted_too_much_get_a_shift() -> None:
     generator = np.random.default_rng(0)
     said = generator.uniform(0.3, 0.99, 1000)
     labels = ["A", "B"] * 500
     right = generator.random(1000) < np.where(np.arange(1000) % 2, 0.5 * said, said)
-    made, _ = choose_confidence(judged(said, right, labels))
+    made, _ = chosen(judged(said, right, labels))
     assert made.shifts["B"] < made.shifts["A"] - 0.7
     assert made.confidence(0.9, "B") < 0.6 < made.confidence(0.9, "A")
 
@@ -271,6 +290,24 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     assert pipe.calibration.coverage == 0.8
     (copy,) = DocBin(docs=[nlp(TEXT)], store_user_data=True).get_docs(nlp.vocab)
     assert copy._.latent["crf_ner"].possible_entities() == latent.possible_entities()
+
+
+def test_possible_entities_are_of_their_doc_and_the_surest_comes_first(nlp: Language) -> None:
+    pipe: Any = nlp.get_pipe("crf_ner")
+    pipe.calibration = EntityCalibration(
+        temperature=3.0, slope=0.5, shift=-0.3, coverage=0.9, least=1e-4
+    )
+    texts = ["Berlin is very grey", TEXT, "London"]
+    for doc, text in zip(nlp.pipe(texts), texts):
+        found = doc._.latent["crf_ner"].possible_entities()
+        said = [one.probability for one in found]
+        assert len(found) > len(doc) / 2 and said == sorted(said, reverse=True)
+        assert max(one.end for one in found) <= len(doc)
+        # The same as of the doc alone.
+        alone = nlp(text)._.latent["crf_ner"].possible_entities()
+        assert [(one.start, one.end, one.label) for one in found] == [
+            (one.start, one.end, one.label) for one in alone
+        ]
 
 
 def test_it_reads_what_a_shared_encoder_gives() -> None:

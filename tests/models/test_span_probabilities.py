@@ -87,6 +87,19 @@ def test_entities_of_the_best_sequence_have_what_they_have_elsewhere(kind: str) 
             assert b == 0 and found.of(0, place) == pytest.approx(p) and 0.05 <= p <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_span_leaves_its_doc(kind: str) -> None:
+    """Docs of one word to three, the longest last, with padding that favours entities."""
+    lengths = torch.tensor([1, 2, 3])
+    scores = torch.full((3, 3, len(TAGS)), 9.0)
+    for b, n in enumerate(lengths.tolist()):
+        scores[b, :n] = drawn(n, b, 3.0)[0]
+    chain = bound_chain(drawn(1, 7)[1], TAGS)
+    found = above(SpanProbabilities(kind, chain, scores, lengths), 1e-12)
+    assert any(b == 2 for b, _, _ in found)
+    assert all(0 <= start < end <= lengths[b] for b, (start, end, _), _ in found)
+
+
 def test_large_scores_and_long_texts_stay_finite() -> None:
     emissions, transitions = drawn(300, 0, 20.0)
     chain, lengths = bound_chain(transitions, TAGS), torch.tensor([300])

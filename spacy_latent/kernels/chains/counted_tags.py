@@ -52,7 +52,7 @@ class Counters:
         sizes: ``(S,)`` int64, numbers of layers.
         moves: ``(S, K)`` int64, for each tag the row of ``targets``, or −1 if it keeps the layer.
         targets: ``(M, L)`` int64, the next layer of each layer. L is the largest size. Entries past
-            a size are any layers.
+            a size are 0.
         weights: ``(S, L)`` float64, weights of the layers after the last token, 0 past the size.
     """
 
