@@ -32,7 +32,7 @@ class MixedDirichlet(ScoreFunction):
     Draws are made on the CPU, so they are the same for the same seed on every device.
 
     The best item is not the mean of the draws of training. With 10 items and standard normal
-    scores, faces have 5 items on average. The best item then has a weight of 0.24 in their mean,
+    scores, faces have 5 items on average. The best item then has a weight of 0.23 in their mean,
     and of 0.35 at three times these scores. A model that reads several items in training gets one
     at prediction, unless ``prediction`` is "mean".
 
@@ -151,7 +151,8 @@ def _log_faces(scores: Tensor, allowed: Tensor) -> Tensor:
     """Return log(Π(1 + e^s) − 1), ``(B,)``, the log-partition of all nonempty sets."""
     whole = softplus(scores).masked_fill(~allowed, 0.0).sum(1)
     # If it is small, its logarithm from those of the softplus terms: expm1(w) = w·(1 + w/2 + ...).
-    each = torch.where(scores < -15, scores, softplus(scores.clamp_min(-15)).log())
+    small = scores - scores.clamp_max(-15).exp() / 2
+    each = torch.where(scores < -15, small, softplus(scores.clamp_min(-15)).log())
     small = each.masked_fill(~allowed, -1e30).logsumexp(1) + whole / 2
     large = whole.clamp_min(1e-3)
     return torch.where(whole < 1e-3, small, large + torch.log(-torch.expm1(-large)))

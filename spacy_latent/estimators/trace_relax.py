@@ -55,6 +55,7 @@ class TraceRelax(Relax):
     requires = frozenset({"reparameterize_trace"})
     # As for TraceScoreFunction.
     posterior = ""
+    entropy_of_scores = False
     surrogate_of = ChoiceSurrogate
 
     def __init__(

@@ -32,8 +32,10 @@ class TraceScoreFunction(ScoreFunction):
     """
 
     requires = frozenset({"sample_trace"})
-    # The probability of a structure is unknown, since many traces lead to it.
+    # The probability of a structure is unknown, since many traces lead to it. So is the entropy:
+    # ``entropy_bonus`` has the one of traces.
     posterior = ""
+    entropy_of_scores = False
 
     def __init__(
         self,

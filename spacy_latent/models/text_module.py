@@ -313,7 +313,14 @@ class TextModule(nn.Module):
         result = torch.where(has, weights[:, first.clamp_max(spans - 1)], result)
         if int((fetch(first) < spans).sum()) == spans:
             return result
-        if bool((weights.detach() - result.detach()[:, torch.cat(doc)]).abs().gt(1e-4).any()):
+        own, of_span = weights.detach(), torch.cat(doc)
+        differ = (own - result.detach()[:, of_span]).abs().gt(1e-4).any()
+        # Equal weights of two spans are no weights of pairs of structures, unless all are samples.
+        several = (own > 0).sum(0) > 1
+        if self.latent.present_estimator.posterior != "weights":
+            several &= own.amax(0) > own.masked_fill(own <= 0, torch.inf).amin(0) + 1e-4
+        beside = torch.bincount(of_span, minlength=len(first))[of_span] > 1
+        if bool(differ | (several & beside).any()):
             raise LatentError(
                 f"A text has several spans, each with weighted structures of its own, and "
                 f"{self.latent.present_estimator.name} needs one structure for a whole text. Use "

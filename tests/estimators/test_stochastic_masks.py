@@ -16,6 +16,8 @@ from spacy_latent.estimators.mixed_dirichlet import MixedDirichlet
 from spacy_latent.estimators.rectified_gaussian import RectifiedGaussian
 from spacy_latent.estimators.relaxed_perturbation import RelaxedPerturbation
 from spacy_latent.estimators.stochastic_mask import StochasticMask, share_changed
+from spacy_latent.estimators.trace_relax import TraceRelax
+from spacy_latent.estimators.trace_score_function import TraceScoreFunction
 from spacy_latent.models.layer_settings import check_entropy_weight
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN
@@ -338,8 +340,9 @@ def test_what_does_not_fit_is_refused() -> None:
             kind(transitions=0.1).check(Bits("arcs"))
         with pytest.raises(LatentError, match="rate"):
             kind(rate=1.5)
-    with pytest.raises(IncompatiblePair, match=r"entropy_weight.*MixedDirichlet"):
-        check_entropy_weight(OneOfN(), MixedDirichlet(), 0.1)
+    for other in (MixedDirichlet(), TraceScoreFunction(), TraceRelax()):
+        with pytest.raises(IncompatiblePair, match=f"entropy_weight.*{other.name}"):
+            check_entropy_weight(OneOfN(), other, 0.1)
     with pytest.raises(IncompatiblePair, match=r"MixedDirichlet.*KOfN"):
         MixedDirichlet().check(KOfN())
     with pytest.raises(LatentError, match="concentration"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spacy_latent.kernels.choices.simplex import sparsemax
+from spacy_latent.kernels.choices.simplex import capped_simplex, sparsemax
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -27,3 +27,30 @@ def test_numbers_as_large_as_the_threshold(dtype: type[np.floating]) -> None:
     # The nearest point of the simplex is scores less a number, or 0 where that is below.
     less = (rows - found).max(1, keepdims=True, initial=-np.inf, where=found > 1e-6)
     np.testing.assert_allclose(found, np.maximum(rows - less, 0.0), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("exactly", [True, False])
+def test_numbers_that_rounding_lifts_above_one(dtype: torch.dtype, exactly: bool) -> None:
+    """x − (x − 1) may be more than 1, so that x seems to be at its bound where the search ends."""
+    generator = torch.Generator().manual_seed(0)
+    rows = 2 * torch.randn(4000, 5, generator=generator, dtype=torch.float64).to(dtype)
+    rows[0] = torch.tensor([2.0, -1.99, -2.29, -9.0, -9.0])
+    for k in (1, 2, 3):
+        found = capped_simplex(rows, torch.full((4000,), 5), k, exactly, "test")
+        assert found.min() >= 0 and found.max() <= 1
+        total = found.sum(1)
+        over = rows.clamp(0, 1).sum(1) > k
+        tight = over | exactly
+        torch.testing.assert_close(total[tight], torch.full_like(total[tight], k))
+        # Conditions of the nearest point: scores less p are τ where p is inside its bounds, at most
+        # τ where it is 0 and at least where it is 1.
+        inside = (found > 1e-5) & (found < 1 - 1e-5)
+        less = rows - found
+        high = less.masked_fill(~inside, -torch.inf).amax(1)
+        low = less.masked_fill(~inside, torch.inf).amin(1)
+        assert (high - low)[inside.any(1)].max() < 1e-5
+        zero, one = found <= 1e-5, found >= 1 - 1e-5
+        bound = torch.where(inside.any(1), high, torch.nan)
+        assert not (rows.masked_fill(~zero, -torch.inf).amax(1) > bound + 1e-4).any()
+        assert not ((rows - 1).masked_fill(~one, torch.inf).amin(1) < bound - 1e-4).any()

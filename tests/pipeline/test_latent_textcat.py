@@ -566,3 +566,36 @@ def test_estimators_and_control_variates_of_ones_own() -> None:
     ]
     optimizer = nlp.initialize(lambda: examples)
     assert nlp.update(examples, sgd=optimizer)["latent_textcat"] > 0
+
+
+@pytest.mark.parametrize("words", ["a b a b", "a c d b"])
+def test_weighted_structures_of_several_sentences_are_refused(words: str) -> None:
+    """Also if all sentences are alike, and so the weights of their structures."""
+    nlp = spacy.blank("en")
+    model = {
+        "@architectures": "spacy-latent.LatentTextClassifier.v1",
+        "exclusive_classes": True,
+        "tok2vec": {
+            "@architectures": "spacy.MultiHashEmbed.v2",
+            "width": 8,
+            "attrs": ["NORM"],
+            "rows": [100],
+            "include_static_vectors": False,
+        },
+        "structure": {"@misc": "spacy-latent.OneOfN.v1"},
+        "scorer": {"@misc": "spacy-latent.ItemScorer.v1"},
+        "estimator": {"@misc": "spacy-latent.DenseMarginalization.v1"},
+        "composer": {"@misc": "spacy-latent.Selection.v1"},
+        "span_getter": {"@misc": "spacy-latent.SentenceSpans.v1"},
+    }
+    nlp.add_pipe("latent_textcat", config={"model": model})
+
+    def example(starts: list[bool]) -> Example:
+        doc = Doc(nlp.vocab, words=words.split(), sent_starts=starts)
+        return Example.from_dict(doc, {"cats": {"X": 1.0, "Y": 0.0}})
+
+    one, two = example([True, False, False, False]), example([True, False, True, False])
+    nlp.initialize(lambda: [one])
+    nlp.update([one])
+    with pytest.raises(LatentError, match="several spans"):
+        nlp.update([two])

@@ -147,9 +147,10 @@ def capped_simplex_rows(start, stop, scores, lengths, largest, exactly, result, 
             threshold = own[low]
             total, free = 0.0, 0.0
             for i in range(n):
-                share = float(scores[r, i]) - threshold
-                total += min(max(share, 0.0), 1.0)
-                free += 1.0 if 0.0 < share <= 1.0 else 0.0
+                value = float(scores[r, i])
+                total += min(max(value - threshold, 0.0), 1.0)
+                # As the breakpoint was computed: value − threshold may be rounded to above 1 at it.
+                free += 1.0 if value > threshold and value - 1.0 <= threshold else 0.0
             if free > 0.0:
                 threshold += (total - k) / free
         for j in range(n):
