@@ -396,8 +396,12 @@ class EvidenceSurvey:
         named = self.found | self.asked | self.flagged | self.given
         return (named | set(self.settings.flags.values())) - {""}
 
-    def doubts(self) -> list[str]:
-        """Return sentences about settings and annotation that are probably mistakes."""
+    def doubts(self, advice: str = "") -> list[str]:
+        """Return sentences about settings and annotation that are probably mistakes.
+
+        Args:
+            advice: what to do as well about a label of which no text has an entity.
+        """
         said, texts = [], number_of(self.texts, "training text")
         annotated = self.inside or self.outside
         absent = [category for category in self.settings.flags if category not in self.there]
@@ -413,11 +417,25 @@ class EvidenceSurvey:
                 "such a group in doc.spans. Nothing is learned of it: look at the name, and "
                 "whether spans were saved with the texts."
             )
-        elsewhere = self.found | self.flagged | self.given | set(self.settings.flags.values())
+        seen = self.found | self.given
+        of_categories = {
+            label for category, label in self.settings.flags.items() if category in self.there
+        }
+        flagged = self.flagged | of_categories
+        if lone := sorted(flagged - seen):
+            where = f"doc._.{ENTITY_FLAGS}" if self.flagged - seen else "evidence.flags"
+            said.append(
+                f"{number_of(len(lone), 'label')} that flags name, {', '.join(map(repr, lone))}: "
+                f"none of {texts} has such an entity. Look at the spelling in {where}. If it is "
+                "right, annotate some texts completely: flags do not tell where entities begin "
+                f"and end. {advice}".rstrip()
+            )
+        elsewhere = seen | flagged | set(self.settings.flags.values())
         for label in sorted(self.asked - elsewhere):
             said.append(
                 f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
-                f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}."
+                f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}, or annotate such "
+                f"entities. {advice}".rstrip()
             )
         told = self.settings.tells_outside or self.says_none
         if self.missing and self.inside and self.outside < self.inside and not told:

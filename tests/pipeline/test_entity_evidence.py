@@ -319,6 +319,27 @@ def test_labels_that_only_flags_tell_of_are_learned() -> None:
         other.get_pipe("crf_ner").initialize(lambda: texts, labels=["A"])  # type: ignore
 
 
+def test_labels_of_flags_without_an_entity_are_told() -> None:
+    def told(*texts: dict[str, Any], **evidence: Any) -> str:
+        nlp = pipeline(evidence=evidence or None)
+        given = [example(nlp, **text) for text in texts]
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            nlp.initialize(lambda: given)
+        said = [str(one.message) for one in found if issubclass(one.category, DoubtfulEvidence)]
+        debug = [one.text for one in find_traps(nlp, given) if one.code == "entity-evidence"]
+        assert len(debug) == len(said)
+        return " ".join(said)
+
+    whole = {"ents": [(0, 1, "A")]}
+    assert "'AA'" in told(whole, {"flags": {"AA": 1}})
+    assert "'AA'" in told({"default": "missing", "flags": {"AA": 0}})
+    assert "'AA'" in told({**whole, "cats": {"x": 1.0}}, flags={"x": "AA"})
+    # Another text has such an entity.
+    assert not told(whole, {"default": "missing", "flags": {"A": 1}})
+    assert not told({**whole, "cats": {"x": 1.0}}, flags={"x": "A"})
+
+
 # ---------------------------------------------------------------- little annotation
 
 
