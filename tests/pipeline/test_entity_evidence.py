@@ -244,9 +244,7 @@ def test_no_unannotated_entity_begins_or_ends_at_white_space(
             assert agreeing(nlp, one) == pytest.approx(count(nlp, keep)), (words, flags)
 
 
-@pytest.mark.parametrize(
-    ("text", "least"), [("pain   ", 2), ("   ", 1), ("pain \n\n of tooth", 4)]
-)
+@pytest.mark.parametrize(("text", "least"), [("pain   ", 2), ("   ", 1), ("pain \n\n of tooth", 4)])
 def test_white_space_does_not_count_as_entities(nlp: Language, text: str, least: int) -> None:
     reference = nlp.make_doc(text)
     reference.set_ents([], default="missing")
