@@ -73,8 +73,6 @@ def calibrate_cli(
     precision: Optional[float] = typer.Option(  # noqa: UP045
         None,
         "--precision",
-        min=0.0,
-        max=1.0,
         help="Set min_confidence to the lowest at which entities or spans of other text have this "
         "precision, with the confidence of --confidence; for arcs print this probability",
     ),
@@ -162,6 +160,8 @@ def calibrate_cli(
             raise LatentError(f"--coverage is {coverage}; expected a number between 0 and 1.")
         if sure is not None and not 0 < sure < 1:
             raise LatentError(f"--confidence is {sure}; expected a number between 0 and 1.")
+        if precision is not None:
+            calibration.check_precision("--precision", precision, point_estimate)
         of_precision = {
             "--confidence": sure is not None,
             "--point-estimate": point_estimate,

@@ -57,8 +57,12 @@ def training_examples(
         return examples, why, level
     except Exception as error:
         # A config may name missing files. Everything else can still be checked.
-        why = why or f"the config's training corpus cannot be read ({error})."
-        return [], f"{why} Give examples with --corpus, or the path as for 'spacy train'.", level
+        advice = "Give examples with --corpus, or the path as for 'spacy train'."
+        if not why:
+            why = f"the config's training corpus cannot be read ({error})."
+            if has_path(nlp, "train_corpus"):
+                return [], why, level
+        return [], f"{why} {advice}", level
 
 
 def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
@@ -187,6 +191,14 @@ def missing_path(nlp: Language, setting: str) -> str:
     variable = re.fullmatch(r"\$\{(.+)\}", str(raw["path"]))
     option = variable[1] if variable else f"{name}.path"
     return f"[{name}] has no path: 'spacy train' needs --{option}."
+
+
+def has_path(nlp: Language, setting: str) -> bool:
+    """Return whether the corpus of a setting of [training] has a path that exists."""
+    config = nlp.config.interpolate()
+    block = block_of(config, str(config.get("training", {}).get(setting)))
+    path = block.get("path") if isinstance(block, dict) else None
+    return isinstance(path, str) and Path(path).exists()
 
 
 def absent_path(config: Config, name: str) -> str:

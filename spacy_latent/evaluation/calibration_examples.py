@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 
 from spacy.language import Language
@@ -82,12 +83,23 @@ def choose_component(
 
 
 def given_examples(asked: str, given: Examples) -> list[Example]:
-    """Return the examples as a list, and refuse other objects.
+    """Return the examples as a list, and refuse other objects and an empty list.
 
     Args:
         asked: name of the function that was given the examples.
     """
-    found = list(given() if callable(given) else given)
+    made: object = given() if callable(given) else given
+    if not isinstance(made, Iterable):
+        source = "given a function that returned" if callable(given) else "given"
+        raise LatentError(
+            f"{asked}: it was {source} {reprlib.repr(made)}; expected Examples, as "
+            "nlp.evaluate takes them, or a function that returns them."
+        )
+    found = list(made)
+    if not found:
+        raise LatentError(
+            f"{asked}: there are no texts. Give annotated Examples; an iterator may be used up."
+        )
     wrong = [example for example in found if not isinstance(example, Example)]
     if wrong:
         advice = ""

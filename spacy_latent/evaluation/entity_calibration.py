@@ -46,7 +46,7 @@ from spacy_latent.analysis.precision_bound import (
 )
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN
-from spacy_latent.annotations import check_share, write
+from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
 from spacy_latent.evaluation.calibration_examples import (
     Examples,
@@ -349,6 +349,7 @@ def set_precision(
     kept and the next one below.
 
     Args:
+        precision: requested precision, above 0 and below 1. A point estimate may be 1.
         confidence: share of the choices of calibration texts in which the precision holds on other
             text of the same source. None for a point estimate: the lowest value at which the
             entities of the calibration themselves have the precision. On other text it is lower in
@@ -378,6 +379,24 @@ def set_precision(
     return least
 
 
+def check_precision(name: str, precision: object, point_estimate: bool) -> None:
+    """Raise LatentError unless a precision is above 0 and below 1.
+
+    Args:
+        name: name of the option or argument, for the message.
+        point_estimate: whether the precision is of the calibration texts alone. Then it may be 1.
+    """
+    if _is_number(precision):
+        share = float(precision)  # type: ignore[arg-type]
+        if 0 < share < 1 or (point_estimate and share == 1):
+            return
+    expected = ", or 1" if point_estimate else ", since no texts promise more"
+    raise LatentError(
+        f"{name} is {precision!r}; expected a number above 0 and below 1{expected}. Write 0.97 for "
+        "97 %."
+    )
+
+
 def precise_threshold(
     found: JudgedEntities,
     precision: float,
@@ -392,7 +411,7 @@ def precise_threshold(
     Args:
         found: predictions of the calibration texts with their calibrated probabilities.
     """
-    check_share("set_precision", "precision", precision)
+    check_precision("The precision", precision, point_estimate=confidence is None)
     if confidence is not None and not (_is_number(confidence) and 0 < confidence < 1):
         raise LatentError(
             f"The confidence is {confidence!r}; expected a number between 0 and 1, or "
@@ -408,11 +427,6 @@ def precise_threshold(
 def _promised(
     found: JudgedEntities, precision: float, confidence: float, few: bool
 ) -> PromisedThreshold:
-    if not 0 < precision < 1:
-        raise LatentError(
-            f"The precision is {precision}; with a confidence of {confidence}, expected a number "
-            "above 0 and below 1, since no texts promise more."
-        )
     least = promised_threshold(found, precision, confidence, few)
     if least is not None:
         return least

@@ -154,7 +154,8 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
     for name, pipe in nlp.pipeline:
         if isinstance(pipe, CrfEntityRecognizer):
             settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
-            for doubt in EvidenceSurvey.of(examples, settings).doubts():
+            advice = "Further texts may have some: --examples reads more."
+            for doubt in EvidenceSurvey.of(examples, settings).doubts(advice):
                 yield Diagnostic("warning", "entity-evidence", f"{name}: {doubt}")
             found, expected = "entities", "spacy-latent.label_set_scorer.v1"
         elif isinstance(pipe, TreeSpanCategorizer):

@@ -14,6 +14,7 @@ from spacy.util import filter_spans
 from spacy_latent.annotations import annotated_labels, check_share, entity_flags
 from spacy_latent.annotations.completeness import ANNOTATED_LABELS, ENTITY_FLAGS
 from spacy_latent.errors import LatentError, LatentWarning, number_of
+from spacy_latent.pipeline.open_tags import starts_and_spaces
 
 if TYPE_CHECKING:
     from spacy_latent.models.tag_evidence import EntityCount
@@ -223,11 +224,15 @@ class EvidenceReader:
         """
         from spacy_latent.models.tag_evidence import EntityCount
 
-        found, size = [], len(allowed)
+        found: list[EntityCount] = []
         there = {span.label_ for span in example.reference.ents}
         for label in annotated_labels(example.reference) or ():
             if label not in self.labels:
                 refuse(self._unknown(label, f"doc._.{ANNOTATED_LABELS}"))
+        of_ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
+        spaces = starts_and_spaces(example.predicted)[1]
+        # An annotated entity may end at white space, and no other.
+        size = int((~spaces | allowed[:, of_ends].any(1)).sum())
         flags: list[Flag] = []
         try:
             flags = self.settings.flags_of(example.reference)
@@ -237,7 +242,7 @@ class EvidenceReader:
             if flag.label not in self.labels:
                 refuse(self._unknown(flag.label, flag.source))
             if not flag.wrong and flag.least > size:
-                tokens = f"{size} token{'s' * (size != 1)}"
+                tokens = number_of(size, "token") + " beside white space" * bool(spaces.any())
                 refuse(f"{flag}, and the text has {tokens}. Expected at most one for each.")
             if not flag.wrong and not flag.least and flag.label in there:
                 text = next(s.text for s in example.reference.ents if s.label_ == flag.label)
@@ -253,7 +258,6 @@ class EvidenceReader:
                 holds = flag.least > 0
                 found.append(EntityCount(ends, max(flag.least, 1), holds, flag.wrong))
         sure = [flag for flag in flags if flag.least and not flag.wrong]
-        of_ends = [i for i, tag in enumerate(self.tags) if tag[0] in "LU"]
         last = int(allowed[:, of_ends].any(1).sum())
         if len(sure) > 1 and sum(flag.least for flag in sure) > last:
             # Sums over counts do not find it if they are not all summed together.
@@ -392,8 +396,12 @@ class EvidenceSurvey:
         named = self.found | self.asked | self.flagged | self.given
         return (named | set(self.settings.flags.values())) - {""}
 
-    def doubts(self) -> list[str]:
-        """Return sentences about settings and annotation that are probably mistakes."""
+    def doubts(self, advice: str = "") -> list[str]:
+        """Return sentences about settings and annotation that are probably mistakes.
+
+        Args:
+            advice: what to do as well about a label of which no text has an entity.
+        """
         said, texts = [], number_of(self.texts, "training text")
         annotated = self.inside or self.outside
         absent = [category for category in self.settings.flags if category not in self.there]
@@ -409,11 +417,25 @@ class EvidenceSurvey:
                 "such a group in doc.spans. Nothing is learned of it: look at the name, and "
                 "whether spans were saved with the texts."
             )
-        elsewhere = self.found | self.flagged | self.given | set(self.settings.flags.values())
+        seen = self.found | self.given
+        of_categories = {
+            label for category, label in self.settings.flags.items() if category in self.there
+        }
+        flagged = self.flagged | of_categories
+        if lone := sorted(flagged - seen):
+            where = f"doc._.{ENTITY_FLAGS}" if self.flagged - seen else "evidence.flags"
+            said.append(
+                f"{number_of(len(lone), 'label')} that flags name, {', '.join(map(repr, lone))}: "
+                f"none of {texts} has such an entity. Look at the spelling in {where}. If it is "
+                "right, annotate some texts completely: flags do not tell where entities begin "
+                f"and end. {advice}".rstrip()
+            )
+        elsewhere = seen | flagged | set(self.settings.flags.values())
         for label in sorted(self.asked - elsewhere):
             said.append(
                 f"texts are said to be annotated for {label!r}, and none of {texts} has such an "
-                f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}."
+                f"entity. Look at the spelling in doc._.{ANNOTATED_LABELS}, or annotate such "
+                f"entities. {advice}".rstrip()
             )
         told = self.settings.tells_outside or self.says_none
         if self.missing and self.inside and self.outside < self.inside and not told:

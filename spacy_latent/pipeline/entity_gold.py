@@ -49,7 +49,8 @@ class EntityGold:
         """Return the tags that agree with the reference.
 
         If the annotation of a token is missing or misaligned, all tags agree. All tags of a label
-        agree if the text was not annotated for it.
+        agree if the text was not annotated for it. At white space, only annotation lets an entity
+        begin or end.
 
         Args:
             example: the example.
@@ -79,6 +80,13 @@ class EntityGold:
                     "labels before training."
                 )
         reader.open_labels(allowed.numpy(), example)
+        spaces = starts_and_spaces(example.predicted)[1]
+        if spaces.any():
+            # No prediction has such entities, so none may explain a flag. A token with an annotated
+            # entity cannot be outside and keeps its tag.
+            unknown = np.flatnonzero(spaces & allowed[:, 0].numpy())
+            bounding = np.flatnonzero(np.isin(prefixes_of(self.tags), BOUNDING))
+            allowed.numpy()[np.ix_(unknown, bounding)] = False
         if blocked := blocked_tokens(example.reference):
             # y2x is computed at each access.
             to_own = example.alignment.y2x

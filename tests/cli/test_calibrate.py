@@ -402,3 +402,25 @@ def test_what_it_refuses(made: Any, tmp_path: Path, options: Any, said: str) -> 
     shown = run("calibrate", model, dev, tmp_path / "out", *options, code=1)
     assert said in " ".join(shown.split())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "refused"),
+    [
+        (97, (), True),
+        (1.5, ("--point-estimate",), True),
+        (0, (), True),
+        (0, ("--point-estimate",), True),
+        (1, (), True),
+        (1, ("--point-estimate",), False),
+    ],
+)
+def test_a_precision_out_of_range_is_refused_before_anything_is_calibrated(
+    made: Any, tmp_path: Path, precision: float, options: tuple[str, ...], refused: bool
+) -> None:
+    model, dev, _ = made
+    given = ("calibrate", model, dev, tmp_path / "out", "--precision", precision, *options)
+    said = " ".join(run(*given, code=1).split())
+    # Half of the entities are right, so that 1 is refused as well, beside the figures.
+    assert (f"--precision is {precision}" in said and "0.97 for 97 %" in said) == refused
+    assert ("confidence entities precision" in said) != refused

@@ -495,9 +495,10 @@ def test_debug_says_how_it_is_with_the_training_corpus(tmp_path: Path) -> None:
     code, said = debug(tmp_path, f"--corpora.train.path={tmp_path / 'none.spacy'}")
     assert code == 0 and "none.spacy does not exist, and 'spacy train' needs it" in said
     assert "No mistake was found" not in said
+    assert "Give examples with --corpus" in said
     for name, why in (("empty", "corpus is empty"), ("broken", "corpus cannot be read ([E1014]")):
         code, said = debug(tmp_path, f"--corpora.train.path={tmp_path / name}.spacy")
-        assert code == 1 and why in said
+        assert code == 1 and why in said and "Give examples with --corpus" not in said
 
 
 def test_a_training_step_that_fails_is_told_without_advice(tmp_path: Path) -> None:

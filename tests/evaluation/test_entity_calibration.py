@@ -457,6 +457,12 @@ def test_what_is_given_in_python_is_told_where_it_is_something_else(nlp: Languag
     for call in (calibrate, measure):
         with pytest.raises(LatentError, match=r"Doc.*Examples"):
             call(nlp, docs)  # type: ignore[arg-type]
+        for nothing in (None, lambda: None, 3):
+            with pytest.raises(LatentError, match=r"(None|3).*Examples"):
+                call(nlp, nothing)  # type: ignore[arg-type]
+        for empty in ([], iter([]), lambda: []):
+            with pytest.raises(LatentError, match="no texts"):
+                call(nlp, empty)
     for coverage in ("0.9", 1, True):
         with pytest.raises(LatentError, match="coverage"):
             calibrate(nlp, doubtful(nlp), coverage=coverage)  # type: ignore[arg-type]
@@ -613,6 +619,12 @@ def test_a_precision_that_texts_do_not_support_is_refused(nlp: Language) -> None
             set_precision(nlp, found, 0.5, confidence=wrong)  # type: ignore[arg-type]
     with pytest.raises(LatentError, match="promise"):
         set_precision(nlp, found, 1.0)
+    surest = replace(found, after=JudgedEntities([0.9] * 30 + [0.5] * 30, correct[:60], ["A"] * 60))
+    assert set_precision(nlp, surest, 1.0, confidence=None).precision == 1
+    for outside in (0, 97, -0.5, float("nan")):
+        for sure in (0.9, None):
+            with pytest.raises(LatentError, match=rf"{outside}.*97 %"):
+                set_precision(nlp, found, outside, confidence=sure)
 
 
 # ---------------------------------------------------------------- where people look

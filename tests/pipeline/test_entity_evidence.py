@@ -218,6 +218,8 @@ def test_flags_may_be_wrong() -> None:
         ({"default": "missing", "flags": {"A": 2, "B": 2}}, "3 tokens"),
         ({"ents": [(0, 2, "A")], "default": "missing", "flags": {"B": 2}}, "sequence"),
         ({"labels": ["A"], "flags": {"A": 1}}, "sequence"),
+        ({"default": "missing", "words": ["a", "b", " "], "flags": {"A": 3}}, "2 tokens"),
+        ({"default": "missing", "words": ["a", "b", " "], "flags": {"A": 2, "B": 1}}, "2 tokens"),
     ],
 )
 def test_evidence_that_contradicts_itself_names_its_text(
@@ -226,6 +228,43 @@ def test_evidence_that_contradicts_itself_names_its_text(
     fine = example(nlp, default="missing", flags={"A": 1})
     with pytest.raises(LatentError, match=rf"text 2.*'a b.*{message}"):
         agreeing_together(nlp, [fine, example(nlp, **given)])
+
+
+@pytest.mark.parametrize("given", [{"default": "missing"}, {"labels": []}])
+def test_no_unannotated_entity_begins_or_ends_at_white_space(
+    nlp: Language, given: dict[str, Any]
+) -> None:
+    for words, space in (([" ", "b", "c"], 0), (["a", "\n\n", "c"], 1), (["a", "b", " "], 2)):
+        for flags, least in (({}, 0), ({"A": 1}, 1), ({"A": 2}, 2)):
+
+            def keep(row: list[str], space: int = space, least: int = least) -> bool:
+                return row[space][0] in "OI" and ends(row, "A") >= least
+
+            one = example(nlp, words=words, flags=flags, **given)
+            assert agreeing(nlp, one) == pytest.approx(count(nlp, keep)), (words, flags)
+
+
+@pytest.mark.parametrize(("text", "least"), [("pain   ", 2), ("   ", 1), ("pain \n\n of tooth", 4)])
+def test_white_space_does_not_count_as_entities(nlp: Language, text: str, least: int) -> None:
+    reference = nlp.make_doc(text)
+    reference.set_ents([], default="missing")
+    fine = least - 1
+    for flags in ({"A": fine}, {"A": fine, "B": 0}):
+        reference._.entity_flags = flags
+        assert math.isfinite(loss_together(nlp, [Example(nlp.make_doc(text), reference)]))
+    reference._.entity_flags = {"A": least}
+    with pytest.raises(LatentError, match=r"text 1.*'A'.*white space"):
+        loss_together(nlp, [Example(nlp.make_doc(text), reference)])
+
+
+@pytest.mark.filterwarnings("ignore:.*white space")
+def test_an_annotated_entity_that_ends_in_white_space_counts(nlp: Language) -> None:
+    words = ["a", " ", "c"]
+    for default, rest in (("outside", 1), ("missing", 3)):
+        one = example(nlp, [(0, 2, "A")], default, words=words, flags={"A": 1})
+        assert agreeing(nlp, one) == pytest.approx(rest)
+    alone = example(nlp, [(0, 1, "A"), (1, 2, "A"), (2, 3, "A")], words=words, flags={"A": 3})
+    assert agreeing(nlp, alone) == pytest.approx(1)
 
 
 def test_flags_of_more_labels_than_a_text_has_tokens_are_refused() -> None:
@@ -276,6 +315,27 @@ def test_labels_that_only_flags_tell_of_are_learned() -> None:
     other = pipeline(evidence={"flags": {"has_c": "C"}})
     with pytest.raises(LatentError, match="'C'"):
         other.get_pipe("crf_ner").initialize(lambda: texts, labels=["A"])  # type: ignore
+
+
+def test_labels_of_flags_without_an_entity_are_told() -> None:
+    def told(*texts: dict[str, Any], **evidence: Any) -> str:
+        nlp = pipeline(evidence=evidence or None)
+        given = [example(nlp, **text) for text in texts]
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            nlp.initialize(lambda: given)
+        said = [str(one.message) for one in found if issubclass(one.category, DoubtfulEvidence)]
+        debug = [one.text for one in find_traps(nlp, given) if one.code == "entity-evidence"]
+        assert len(debug) == len(said)
+        return " ".join(said)
+
+    whole = {"ents": [(0, 1, "A")]}
+    assert "'AA'" in told(whole, {"flags": {"AA": 1}})
+    assert "'AA'" in told({"default": "missing", "flags": {"AA": 0}})
+    assert "'AA'" in told({**whole, "cats": {"x": 1.0}}, flags={"x": "AA"})
+    # Another text has such an entity.
+    assert not told(whole, {"default": "missing", "flags": {"A": 1}})
+    assert not told({**whole, "cats": {"x": 1.0}}, flags={"x": "A"})
 
 
 # ---------------------------------------------------------------- little annotation
