@@ -282,12 +282,13 @@ class StructureContract(Staged, ABC):
             )
         refuse_jit_trace(self.name)
 
-    def check_lengths(self, lengths: Tensor, *sizes: int) -> Tensor:
+    def check_lengths(self, lengths: Tensor, *sizes: int, advice: str = "") -> Tensor:
         """Refuse lengths that are below 0, or above the size of their axis.
 
         Args:
             sizes: of the axes: one for lengths ``(B,)``, or one for each axis for ``(B,
                 axes)``. One length of an item then stands for all axes.
+            advice: a sentence for the error if a length is too large.
 
         Returns:
             The lengths to use afterwards. When torch traces the code, only operations on these are
@@ -298,7 +299,7 @@ class StructureContract(Staged, ABC):
             raise InvalidScores(
                 f"{self.name}: lengths have shape {tuple(lengths.shape)}; expected (B,){more}."
             )
-        return within_room(lengths, sizes, self.name)
+        return within_room(lengths, sizes, self.name, advice)
 
     def masked(self, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the checked scores and lengths, with −inf at entries that are no part.

@@ -16,6 +16,11 @@ from spacy_latent.structures.compiled import CompiledStructure
 
 Direction = Literal["any", "earlier", "later"]
 DIRECTIONS = {"any": 0, "earlier": -1, "later": 1}
+# Other libraries put the scores of roots on the diagonal, so that scores have no row for the root.
+ROOT_IS_NODE_0 = (
+    "Row and column 0 are the root, so n words need scores (B, n+1, n+1). If the scores of roots "
+    "are on the diagonal, move them to row 0: see from_diagonal in docs/structured_attention.md."
+)
 
 
 class DependencyTree(CompiledStructure):
@@ -86,7 +91,7 @@ class DependencyTree(CompiledStructure):
                 f"{self.name}: scores have shape {tuple(scores.shape)}; expected (B, N+1, N+1), "
                 "with the root as node 0."
             )
-        lengths = self.check_lengths(lengths, scores.shape[1] - 1)
+        lengths = self.check_lengths(lengths, scores.shape[1] - 1, advice=ROOT_IS_NODE_0)
         return scores, lengths
 
     def part_mask(self, scores: Tensor, lengths: Tensor) -> Tensor:

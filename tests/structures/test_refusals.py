@@ -210,6 +210,19 @@ def test_structures_are_not_broadcast(operation: str) -> None:
         call(z, torch.where(torch.arange(3)[:, None] == 1, torch.nan, scores), lengths)
 
 
+def test_scores_without_a_root_are_told_where_it_belongs() -> None:
+    # As torch-struct has them, with the scores of roots on the diagonal.
+    for tree in (ProjectiveTree(), SpanningTree()):
+        with pytest.raises(InvalidScores, match=r"lengths are 5.*0 to 4.*root.*from_diagonal"):
+            tree.marginals(torch.randn(2, 5, 5), torch.tensor([5, 5]))
+        with pytest.raises(InvalidScores, match=r"between 3 and 5.*0 to 4.*root"):
+            tree.marginals(torch.randn(2, 5, 5), torch.tensor([3, 5]))
+        with pytest.raises(InvalidScores, match=r"-1.*0 to 4\.$"):
+            tree.marginals(torch.randn(2, 5, 5), torch.tensor([-1, 4]))
+    with pytest.raises(InvalidScores, match=r"lengths are 5.*0 to 4\.$"):
+        ConstituencyTree().marginals(torch.randn(1, 4, 4), torch.tensor([5]))
+
+
 def test_other_shapes_and_counts() -> None:
     scores, lengths = torch.randn(2, 4), torch.tensor([4, 3])
     for operation in (KOfN(2).kl, KOfN(2).cross_entropy):

@@ -170,45 +170,46 @@ def _refused_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 _refused.register_autograd(_refused_backward, setup_context=lambda ctx, inputs, output: None)
 
 
-def within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
+def within_room(lengths: Tensor, room: Sequence[int], name: str, advice: str = "") -> Tensor:
     """Return ``lengths`` after a check that they are between 0 and the size of their axis.
 
     Args:
         lengths: ``(B,)``, or ``(B, axes)`` with as many axes as ``room``.
         room: the size of each axis of the scores.
         name: the name of the structure.
+        advice: a sentence for the error if a length is too large.
 
     Raises:
         InvalidScores: a length is out of range.
     """
     if not has_numbers(lengths):
-        return _within_room(lengths, room, name)
-    _check_room(lengths, room, name)
+        return _within_room(lengths, room, name, advice)
+    _check_room(lengths, room, name, advice)
     return lengths
 
 
-def _check_room(lengths: Tensor, room: Sequence[int], name: str) -> None:
+def _check_room(lengths: Tensor, room: Sequence[int], name: str, advice: str) -> None:
     if not lengths.numel():
         return
     lengths = fetch(lengths)
     if lengths.dim() == 1:
-        _check_range(lengths.min().item(), lengths.max().item(), min(room), name)
+        _check_range(lengths.min().item(), lengths.max().item(), min(room), name, advice)
         return
     for low, high, own in zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room):
-        _check_range(low, high, own, name)
+        _check_range(low, high, own, name, advice)
 
 
-def _check_range(low: float, high: float, room: int, name: str) -> None:
-    if low < 0 or high > room:
-        raise InvalidScores(
-            f"{name}: lengths lie between {low} and {high}, but the scores have room for 0 to "
-            f"{room}."
-        )
+def _check_range(low: float, high: float, room: int, name: str, advice: str) -> None:
+    if low >= 0 and high <= room:
+        return
+    given = f"lengths are {low}" if low == high else f"lengths lie between {low} and {high}"
+    more = f" {advice}" if advice and high > room else ""
+    raise InvalidScores(f"{name}: {given}, but the scores have room for 0 to {room}.{more}")
 
 
 @torch_operator("within_room")
-def _within_room(lengths: Tensor, room: Sequence[int], name: str) -> Tensor:
-    _check_room(lengths, room, name)
+def _within_room(lengths: Tensor, room: Sequence[int], name: str, advice: str) -> Tensor:
+    _check_room(lengths, room, name, advice)
     return lengths.clone(memory_format=torch.contiguous_format)
 
 
