@@ -27,6 +27,8 @@ from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "crf_tagger"
+# Probability of "O" for a token at the beginning of training on incomplete annotation.
+OUTSIDE = 0.8
 
 
 @dataclass
@@ -181,11 +183,33 @@ def set_tags(model: Model, tags: int) -> None:
         wider.set_param("transitions", new)
         model.layers[-2:] = [resize_linear_weighted(output, tags), wider]
         set_refs(model)
-        # Before training all scores are 0, and all tags are alike.
         if old.any() or output.get_param("W").any():
             _begin_as_outside(model, known)
             model.attrs[UNTRAINED] += tags - known
+        elif output.get_param("b").any():
+            model.set_dim("nO", tags, force=True)
+            begin_outside(model)
     model.set_dim("nO", tags, force=True)
+
+
+def begin_outside(model: Model) -> None:
+    """Let each token begin outside of entities with probability ``OUTSIDE``, without its neighbours.
+
+    Before training all tags are equally probable, so a token is more probably in an entity than
+    outside. A sum over the tags of a token without annotation increases each of them in proportion
+    to its probability. So it would first learn that such tokens are in entities.
+
+    Args:
+        model: initialized tagger. Without a number of tags, or with trained weights, it stays as
+            it is.
+    """
+    output = model.get_ref("output_layer")
+    tags = model.maybe_get_dim("nO")
+    if not tags or tags == 1 or not output.has_param("b") or output.get_param("W").any():
+        return
+    bias: Any = output.get_param("b")
+    behind = math.log((tags - 1) * OUTSIDE / (1 - OUTSIDE))
+    bias[1:] = -behind / model.attrs.get("gain", 1.0)
 
 
 def _begin_as_outside(model: Model, known: int) -> None:

@@ -608,6 +608,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         Raises:
             LatentError: if ``labels`` is not a list of names.
         """
+        from spacy_latent.models.crf_tagger import begin_outside
         from spacy_latent.models.tag_sources import keep_sources
 
         self.check_initialize(get_examples, nlp)
@@ -641,6 +642,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)
+        if survey.leaves_open(self.labels):
+            begin_outside(self.model)
         warn_not_given(self, nlp)
 
     def rehearse(

@@ -348,6 +348,7 @@ class EvidenceSurvey:
         missing: number of tokens without annotation.
         found: labels of entities.
         asked: labels for which texts were annotated.
+        sets: for each text that says for which labels it was annotated, these labels.
         flagged: labels of flags on docs.
         given: labels that sources give.
         there: categories of flags, and sources, that some text has.
@@ -358,6 +359,7 @@ class EvidenceSurvey:
     inside: int = 0
     outside: int = 0
     missing: int = 0
+    sets: set[frozenset[str]] = field(default_factory=set)
     found: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     flagged: set[str] = field(default_factory=set)
@@ -380,7 +382,10 @@ class EvidenceSurvey:
         self.missing += int((tags[:, 0] == MISSING).sum())
         self.outside += int(((tags[:, 0] != MISSING) & ~entity).sum())
         self.found.update(span.label_ for span in doc.ents)
-        self.asked.update(annotated_labels(doc) or ())
+        labels = annotated_labels(doc)
+        if labels is not None:
+            self.sets.add(frozenset(labels))
+            self.asked.update(labels)
         flags = entity_flags(doc)
         self.flagged.update(flags)
         self.says_none |= any(not least for least in flags.values())
@@ -389,6 +394,17 @@ class EvidenceSurvey:
             if source in doc.spans:
                 self.there.add(source)
                 self.given.update(span.label_ for span in doc.spans[source])
+
+    def leaves_open(self, labels: Iterable[str]) -> bool:
+        """Return whether nothing says of some token if it is outside of entities.
+
+        A source says it of each token.
+
+        Args:
+            labels: labels of the component.
+        """
+        partly = any(not asked.issuperset(labels) for asked in self.sets)
+        return (bool(self.missing) or partly) and not self.there.intersection(self.settings.sources)
 
     @property
     def names(self) -> set[str]:

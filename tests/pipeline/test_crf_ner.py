@@ -256,15 +256,18 @@ def test_missing_annotation_is_not_taken_for_the_absence_of_entities() -> None:
         reference.set_ents([Span(reference, 0, 1, label="GPE")], default=default)
         return Example(Doc(nlp.vocab, words=words), reference)
 
-    for complete in (True, False):
-        optimizer = initialized(nlp, sample=[example(complete)])
-        for _ in range(40):
-            losses = nlp.update([example(complete)], sgd=optimizer)
+    def outside() -> Any:
         crf: Any = nlp.get_pipe("crf_ner")
         found = crf.model.predict([Doc(nlp.vocab, words=words)]).emissions
-        outside = found[:, 0] - found[:, 1:].max(1)
-        assert losses["crf_ner"] < 0.5 and outside[0] < 0
-        assert (outside[2] > 0) == complete
+        return found[:, 0] - found[:, 1:].max(1)
+
+    for complete in (True, False):
+        optimizer = initialized(nlp, sample=[example(complete)])
+        before = outside()
+        for _ in range(40):
+            losses = nlp.update([example(complete)], sgd=optimizer)
+        assert losses["crf_ner"] < 0.5 and outside()[0] < 0
+        assert (outside()[2] > before[2]) == complete
     unknown = Example(Doc(nlp.vocab, words=words), Doc(nlp.vocab, words=words))
     assert nlp.update([unknown])["crf_ner"] == pytest.approx(0.0, abs=1e-5)
 
@@ -451,6 +454,37 @@ def test_labels_that_are_added_before_training_begin_as_the_others() -> None:
     scores = crf.model.predict([nlp.make_doc("I like London")])
     assert crf.untrained_labels == () and not scores.emissions.any()
     assert not scores.transitions.any()
+
+
+def one_label_each(nlp: Language) -> list[Example]:
+    """Return texts that were annotated for one label each, as docs without other annotation."""
+    made = []
+    for text, word, label in (("Anna went to London", 0, "PERSON"), ("we saw London", 2, "GPE")):
+        doc = nlp.make_doc(text)
+        doc.ents = [Span(doc, word, word + 1, label=label)]
+        doc._.annotated_labels = [label]
+        made.append(Example(nlp.make_doc(text), doc))
+    return made
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_with_incomplete_annotation_each_token_begins_outside(version: int) -> None:
+    architecture = f"spacy-latent.CrfTagger.v{version}"
+    nlp = pipeline(model={"@architectures": architecture, "hidden_width": 8, **MODEL})
+    nlp.initialize(lambda: one_label_each(nlp))
+    crf: Any = nlp.get_pipe("crf_ner")
+
+    def shares() -> Any:
+        scores = np.exp(crf.model.predict([nlp.make_doc("we saw Anna")]).emissions)
+        return scores / scores.sum(1, keepdims=True)
+
+    for labels in (2, 3):
+        assert shares().shape == (3, 1 + 4 * labels)
+        np.testing.assert_allclose(shares()[:, 0], 0.8, rtol=1e-5)
+        np.testing.assert_allclose(shares()[:, 1:], 0.05 / labels, rtol=1e-5)
+        crf.add_label("ORG")
+    nlp.initialize(lambda: examples(nlp))
+    np.testing.assert_allclose(shares(), 1 / shares().shape[1], rtol=1e-5)
 
 
 def test_labels_given_are_those_used_and_an_unknown_one_is_refused() -> None:
