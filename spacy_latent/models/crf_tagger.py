@@ -193,7 +193,7 @@ def set_tags(model: Model, tags: int) -> None:
 
 
 def begin_outside(model: Model) -> None:
-    """Let each token begin outside of entities with probability ``OUTSIDE``, without its neighbours.
+    """Let tokens begin outside of entities with probability ``OUTSIDE``, neighbours apart.
 
     Before training all tags are equally probable, so a token is more probably in an entity than
     outside. A sum over the tags of a token without annotation increases each of them in proportion
