@@ -119,6 +119,18 @@ def best_category(cats: dict[str, float]) -> str:
     return min(cats, key=lambda label: (-cats[label], label), default="")
 
 
+def gold_label(cats: dict[str, float]) -> str:
+    """Return the annotated labels as text.
+
+    These are all labels that hold, or "none". A number that is not 0 or 1 stands after its label,
+    and so does the number of the only label: it may be a regression's.
+    """
+    if len(cats) > 1 and set(cats.values()) <= {0.0, 1.0}:
+        return ", ".join(label for label, value in cats.items() if value) or "none"
+    best = best_category(cats)
+    return f"{best} {cats[best]:.4g}"
+
+
 def majority_share(examples: Sequence[Example]) -> tuple[str, float]:
     """Return the most frequent label of the references and its share.
 

@@ -218,7 +218,7 @@ LONG, AROUND, LEFT_OUT = 200, 10, "... "
 
 
 def marked(found: Explanation) -> str:
-    """Return the text with each chosen word in brackets, followed by its weight.
+    """Return the text with each chosen word in brackets, followed by its weight in the mask.
 
     If leave-one-out ranked the words, the number is the fall of the probability. A number of 0.00
     is left out. Long texts show only the context of the chosen words.

@@ -152,14 +152,15 @@ def render_cli(
                 nlp, data, keys, limit, component, threshold, alternatives
             )
             options = {"threshold": threshold, "alternatives": alternatives, "counters": counters}
-            trees = references if gold else None
+            trees = [one for one in references if one is not None] if gold else None
+            golds = trees or with_categories(docs, references)
             count = sum(is_drawn(doc, component) for doc in docs)
             if not count and any(len(doc._.latent) for doc in docs):
                 fail(f"No text of {data} has a structure to draw", BARE)
             if trees and not any(doc.has_annotation("DEP") for doc in trees):
                 fail(f"The docs of {data} have no dependency trees; drop --gold")
             if kind == "svg":
-                drawn = render_svg(docs, component, style, options, trees)
+                drawn = render_svg(docs, component, style, options, golds)
             else:
                 table = agreement(docs, trees, component) if trees else NOTHING
                 note = not_calibrated(nlp, docs, [component] if component else nlp.pipe_names)
@@ -171,7 +172,7 @@ def render_cli(
                     minify,
                     False,
                     options,
-                    trees,
+                    golds,
                     closing=table,
                     note=note,
                 )
@@ -189,6 +190,23 @@ def render_cli(
         )
     if more:
         msg.info(f"There are more texts in {data}; to draw them give a higher --limit")
+
+
+def with_categories(docs: list[Doc], references: list[Doc | None]) -> list[Doc] | None:
+    """Return docs with the categories of the references alone; None if there are none.
+
+    The heads of references are drawn only on request.
+    """
+    from spacy.tokens import Doc
+
+    if not any(reference is not None and reference.cats for reference in references):
+        return None
+    found = []
+    for doc, reference in zip(docs, references):
+        made = Doc(doc.vocab, words=[token.text for token in doc])
+        made.cats = dict(reference.cats) if reference is not None else {}
+        found.append(made)
+    return found
 
 
 def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Markup:
@@ -231,8 +249,8 @@ def _annotate(
     component: str | None,
     threshold: float | None,
     alternatives: int,
-) -> tuple[list[Doc], list[Doc], bool]:
-    """Return processed docs, docs of a .spacy file, and whether there are more of them."""
+) -> tuple[list[Doc], list[Doc | None], bool]:
+    """Return processed docs, their references if there are any, and whether there are more docs."""
     from tqdm import tqdm
 
     try:
@@ -245,11 +263,13 @@ def _annotate(
         fail(f"There are no texts in {'standard input' if data == STDIN else data}")
     found = annotated(nlp, (made for made, _ in inputs), component, threshold, alternatives)
     docs = list(tqdm(found, total=len(inputs), desc="Drawing", unit="text", disable=None))
-    return docs, [reference for _, reference in inputs if reference is not None], more
+    return docs, [reference for _, reference in inputs], more
 
 
 def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield texts, or docs of words and spans, for the pipeline, with the original docs.
+    """Yield texts, or docs of words and spans, for the pipeline, with their references or None.
+
+    A reference is the original doc. For a line with "cats" it is a doc without words that has them.
 
     Args:
         nlp: The pipeline.
@@ -260,8 +280,15 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
 
     from spacy_latent.cli.corpus import lines_of_stdin
     from spacy_latent.corpora.annotated_lines import words_of
+    from spacy_latent.corpora.categories import read_categories
     from spacy_latent.corpora.text_files import json_lines, opened
-    from spacy_latent.corpora.text_pairs import WITH_FIELDS, NoSuchField, read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import (
+        WITH_FIELDS,
+        NoSuchField,
+        missing_labels,
+        pair_fields,
+        read_text_pairs_v1,
+    )
     from spacy_latent.errors import LatentError
 
     path = Path(data)
@@ -276,8 +303,11 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     elif path.suffix in WITH_FIELDS and len(keys) == 2:
         try:
             first, second = keys
-            for example in read_text_pairs_v1(path, first, second)(nlp):
-                yield example.predicted, None
+            config = nlp.config.interpolate()
+            *_, label = pair_fields(config)
+            missing = missing_labels(config)
+            for example in read_text_pairs_v1(path, first, second, label, missing=missing)(nlp):
+                yield example.predicted, example.reference
         except LatentError as error:
             advice = (
                 " Here: with --text-key FIRST,SECOND." if isinstance(error, NoSuchField) else ""
@@ -286,8 +316,12 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     elif path.suffix == ".jsonl":
         for i, entry in json_lines(path):
             text = entry.get(keys[0]) if isinstance(entry, dict) else None
+            reference = None
+            if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
+                reference = Doc(nlp.vocab)
+                reference.cats = cats
             if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
-                yield Doc(nlp.vocab, words=words), None
+                yield Doc(nlp.vocab, words=words), reference
                 continue
             if not isinstance(text, str):
                 there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
@@ -295,7 +329,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
                     f"Line {i} of {data} has no text under {keys[0]!r}",
                     f"There is {there or 'nothing'}. Say where the text is with --text-key.",
                 )
-            yield text, None
+            yield text, reference
     else:
         given = nullcontext(lines_of_stdin()) if data == STDIN else opened(path)
         with given as lines:

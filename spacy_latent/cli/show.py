@@ -57,6 +57,8 @@ def show_cli(
     from spacy_latent.corpora.text_pairs import make_pair_doc
     from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import reads_pairs
+    from spacy_latent.visualize.drawing import has_alternatives
+    from spacy_latent.visualize.picture import WEIGHTS
 
     check_output(html)
     import_code(code)
@@ -93,7 +95,9 @@ def show_cli(
                 for name in names:
                     if name in doc._.latent:
                         msg.divider(name)
-                        print_structures(doc, name, threshold, not_calibrated(nlp, [doc], [name]))
+                        note = not_calibrated(nlp, [doc], [name])
+                        notes = [note, WEIGHTS if has_alternatives([doc], [name]) else ""]
+                        print_structures(doc, name, threshold, " ".join(filter(None, notes)))
                 if doc.cats:
                     msg.text(f"Scores of categories: {categories(doc)}")
             if html is not None:

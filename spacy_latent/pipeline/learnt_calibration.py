@@ -340,15 +340,24 @@ def add_spans(
     if calibration.least is None:
         return
     found = of_spans.above(calibration.least)
-    shifts = np.array(calibration.shifts_of(labels))[found.labels]
-    sure = confidences_of(found.probabilities, calibration.slope, shifts)
-    order = np.lexsort(
-        (found.labels, found.ends, found.starts, -found.probabilities, -sure, found.docs)
-    )
+    # Ends and labels are in order already, and the sort is stable.
+    keys = [found.starts, -found.probabilities]
+    if calibration.changes_odds:
+        shifts = np.array(calibration.shifts_of(labels))[found.labels]
+        sure = confidences_of(found.probabilities, calibration.slope, shifts)
+        keys.append(-sure)
+    else:
+        sure = np.minimum(found.probabilities, 1.0)
+    # For a short text, each operation on arrays counts.
+    if len(structures) > 1:
+        keys.append(found.docs)
+    order = np.lexsort(keys)
     # The tag U represents the label.
     rows = np.array([found.starts, found.ends, 4 + 4 * found.labels], dtype="int32").T[order]
     sure = sure[order].astype("float32")
-    bounds = np.searchsorted(found.docs[order], np.arange(len(structures) + 1)).tolist()
+    bounds = [0, len(order)]
+    if len(structures) > 1:
+        bounds = np.searchsorted(found.docs[order], np.arange(len(structures) + 1)).tolist()
     for structure, start, end in zip(structures, bounds, bounds[1:]):
         structure.possible, structure.possible_probabilities = rows[start:end], sure[start:end]
 

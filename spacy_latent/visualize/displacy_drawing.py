@@ -16,8 +16,8 @@ from spacy_latent.annotations import LatentAnnotation, SpanStructure
 from spacy_latent.errors import LatentError
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.drawing_options import settings_of
-from spacy_latent.visualize.picture import weight_text
-from spacy_latent.visualize.structure_view import PARTS_PER_WORD
+from spacy_latent.visualize.picture import told_weight
+from spacy_latent.visualize.structure_view import PARTS_PER_WORD, has_heads
 from spacy_latent.visualize.text_size import widest
 
 # Font size, which displaCy leaves to the browser.
@@ -135,7 +135,7 @@ def make_drawings(
         annotation = doc._.latent[name]
         for span in annotation.spans:
             drawings += _span_drawings(annotation, span, threshold, alternatives)
-            if gold is not None and "heads" in find_kind(span.kind).accessors:
+            if gold is not None and has_heads(gold) and "heads" in find_kind(span.kind).accessors:
                 drawings.append(_gold_drawing(gold, span.start, span.end))
     return [{**drawing, "settings": settings} for drawing in drawings]
 
@@ -148,7 +148,7 @@ def _span_drawings(
         drawn = []
         for i, (_, weight) in enumerate(span.alternatives[:alternatives]):
             (drawing,) = alone.to_displacy(alternative=i)
-            drawn.append({**drawing, "title": weight_text(weight)})
+            drawn.append({**drawing, "title": told_weight(weight)})
         return drawn
     (drawing,) = alone.to_displacy(threshold=threshold)
     for name in ("arcs", "spans"):

@@ -27,7 +27,7 @@ from spacy_latent.visualize.page import (
     minified,
     serve_markup,
 )
-from spacy_latent.visualize.picture import Figure, beside, svg
+from spacy_latent.visualize.picture import WEIGHTS, Figure, beside, svg
 from spacy_latent.visualize.structure_view import TITLE_WORDS, StructureView
 from spacy_latent.visualize.styles import draw_figure, known_styles
 
@@ -79,8 +79,10 @@ def render(
         options: The options of :class:`spacy_latent.visualize.drawing_options.DrawingOptions`:
             threshold, alternatives, fold, probabilities; and displaCy's compact, distance, color,
             bg, font and so on.
-        gold: Docs of the same tokens with dependency heads. They are drawn below the words of
-            latent trees, and arcs that only one of the two trees has are set apart.
+        gold: Docs of the same tokens with dependency heads, categories or both. Heads are drawn
+            below the words of latent trees, and arcs that only one of the two trees has are set
+            apart.
+            The label of the categories stands beside the predicted one.
         opening: Content of a whole page above the drawings, such as a
             :func:`spacy_latent.visualize.figure_table.figure_table`. The default is the title and a
             description of the drawings.
@@ -115,7 +117,9 @@ def render(
         drawing_options = drawing_options.of(settings_of(made[0]))
     if page:
         title = title or page_title(made, component)
-        opening = opening or heading(title, *seen(figures), *filter(None, [note]))
+        names = [component] if component else None
+        told = [WEIGHTS] if drawing_options.alternatives and has_alternatives(made, names) else []
+        opening = opening or heading(title, *seen(figures), *told, *filter(None, [note]))
         markup = html_page(figures, drawing_options, opening, title, closing)
     else:
         markup = _markup(figures, drawing_options, in_notebook(jupyter))
@@ -269,6 +273,17 @@ def page_title(docs: Sequence[Doc], component: str | None) -> str:
     more = " …" if len(words) > TITLE_WORDS else ""
     of = f"“{' '.join(words[:TITLE_WORDS])}{more}”" if words else number_of(len(docs), "text")
     return f"What {names} found in {of}"
+
+
+def has_alternatives(docs: Sequence[Doc], names: Sequence[str] | None = None) -> bool:
+    """Return whether weighted alternatives are stored for components; None: for any component."""
+    return any(
+        span.alternatives
+        for doc in docs
+        for name in (doc._.latent if names is None else names)
+        if name in doc._.latent
+        for span in doc._.latent[name].spans
+    )
 
 
 def seen(figures: Sequence[Figure]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from spacy.tokens import Doc
 
 from spacy_latent.analysis import structures
-from spacy_latent.analysis.task import best_category
+from spacy_latent.analysis.task import best_category, gold_label
 from spacy_latent.annotations import SpanStructure, probability_of_parts
 from spacy_latent.errors import number_of
 from spacy_latent.evaluation.assessment import Assessment
@@ -166,7 +166,7 @@ def _entry(assessment: Assessment, d: int, layers: Sequence[str]) -> list[Any]:
     label = best_category(doc.cats) if doc.cats else None
     return [
         packed,
-        best_category(example.reference.cats) if example.reference.cats else None,
+        gold_label(example.reference.cats) if example.reference.cats else None,
         label,
         None if label is None else _percent(doc.cats[label]),
         round(score, 3) if math.isfinite(score) else None,

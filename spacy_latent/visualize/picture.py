@@ -311,7 +311,20 @@ def weight_text(weight: float) -> str:
     return f"{weight:.2f}" if weight >= 0.005 or not weight else f"{weight:.1g}"
 
 
+# Meaning of the weights of alternatives, which depends on the estimator.
+WEIGHTS = (
+    "Several structures of one text are alternatives. The weight of a structure is its probability "
+    "among all possible ones; of samples, and of an estimator that mixes a few structures, such as "
+    "SparseMAP, it is the share in the mixture."
+)
+
+
+def told_weight(weight: float) -> str:
+    """Return the weight of an alternative, with what it is the weight of."""
+    return f"weight of this structure {weight_text(weight)}"
+
+
 def picture_caption(picture: Picture) -> str:
     """Return the text above a picture: its weight and its caption."""
-    shown = [] if picture.weight is None else [f"weight {weight_text(picture.weight)}"]
+    shown = [] if picture.weight is None else [told_weight(picture.weight)]
     return " · ".join([*shown, *([picture.caption] if picture.caption else [])])

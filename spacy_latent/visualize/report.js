@@ -106,7 +106,7 @@
     if (label !== null) {
       fact("predicted ", html("b", {}, html("bdi", {}, label)), percent === null ? "" : " (" + percent + " %)");
     }
-    if (gold !== null && gold !== label) fact("reference ", html("b", {}, html("bdi", {}, gold)));
+    if (gold !== null) fact("reference ", html("b", {}, html("bdi", {}, gold)));
     if (score !== null) {
       const right = score === 1;
       facts.append(html("span", { class: right ? "right" : "wrong" },

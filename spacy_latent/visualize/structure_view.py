@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from spacy.tokens import Doc
 
+from spacy_latent.analysis.task import gold_label
 from spacy_latent.annotations import LatentAnnotation, SpanStructure, no_counters_message
 from spacy_latent.errors import LatentError
 from spacy_latent.visualize.drawing_options import DrawingOptions
@@ -17,12 +18,18 @@ TITLE_WORDS = 12
 PARTS_PER_WORD = 3
 
 
+def has_heads(gold: Doc) -> bool:
+    """Return whether gold heads are there to draw: a gold doc may have categories alone."""
+    return any(token.has_head() for token in gold)
+
+
 @dataclass(frozen=True)
 class StructureView:
     """Structure with its doc.
 
     Attributes:
-        gold: Doc with the gold tree to draw below the words, or None.
+        gold: Doc with the gold tree to draw below the words, with gold categories, or with both; or
+            None.
     """
 
     doc: Doc
@@ -44,6 +51,13 @@ class StructureView:
         # A regression predicts no probability.
         told = f"{value:.0%}".replace("%", "\u202f%") if 0 <= value <= 1 else f"{value:.4g}"
         return f"predicted {best} ({told})"
+
+    @property
+    def gold_category(self) -> str:
+        """Gold label of the doc, or "" without a gold label or without a prediction."""
+        if self.gold is None or not self.gold.cats or not self.doc.cats:
+            return ""
+        return f"gold label {gold_label(self.gold.cats)}"
 
     @property
     def annotation(self) -> LatentAnnotation:

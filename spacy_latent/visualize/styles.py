@@ -28,7 +28,7 @@ from spacy_latent.visualize.brackets_svg import DrawnBracket, draw_brackets
 from spacy_latent.visualize.heat_map_svg import draw_heat_map
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Figure, Picture, weight_text
-from spacy_latent.visualize.structure_view import PARTS_PER_WORD, StructureView
+from spacy_latent.visualize.structure_view import PARTS_PER_WORD, StructureView, has_heads
 from spacy_latent.visualize.tag_rows import DrawnTag, TagRow, draw_tags
 from spacy_latent.visualize.terminal import BELOW, UNCALIBRATED, entity_text
 from spacy_latent.visualize.tree_svg import DrawnArc, draw_tree
@@ -44,7 +44,7 @@ _Marked = DrawnArc | DrawnBracket | DrawnCell
 
 
 def _tree(view: StructureView) -> Drawn:
-    gold = [] if view.gold is None else _gold_arcs(view.gold, view.span)
+    gold = _gold_arcs(view.gold, view.span) if view.gold and has_heads(view.gold) else []
     in_gold = {(arc.head, arc.modifier) for arc in gold}
     counted = {arc for arc in in_gold if view.words[arc[1]] not in view.options.ignore}
     pictures = []
@@ -212,7 +212,9 @@ def _tags(view: StructureView) -> Drawn:
                 further[i].append(tag(number, p, True))
     if any(further):
         rows.append(TagRow(further, "else"))
-    return [draw_tags(view.words, rows, view.options, view.title)], ""
+    drawn = draw_tags(view.words, rows, view.options, view.title)
+    weighted = any(weight is not None for _, weight in view.choices)
+    return [replace(drawn, caption="weight of each structure, its tags" * weighted)], ""
 
 
 def _entities(view: StructureView) -> Drawn:
@@ -433,7 +435,7 @@ def draw_figure(view: StructureView, style: str | None) -> Figure:
     if style is None or style not in kind.drawings:
         raise _not_drawn(view, style)
     pictures, note = kind.drawings[style].draw(view)
-    parts = [view.component, view.span.structure, view.category, note]
+    parts = [view.component, view.span.structure, view.category, view.gold_category, note]
     caption, seen = " · ".join(filter(None, parts)), kind.drawings[style].seen
     return Figure(tuple(pictures), caption, view.options, seen)
 

@@ -17,7 +17,7 @@ from spacy_latent.annotations import (
 )
 from spacy_latent.characters import columns, on_one_line
 from spacy_latent.kinds import PARTS, Part, complete_kind, find_kind
-from spacy_latent.visualize.picture import weight_text
+from spacy_latent.visualize.picture import told_weight
 
 UNICODE = ("├─ ", "└─ ", "│  ", "   ")
 LINE = 80
@@ -52,7 +52,7 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
             lines = find_kind(span.kind).text(alone, span, alternative)
             if alternative is not None:
                 told = f" ({UNCALIBRATED})" if span.entities_calibrated else ""
-                lines.insert(0, f"weight {weight_text(weight)}{told}")
+                lines.insert(0, f"{told_weight(weight)}{told}")
             blocks.append("\n".join(lines))
         if threshold is not None:
             blocks.append("\n".join(_others(alone, span, threshold)))

@@ -16,6 +16,7 @@ from spacy_latent.analysis.task import (
     confidence_interval,
     f_score,
     find_measures,
+    gold_label,
     interval,
     intervals,
     majority_share,
@@ -180,3 +181,18 @@ def test_interval_holds_the_share_and_narrows() -> None:
     assert 0.7 < low < 0.8 < high < 0.9
     assert confidence_interval(8000, 10000)[0] > low
     assert confidence_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cats", "told"),
+    [
+        ({"bad": 0.0, "good": 1.0}, "good"),
+        ({"short": 1.0, "dull": 0.0, "loud": 1.0}, "short, loud"),
+        ({"short": 0.0, "dull": 0.0}, "none"),
+        ({"score": 0.0}, "score 0"),
+        ({"score": 3.5}, "score 3.5"),
+        ({"a": 0.25, "b": 0.75}, "b 0.75"),
+    ],
+)
+def test_annotated_labels_as_text(cats: dict[str, float], told: str) -> None:
+    assert gold_label(cats) == told

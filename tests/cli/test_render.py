@@ -80,6 +80,29 @@ def test_every_input_gives_a_page(models: Any, inputs: Any, tmp_path: Any, name:
     assert html.count("<svg") == 2 and "<script" not in html and "London" in html
 
 
+@pytest.mark.parametrize("ending", ["spacy", "jsonl"])
+def test_gold_labels_stand_beside_predicted_ones(models: Any, tmp_path: Any, ending: str) -> None:
+    """Heads of the same docs are drawn only on request."""
+    vocab, cats = spacy.blank("en").vocab, {"good": 1.0, "bad": 0.0}
+    tree = {"heads": [1, 1, 1], "deps": ["dep", "ROOT", "dep"]}
+    docs = [Doc(vocab, words=text.split(), **tree) for text in TEXTS]  # type: ignore[arg-type]
+    docs[0].cats = cats
+    corpus, page = tmp_path / f"corpus.{ending}", tmp_path / "page.html"
+    if ending == "spacy":
+        DocBin(docs=docs).to_disk(corpus)
+    else:
+        srsly.write_jsonl(corpus, [{"text": TEXTS[0], "cats": cats}, {"text": TEXTS[1]}])
+    run(models["heads"], corpus, page)
+    html = page.read_text(encoding="utf8")
+    assert html.count("gold label good") == 1 and "as in gold" not in html
+    first, second = re.findall("<figcaption>(.*?)</figcaption>", html)
+    assert re.search(r"predicted \w+ \(.*\) · gold label good", first) and "gold" not in second
+    if ending == "spacy":
+        run(models["heads"], corpus, page, "--gold")
+        html = page.read_text(encoding="utf8")
+        assert html.count("gold label good") == 1 and html.count("as in gold") >= 2
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="without named pipes")
 def test_texts_come_from_a_pipe(models: Any, tmp_path: Any) -> None:
     """A shell gives <(command) as the name of a pipe, which can be read once."""
@@ -118,7 +141,7 @@ def test_svg_with_gold_and_weights(models: Any, inputs: Any, tmp_path: Any) -> N
     run(models["heads"], inputs / "texts.spacy", picture, "--gold", "-k", 2, "-t", 0.05)
     svg = picture.read_text(encoding="utf8")
     ElementTree.fromstring(svg)
-    assert svg.count("of 3 arcs as in gold") == 4 and svg.count("weight ") == 4
+    assert svg.count("of 3 arcs as in gold") == 4 and svg.count("weight of this structure ") == 4
 
 
 def test_limit_style_and_key(models: Any, inputs: Any, tmp_path: Any) -> None:

@@ -111,3 +111,17 @@ def test_large_scores_and_long_texts_stay_finite() -> None:
     own = [found.of(0, place) for place in places]
     assert np.isfinite(own).all()
     assert own == pytest.approx([likely.of_run(0, *place[:2]) for place in places], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["crf", "sparsemap"])
+def test_spans_from_one_token_are_in_the_order_of_their_ends_and_labels(kind: str) -> None:
+    """Callers sort them stably by other keys: equal probabilities keep this order."""
+    emissions, transitions = torch.zeros(3, 4, len(TAGS)), torch.zeros(len(TAGS) + 2, len(TAGS))
+    emissions[1] = drawn(4, 3)[0]
+    chain, lengths = bound_chain(transitions, TAGS), torch.tensor([4, 4, 2])
+    docs, starts, ends, labels, _ = SpanProbabilities(kind, chain, emissions, lengths).above(1e-6)
+    rows: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for doc, start, end, label in zip(*(each.tolist() for each in (docs, starts, ends, labels))):
+        rows.setdefault((doc, start), []).append((end, label))
+    assert max(map(len, rows.values())) > 1
+    assert all(own == sorted(own) for own in rows.values())

@@ -72,7 +72,10 @@ def test_alternatives_and_gold_are_drawn_below_each_other():
         (np.array([2, 0], dtype="int32"), 0.25),
     ]
     doc = make_doc(["a", "b"], [0, 1], alternatives=alternatives)
-    assert [d["title"] for d in make_drawings(doc, alternatives=2)] == ["0.75", "0.25"]
+    assert [d["title"] for d in make_drawings(doc, alternatives=2)] == [
+        "weight of this structure 0.75",
+        "weight of this structure 0.25",
+    ]
     gold = Doc(doc.vocab, words=["a", "b"], heads=[1, 1], deps=["x", "ROOT"])
     assert [d["title"] for d in make_drawings(doc, gold=gold)] == ["latent_encoder", "gold"]
     with pytest.raises(LatentError, match="tokenised"):
@@ -276,7 +279,9 @@ def test_entities_and_pairs_in_the_terminal():
     doc = structures.annotated("tags", [1, 2, 0, 0], words=words, **found)
     assert format_annotation(doc._.latent["encoder"]) == "[a b PER 0.75] c d"
     doc = structures.annotated("tags", [1, 2, 0, 0], alternatives=alternatives, **found)
-    assert format_annotation(doc._.latent["encoder"]) == "weight 0.50\na [b c PER] d"
+    assert format_annotation(doc._.latent["encoder"]) == (
+        "weight of this structure 0.50\na [b c PER] d"
+    )
     named = structures.annotated("tags", [0, 1, 0, 1], labels=("N", "\x1b"))
     assert format_annotation(named._.latent["encoder"]).split()[4:] == ["N", r"'\x1b'"] * 2
     pair = structures.annotated("cells", [[0, 1]], end=2, other_start=2, other_end=4)
@@ -308,4 +313,4 @@ def test_small_weights_are_not_told_as_nothing():
     shown = format_annotation(doc._.latent["x"])
     html = render(doc, page=True, jupyter=False, options={"alternatives": 2})
     for drawn in (shown, html, render_svg(doc, options={"alternatives": 2})):
-        assert "weight 0.004" in drawn and "weight 0.0003" in drawn
+        assert "structure 0.004" in drawn and "structure 0.0003" in drawn

@@ -39,6 +39,7 @@ def test_tags_below_their_words_with_alternatives():
         [[], ["1", "0.90"], ["0", "0.50"], ["2", "1.00"]],
     ]
     html = render(doc, jupyter=False, options={"alternatives": 2, "threshold": 0.3})
+    assert "weight of each structure" in html
     assert rows(html)[1:] == [
         [["0.75"], ["1", "0.90"], ["0", "0.50"], ["2", "1.00"]],
         [["0.25"], ["1"], ["2"], ["2"]],
@@ -88,8 +89,8 @@ def test_alternative_rationales_and_direction():
     alternatives = [(np.array([0]), 0.6), (np.array([1, 2]), 0.4)]
     doc = annotated("items", [0], words=WORDS, lang="he", alternatives=alternatives)
     html = render(doc, jupyter=False, options={"alternatives": 2})
-    assert html.count("<mark") == 3 and ">weight 0.60<" in html
-    assert ">weight 0.40<" in html
+    assert html.count("<mark") == 3 and ">weight of this structure 0.60<" in html
+    assert ">weight of this structure 0.40<" in html
     assert html.count('<p class="sl-text" dir="rtl"') == 2
 
 
@@ -169,8 +170,8 @@ def test_of_further_alternatives_only_what_differs_is_told():
     assert [(e.start, e.end, e.probability) for e in new] == [(8, 9, 0.125), (10, 11, 0.25)]
     assert annotation.differences(0) == ([], [])
     shown = format_annotation(annotation).split("\n\n")
-    assert shown[0].startswith("weight 0.60") and "[b c PER 0.75]" in shown[0]
-    lines = ["weight 0.30", "- b c PER 0.75", "+ a PER 0.12", "+ c PER 0.25"]
+    assert shown[0].startswith("weight of this structure 0.60") and "[b c PER 0.75]" in shown[0]
+    lines = ["weight of this structure 0.30", "- b c PER 0.75", "+ a PER 0.12", "+ c PER 0.25"]
     assert shown[1].splitlines() == lines
     # Words that a text has twice are told by their place.
     twice = differing(words=["a", "x", "a", "b", "c"])._.latent

@@ -205,9 +205,9 @@ def test_weighted_trees_stand_side_by_side_on_one_line():
     doc = annotated("heads", [2, 0, 2], PARTS, words=["a", "b", "c"], alternatives=alternatives)
     html = render(doc, jupyter=False, options={"alternatives": 5})
     assert html.count("<svg") == 2
-    assert html.index("weight 0.75<") < html.index("<svg") < html.index("weight 0.25<")
+    assert html.index("structure 0.75<") < html.index("<svg") < html.index("structure 0.25<")
     svg = render_svg(doc, options={"alternatives": 2})
-    assert svg.count("<svg") == 1 and svg.index("weight 0.75") < svg.index("weight 0.25")
+    assert svg.count("<svg") == 1 and svg.index("structure 0.75") < svg.index("structure 0.25")
     places = []
     for group in ElementTree.fromstring(svg).findall(f"{SVG}g"):
         word = next((n for n in group.iter() if "displacy-word" in n.get("class", "")), None)
