@@ -28,7 +28,7 @@ from spacy_latent.models.token_vectors import token_vectors, with_tokens
 
 NAME = "crf_tagger"
 # Probability of "O" for a token at the beginning of training on incomplete annotation.
-OUTSIDE = 0.8
+OUTSIDE = 0.5
 
 
 @dataclass

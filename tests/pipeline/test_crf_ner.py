@@ -480,8 +480,8 @@ def test_with_incomplete_annotation_each_token_begins_outside(version: int) -> N
 
     for labels in (2, 3):
         assert shares().shape == (3, 1 + 4 * labels)
-        np.testing.assert_allclose(shares()[:, 0], 0.8, rtol=1e-5)
-        np.testing.assert_allclose(shares()[:, 1:], 0.05 / labels, rtol=1e-5)
+        np.testing.assert_allclose(shares()[:, 0], 0.5, rtol=1e-5)
+        np.testing.assert_allclose(shares()[:, 1:], 0.125 / labels, rtol=1e-5)
         crf.add_label("ORG")
     nlp.initialize(lambda: examples(nlp))
     np.testing.assert_allclose(shares(), 1 / shares().shape[1], rtol=1e-5)
