@@ -121,9 +121,7 @@ class _Terms:
         self.known = [d for d in self.plain if d not in self.free and d not in self.single]
         self.gold = {d: len(sizes) + place for place, d in enumerate(self.known)}
         parts = [self._with_potentials(d) for d in self.known]
-        self.sums = batch_sums(
-            chain, [emissions, *parts], [*sizes, *(len(part) for part in parts)]
-        )
+        self.sums = batch_sums(chain, [emissions, *parts], [*sizes, *(len(part) for part in parts)])
         self.whole = self.sums.log_partition
         self.scale = np.zeros(len(self.whole))
         self.paths: list[np.ndarray] = []
