@@ -627,7 +627,9 @@ def sum_with_counters(
     arguments = (
         np.array([0, *(stop for _, stop in parts)], dtype=np.int64),
         Items(np.ascontiguousarray(emissions), offsets, lengths, kinds, begins),
-        Chain(*bounds, weights, blocks.extents, blocks.order[blocks.place], blocks.order),
+        Chain(
+            bounds[0], bounds[1], weights, blocks.extents, blocks.order[blocks.place], blocks.order
+        ),
         counters._replace(
             targets=np.pad(counters.targets, padding), weights=np.pad(counters.weights, padding)
         ),

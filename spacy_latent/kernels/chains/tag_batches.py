@@ -349,7 +349,8 @@ class BatchSums:
         left, share = np.empty((2, count, tags + LANES))
         self.sums = Sums(left, share, self.tags, self.log_partition, status)
         self.chain = Chain(
-            *bounds,
+            bounds[0],
+            bounds[1],
             shift,
             self.weights,
             blocks.order,
