@@ -1,4 +1,4 @@
-"""Where the spans, docs and texts of a batch have their rows, and sums over the spans of docs."""
+"""Rows of the spans, docs and texts of a batch, and sums over the spans of docs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Range = tuple[int, int]
 
 @dataclass
 class TextBatch:
-    """Where the spans, docs and texts of a batch have their rows, on its device.
+    """Rows of the spans, docs and texts of a batch, on its device.
 
     Attributes:
         groups, placed: groups of spans, and their rows.
