@@ -88,17 +88,18 @@ def build_aligned_pair_textcat_v1(
     if evidence is not None:
         check_kind("evidence", evidence, AlignedWords, "spacy-latent.AlignedWords.v1")
         evidence.check(settings.structure, settings.estimator)
-    pooling = {
-        "first": use_reduce_first,
-        "last": use_reduce_last,
-        "max": use_reduce_max,
-        "mean": use_reduce_mean,
-    }
+    pooling = used_poolings(
+        NAME,
+        first=use_reduce_first,
+        last=use_reduce_last,
+        max=use_reduce_max,
+        mean=use_reduce_mean,
+    )
     latent = build_text_layer_model(
         settings,
         TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
         input_width=width_of(tok2vec, []),
-        pooling=used_poolings(NAME, pooling),
+        pooling=pooling,
         texts=2,
         evidence=evidence,
     )

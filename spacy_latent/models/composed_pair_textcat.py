@@ -28,8 +28,9 @@ from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.models.span_groups import Group, no_loss
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.text_batch import Range
 from spacy_latent.models.text_layer_model import build_text_layer_model
-from spacy_latent.models.text_module import Range, TextModule
+from spacy_latent.models.text_module import TextModule
 from spacy_latent.structures.base import Structure
 
 NAME = "composed_pair_textcat"
@@ -201,7 +202,6 @@ def build_composed_pair_textcat_v1(
         nO: number of labels; set by the component.
     """
     from spacy_latent.estimators.sparsemap import SparseMAP
-    from spacy_latent.estimators.sum_and_sample import SumAndSample
     from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
     from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
     from spacy_latent.structures.spanning_tree import SpanningTree
@@ -215,6 +215,31 @@ def build_composed_pair_textcat_v1(
         composer or build_child_sum_tree_lstm_v1(),
         entropy_weight,
     )
+    check_settings(settings)
+    pooling = used_poolings(
+        NAME,
+        root=use_reduce_root,
+        first=use_reduce_first,
+        last=use_reduce_last,
+        max=use_reduce_max,
+        mean=use_reduce_mean,
+    )
+    latent = build_text_layer_model(
+        settings,
+        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
+        input_width=width_of(tok2vec, []),
+        pooling=pooling,
+        texts=1,
+        module=PairModule,
+    )
+    spans = TextsOfPairs(*pairs.keys, max_length=pairs.max_length)
+    return classifier(NAME, tok2vec, latent, init, exclusive_classes, spans, nO)
+
+
+def check_settings(settings: LayerSettings) -> None:
+    """Raise an error for structures of both texts, or for weights that pairs cannot have."""
+    from spacy_latent.estimators.sum_and_sample import SumAndSample
+
     for each in [settings.estimator, *(stage for _, stage in settings.estimator.stages)]:
         if isinstance(each, SumAndSample):
             raise IncompatiblePair(
@@ -232,20 +257,3 @@ def build_composed_pair_textcat_v1(
                 "each text has a structure of its own, and an alignment is of both",
                 "spacy-latent.AlignedPairTextCat.v1",
             )
-    pooling = {
-        "root": use_reduce_root,
-        "first": use_reduce_first,
-        "last": use_reduce_last,
-        "max": use_reduce_max,
-        "mean": use_reduce_mean,
-    }
-    latent = build_text_layer_model(
-        settings,
-        TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
-        input_width=width_of(tok2vec, []),
-        pooling=used_poolings(NAME, pooling),
-        texts=1,
-        module=PairModule,
-    )
-    spans = TextsOfPairs(*pairs.keys, max_length=pairs.max_length)
-    return classifier(NAME, tok2vec, latent, init, exclusive_classes, spans, nO)

@@ -70,106 +70,153 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
         emissions: ``(T, K)``, the docs one after the other.
         evidence: evidence about each doc.
     """
-    emissions = emissions.astype(np.float64, copy=False)
-    sizes = np.array([len(part.potentials) for part in evidence], dtype=np.int64)
-    count, ends = len(sizes), np.cumsum(sizes)
-    rows = [np.arange(end - size, end) for size, end in zip(sizes, ends)]
-    none = np.zeros((0, emissions.shape[1]))
-    potentials = np.concatenate([none, *(part.potentials for part in evidence)])
-    open_to = potentials != -np.inf
-    choices = open_to.sum(1)
-    # Docs without evidence add 0, and a single sequence needs no sum.
-    free = [not potentials[own].any() for own in rows]
-    single = [bool((choices[own] == 1).all()) for own in rows]
-    tags, losses = open_to.argmax(1), np.zeros(count)
-    left_out: list[int] = []
-    contradictory: list[int] = []
-    counted: dict[int, list[tuple[EntityCount, ...]]] = {}
-    for d, part in enumerate(evidence):
-        if part.counts and single[d]:
-            # A single sequence has a known number of entities.
-            own = tags[rows[d]]
-            for one in part.counts:
-                losses[d] -= float(one.log_weights(np.isin(own, one.ends).sum()))
-        elif part.counts:
-            counted[d] = jointly_counted(part.counts)
-    # With counts that are all summed together, the sum over tags alone is not needed.
-    plain = [d for d in range(count) if len(counted.get(d, ())) != 1]
-    known = [d for d in plain if not free[d] and not single[d]]
-    gold = {d: count + place for place, d in enumerate(known)}
-    parts = [emissions[rows[d]] + potentials[rows[d]] for d in known]
-    sums = batch_sums(chain, [emissions, *parts], [*sizes, *sizes[known]])
-    whole, scale = sums.log_partition, np.zeros(count + len(known))
-    paths = []
-    for d in plain:
-        if free[d]:
-            # A doc that has a single sequence and no evidence about its tags is empty.
-            if losses[d] == np.inf:
-                contradictory.append(d)
-            continue
-        own = rows[d]
-        value = whole[gold[d]] if d in gold else _score(chain, emissions[own], tags[own])
-        if d not in gold and value != -np.inf:
-            value += float(np.take_along_axis(potentials[own], tags[own, None], 1).sum())
-        if value == -np.inf:
-            left_out.append(d)
-            losses[d] = 0.0
-            counted.pop(d, None)
-            continue
-        if losses[d] == np.inf:
-            contradictory.append(d)
-            continue
-        losses[d] += whole[d] - value
-        scale[d] += 1.0
-        if d in gold:
-            scale[gold[d]] -= 1.0
-        else:
-            paths.append(own)
-    complements = _Complements(chain, emissions, rows)
-    for d, run in ((d, run) for d, part in enumerate(evidence) for run in part.rejected):
-        if not complements.add(d, run):
-            # No sequence except the run is possible.
-            left_out.append(d)
-    for d, value in complements.finish():
-        losses[d] += whole[d] - value
-        scale[d] += 1.0
-    jobs = [(d, counts) for d, groups in counted.items() for counts in groups]
-    with_counts = log_sums_with_counts(
-        chain, emissions + potentials, [(rows[d], counts) for d, counts in jobs]
-    )
-    for (d, _), value in zip(jobs, with_counts.values.tolist()):
-        if value == -np.inf:
-            allowed = batch_sums(chain, [emissions[rows[d]] + potentials[rows[d]]], [sizes[d]])
-            some = allowed.log_partition[0] != -np.inf
-            (contradictory if some else left_out).append(d)
-            continue
-        # If counts are not all summed together, each group is conditioned on the known tags.
-        given = d if free[d] or len(counted[d]) == 1 else gold[d]
-        losses[d] += whole[given] - value
-        scale[given] += 1.0
-    d_items, d_transitions = sums.uses(scale)
-    d_emissions, begin = d_items[: len(emissions)], len(emissions)
-    posteriors = np.zeros_like(emissions)
-    for d in known:
-        # Its scale is −1, plus the share of counts that are conditioned on the tags.
-        posteriors[rows[d]] -= d_items[begin : begin + sizes[d]]
-        begin += sizes[d]
-    d_transitions -= with_counts.transitions
-    for (d, _), found in zip(jobs, with_counts.emissions):
-        posteriors[rows[d]] += found
-    for path in paths:
-        own = tags[path]
-        posteriors[path, own] += 1.0
-        np.subtract.at(d_transitions, (own[:-1], own[1:]), 1.0)
-        d_transitions[-2, own[0]] -= 1.0
-        d_transitions[-1, own[-1]] -= 1.0
-    d_emissions -= posteriors + complements.emissions
-    d_transitions -= complements.transitions
-    # Rounding may make the difference of a nearly certain gold sequence negative.
-    losses[contradictory] = 0.0
-    return Loss(
-        np.maximum(losses, 0.0), d_emissions, d_transitions, left_out, posteriors, contradictory
-    )
+    terms = _Terms(chain, emissions.astype(np.float64, copy=False), evidence)
+    terms.add_tags()
+    terms.add_rejected([part.rejected for part in evidence])
+    terms.add_counts()
+    return terms.loss()
+
+
+class _Terms:
+    """The log-partitions of all docs whose differences are the losses.
+
+    Docs without evidence add 0, and a single sequence needs no sum. With counts that are all summed
+    together, the sum over tags alone is not needed.
+
+    Attributes:
+        rows: rows of each doc in the emissions.
+        free, single: docs whose evidence allows all sequences of tags, or a single one.
+        tags: ``(T,)``, the tags of single sequences.
+        counted: counts of each doc, in groups that are summed together.
+        known: docs whose evidence needs a sum, which is beside the sums of all docs.
+        scale: factor of each sum in the sum of the losses.
+    """
+
+    def __init__(
+        self, chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEvidence]
+    ) -> None:
+        self.chain, self.emissions = chain, emissions
+        sizes = [len(part.potentials) for part in evidence]
+        ends = np.cumsum(sizes, dtype=np.int64)
+        self.rows = [np.arange(end - size, end) for size, end in zip(sizes, ends)]
+        none = np.zeros((0, emissions.shape[1]))
+        self.potentials = np.concatenate([none, *(part.potentials for part in evidence)])
+        open_to = self.potentials != -np.inf
+        choices = open_to.sum(1)
+        self.free = {d for d, own in enumerate(self.rows) if not self.potentials[own].any()}
+        self.single = {d for d, own in enumerate(self.rows) if (choices[own] == 1).all()}
+        self.tags, self.losses = open_to.argmax(1), np.zeros(len(sizes))
+        self.left_out: list[int] = []
+        self.contradictory: list[int] = []
+        self.counted: dict[int, list[tuple[EntityCount, ...]]] = {}
+        for d, part in enumerate(evidence):
+            if part.counts and d in self.single:
+                # A single sequence has a known number of entities.
+                own = self.tags[self.rows[d]]
+                for one in part.counts:
+                    self.losses[d] -= float(one.log_weights(np.isin(own, one.ends).sum()))
+            elif part.counts:
+                self.counted[d] = jointly_counted(part.counts)
+        self.plain = [d for d in range(len(sizes)) if len(self.counted.get(d, ())) != 1]
+        self.known = [d for d in self.plain if d not in self.free and d not in self.single]
+        self.gold = {d: len(sizes) + place for place, d in enumerate(self.known)}
+        parts = [self._with_potentials(d) for d in self.known]
+        self.sums = batch_sums(chain, [emissions, *parts], [*sizes, *(len(part) for part in parts)])
+        self.whole = self.sums.log_partition
+        self.scale = np.zeros(len(self.whole))
+        self.paths: list[np.ndarray] = []
+        self.complements = _Complements(chain, emissions, self.rows)
+
+    def _with_potentials(self, d: int) -> np.ndarray:
+        return self.emissions[self.rows[d]] + self.potentials[self.rows[d]]
+
+    def add_tags(self) -> None:
+        """Add the evidence about tags."""
+        for d in self.plain:
+            if d in self.free:
+                # A doc that has a single sequence and no evidence about its tags is empty.
+                if self.losses[d] == np.inf:
+                    self.contradictory.append(d)
+                continue
+            own = self.rows[d]
+            if d in self.gold:
+                value = self.whole[self.gold[d]]
+            else:
+                value = _score(self.chain, self.emissions[own], self.tags[own])
+                if value != -np.inf:
+                    given = np.take_along_axis(self.potentials[own], self.tags[own, None], 1)
+                    value += float(given.sum())
+            if value == -np.inf:
+                self.left_out.append(d)
+                self.losses[d] = 0.0
+                self.counted.pop(d, None)
+            elif self.losses[d] == np.inf:
+                self.contradictory.append(d)
+            else:
+                self.losses[d] += self.whole[d] - value
+                self.scale[d] += 1.0
+                if d in self.gold:
+                    self.scale[self.gold[d]] -= 1.0
+                else:
+                    self.paths.append(own)
+
+    def add_rejected(self, rejected: Sequence[Sequence[Run]]) -> None:
+        """Add the runs that are wrong."""
+        for d, runs in enumerate(rejected):
+            for run in runs:
+                if not self.complements.add(d, run):
+                    # No sequence except the run is possible.
+                    self.left_out.append(d)
+        for d, value in self.complements.finish():
+            self.losses[d] += self.whole[d] - value
+            self.scale[d] += 1.0
+
+    def add_counts(self) -> None:
+        """Add the evidence about numbers of entities."""
+        self.jobs = [(d, counts) for d, groups in self.counted.items() for counts in groups]
+        self.with_counts = log_sums_with_counts(
+            self.chain,
+            self.emissions + self.potentials,
+            [(self.rows[d], counts) for d, counts in self.jobs],
+        )
+        for (d, _), value in zip(self.jobs, self.with_counts.values.tolist()):
+            if value == -np.inf:
+                allowed = batch_sums(self.chain, [self._with_potentials(d)], [len(self.rows[d])])
+                some = allowed.log_partition[0] != -np.inf
+                (self.contradictory if some else self.left_out).append(d)
+                continue
+            # If counts are not all summed together, each group is conditioned on the known tags.
+            given = d if d in self.free or len(self.counted[d]) == 1 else self.gold[d]
+            self.losses[d] += self.whole[given] - value
+            self.scale[given] += 1.0
+
+    def loss(self) -> Loss:
+        """Return the losses and their gradient, when all evidence is added."""
+        d_items, d_transitions = self.sums.uses(self.scale)
+        d_emissions, begin = d_items[: len(self.emissions)], len(self.emissions)
+        posteriors = np.zeros_like(self.emissions)
+        for d in self.known:
+            # Its scale is −1, plus the share of counts that are conditioned on the tags.
+            own = self.rows[d]
+            posteriors[own] -= d_items[begin : begin + len(own)]
+            begin += len(own)
+        d_transitions -= self.with_counts.transitions
+        for (d, _), found in zip(self.jobs, self.with_counts.emissions):
+            posteriors[self.rows[d]] += found
+        for path in self.paths:
+            own = self.tags[path]
+            posteriors[path, own] += 1.0
+            np.subtract.at(d_transitions, (own[:-1], own[1:]), 1.0)
+            d_transitions[-2, own[0]] -= 1.0
+            d_transitions[-1, own[-1]] -= 1.0
+        d_emissions -= posteriors + self.complements.emissions
+        d_transitions -= self.complements.transitions
+        # Rounding may make the difference of a nearly certain gold sequence negative.
+        self.losses[self.contradictory] = 0.0
+        losses = np.maximum(self.losses, 0.0)
+        return Loss(
+            losses, d_emissions, d_transitions, self.left_out, posteriors, self.contradictory
+        )
 
 
 class _Complements:

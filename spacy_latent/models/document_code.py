@@ -89,17 +89,7 @@ def build_document_code_v1(
             "and a width of at least 1."
         )
     check_hidden_width(NAME, hidden_width)
-    check_kind("structure", structure, Structure)
-    if structure.parts != "items":
-        raise IncompatiblePair(
-            NAME,
-            structure.name,
-            f"a code is made of items, and this structure of {structure.parts}",
-            "OneOfN, KOfN or Bits",
-        )
-    check_parts(structure, estimator, partial(CodeScorer), partial(CodeEmbedding))
-    refuse_given(structure, estimator)
-    refuse_many(structure, estimator, size)
+    check_codes(structure, estimator, size)
     if evidence is not None:
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)
@@ -123,6 +113,21 @@ def build_document_code_v1(
     model = classifier(NAME, tok2vec, texts, init, exclusive_classes, spans, nO)
     model.attrs["code"] = True
     return model
+
+
+def check_codes(structure: Structure, estimator: Estimator, size: int) -> None:
+    """Raise an error if the structure is no set of codes, or the estimator does not fit it."""
+    check_kind("structure", structure, Structure)
+    if structure.parts != "items":
+        raise IncompatiblePair(
+            NAME,
+            structure.name,
+            f"a code is made of items, and this structure of {structure.parts}",
+            "OneOfN, KOfN or Bits",
+        )
+    check_parts(structure, estimator, partial(CodeScorer), partial(CodeEmbedding))
+    refuse_given(structure, estimator)
+    refuse_many(structure, estimator, size)
 
 
 def refuse_given(structure: Structure, estimator: Estimator) -> None:

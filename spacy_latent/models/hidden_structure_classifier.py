@@ -31,8 +31,8 @@ from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.span_groups import Group, Placed, no_loss, of_group
 from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.text_batch import Range
 from spacy_latent.models.text_layer_model import text_layer_model
-from spacy_latent.models.text_module import Range
 from spacy_latent.models.token_vectors import with_tokens
 from spacy_latent.structures.base import Structure
 

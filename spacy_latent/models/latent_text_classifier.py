@@ -122,25 +122,26 @@ def build_latent_text_classifier_v1(
         composer or build_graph_convolution_v1(),
         entropy_weight,
     )
-    pooling = {
-        "root": use_reduce_root,
-        "first": use_reduce_first,
-        "last": use_reduce_last,
-        "max": use_reduce_max,
-        "mean": use_reduce_mean,
-    }
+    pooling = used_poolings(
+        NAME,
+        root=use_reduce_root,
+        first=use_reduce_first,
+        last=use_reduce_last,
+        max=use_reduce_max,
+        mean=use_reduce_mean,
+    )
     latent = build_text_layer_model(
         settings,
         TrainingSettings(scorer_learn_rate, Temperature(temperature), dropout, mixed_precision),
         input_width=width_of(tok2vec, []),
-        pooling=used_poolings(NAME, pooling),
+        pooling=pooling,
         texts=1,
     )
     spans = span_getter or DocSpans(max_length=512)
     return classifier(NAME, tok2vec, latent, init, exclusive_classes, spans, nO)
 
 
-def used_poolings(name: str, pooling: dict[str, bool]) -> tuple[str, ...]:
+def used_poolings(name: str, **pooling: bool) -> tuple[str, ...]:
     used = tuple(kind for kind, on in pooling.items() if on)
     if not used:
         settings = " or ".join(f"use_reduce_{kind}" for kind in pooling)

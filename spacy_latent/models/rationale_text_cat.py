@@ -120,13 +120,9 @@ def build_rationale_text_cat_v1(
     structure = structure or KOfN()
     estimator = estimator or StraightThrough()
     scorer = scorer or build_item_scorer_v1()
-    pooling = used_poolings(NAME, {"max": use_reduce_max, "mean": use_reduce_mean})
+    pooling = used_poolings(NAME, max=use_reduce_max, mean=use_reduce_mean)
     choice = RationaleSettings(transition_cost, rate, transitions, multiplier_rate, damping)
-    check_structure(structure, transition_cost)
-    for first, _ in periods(structure, estimator):
-        present = structure.at(first)
-        check_estimator(present, estimator.at(first), transition_cost)
-        check_targets(present, choice)
+    check_choice(structure, estimator, choice)
     reader = partial(RationaleReader, choice=structure.parts, encoder=encoder)
     settings = LayerSettings(structure, estimator, scorer, reader, entropy_weight)
     if evidence is not None:
@@ -146,12 +142,21 @@ def build_rationale_text_cat_v1(
         staged=[one for one in (candidates, structure, estimator) if isinstance(one, Staged)],
         evidence=evidence,
     )
-    refuse_separate("RationaleTextCat", tok2vec)
+    refuse_separate(NAME, tok2vec)
     embedders = build_embedders(tok2vec, embed, candidates or AllWords())
     spans = span_getter or DocSpans(max_length=512)
     model = classifier(NAME, embedders, texts, init, exclusive_classes, spans, nO)
     model.attrs["rationale"] = True
     return model
+
+
+def check_choice(structure: Structure, estimator: Estimator, choice: RationaleSettings) -> None:
+    """Raise an error if the structure is no choice of words, or the settings do not fit it."""
+    check_structure(structure, choice.transition_cost)
+    for first, _ in periods(structure, estimator):
+        present = structure.at(first)
+        check_estimator(present, estimator.at(first), choice.transition_cost)
+        check_targets(present, choice)
 
 
 def check_structure(structure: Structure, transition_cost: float) -> None:

@@ -23,7 +23,8 @@ from spacy_latent.models.latent_shim import TrainingSettings, Width
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.shim_model import refuse_not_finite, rows_of, shim_model
 from spacy_latent.models.span_groups import Spans, group_spans
-from spacy_latent.models.text_module import Kept, Range, TextModule, build_text_module
+from spacy_latent.models.text_batch import Range
+from spacy_latent.models.text_module import Kept, TextModule, build_text_module
 from spacy_latent.stages import Staged
 from spacy_latent.structures.derivatives import recording
 

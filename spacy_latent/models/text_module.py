@@ -23,13 +23,19 @@ from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import Width
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.span_groups import Group, Placed, of_group, side_by_side
+from spacy_latent.models.text_batch import (
+    Range,
+    TextBatch,
+    first_spans,
+    padded_rows,
+    padded_words,
+    sum_over_spans,
+    up_to,
+)
 from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 
 # Reductions that do not read all tokens of a text.
 ENDS = frozenset({"root", "first", "last"})
-
-# Rows (first, end) of a text.
-Range = tuple[int, int]
 
 
 @dataclass
@@ -119,128 +125,111 @@ class TextModule(nn.Module):
             ``(E, D)`` and, with words, both parts of EvidenceTerms. Second, a penalty or None.
             Third, the structures, and the features of the docs.
         """
-        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-        composed, outputs = [], []
-        only_roots = self.pooling == ("root",)
-        bounds = torch.tensor(texts, dtype=torch.int64).view(-1, 2)
-        first, doc = _first_spans(groups, len(docs))
-        known = [bounds, _places(docs, len(rows)), first, *doc]
-        # An empty text has no root and no ends.
-        if not ENDS.issuperset(self.pooling) or not bool((bounds[:, 1] > bounds[:, 0]).any()):
-            known.append(_places(texts, len(rows)))
+        batch = TextBatch.of(rows, groups, docs, texts, words, ENDS.issuperset(self.pooling))
+        composed, outputs = self._compose(rows, batch, given, interventions)
+        count = max((len(part) for part in composed), default=1)
+        draws = [output.draw for output in outputs]
+        pooled = self.dropout(self._pool(rows, batch, draws, composed, count))
+        weights = self._of_docs(batch, draws, count)
+        log_probs = self.log_probs(batch.doc, draws, count, len(docs), rows)
+        most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
+        parts_of_extras = [draw.extras for draw in draws]
+        extras = sum_over_spans(batch.doc, parts_of_extras, most, len(docs), log_probs)
+        vectors = pooled.view(count, len(docs), self.pooled_width)
+        parts = [vectors, weights, log_probs, extras]
         if words is not None:
-            known.append(words)
-        placed = Placed.of(groups, len(rows), rows.device, *known)
-        bounds, of_docs, first, *others = placed.others
-        hashes = None if words is None else others.pop()
-        doc, of_texts = others[: len(groups)], others[len(groups) :]
-        for number, (group, (places, lengths)) in enumerate(zip(groups, placed)):
+            aligned = isinstance(self.evidence, AlignmentEvidence)
+            evidence = self._aligned_evidence if aligned else self._evidence
+            terms = evidence(rows, vectors, weights, batch, outputs)
+            parts += [terms.fit, terms.divergence]
+        penalty = None
+        if self.training:
+            penalty = total_penalty(self.latent, batch.placed, outputs, self.entropy_weight)
+        padded, inside = padded_rows(rows.detach()[None], batch.of_docs)
+        means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
+        return tuple(part.float() for part in parts), penalty, (outputs, means)
+
+    def _compose(
+        self,
+        rows: Tensor,
+        batch: TextBatch,
+        given: Given | None,
+        interventions: list[BatchInterventions] | None,
+    ) -> tuple[list[Tensor], list[LatentOutput]]:
+        """Return the composed vectors and the structures of each group."""
+        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+        # Vectors of the other tokens would be most of the work of composing many structures.
+        only_roots = self.pooling == ("root",)
+        compose = self.latent.compose_roots if only_roots else self.latent.compose_each
+        composed, outputs = [], []
+        for number, (group, (places, lengths)) in enumerate(zip(batch.groups, batch.placed)):
             vectors = padded[places]
             asked = () if interventions is None else (interventions[number],)
             draw, scores = self.latent.read(vectors, lengths, of_group(given, group), *asked)
-            # Vectors of the other tokens would be most of the work of composing many structures.
-            compose = self.latent.compose_roots if only_roots else self.latent.compose_each
             composed.append(compose(vectors, draw, lengths))
             outputs.append(
                 LatentOutput(vectors.new_zeros(0), draw, scores, self.latent.kept(vectors))
             )
-        count = max((len(part) for part in composed), default=1)
-        composed = [_up_to(part, count) for part in composed]
-        width = self.latent.composer.output_width
-        draws = [output.draw for output in outputs]
-        roots = None
-        if self.reads_root:
-            of_spans = composed if only_roots else _weighted_roots(draws, composed)
-            roots = _roots(doc, of_spans, rows.new_zeros(count, len(docs), width))
-        if only_roots:
-            assert roots is not None
-            pooled = roots
-        else:
-            cells = side_by_side(composed, groups, rows, width)
-            pooled = self._pool(cells, placed.cells, bounds, of_texts, roots)
-        pooled = self.dropout(pooled)
-        weights = self._of_docs(doc, first, draws, count)
-        log_probs = self.log_probs(doc, draws, count, len(docs), rows)
-        most = max((len(draw.extras) for draw in draws if draw.extras is not None), default=0)
-        parts_of_extras = [draw.extras for draw in draws]
-        extras = _sum_over_spans(doc, parts_of_extras, most, len(docs), log_probs)
-        vectors = pooled.view(count, len(docs), self.pooled_width)
-        parts = [vectors, weights, log_probs, extras]
-        if hashes is not None and isinstance(self.evidence, AlignmentEvidence):
-            terms = self._aligned_evidence(hashes, weights, doc, placed, outputs)
-            parts += [terms.fit, terms.divergence]
-        elif hashes is not None:
-            shown = [
-                self.latent.shown(draw, rows.shape[1]) for draw, rows in zip(draws, placed.rows)
-            ]
-            told = [_up_to(part[..., None], count) for part in shown]
-            cells = side_by_side(told, groups, rows, 1).index_select(1, placed.cells)
-            chosen, inside = _padded(cells, of_docs)
-            read = pooled, chosen[..., 0], _padded_words(hashes, of_docs), inside
-            terms = self._evidence(read, weights, doc, placed, outputs)
-            parts += [terms.fit, terms.divergence]
-        penalty = None
-        if self.training:
-            penalty = total_penalty(self.latent, placed, outputs, self.entropy_weight)
-        padded, inside = _padded(rows.detach()[None], of_docs)
-        means = padded[0].sum(1) / inside.sum(1).clamp_min(1)[:, None]
-        return tuple(part.float() for part in parts), penalty, (outputs, means)
+        return composed, outputs
 
     def _aligned_evidence(
         self,
-        words: Tensor,
+        rows: Tensor,
+        vectors: Tensor,
         weights: Tensor,
-        doc: list[Tensor],
-        placed: Placed,
+        batch: TextBatch,
         outputs: list[LatentOutput],
     ) -> EvidenceTerms:
         """Return the objective of aligned words, which depends on no single structure.
 
-        Args:
-            words: ``(N,)``.
-            weights, doc, placed, outputs: as for :meth:`_evidence`.
+        For the arguments see :meth:`_evidence`.
         """
         assert isinstance(self.evidence, AlignmentEvidence)
         structure = self.latent.present_structure
         assert isinstance(structure, ManyToOneAlignment)
-        padded = torch.cat([words, words.new_zeros(1)])
+        assert batch.words is not None
         parts: list[Tensor | None] = []
-        for places, texts, output in zip(placed.rows, placed.lengths, outputs):
+        for (places, texts), output in zip(batch.placed, outputs):
             lengths = self.latent.sizes(output.scores, texts)
-            parts.append(-self.evidence(structure, output.scores, padded[places], lengths)[None])
-        divergence = _sum_over_spans(doc, parts, 1, weights.shape[1], weights)
+            words = padded_words(batch.words, places)
+            parts.append(-self.evidence(structure, output.scores, words, lengths)[None])
+        divergence = sum_over_spans(batch.doc, parts, 1, weights.shape[1], weights)
         return EvidenceTerms(torch.zeros_like(weights), divergence)
 
     def _evidence(
         self,
-        read: tuple[Tensor, Tensor, Tensor, Tensor],
+        rows: Tensor,
+        vectors: Tensor,
         weights: Tensor,
-        doc: list[Tensor],
-        placed: Placed,
+        batch: TextBatch,
         outputs: list[LatentOutput],
     ) -> EvidenceTerms:
         """Return the terms of the bound.
 
         Args:
-            read: for K structures of D docs their vectors ``(K, D, width)`` and the degree to which
-                they show each word, ``(K, D, n)``; then the words ``(D, n)`` and their mask.
-            weights: ``(K, D)``.
-            doc: doc of each span of each group.
-            placed: groups on the device.
+            rows: ``(N, d)``.
+            vectors, weights: ``(K, D, width)`` and ``(K, D)``, of K structures of D docs.
+            batch: the batch, with words.
             outputs: structures of each group.
         """
-        assert isinstance(self.evidence, EvidenceModule)
-        vectors, shown, words, inside = read
+        assert isinstance(self.evidence, EvidenceModule) and batch.words is not None
         count, docs = weights.shape
+        degrees = [
+            up_to(self.latent.shown(output.draw, places.shape[1])[..., None], count)
+            for output, places in zip(outputs, batch.placed.rows)
+        ]
+        cells = side_by_side(degrees, batch.groups, rows, 1).index_select(1, batch.placed.cells)
+        chosen, inside = padded_rows(cells, batch.of_docs)
+        shown, words = chosen[..., 0], padded_words(batch.words, batch.of_docs)
         present: list[Tensor | None] = [output.draw.present for output in outputs]
-        k, item = places_of(_sum_over_spans(doc, present, count, docs, weights) > 0)
+        k, item = places_of(sum_over_spans(batch.doc, present, count, docs, weights) > 0)
         fit = self.evidence.decoder(vectors[k, item], shown[k, item], words, inside, item)
         fit = weights.new_zeros(count, docs).index_put((k, item), fit.to(weights))
         estimator = self.latent.present_estimator
         structure = self.latent.present_structure
         exact = is_exact(structure, estimator)
         parts: list[Tensor | None] = []
-        for texts, output in zip(placed.lengths, outputs):
+        for texts, output in zip(batch.placed.lengths, outputs):
             lengths = self.latent.sizes(output.scores, texts)
             prior = self.evidence.prior_scores(output.scores, lengths)
             z = output.draw.z.detach()
@@ -252,33 +241,37 @@ class TextModule(nn.Module):
                 own = structure.log_prob(z, output.scores.detach(), lengths)
                 parts.append(own - structure.log_prob(z, prior, lengths))
         summed = exact and estimator.posterior == "scores"
-        divergence = _sum_over_spans(doc, parts, 1 if summed else count, docs, weights)
+        divergence = sum_over_spans(batch.doc, parts, 1 if summed else count, docs, weights)
         if estimator.posterior == "weights":
             divergence = self.evidence.of_weights(weights, divergence)
         return EvidenceTerms(fit, divergence)
 
     def _pool(
-        self,
-        cells: Tensor,
-        place: Tensor,
-        bounds: Tensor,
-        of_texts: list[Tensor],
-        roots: Tensor | None,
+        self, rows: Tensor, batch: TextBatch, draws: list[Draw], composed: list[Tensor], count: int
     ) -> Tensor:
         """Return the pooled vectors ``(K, texts, width of each)``; 0 for an empty text.
 
         Args:
-            cells: ``(K, C, width)``.
-            place: cell of each token.
-            bounds: ``(texts, 2)``, the rows of each text.
-            of_texts: rows of the texts as in :func:`_places`, if all tokens of a text are read.
-            roots: ``(K, texts, width)``, vectors of the roots.
+            rows: ``(N, d)``.
+            batch: the batch.
+            draws, composed: structures and vectors of each group.
+            count: the largest number K of structures of a group.
         """
-        first, end = bounds.unbind(1)
+        width, docs = self.latent.composer.output_width, len(batch.first)
+        composed = [up_to(part, count) for part in composed]
+        roots = None
+        if self.reads_root:
+            only_roots = self.pooling == ("root",)
+            of_spans = composed if only_roots else _weighted_roots(draws, composed)
+            roots = _roots(batch.doc, of_spans, rows.new_zeros(count, docs, width))
+            if only_roots:
+                return roots
+        cells, place = side_by_side(composed, batch.groups, rows, width), batch.placed.cells
+        first, end = batch.bounds.unbind(1)
         lengths = end - first
         tokens = inside = None
-        if of_texts:
-            tokens, inside = _padded(cells.index_select(1, place), of_texts[0])
+        if batch.of_texts is not None:
+            tokens, inside = padded_rows(cells.index_select(1, place), batch.of_texts)
         pooled = []
         for kind in self.pooling:
             if kind == "root":
@@ -296,24 +289,21 @@ class TextModule(nn.Module):
                 pooled.append(tokens.sum(2) / lengths.clamp_min(1)[:, None])
         return torch.cat(pooled, -1)
 
-    def _of_docs(self, doc: list[Tensor], first: Tensor, draws: list[Draw], count: int) -> Tensor:
-        """Return weights ``(K, D)``.
-
-        The k-th structures of all spans of a doc belong together. For ``doc`` and ``first`` see
-        :func:`_first_spans`.
-        """
+    def _of_docs(self, batch: TextBatch, draws: list[Draw], count: int) -> Tensor:
+        """Return weights ``(K, D)``. The k-th structures of all spans of a doc belong together."""
+        first = batch.first
         like = draws[0].weights if draws else first.new_zeros(0, dtype=torch.float32)
         result = like.new_zeros(count, len(first))
         result[0] = 1.0
         if not draws:
             return result
-        weights = torch.cat([_up_to(draw.weights, count) for draw in draws], 1)
+        weights = torch.cat([up_to(draw.weights, count) for draw in draws], 1)
         spans = weights.shape[1]
         has = first < spans
         result = torch.where(has, weights[:, first.clamp_max(spans - 1)], result)
         if int((fetch(first) < spans).sum()) == spans:
             return result
-        own, of_span = weights.detach(), torch.cat(doc)
+        own, of_span = weights.detach(), torch.cat(batch.doc)
         differ = (own - result.detach()[:, of_span]).abs().gt(1e-4).any()
         # Equal weights of two spans are no weights of pairs of structures, unless all are samples.
         several = (own > 0).sum(0) > 1
@@ -335,13 +325,13 @@ class TextModule(nn.Module):
         """Return log-probabilities ``(K, D)``, summed over the spans of each doc."""
         like = draws[0].weights if draws else rows.new_zeros(0)
         parts = [draw.log_probs for draw in draws]
-        return _sum_over_spans(doc, parts, count, docs, like)
+        return sum_over_spans(doc, parts, count, docs, like)
 
     def again(self, kept: Kept) -> Tensor:
         """Return log-probabilities ``(K, D)`` of earlier structures under the present scorer."""
         padded = torch.cat([kept.rows, kept.rows.new_zeros(1, kept.rows.shape[1])])
         draws, latent = [], self.latent
-        known = _first_spans(kept.groups, kept.docs)[1]
+        known = first_spans(kept.groups, kept.docs)[1]
         placed = Placed.of(kept.groups, len(kept.rows), kept.rows.device, *known)
         for (places, lengths), z in zip(placed, kept.drawn):
             vectors = padded[places]
@@ -351,23 +341,10 @@ class TextModule(nn.Module):
         return self.log_probs(placed.others, draws, len(kept.drawn[0]), kept.docs, kept.rows)
 
 
-def _first_spans(groups: list[Group], docs: int) -> tuple[Tensor, list[Tensor]]:
-    """Return the first span of each doc, and the doc of each span, on the CPU.
-
-    Returns:
-        ``(D,)``, numbers of spans among the spans of all groups, or their total number for a doc
-        without spans; and ``(B,)`` for each group.
-    """
-    doc = [torch.tensor([d for d, _ in group.members], dtype=torch.int64) for group in groups]
-    together = torch.cat([*doc, torch.zeros(0, dtype=torch.int64)])
-    first = torch.full((docs,), len(together))
-    return first.scatter_reduce(0, together, torch.arange(len(together)), "amin"), doc
-
-
 def _weighted_roots(draws: list[Draw], composed: list[Tensor]) -> list[Tensor]:
     """Return the vectors of the roots of each span of each group, ``(K, B, width)``."""
     return [
-        (_up_to(draw.z, len(part))[:, :, 0, 1:, None] * part).sum(2)
+        (up_to(draw.z, len(part))[:, :, 0, 1:, None] * part).sum(2)
         for draw, part in zip(draws, composed)
     ]
 
@@ -379,49 +356,6 @@ def _roots(docs_of: list[Tensor], of_spans: list[Tensor], blank: Tensor) -> Tens
         total = total.index_add(1, doc, part)
         spans = spans.index_add(0, doc, torch.ones_like(doc, dtype=spans.dtype))
     return total / spans.clamp_min(1)[:, None]
-
-
-def _sum_over_spans(
-    docs_of: list[Tensor], parts: list[Tensor | None], count: int, docs: int, like: Tensor
-) -> Tensor:
-    """Sum parts ``(up to count, B)`` of each group over spans, to ``(count, D)``.
-
-    The dtype is the dtype of ``like``. A part may be None.
-    """
-    total = like.new_zeros(count, docs)
-    for doc, part in zip(docs_of, parts):
-        if part is not None:
-            total = total.index_add(1, doc, _up_to(part, count).to(total))
-    return total
-
-
-def _up_to(part: Tensor, count: int) -> Tensor:
-    """Pad ``(K, ...)`` with zeros to ``count`` rows."""
-    if len(part) == count:
-        return part
-    return torch.cat([part, part.new_zeros(count - len(part), *part.shape[1:])])
-
-
-def _places(ranges: list[Range], count: int) -> Tensor:
-    """Return the rows of each range, ``(ranges, longest)`` int64; ``count`` at padding."""
-    first, end = torch.tensor(ranges, dtype=torch.int64).view(-1, 2).unbind(1)
-    column = torch.arange(int((end - first).max()) if ranges else 0)
-    inside = column < (end - first)[:, None]
-    return torch.where(inside, first[:, None] + column, count)
-
-
-def _padded(rows: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows ``(K, N, width)`` as ``(K, ranges, longest, width)``, and a mask.
-
-    Padding has zeros. For ``places`` see :func:`_places`.
-    """
-    zero = rows.new_zeros(len(rows), 1, rows.shape[2])
-    return torch.cat([rows, zero], 1)[:, places], places < rows.shape[1]
-
-
-def _padded_words(words: Tensor, places: Tensor) -> Tensor:
-    """Return words ``(N,)`` as ``(D, longest)``, with ``places`` of :func:`_padded`."""
-    return torch.cat([words, words.new_zeros(1)])[places]
 
 
 def build_text_module(

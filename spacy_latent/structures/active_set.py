@@ -110,10 +110,10 @@ def find_supports(
         ask=_asking_kernel(sizes.copy(), oracle, array.shape[1:], most_parts, costs),
         most=max_iter,
     )
-    written = (supports.atoms, supports.weights, supports.inverses, supports.offsets)
-    sums = (supports.means, supports.residuals, supports.counts, supports.gaps, status)
-    options = (oracle, max_iter, least_gap(tolerance))
-    spread(kernel.solve, costs(sizes) + 2000.0, (array, sizes, *options, *written, *sums))
+    written = {name: getattr(supports, name) for name in kernel.Solution._fields[:-1]}
+    solution = kernel.Solution(**written, status=status)
+    arguments = (array, sizes, oracle, max_iter, least_gap(tolerance), solution)
+    spread(kernel.solve, costs(sizes) + 2000.0, arguments)
     check(structure.name, status)
     return supports
 
@@ -366,7 +366,7 @@ class _Support:
         """
         self.scores = scores
         self.count = 0
-        self.gap = np.full(1, np.inf)
+        self.gap = np.inf
         capacity = kernel.row_room(1)
         self.atoms = np.full((capacity, max(len(parts), 1)), -1, dtype=np.int32)
         self.inverse = np.zeros((capacity, capacity))
@@ -386,19 +386,14 @@ class _Support:
         self._enlarge(len(parts))
         self.atoms[self.count] = -1
         self.atoms[self.count, : len(parts)] = parts
-        count = kernel.let_in(
-            self.atoms,
+        count, self.gap = kernel.let_in(
+            self._arrays(),
             self.atoms.shape[1],
             self.count,
             False,
             tolerance,
             False,
             self.indicator,
-            self.inverse,
-            self.row_sums,
-            self.weights,
-            self.gradient,
-            self.gap,
             np.empty((3, len(self.weights))),
         )
         # An atom that depends on the support has no gap beyond rounding.
@@ -406,18 +401,11 @@ class _Support:
         return count > 0
 
     def finish(self) -> None:
-        kernel.polish(
-            self.atoms,
-            self.atoms.shape[1],
-            self.count,
-            self.scores,
-            self.gradient,
-            self.inverse,
-            self.row_sums,
-            self.weights,
-            np.empty(len(self.weights)),
-            np.empty(len(self.weights)),
-        )
+        workspace = np.empty((3, len(self.weights)))
+        kernel.polish(self._arrays(), self.atoms.shape[1], self.count, self.scores, workspace)
+
+    def _arrays(self) -> kernel.Support:
+        return kernel.Support(self.atoms, self.inverse, self.row_sums, self.weights, self.gradient)
 
     def _enlarge(self, parts: int) -> None:
         rows, width = self.atoms.shape
@@ -489,7 +477,7 @@ def _pack(state: list[_Support], residuals: np.ndarray, ask: Ask, most: int) -> 
         means=means,
         residuals=residuals,
         counts=counts,
-        gaps=np.array([support.gap[0] for support in state], dtype=np.float64),
+        gaps=np.array([support.gap for support in state], dtype=np.float64),
         ask=ask,
         most=most,
     )

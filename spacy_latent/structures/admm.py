@@ -177,16 +177,8 @@ class Problem:
             own = slice(self.starts[f], self.starts[f + 1])
             self.gradients[own] = points[own]
         self._enlarge()
-        state = (self.inverses, self.row_sums, self.weights)
-        factor_active_set.restart(
-            which[self.supports[which] > 0],
-            self.starts,
-            points,
-            self.gradients,
-            self.atoms,
-            self.supports,
-            *state,
-        )
+        begun = which[self.supports[which] > 0]
+        factor_active_set.restart(begun, self.starts, points, self.gradients, self._supports())
         for oracle in self.oracles:
             asking = np.flatnonzero(live[self.factor_item[oracle.factors]])
             for _ in range(rounds):
@@ -201,15 +193,16 @@ class Problem:
                     self.tolerances,
                     self.gaps,
                     self.gradients,
-                    self.atoms,
-                    self.supports,
-                    self.inverses,
-                    self.row_sums,
-                    self.weights,
+                    self._supports(),
                 )
                 asking = asking[changed]
         factor_active_set.means(
             which, self.starts, self.atoms, self.supports, self.weights, self.copies
+        )
+
+    def _supports(self) -> factor_active_set.FactorSupports:
+        return factor_active_set.FactorSupports(
+            self.atoms, self.supports, self.inverses, self.row_sums, self.weights
         )
 
     def _ask(self, oracle: _Oracle, rows: np.ndarray) -> np.ndarray:

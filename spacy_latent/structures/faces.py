@@ -67,8 +67,7 @@ class Faces:
         side.
         """
         size = len(self.counts)
-        levels, ties, sizes, reaches, steps = np.zeros((5, size))
-        pulled, left = np.empty((2, len(upstream)))
+        search = kernel.Search(*np.empty((2, len(upstream))), *np.zeros((5, size)))
 
         def survey(which: np.ndarray) -> None:
             packed = self.row_sums is None
@@ -76,35 +75,36 @@ class Faces:
             # Nanoseconds for the data that is read.
             counts = self.counts[which].astype(np.float64)
             costs = counts * (4.0 * self.atoms.shape[2] + counts)
-            known = (which, self.starts, self.residuals, upstream, self.atoms, self.counts)
-            inverses = (self.inverses.reshape(-1), self.offsets, strides)
-            written = (pulled, left, levels, ties, sizes, reaches, steps)
-            spread(kernel.survey, costs, (*known, *inverses, *written))
+            inverses = kernel.Inverses(self.inverses.reshape(-1), self.offsets, strides)
+            spread(kernel.survey, costs, (which, upstream, self._items(), inverses, search))
 
         which = np.arange(size)
         survey(which)
-        which = which[steps > 0.0]
+        which = which[search.steps > 0.0]
         given, gradients = self.counts.copy(), np.empty((2, len(upstream)))
         while len(which):
-            kernel.tilt(which, self.starts, self.residuals, left, steps, gradients)
+            kernel.tilt(which, self._items(), search, gradients)
             before = self.counts.copy()
             found = self.ask(which, gradients)
-            known = (self.starts, self.residuals, self.atoms, left, levels, ties, sizes)
-            if not any(kernel.is_useful(which, each, *known) for each in found):
+            if not any(kernel.is_useful(which, each, self._items(), search) for each in found):
                 break
             for candidates in found:
                 self._enlarge(which, candidates.shape[1])
-                items = (self.starts, self.residuals, levels, ties, sizes, reaches)
-                state = (self.atoms, self.counts, self.inverses, self.row_sums)
-                kernel.take(which, candidates, *items, *state, pulled, left, steps)
+                known = self._items(), self.inverses, self.row_sums
+                kernel.take(which, candidates, *known, search)
             # The search ends if no structure that ties lies further along the remainder than the
             # support, in either direction.
-            grown = (self.counts > before) & (self.counts < given + self.most) & (steps > 0.0)
+            grown = (
+                (self.counts > before) & (self.counts < given + self.most) & (search.steps > 0.0)
+            )
             which = np.flatnonzero(grown)
         if self.row_sums is not None:
             # Repeated without the rounding errors of many small steps.
             survey(np.flatnonzero(self.counts > given))
-        return pulled
+        return search.pulled
+
+    def _items(self) -> kernel.Items:
+        return kernel.Items(self.starts, self.residuals, self.atoms, self.counts)
 
     def _enlarge(self, which: np.ndarray, width: int) -> None:
         """Enlarge the arrays for one more structure of these items, with this number of parts."""

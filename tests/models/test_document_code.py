@@ -36,9 +36,9 @@ TEXTS = [[0, 1, 3], [2, 2], []]
 class Noting(TextModule):
     """Keeps the terms as they are before they become single precision."""
 
-    def _evidence(self, read, weights, *others) -> EvidenceTerms:
+    def _evidence(self, rows, vectors, weights, *others) -> EvidenceTerms:
         self.weights = weights
-        self.terms = super()._evidence(read, weights, *others)
+        self.terms = super()._evidence(rows, vectors, weights, *others)
         return self.terms
 
 

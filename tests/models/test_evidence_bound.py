@@ -66,9 +66,9 @@ class GivenScores(PartScorer):
 class Noting(TextModule):
     """Keeps the terms as they are before they become single precision."""
 
-    def _evidence(self, read, weights, *others) -> EvidenceTerms:
+    def _evidence(self, rows, vectors, weights, *others) -> EvidenceTerms:
         self.weights = weights
-        self.terms = super()._evidence(read, weights, *others)
+        self.terms = super()._evidence(rows, vectors, weights, *others)
         return self.terms
 
 

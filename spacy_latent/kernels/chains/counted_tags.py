@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -44,8 +44,7 @@ from spacy_latent.kernels.simd.vector import (
 POSITIONS = 32
 
 
-@dataclass(frozen=True)
-class Counters:
+class Counters(NamedTuple):
     """The layers of S kinds of items. Sequences begin in layer 0.
 
     Attributes:
@@ -78,6 +77,76 @@ class CountedSums:
     precise: np.ndarray
     tags: np.ndarray
     transitions: np.ndarray
+
+
+class Chain(NamedTuple):
+    """The scores and the weights of K tags.
+
+    Attributes:
+        first, final: ``(K,)``, scores of the first and of the last tag.
+        weights: ``(K, K)``, exponentials of transitions.
+        extents, row_tags, column_tags: the blocks of allowed pairs, and the tags of their rows and
+            columns.
+    """
+
+    first: np.ndarray
+    final: np.ndarray
+    weights: np.ndarray
+    extents: np.ndarray
+    row_tags: np.ndarray
+    column_tags: np.ndarray
+
+
+class Packed(NamedTuple):
+    """The weights of an item.
+
+    Attributes:
+        rows, columns: the tag of each packed row and column, −1 for padding.
+        blocks: ``(G, 5)``: first row and end of rows, first column and end of columns, and the
+            start of the weights.
+        weights: block by block and row by row.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    blocks: np.ndarray
+    weights: np.ndarray
+
+
+class Workspace(NamedTuple):
+    """Sums of an item, in rows of L numbers.
+
+    Attributes:
+        before, current, right: sums at one position, a row for each packed row or column.
+        left, share: n · L numbers for each packed column, at distances of :func:`_stride`. The
+            marginal of neighbours in a layer is left of the first, times the weight, times share of
+            the second.
+    """
+
+    before: np.ndarray
+    current: np.ndarray
+    right: np.ndarray
+    left: np.ndarray
+    share: np.ndarray
+
+
+class Items(NamedTuple):
+    """The items of :func:`sum_with_counters`, and the first of the rows of each in the results."""
+
+    emissions: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+    kinds: np.ndarray
+    begins: np.ndarray
+
+
+class Results(NamedTuple):
+    """Results for all items; pairs ``(parts, K, K)`` for each part of them."""
+
+    tags: np.ndarray
+    log_partition: np.ndarray
+    pairs: np.ndarray
+    precise: np.ndarray
 
 
 # Two rows by GROUP rows.
@@ -215,21 +284,24 @@ def _open_tags(is_open, tags, begin, end, found, place):
 
 
 @kernel
-def _pack(is_open, extents, row_tags, column_tags, weights, rows, columns, blocks, packed):
+def _stride(n, size):
+    # Not a power of two, whose multiples share few lines of a cache.
+    return n * size + LANES
+
+
+@kernel
+def _pack(is_open, chain, packed):
     """Pack the weights of an item.
 
     Args:
         is_open: (K,), the tags that the item allows.
-        extents, row_tags, column_tags: the blocks, and the tags of their rows and columns.
-        weights: (K, K), exponentials of transitions.
-        rows, columns: written, the tag of each packed row and column, −1 for padding.
-        blocks: (G, 5), written: first row and end of rows, first column and end of columns, and the
-            start of the weights.
-        packed: written, block by block and row by row.
+        packed: written, with capacity for all tags.
 
     Returns:
-        The numbers of packed blocks, rows and columns.
+        The record without the capacity that was not needed.
     """
+    extents, row_tags, column_tags = chain.extents, chain.row_tags, chain.column_tags
+    rows, columns, blocks, weights = packed
     rows[:] = -1
     columns[:] = -1
     count = height = width = first_row = first_column = size = 0
@@ -262,34 +334,36 @@ def _pack(is_open, extents, row_tags, column_tags, weights, rows, columns, block
         for r in range(blocks[g, 0], blocks[g, 1]):
             for c in range(blocks[g, 2], blocks[g, 3]):
                 there = rows[r] >= 0 and columns[c] >= 0
-                packed[size] = weights[rows[r], columns[c]] if there else 0.0
+                weights[size] = chain.weights[rows[r], columns[c]] if there else 0.0
                 size += 1
-    return count, height, width
+    return Packed(rows[:height], columns[:width], blocks[:count], weights)
 
 
 @kernel
-def _forward(before, packed, blocks, count, result, size):
+def _forward(before, packed, result, size):
     """Add to result[c] the sum of before[r] times the weight of (r, c), in all blocks."""
-    for g in range(count):
+    blocks = packed.blocks
+    for g in range(len(blocks)):
         first_row, first, end = blocks[g, 0], blocks[g, 2], blocks[g, 3]
         width = end - first
         for r in range(first_row, blocks[g, 1], GROUP):
             begin = blocks[g, 4] + (r - first_row) * width - first
             for c in range(first, end, GROUP):
-                add_product(result, c, packed, begin + c, 1, width, before, r, size)
+                add_product(result, c, packed.weights, begin + c, 1, width, before, r, size)
 
 
 @kernel
-def _backward(after, packed, blocks, count, result, size):
+def _backward(after, packed, result, size):
     """Add to result[r] the sum of after[c] times the weight of (r, c), in all blocks."""
-    for g in range(count):
+    blocks = packed.blocks
+    for g in range(len(blocks)):
         first_row, first = blocks[g, 0], blocks[g, 2]
         width = blocks[g, 3] - first
         for c in range(first, blocks[g, 3], GROUP):
             begin = blocks[g, 4] + c - first
             for r in range(first_row, blocks[g, 1], GROUP):
                 place = begin + (r - first_row) * width
-                add_product(result, r, packed, place, width, 1, after, c, size)
+                add_product(result, r, packed.weights, place, width, 1, after, c, size)
 
 
 @kernel
@@ -340,40 +414,48 @@ def _places(tags, others, count):
 
 
 @kernel
-def _sweep(
-    emissions, n, first, final, moves, targets, last, stride, rows, columns, packed, blocks, count,
-    before, current, right, left, share, gamma,
-):  # fmt: skip
-    """Run the forward and the backward pass of an item.
-
-    Args:
-        moves, last: (K,) and (L,), see Counters.
-        stride: distance of the rows of ``left`` and ``share``.
-        before, current, right: workspaces, of rows of L numbers.
-        left, share: a row of n · L numbers for each packed column, written. The marginal of
-            neighbours in a layer is left of the first, times the weight, times share of the second.
-        gamma: (n, K), zeros, where marginals of tags are written.
+def _weigh(emissions, first, final, weighed):
+    """Write the weights of all tags at each token, and of the last tags.
 
     Returns:
-        Whether the sums are precise, and the log-partition without the shift of the weights.
+        The logarithm by which the weights are too small; NaN if a score is NaN or +inf.
     """
-    tags, size, height, width = len(first), len(last), len(rows), len(columns)
-    row, spare, scales = np.empty(tags), np.empty(size), np.empty(n)
-    weighed = np.empty((n + 1, tags))
-    itself, factors, shares = np.arange(width), np.zeros(width), np.empty(width)
-    column_of, has_column = _places(rows, columns, tags)
-    row_of, has_row = _places(columns, rows, tags)
-    ones = np.ones(width)
-    flat_before, flat = before.reshape(-1), current.reshape(-1)
-    flat_right = right.reshape(-1)
-    log_partition = 0.0
+    n, tags = emissions.shape
+    row, shift = np.empty(tags), 0.0
     for i in range(n + 1):
         for t in range(tags):
             if i == n:
                 row[t] = final[t]
             else:
                 row[t] = emissions[i, t] + (first[t] if i == 0 else 0.0)
-        log_partition += weigh(row, weighed[i])
+        shift += weigh(row, weighed[i])
+    return shift
+
+
+@kernel
+def _sweep(emissions, chain, moves, targets, last, packed, workspace, gamma):
+    """Run the forward and the backward pass of an item.
+
+    Args:
+        moves, last: (K,) and (L,), see Counters.
+        workspace: ``left`` and ``share`` are written.
+        gamma: (n, K), zeros, where marginals of tags are written.
+
+    Returns:
+        Whether the sums are precise, and the log-partition without the shift of the weights.
+    """
+    (n, tags), size = emissions.shape, len(last)
+    rows, columns = packed.rows, packed.columns
+    height, width, stride = len(rows), len(columns), _stride(n, size)
+    before, current, right, left, share = workspace
+    spare, scales, weighed = np.empty(size), np.empty(n), np.empty((n + 1, tags))
+    itself, factors, shares = np.arange(width), np.zeros(width), np.empty(width)
+    column_of, has_column = _places(rows, columns, tags)
+    row_of, has_row = _places(columns, rows, tags)
+    ones = np.ones(width)
+    flat_before, flat = before.reshape(-1), current.reshape(-1)
+    flat_right = right.reshape(-1)
+    log_partition = _weigh(emissions, chain.first, chain.final, weighed)
     if math.isnan(log_partition):
         return False, log_partition
     for i in range(n):
@@ -386,7 +468,7 @@ def _sweep(
                 flat_before, 0, size, left, at - size, stride, column_of, has_column,
                 1.0 / scales[i - 1], size,
             )  # fmt: skip
-            _forward(before, packed, blocks, count, current, size)
+            _forward(before, packed, current, size)
         _move(current, columns, moves, targets, spare)
         _gather(weighed[i], columns, factors)
         scales[i] = _scale_rows(left, at, stride, flat, 0, size, itself, factors, 1.0, size)
@@ -419,19 +501,21 @@ def _sweep(
         _scale_rows(flat_before, 0, size, flat_right, 0, size, itself, factors, normal, size)
         _scale_rows(share, at, stride, flat_before, 0, size, itself, ones, 1.0, size)
         current[:height] = 0.0
-        _backward(before, packed, blocks, count, current, size)
+        _backward(before, packed, current, size)
         highest = _scale_rows(flat_right, 0, size, flat, 0, size, row_of, has_row, 1.0, size)
     return True, log_partition
 
 
 @kernel
-def _add_pairs(n, size, stride, rows, columns, blocks, count, left, share, result):
+def _add_pairs(n, size, packed, workspace, result):
     """Add the expected uses of neighbours, before they are weighted, to ``result`` (K, K)."""
+    rows, columns, blocks, _ = packed
+    left, share, stride = workspace.left, workspace.share, _stride(n, size)
     column_of, _ = _places(rows, columns, len(result))
     for start in range(0, n - 1, POSITIONS):
         length = min(POSITIONS, n - 1 - start) * size
         begin, after = start * size, (start + 1) * size
-        for g in range(count):
+        for g in range(len(blocks)):
             for r in range(blocks[g, 0], blocks[g, 1], 2):
                 if rows[r] < 0:
                     break
@@ -456,51 +540,53 @@ def _add_pairs(n, size, stride, rows, columns, blocks, count, left, share, resul
 
 
 @kernel
-def _sum_parts(
-    start, stop, bounds, emissions, offsets, lengths, kinds, first, final, weights, extents,
-    row_tags, column_tags, sizes, moves, targets, last, begins, gamma, log_partition, pairs,
-    precise,
-):  # fmt: skip
+def _sum_parts(start, stop, bounds, items, chain, counters, results):
     """Sum the items bounds[part] .. bounds[part + 1] − 1 of each part."""
-    tags, most, wide = len(first), 0, LANES
+    lengths, kinds, sizes = items.lengths, items.kinds, counters.sizes
+    tags, most, wide = len(chain.first), 0, LANES
     for b in range(bounds[start], bounds[stop]):
         size = _whole_vectors(sizes[kinds[b]])
-        most, wide = max(most, lengths[b] * size + LANES), max(wide, size)
+        most, wide = max(most, _stride(lengths[b], size)), max(wide, size)
     # Each block may need a group of padding.
-    room = tags + GROUP * (len(extents) + 1)
-    rows, columns = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-    blocks = np.zeros((len(extents) + 1, 5), dtype=np.int64)
-    packed, is_open = np.empty(room * room), np.empty(tags, dtype=np.bool_)
-    left, share = np.empty(room * most), np.empty(room * most)
+    blocks = len(chain.extents) + 1
+    room = tags + GROUP * blocks
+    packing = Packed(
+        np.empty(room, dtype=np.int64),
+        np.empty(room, dtype=np.int64),
+        np.zeros((blocks, 5), dtype=np.int64),
+        np.empty(room * room),
+    )
+    is_open, left, share = (
+        np.empty(tags, dtype=np.bool_),
+        np.empty(room * most),
+        np.empty(room * most),
+    )
     before, current, right = np.empty(room * wide), np.empty(room * wide), np.empty(room * wide)
     for part in range(start, stop):
         for b in range(bounds[part], bounds[part + 1]):
             n, kind = lengths[b], kinds[b]
-            item = emissions[offsets[b] : offsets[b] + n]
-            own = gamma[begins[b] : begins[b] + n]
+            item = items.emissions[items.offsets[b] : items.offsets[b] + n]
+            own = results.tags[items.begins[b] : items.begins[b] + n]
             is_open[:] = False
             for i in range(n):
                 for t in range(tags):
                     # Also if it is NaN.
                     is_open[t] |= not item[i, t] == -np.inf
-            count, height, width = _pack(
-                is_open, extents, row_tags, column_tags, weights, rows, columns, blocks, packed
-            )
+            packed = _pack(is_open, chain, packing)
             size = _whole_vectors(sizes[kind])
-            # Not a power of two, whose multiples share few lines of a cache.
-            stride = n * size + LANES
-            precise[b], log_partition[b] = _sweep(
-                item, n, first, final, moves[kind], targets, last[kind, :size], stride,
-                rows[:height], columns[:width], packed, blocks, count,
+            workspace = Workspace(
                 before[: room * size].reshape((room, size)),
                 current[: room * size].reshape((room, size)),
-                right[: room * size].reshape((room, size)), left, share, own,
-            )  # fmt: skip
-            if precise[b]:
-                _add_pairs(
-                    n, size, stride, rows[:height], columns[:width], blocks, count, left, share,
-                    pairs[part],
-                )  # fmt: skip
+                right[: room * size].reshape((room, size)),
+                left,
+                share,
+            )
+            last = counters.weights[kind, :size]
+            results.precise[b], results.log_partition[b] = _sweep(
+                item, chain, counters.moves[kind], counters.targets, last, packed, workspace, own
+            )
+            if results.precise[b]:
+                _add_pairs(n, size, packed, workspace, results.pairs[part])
             else:
                 own[:] = 0.0
 
@@ -540,11 +626,15 @@ def sum_with_counters(
     pairs = np.zeros((len(parts), tags, tags))
     arguments = (
         np.array([0, *(stop for _, stop in parts)], dtype=np.int64),
-        np.ascontiguousarray(emissions), offsets, lengths, kinds, bounds[0], bounds[1], weights,
-        blocks.extents, blocks.order[blocks.place], blocks.order, counters.sizes, counters.moves,
-        np.pad(counters.targets, padding), np.pad(counters.weights, padding), begins, found,
-        log_partition, pairs, precise,
-    )  # fmt: skip
+        Items(np.ascontiguousarray(emissions), offsets, lengths, kinds, begins),
+        Chain(
+            bounds[0], bounds[1], weights, blocks.extents, blocks.order[blocks.place], blocks.order
+        ),
+        counters._replace(
+            targets=np.pad(counters.targets, padding), weights=np.pad(counters.weights, padding)
+        ),
+        Results(found, log_partition, pairs, precise),
+    )
     spread(_sum_parts, np.array([costs[start:stop].sum() for start, stop in parts]), arguments)
     log_partition += (lengths - 1) * shift
     uses[:tags] = pairs.sum(0) * weights

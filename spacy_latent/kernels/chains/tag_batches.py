@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,43 @@ class Blocks:
     entries: np.ndarray
     pairs: np.ndarray
     size: int
+
+
+class Chain(NamedTuple):
+    """The scores of K tags that a batch shares.
+
+    Attributes:
+        first, final: ``(K,)``, scores of the first and of the last tag.
+        shift: the largest score of a transition, which the weights lack.
+        weights: exponentials of transitions.
+        order, place, extents, block_of: see Blocks.
+    """
+
+    first: np.ndarray
+    final: np.ndarray
+    shift: float
+    weights: np.ndarray
+    order: np.ndarray
+    place: np.ndarray
+    extents: np.ndarray
+    block_of: np.ndarray
+
+
+class Sums(NamedTuple):
+    """The sums of T tokens of B items.
+
+    Attributes:
+        left, share: ``(T, K + LANES)``, by column. The marginal of neighbours is left of the first,
+            times the weight, times share of the second.
+        tags: ``(T, K)``, marginals of tags.
+        log_partition, status: ``(B,)``.
+    """
+
+    left: np.ndarray
+    share: np.ndarray
+    tags: np.ndarray
+    log_partition: np.ndarray
+    status: np.ndarray
 
 
 @lru_cache(maxsize=16)
@@ -154,12 +192,14 @@ def _backward(after, weights, extents, result):
 
 
 @kernel(fastmath=ANY_ORDER)
-def _sum(emissions, n, first, final, shift, weights, order, place, extents, left, share, gamma):
+def _sum(emissions, chain, left, share, gamma):
     """Compute the sums of an item like tag_sequence._sweep, with ``left`` and ``share`` by column.
 
     Returns:
         Whether they are precise; and the log-partition, NaN if a score is NaN or +inf.
     """
+    first, final, shift, weights, order, place, extents, _ = chain
+    n = len(emissions)
     tags, rows = len(order), len(place)
     row, right, scales = np.empty(tags), np.zeros(tags + LANES), np.empty(n)
     before, factors = np.empty(rows), np.empty((n, tags))
@@ -221,26 +261,23 @@ def _sum(emissions, n, first, final, shift, weights, order, place, extents, left
 
 
 @kernel
-def _sum_items(
-    start, stop, emissions, offsets, lengths, first, final, shift, weights, order, place, extents,
-    left, share, gamma, log_partition, status,
-):  # fmt: skip
+def _sum_items(start, stop, emissions, offsets, lengths, chain, sums):
+    log_partition, status = sums.log_partition, sums.status
     for b in range(start, stop):
-        n, at = lengths[b], offsets[b]
         status[b], log_partition[b] = FEASIBLE, 0.0
-        if n == 0:
+        if lengths[b] == 0:
             continue
+        own = slice(offsets[b], offsets[b] + lengths[b])
         trusted, value = _sum(
-            emissions[at : at + n], n, first, final, shift, weights, order, place, extents,
-            left[at : at + n], share[at : at + n], gamma[at : at + n],
-        )  # fmt: skip
+            emissions[own], chain, sums.left[own], sums.share[own], sums.tags[own]
+        )
         log_partition[b] = value
         if not trusted:
             status[b] = NOT_FINITE if math.isnan(value) else UNSOLVED
 
 
 @kernel
-def _add_pairs(start, stop, left, share, offsets, lengths, scale, place, extents, block_of, result):
+def _add_pairs(start, stop, offsets, lengths, scale, chain, sums, result):
     """Add the expected uses of pairs in the rows start .. stop−1, before they are weighted.
 
     It adds Σ scale · left[i − 1, row] · share[i, column] over the neighbours i − 1, i of all items.
@@ -248,12 +285,13 @@ def _add_pairs(start, stop, left, share, offsets, lengths, scale, place, extents
     Args:
         result: the layout of the weights; zeros at the call.
     """
+    left, share, place = sums.left, sums.share, chain.place
     for b in range(len(lengths)):
         n, at, factor = lengths[b], offsets[b], scale[b]
         if factor == 0.0:
             continue
         for r in range(start, stop):
-            begin, _, first, last, position = extents[block_of[r]]
+            begin, _, first, last, position = chain.extents[chain.block_of[r]]
             width, column = last - first, place[r]
             target = result[position + (r - begin) * _stride(width) :]
             i = at + 1
@@ -305,23 +343,30 @@ class BatchSums:
         self.offsets = np.cumsum(self.lengths) - self.lengths
         self.blocks = blocks
         self.weights = np.zeros(blocks.size + LANES)
-        self.left = np.empty((count, tags + LANES))
-        self.share = np.empty((count, tags + LANES))
         self.tags = np.empty((count, tags))
         self.log_partition = np.zeros(len(lengths))
+        status = np.zeros(len(lengths), dtype=np.int8)
+        left, share = np.empty((2, count, tags + LANES))
+        self.sums = Sums(left, share, self.tags, self.log_partition, status)
+        self.chain = Chain(
+            bounds[0],
+            bounds[1],
+            shift,
+            self.weights,
+            blocks.order,
+            blocks.place,
+            blocks.extents,
+            blocks.block_of,
+        )
         # Expected uses ``(n + K + 2, K)`` of items that were solved again on logarithms.
         self.again: dict[int, np.ndarray] = {}
         if not np.isfinite(shift):
             check(name, np.where(self.lengths > 0, NOT_FINITE, FEASIBLE).astype(np.int8))
             return
         self.weights[blocks.entries] = np.exp(taken - shift)
-        status = np.zeros(len(lengths), dtype=np.int8)
-        arguments = (
-            np.ascontiguousarray(emissions), self.offsets, self.lengths, bounds[0], bounds[1],
-            shift, self.weights, blocks.order, blocks.place, blocks.extents, self.left, self.share,
-            self.tags, self.log_partition, status,
-        )  # fmt: skip
-        spread(_sum_items, self.lengths * (0.12 * len(blocks.entries) + 12.0 * tags), arguments)
+        given = np.ascontiguousarray(emissions), self.offsets, self.lengths
+        costs = self.lengths * (0.12 * len(blocks.entries) + 12.0 * tags)
+        spread(_sum_items, costs, (*given, self.chain, self.sums))
         for b in np.flatnonzero(status == UNSOLVED).tolist():
             rows = emissions[self.offsets[b] : self.offsets[b] + self.lengths[b]]
             status[b] = self._do_again(b, np.concatenate([rows, transitions]))
@@ -361,10 +406,7 @@ class BatchSums:
         sums = np.zeros(len(self.weights))
         steps = int(np.maximum(self.lengths - 1, 0).sum())
         widths = (blocks.extents[:, 3] - blocks.extents[:, 2])[blocks.block_of]
-        arguments = (
-            self.left, self.share, self.offsets, self.lengths, plain, blocks.place, blocks.extents,
-            blocks.block_of, sums,
-        )  # fmt: skip
+        arguments = (self.offsets, self.lengths, plain, self.chain, self.sums, sums)
         spread(_add_pairs, steps * (0.1 * widths + 4.0), arguments)
         transitions = np.zeros((tags + 2, tags))
         transitions[blocks.pairs[0], blocks.pairs[1]] = (sums * self.weights)[blocks.entries]

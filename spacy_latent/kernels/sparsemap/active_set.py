@@ -13,6 +13,8 @@ a time.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from spacy_latent.kernels.core.compilation import kernel
@@ -26,6 +28,50 @@ ROUNDING = 4e-15
 _collect = fused_loop([("add", 0, ((0, 1), (1, 2), (2, 3), (3, 4)))])
 _collect_one = fused_loop([("add", 0, ((0, 1),))])
 _update = fused_loop([("add", i, ((i, 4),)) for i in range(4)])
+
+
+class Support(NamedTuple):
+    """The atoms of one item, and their optimum. Arrays have capacity for more atoms.
+
+    Attributes:
+        atoms: ``(K, W)`` int32, the parts of each atom, padded with −1.
+        inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse have
+            :func:`row_room` numbers.
+        weights: weight of each atom.
+        gradient: s − μ, per part.
+    """
+
+    atoms: np.ndarray
+    inverse: np.ndarray
+    row_sums: np.ndarray
+    weights: np.ndarray
+    gradient: np.ndarray
+
+
+class Solution(NamedTuple):
+    """Solutions of B items with N · M scores, written by :func:`solve`.
+
+    Attributes:
+        atoms: ``(B, K, W)`` int32, with capacity for K − 1 atoms and a candidate: the parts of the
+            support, row · M + column, padded with −1.
+        weights, means: ``(B, K)`` and ``(B, N·M)``, float64. ``means`` must be zeros.
+        residuals: like means, filled with −inf: s − μ at parts that are not forbidden.
+        inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64: (G + 11ᵀ)⁻¹ of item b is the
+            count² numbers from ``offsets[b]``. They are packed, so that unused memory is never
+            touched.
+        counts, gaps: ``(B,)``, size of the support and duality gap.
+        status: ``(B,)`` int8, written if an item is not feasible or not finite.
+    """
+
+    atoms: np.ndarray
+    weights: np.ndarray
+    inverses: np.ndarray
+    offsets: np.ndarray
+    means: np.ndarray
+    residuals: np.ndarray
+    counts: np.ndarray
+    gaps: np.ndarray
+    status: np.ndarray
 
 
 @kernel
@@ -105,14 +151,24 @@ def scatter(atoms, count, values, result):
 
 
 @kernel
-def extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
-    """Add an atom to the inverse of G + 11ᵀ of ``count`` others (arguments as in :func:`enter`).
+def extend(count, size, gap, rounding, inverse, row_sums, workspace):
+    """Add an atom to the inverse of G + 11ᵀ of ``count`` others.
+
+    Args:
+        count: number of the other atoms.
+        size: number of parts of the new atom.
+        gap: (s − μ)·(a − μ) for the new atom a; positive.
+        rounding: rounding error of the gap of an atom.
+        inverse, row_sums: see Support.
+        workspace: three rows like those of the inverse. The last one has the number of parts that
+            the new atom shares with each of the others.
 
     Returns:
         Whether the atom is independent of the others and its gap exceeds rounding. If not, nothing
         is changed.
     """
     new = count
+    direction, solved, column = workspace[0], workspace[1], workspace[2]
     for i in range(count):
         direction[i] = column[i] + 1.0
     sum_rows(direction, inverse, count, solved)
@@ -142,42 +198,21 @@ def extend(count, size, gap, rounding, column, inverse, row_sums, direction, sol
 
 
 @kernel
-def enter(
-    atoms,
-    width,
-    count,
-    size,
-    gap,
-    rounding,
-    column,
-    inverse,
-    row_sums,
-    weights,
-    gradient,
-    direction,
-    solved,
-):
+def _enter(support, width, count, size, gap, rounding, workspace):
     """Add the atom in row ``count`` to the support, and move to the optimum of the new support.
 
     Args:
-        width: rows of ``atoms`` are read up to here: to the end, or to the largest number of parts.
-            It is a separate argument, since numba cannot know that the rows of a slice are
-            contiguous.
-        count: number of atoms in the support. ``weights`` and ``gradient``, which is s − μ, are at
-            its optimum.
-        size: number of parts of the new atom.
-        gap: (s − μ)·(a − μ) for the new atom a; positive.
-        rounding: rounding error of the gap of an atom.
-        column: number of parts that the new atom shares with each atom of the support.
-        inverse, row_sums: (G + 11ᵀ)⁻¹ and its product with 1. Rows of the inverse, ``direction``
-            and ``solved`` have :func:`row_room` numbers.
-        direction, solved: workspaces.
+        support: at the optimum of its ``count`` atoms.
+        width: rows of atoms are read up to here: to the end, or to the largest number of parts. It
+            is a separate argument, since numba cannot know that the rows of a slice are contiguous.
+        count, size, gap, rounding, workspace: see :func:`extend`.
 
     Returns:
         The new number of atoms, or 0, with nothing changed, if the new atom depends on the others.
     """
-    new = count
-    if not extend(count, size, gap, rounding, column, inverse, row_sums, direction, solved):
+    atoms, inverse, row_sums, weights, gradient = support
+    new, direction = count, workspace[0]
+    if not extend(count, size, gap, rounding, inverse, row_sums, workspace):
         return 0
     weights[new] = 0.0
     count += 1
@@ -201,7 +236,7 @@ def enter(
         if blocking < 0:
             return count
         gap *= 1.0 - step
-        leave(blocking, count, atoms, inverse, row_sums, weights, direction, solved)
+        leave(blocking, count, support, workspace)
         count -= 1
         if count == 1:
             # The direction to the optimum is 0, but a huge gap multiplies its rounding.
@@ -212,12 +247,10 @@ def enter(
 
 
 @kernel
-def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
-    """Remove atom ``gone`` from the support; the last atom takes its place.
-
-    Args:
-        factors, row: workspaces.
-    """
+def leave(gone, count, support, workspace):
+    """Remove atom ``gone`` from the support; the last atom takes its place."""
+    atoms, inverse, row_sums, weights, _ = support
+    factors, row = workspace[0], workspace[1]
     last = count - 1
     pivot = inverse[gone, gone]
     for i in range(count):
@@ -239,13 +272,10 @@ def leave(gone, count, atoms, inverse, row_sums, weights, factors, row):
 
 
 @kernel
-def polish(atoms, width, count, scores, gradient, inverse, row_sums, weights, residual, change):
-    """Refine the weights by one Newton step, which removes the rounding of many small steps.
-
-    Args:
-        gradient: written: s − μ for the new weights.
-        residual, change: workspaces, like rows of the inverse.
-    """
+def polish(support, width, count, scores, workspace):
+    """Refine the weights by one Newton step, which removes the rounding of many small steps."""
+    atoms, inverse, row_sums, weights, gradient = support
+    residual, change = workspace[0], workspace[1]
     gradient[:] = scores
     for i in range(count):
         add_at_parts(atoms[i, :width], -weights[i], gradient)
@@ -298,39 +328,26 @@ def gradient_of_weights(count, inverse, upstream, result, row_sums):
 
 
 @kernel
-def let_in(
-    atoms,
-    width,
-    count,
-    by_slot,
-    tolerance,
-    last,
-    indicator,
-    inverse,
-    row_sums,
-    weights,
-    gradient,
-    gap,
-    workspace,
-):
+def let_in(support, width, count, by_slot, tolerance, last, indicator, workspace):
     """Add the best structure under the gradient to the support, and move to the new optimum.
 
-    The structure is in row ``count`` of ``atoms``. The support has ``count`` atoms.
+    The structure is in row ``count`` of the atoms. The support has ``count`` atoms.
 
     Args:
-        width, weights, gradient, inverse, row_sums: see :func:`enter`.
+        width: see :func:`_enter`.
         by_slot: whether two atoms can share a part only at the same index of their rows, and rows
             are full up to ``width``.
         tolerance: a gap that counts as 0.
         last: whether no further atom may enter.
         indicator: int32 zeros, one for each part; not read if ``by_slot``.
-        gap: ``(1,)``, written for all atoms except the first: the score of the structure under the
-            gradient, less the score of the support's atoms.
         workspace: three rows like those of the inverse.
 
     Returns:
-        The new number of atoms, or 0, with nothing changed, if the support is final.
+        The new number of atoms, or 0, with nothing changed, if the support is final. Then the score
+        of the structure under the gradient, less the score of the support's atoms; infinite for
+        the first atom.
     """
+    atoms, inverse, row_sums, weights, gradient = support
     candidate, first = atoms[count], atoms[0]
     size, difference, added = 0, 0.0, 0.0
     for k in range(width):
@@ -346,10 +363,10 @@ def let_in(
         weights[0] = 1.0
         inverse[0, 0] = row_sums[0] = 1.0 / (size + 1.0)
         add_at_parts(candidate[:width], -1.0, gradient)
-        return 1
-    gap[0] = max(difference, 0.0)
+        return 1, np.inf
+    gap = max(difference, 0.0)
     if difference <= tolerance or last:
-        return 0
+        return 0, gap
     column = workspace[2]
     if by_slot:
         for i in range(count):
@@ -360,21 +377,7 @@ def let_in(
         shared_parts(atoms, count, indicator, column)
         for k in range(size):
             indicator[candidate[k]] = 0
-    return enter(
-        atoms,
-        width,
-        count,
-        size,
-        difference,
-        ROUNDING * added,
-        column,
-        inverse,
-        row_sums,
-        weights,
-        gradient,
-        workspace[0],
-        workspace[1],
-    )
+    return _enter(support, width, count, size, difference, ROUNDING * added, workspace), gap
 
 
 # ------------------------------------------------------------------------------------ the oracle
@@ -422,24 +425,37 @@ def padded_part(oracle, lengths, b, stride, part):
 
 
 @kernel
-def solve(
-    start,
-    stop,
-    scores,
-    lengths,
-    oracle,
-    max_iter,
-    tolerance,
-    atoms,
-    weights,
-    inverses,
-    offsets,
-    means,
-    residuals,
-    counts,
-    gaps,
-    status,
-):
+def _write(b, scores, lengths, oracle, support, original, workspace, solution):
+    """Write the solution of item b, except its gap.
+
+    Args:
+        original: workspace for the scores of the parts.
+    """
+    atoms, means, count = solution.atoms[b], solution.means[b], solution.counts[b]
+    parts, width = sizes_of(oracle, lengths, b)
+    read_scores(oracle, scores[b], lengths, b, original)
+    polish(support, width, count, original[:parts], workspace)
+    weights, gradient, stride = support.weights, support.gradient, scores.shape[2]
+    if not np.isfinite(weights[0]):
+        # The scores are finite, but their sums are not.
+        solution.status[b] = NOT_FINITE
+    for k in range(parts):
+        if gradient[k] > -np.inf:
+            solution.residuals[b, padded_part(oracle, lengths, b, stride, k)] = gradient[k]
+    used = solution.offsets[b]
+    for i in range(count):
+        for j in range(count):
+            solution.inverses[used] = support.inverse[i, j]
+            used += 1
+        for k in range(width):
+            if atoms[i, k] >= 0:
+                part = padded_part(oracle, lengths, b, stride, atoms[i, k])
+                atoms[i, k] = part
+                means[part] += weights[i]
+
+
+@kernel
+def solve(start, stop, scores, lengths, oracle, max_iter, tolerance, solution):
     """Solve SparseMAP for items ``start`` to ``stop``, calling the oracle directly.
 
     If the oracle uses SIMD lanes, several items are solved at a time. A finished item is replaced
@@ -448,16 +464,8 @@ def solve(
     Args:
         scores: ``(B, N, M)`` float32 or float64. Everything else is float64: the gap is a
             difference of sums over parts that may be as large as the scores.
-        atoms: ``(B, K, W)`` int32, with capacity for K − 1 atoms and a candidate; written: the
-            parts of the support, row · M + column, padded with −1.
-        weights, means: ``(B, K)`` and ``(B, N·M)``, float64; written. ``means`` must be zeros.
-        residuals: like means, filled with −inf; written: s − μ at parts that are not forbidden.
-        inverses, offsets: ``(B·K·K,)`` float64 and ``(B,)`` int64; written: (G + 11ᵀ)⁻¹ of item b
-            is the count² numbers from ``offsets[b]``. They are packed, so that unused memory is
-            never touched.
-        counts, gaps: ``(B,)``; written: size of the support; duality gap.
-        status: ``(B,)`` int8; written if an item is not feasible or not finite.
     """
+    atoms, counts, gaps, status = solution.atoms, solution.counts, solution.gaps, solution.status
     room = atoms.shape[1]
     used = start * room * room
     most = 0
@@ -467,7 +475,7 @@ def solve(
     gradients, original = np.empty((places, most + LANES)), np.empty(most + LANES)
     candidates = np.empty((places, atoms.shape[2]), dtype=np.int32)
     wide = row_room(room)
-    supports, all_row_sums = np.empty((places, room, wide)), np.empty((places, room))
+    inverses, row_sums = np.empty((places, room, wide)), np.empty((places, room))
     workspace = np.empty((3, wide))
     indicator = np.zeros(most, dtype=np.int32)
     items, calls = np.full(places, -1), np.zeros(places, dtype=np.int64)
@@ -494,26 +502,20 @@ def solve(
             if b < 0:
                 continue
             parts, width = sizes_of(oracle, lengths, b)
-            gradient = gradients[place, :parts]
-            inverse, row_sums = supports[place], all_row_sums[place]
+            support = Support(
+                atoms[b],
+                inverses[place],
+                row_sums[place],
+                solution.weights[b],
+                gradients[place, :parts],
+            )
             count, after = counts[b], 0
             if solved[place]:
                 for k in range(atoms.shape[2]):
                     atoms[b, count, k] = candidates[place, k]
-                after = let_in(
-                    atoms[b],
-                    width,
-                    count,
-                    oracle.by_slot,
-                    tolerance,
-                    calls[place] == max_iter or count == room - 1,
-                    indicator,
-                    inverse,
-                    row_sums,
-                    weights[b],
-                    gradient,
-                    gaps[b : b + 1],
-                    workspace,
+                last = calls[place] == max_iter or count == room - 1
+                after, gaps[b] = let_in(
+                    support, width, count, oracle.by_slot, tolerance, last, indicator, workspace
                 )
             if after > 0:
                 counts[b] = after
@@ -523,35 +525,9 @@ def solve(
             if count == 0:
                 status[b] = INFEASIBLE
                 continue
-            read_scores(oracle, scores[b], lengths, b, original)
-            polish(
-                atoms[b],
-                width,
-                count,
-                original[:parts],
-                gradient,
-                inverse,
-                row_sums,
-                weights[b],
-                workspace[0],
-                workspace[1],
-            )
-            if not np.isfinite(weights[b, 0]):
-                # The scores are finite, but their sums are not.
-                status[b] = NOT_FINITE
-            for k in range(parts):
-                if gradient[k] > -np.inf:
-                    residuals[b, padded_part(oracle, lengths, b, scores.shape[2], k)] = gradient[k]
-            offsets[b] = used
-            for i in range(count):
-                for j in range(count):
-                    inverses[used] = inverse[i, j]
-                    used += 1
-                for k in range(width):
-                    if atoms[b, i, k] >= 0:
-                        part = padded_part(oracle, lengths, b, scores.shape[2], atoms[b, i, k])
-                        atoms[b, i, k] = part
-                        means[b, part] += weights[b, i]
+            solution.offsets[b] = used
+            used += count * count
+            _write(b, scores, lengths, oracle, support, original, workspace, solution)
 
 
 @kernel
@@ -597,7 +573,7 @@ def find_both(start, stop, which, lengths, oracle, stride, gradients, candidates
 def pull_back_weights(start, stop, atoms, counts, inverses, offsets, of_weights, result):
     """Add the gradients of scores to ``result`` ``(B, P)``, from gradients of weights ``(B, K)``.
 
-    The other arguments are results of :func:`solve`.
+    The other arguments are fields of a Solution.
     """
     room = 1
     for b in range(start, stop):

@@ -9,14 +9,12 @@ The missing structures are found with the component of a gradient that is orthog
 differences of the support. Among the structures that tie, the best ones along it and against it are
 missing. If they are no better than the support, the face is complete.
 
-Items lie one after the other in flat arrays, and ``starts`` ``(F + 1,)`` has the first entry of
-each. ``which`` holds item numbers. Atoms are ``(F, K, W)`` int32, padded with −1; their parts are
-counted from the item's first part. The inverse of an item is that of G + 11ᵀ over its atoms, as in
-kernels.sparsemap.active_set. It begins at ``offsets`` ``(F,)``, and its rows have ``strides``
-``(F,)`` numbers.
+Items lie one after the other in flat arrays. ``which`` holds item numbers.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +36,58 @@ SLIGHT = 1e-7
 REFINEMENTS, REFINED = 5, 1e-11
 # Number of atoms at which this difference is checked.
 SAMPLED = 8
+
+
+class Items(NamedTuple):
+    """The faces of F items.
+
+    Attributes:
+        starts: ``(F + 1,)``, the first entry of each item in flat arrays, and the end.
+        residuals: flat; −inf if a part is forbidden, and for padding.
+        atoms: ``(F, K, W)`` int32, padded with −1; parts are counted from the item's first.
+        counts: ``(F,)``, the number of atoms of each item.
+    """
+
+    starts: np.ndarray
+    residuals: np.ndarray
+    atoms: np.ndarray
+    counts: np.ndarray
+
+
+class Inverses(NamedTuple):
+    """The inverses of G + 11ᵀ over the atoms of each item, as in kernels.sparsemap.active_set.
+
+    Attributes:
+        numbers: flat.
+        offsets, strides: ``(F,)``, the first number of each item, and the size of its rows.
+    """
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+    strides: np.ndarray
+
+
+class Search(NamedTuple):
+    """The state of the search for the missing structures of F items.
+
+    Attributes:
+        pulled: flat, the component of the gradient along differences of atoms.
+        left: flat, the orthogonal component. It is set to 0 at parts that no tying structure has.
+        levels: ``(F,)``, the score of the atoms under the residual.
+        ties: ``(F,)``, by how much the score of a tying structure may differ from this.
+        sizes: ``(F,)``, the norm of the gradient at parts of possible tying structures.
+        reaches: ``(F,)``, the norm of the largest multiple of ``left`` that can be added to the
+            residual without breaking ties.
+        steps: ``(F,)``, the factor of this multiple, 0 if ``left`` is 0.
+    """
+
+    pulled: np.ndarray
+    left: np.ndarray
+    levels: np.ndarray
+    ties: np.ndarray
+    sizes: np.ndarray
+    reaches: np.ndarray
+    steps: np.ndarray
 
 
 @kernel
@@ -69,68 +119,48 @@ def _spread(atoms, count, beside, rest, values):
 
 
 @kernel
-def survey(
-    start,
-    stop,
-    which,
-    starts,
-    residuals,
-    upstream,
-    atoms,
-    counts,
-    inverses,
-    offsets,
-    strides,
-    pulled,
-    left,
-    levels,
-    ties,
-    sizes,
-    reaches,
-    steps,
-):
-    """Split the gradients ``upstream`` of the items which[start .. stop−1] in two components.
+def _project(atoms, count, inverse, given, along, rest, workspace):
+    """Write the components of ``given`` along differences of atoms, and orthogonal to them."""
+    values, change, row_sums = workspace[0], workspace[1], workspace[2]
+    parts = len(given)
+    for part in range(parts):
+        along[part], rest[part] = 0.0, given[part]
+    scale = 0.0
+    for attempt in range(REFINEMENTS):
+        # Rounding comes from the inverse. If it affects some atoms, a few of them show it, too.
+        beside = max(count // SAMPLED, 1) if attempt > 0 else 1
+        if _spread(atoms, count, beside, rest, values) <= REFINED * scale:
+            break
+        if beside > 1:
+            _spread(atoms, count, 1, rest, values)
+        gradient_of_weights(count, inverse, values, change, row_sums)
+        for i in range(count):
+            scale = max(scale, abs(values[i]))
+            add_at_parts(atoms[i], change[i], along)
+        for part in range(parts):
+            rest[part] = given[part] - along[part]
 
-    ``pulled`` is the component along differences of atoms, and ``left`` the orthogonal one. The
-    latter is set to 0 at parts that no tying structure has. All three are flat.
 
-    Args:
-        residuals: flat; −inf if a part is forbidden, and for padding.
-        levels: ``(F,)``, written: the score of the atoms under the residual.
-        ties: ``(F,)``, written: by how much the score of a tying structure may differ from this.
-        sizes: ``(F,)``, written: the norm of the gradient at parts of possible tying structures.
-        reaches: ``(F,)``, written: the norm of the largest multiple of ``left`` that can be added
-            to the residual without breaking ties.
-        steps: ``(F,)``, written: the factor of this multiple, 0 if ``left`` is 0.
+@kernel
+def survey(start, stop, which, upstream, items, inverses, search):
+    """Begin the search for the items which[start .. stop−1], with the flat gradient ``upstream``.
+
+    All fields of ``search`` are written.
     """
+    starts, residuals, atoms, counts = items
+    pulled, left, levels, ties, sizes, reaches, steps = search
     room = 1
     for index in range(start, stop):
         room = max(room, counts[which[index]])
-    values, change, row_sums = np.empty(room), np.empty(room), np.empty(room)
+    workspace = np.empty((3, room))
     for index in range(start, stop):
         f = which[index]
         count, own = counts[f], slice(starts[f], starts[f + 1])
-        residual, given = residuals[own], upstream[own]
-        along, rest = pulled[own], left[own]
-        parts = len(residual)
-        packed = inverses[offsets[f] : offsets[f] + count * strides[f]]
-        inverse = packed.reshape((count, strides[f]))
-        for part in range(parts):
-            along[part], rest[part] = 0.0, given[part]
-        scale = 0.0
-        for attempt in range(REFINEMENTS):
-            # Rounding comes from the inverse. If it affects some atoms, a few of them show it, too.
-            beside = max(count // SAMPLED, 1) if attempt > 0 else 1
-            if _spread(atoms[f], count, beside, rest, values) <= REFINED * scale:
-                break
-            if beside > 1:
-                _spread(atoms[f], count, 1, rest, values)
-            gradient_of_weights(count, inverse, values, change, row_sums)
-            for i in range(count):
-                scale = max(scale, abs(values[i]))
-                add_at_parts(atoms[f, i], change[i], along)
-            for part in range(parts):
-                rest[part] = given[part] - along[part]
+        residual, given, rest = residuals[own], upstream[own], left[own]
+        parts, stride = len(residual), inverses.strides[f]
+        packed = inverses.numbers[inverses.offsets[f] : inverses.offsets[f] + count * stride]
+        inverse = packed.reshape((count, stride))
+        _project(atoms[f], count, inverse, given, pulled[own], rest, workspace)
         levels[f], largest, width = 0.0, 1.0, 1
         if count > 0:
             for part in atoms[f, 0]:
@@ -168,11 +198,11 @@ def _step(rest, size, reach):
 
 
 @kernel
-def tilt(which, starts, residuals, left, steps, gradients):
+def tilt(which, items, search, gradients):
     """Write residuals plus a step along ``left`` and against it, to ``gradients`` ``(2, flat)``."""
     for f in which:
-        own = slice(starts[f], starts[f + 1])
-        residual, rest, step = residuals[own], left[own], steps[f]
+        own = slice(items.starts[f], items.starts[f + 1])
+        residual, rest, step = items.residuals[own], search.left[own], search.steps[f]
         towards, against = gradients[0, own], gradients[1, own]
         for part in range(len(residual)):
             towards[part] = residual[part] + step * rest[part]
@@ -180,47 +210,30 @@ def tilt(which, starts, residuals, left, steps, gradients):
 
 
 @kernel
-def _gain(candidate, atom, residual, rest, level, tie, size):
+def _gain(f, candidate, items, search):
     """Return the remaining gradient along a candidate, less the remaining gradient along an atom.
 
     It is 0 if it is rounding, or if the candidate does not tie.
     """
-    if not abs(_sum_at_parts(candidate, residual) - level) <= tie:
+    own = slice(items.starts[f], items.starts[f + 1])
+    residual, rest = items.residuals[own], search.left[own]
+    if not abs(_sum_at_parts(candidate, residual) - search.levels[f]) <= search.ties[f]:
         return 0.0
-    gain = _sum_at_parts(candidate, rest) - _sum_at_parts(atom, rest)
-    return gain if abs(gain) > SLIGHT * size else 0.0
+    gain = _sum_at_parts(candidate, rest) - _sum_at_parts(items.atoms[f, 0], rest)
+    return gain if abs(gain) > SLIGHT * search.sizes[f] else 0.0
 
 
 @kernel
-def is_useful(which, candidates, starts, residuals, atoms, left, levels, ties, sizes):
+def is_useful(which, candidates, items, search):
     """Return whether :func:`take` might add any of the candidates."""
     for index in range(len(which)):
-        f = which[index]
-        own = slice(starts[f], starts[f + 1])
-        beside = residuals[own], left[own], levels[f], ties[f], sizes[f]
-        if _gain(candidates[index], atoms[f, 0], *beside) != 0.0:
+        if _gain(which[index], candidates[index], items, search) != 0.0:
             return True
     return False
 
 
 @kernel
-def take(
-    which,
-    candidates,
-    starts,
-    residuals,
-    levels,
-    ties,
-    sizes,
-    reaches,
-    atoms,
-    counts,
-    inverses,
-    row_sums,
-    pulled,
-    left,
-    steps,
-):
+def take(which, candidates, items, inverses, row_sums, search):
     """Add a candidate to the atoms of each item, with weight 0.
 
     A candidate is added if it ties with the atoms, is independent of them, and the remaining
@@ -228,22 +241,21 @@ def take(
     The residual is corrected so that its sum is the same along all atoms.
 
     Args:
-        candidates: ``(len(which), W)``.
-        atoms: with capacity for one more, and the same width.
+        candidates: ``(len(which), W)``. Atoms have capacity for one more, and the same width.
         inverses: ``(F, K, K)``. K is a number of whole vectors, with capacity for one more atom.
         row_sums: ``(F, K)``, the products of inverses with 1.
     """
+    starts, residuals, atoms, counts = items
     room, longest = inverses.shape[1], 1
     for f in which:
         longest = max(longest, starts[f + 1] - starts[f])
-    column, direction, solved = np.empty(room), np.empty(room), np.empty(room)
+    workspace = np.empty((3, room))
     indicator, changes = np.zeros(longest, dtype=np.int32), np.empty(longest)
     for index in range(len(which)):
         f, candidate = which[index], candidates[index]
         own = slice(starts[f], starts[f + 1])
-        along, rest, residual = pulled[own], left[own], residuals[own]
-        beside = residual, rest, levels[f], ties[f], sizes[f]
-        gain = _gain(candidate, atoms[f, 0], *beside)
+        along, rest, residual = search.pulled[own], search.left[own], residuals[own]
+        gain = _gain(f, candidate, items, search)
         if gain == 0.0:
             continue
         new, inverse, sums, size = counts[f], inverses[f], row_sums[f], 0
@@ -252,17 +264,17 @@ def take(
                 break
             indicator[part] = 1
             size += 1
-        shared_parts(atoms[f], new, indicator, column)
+        shared_parts(atoms[f], new, indicator, workspace[2])
         for part in candidate[:size]:
             indicator[part] = 0
-        if not extend(new, size, np.inf, 0.0, column, inverse, sums, direction, solved):
+        if not extend(new, size, np.inf, 0.0, inverse, sums, workspace):
             continue
         atoms[f, new] = -1
         atoms[f, new, :size] = candidate[:size]
         counts[f] += 1
-        # As in kernels.sparsemap.active_set.enter, ``left`` is equal along all atoms except the new
+        # As in kernels.sparsemap.active_set, ``left`` is equal along all atoms except the new
         # one. So is the residual, except for a gap that was too small for the atom to get a weight.
-        gap = _sum_at_parts(candidate, residual) - levels[f]
+        gap = _sum_at_parts(candidate, residual) - search.levels[f]
         total, of_sums = 0.0, 0.0
         for i in range(new + 1):
             total += inverse[new, i]
@@ -275,5 +287,5 @@ def take(
             along[part] += gain * change[part]
             rest[part] -= gain * change[part]
             residual[part] -= gap * change[part]
-        levels[f] = _sum_at_parts(atoms[f, 0], residual)
-        steps[f] = _step(rest, sizes[f], reaches[f])
+        search.levels[f] = _sum_at_parts(atoms[f, 0], residual)
+        search.steps[f] = _step(rest, search.sizes[f], search.reaches[f])

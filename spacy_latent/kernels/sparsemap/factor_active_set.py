@@ -6,10 +6,13 @@ previous call.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from spacy_latent.kernels.core.compilation import kernel
 from spacy_latent.kernels.sparsemap.active_set import (
+    Support,
     add_at_parts,
     leave,
     let_in,
@@ -20,6 +23,29 @@ from spacy_latent.kernels.sparsemap.active_set import (
 # Largest difference of the gradient between atoms of a solved support, relative to the points. If
 # it is larger, the inverse has had too many updates, and is computed again.
 DRIFTED = 1e-11
+
+
+class FactorSupports(NamedTuple):
+    """The supports of F factors, as kernels.sparsemap.active_set.Support for one.
+
+    Attributes:
+        atoms: ``(F, K, W)`` int32, edges counted from the factor's first, padded with −1.
+        counts: ``(F,)``, the number of atoms of each.
+        inverses, row_sums, weights: of each factor.
+    """
+
+    atoms: np.ndarray
+    counts: np.ndarray
+    inverses: np.ndarray
+    row_sums: np.ndarray
+    weights: np.ndarray
+
+
+@kernel
+def _support_of(supports, f, gradient):
+    return Support(
+        supports.atoms[f], supports.inverses[f], supports.row_sums[f], supports.weights[f], gradient
+    )
 
 
 @kernel
@@ -93,23 +119,14 @@ def _spread(atoms, count, gradient, residual):
 
 
 @kernel
-def _settle(
-    atoms,
-    count,
-    points,
-    gradient,
-    indicator,
-    inverse,
-    row_sums,
-    weights,
-    residual,
-    direction,
-):
+def _settle(support, count, points, indicator, workspace):
     """Move ``weights`` to the optimum for new points, over the support or a subset of it.
 
     Returns:
         The number of atoms that stay in the support.
     """
+    atoms, inverse, row_sums, weights, gradient = support
+    direction, residual = workspace[0], workspace[1]
     kept = 0.0
     for i in range(count):
         kept += weights[i]
@@ -135,7 +152,7 @@ def _settle(
             weights[i] = max(weights[i] + change, 0.0)
             add_at_parts(atoms[i], -change, gradient)
         if blocking >= 0:
-            leave(blocking, count, atoms, inverse, row_sums, weights, direction, residual)
+            leave(blocking, count, support, workspace)
             count -= 1
         left = _spread(atoms, count, gradient, residual)
         if blocking < 0:
@@ -146,89 +163,57 @@ def _settle(
 
 
 @kernel
-def restart(which, starts, points, gradients, atoms, counts, inverses, row_sums, weights):
+def _longest(which, starts):
+    longest = 1
+    for f in which:
+        longest = max(longest, starts[f + 1] - starts[f])
+    return longest
+
+
+@kernel
+def restart(which, starts, points, gradients, supports):
     """Solve the factors ``which`` for new points over their old supports.
 
     Args:
         starts: ``(F + 1,)``, the first edge of each factor in ``points`` and ``gradients``, and the
             end.
-        atoms: ``(F, K, W)`` int32, edges counted from the factor's first, padded with −1.
     """
-    room = row_room(atoms.shape[1])
-    residual, direction = np.empty(room), np.empty(room)
-    longest = 1
-    for f in which:
-        longest = max(longest, starts[f + 1] - starts[f])
-    indicator = np.zeros(longest, dtype=np.int32)
+    workspace = np.empty((2, row_room(supports.atoms.shape[1])))
+    indicator = np.zeros(_longest(which, starts), dtype=np.int32)
     for f in which:
         edges = slice(starts[f], starts[f + 1])
-        counts[f] = _settle(
-            atoms[f],
-            counts[f],
-            points[edges],
-            gradients[edges],
-            indicator,
-            inverses[f],
-            row_sums[f],
-            weights[f],
-            residual,
-            direction,
+        support = _support_of(supports, f, gradients[edges])
+        supports.counts[f] = _settle(
+            support, supports.counts[f], points[edges], indicator, workspace
         )
 
 
 @kernel
-def offer(
-    which,
-    candidates,
-    starts,
-    tolerances,
-    gaps,
-    gradients,
-    atoms,
-    counts,
-    inverses,
-    row_sums,
-    weights,
-):
+def offer(which, candidates, starts, tolerances, gaps, gradients, supports):
     """Add the best atom under the gradient to the support of each factor of ``which``.
 
     Args:
-        candidates: ``(len(which), W)`` int32, like rows of ``atoms``.
-        atoms: with capacity for one more.
+        candidates: ``(len(which), W)`` int32, like rows of atoms, which have capacity for one more.
         gaps: ``(F,)``, written: how much better the atom was than the support; 0 if it is solved.
 
     Returns:
         ``(len(which),)`` bool: False for a factor whose atom is not better by more than the
         factor's tolerance. This factor is solved.
     """
-    workspace, gap = np.empty((3, row_room(atoms.shape[1]))), np.empty(1)
+    atoms, counts = supports.atoms, supports.counts
+    workspace = np.empty((3, row_room(atoms.shape[1])))
     changed = np.zeros(len(which), dtype=np.bool_)
-    longest = 1
-    for f in which:
-        longest = max(longest, starts[f + 1] - starts[f])
-    indicator = np.zeros(longest, dtype=np.int32)
+    indicator = np.zeros(_longest(which, starts), dtype=np.int32)
     for index in range(len(which)):
         f = which[index]
         atoms[f, counts[f]] = candidates[index]
-        gap[0] = np.inf
+        support = _support_of(supports, f, gradients[starts[f] : starts[f + 1]])
         # If an atom depends on the support, its gap is only rounding.
-        after = let_in(
-            atoms[f],
-            atoms.shape[2],
-            counts[f],
-            False,
-            tolerances[f],
-            False,
-            indicator,
-            inverses[f],
-            row_sums[f],
-            weights[f],
-            gradients[starts[f] : starts[f + 1]],
-            gap,
-            workspace,
+        after, gap = let_in(
+            support, atoms.shape[2], counts[f], False, tolerances[f], False, indicator, workspace
         )
         changed[index] = after > 0
-        gaps[f] = gap[0] if after > 0 else 0.0
+        gaps[f] = gap if after > 0 else 0.0
         if after > 0:
             counts[f] = after
     return changed

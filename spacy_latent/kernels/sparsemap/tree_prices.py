@@ -14,7 +14,7 @@ price 0. A step that ignores the bounds, and is clipped afterwards, makes no pro
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +60,51 @@ TIGHT, STEP, SHARE_OF_STEP = 1e-8, 1e-5, 1e-3
 # Added to the second derivatives: RIDGE times their mean, and DAMPING times the residual up to
 # LARGEST_DAMPING.
 RIDGE, DAMPING, LARGEST_DAMPING = 1e-10, 1e-3, 1e-2
+
+
+class Rule(NamedTuple):
+    """The bound on the modifiers of a word, and whether the root has exactly one."""
+
+    budget: float
+    single_root: bool
+
+
+class Solution(NamedTuple):
+    """Averages of B items, and the prices that prove them.
+
+    Attributes:
+        mean: ``(B, N+1, N+1)``, ``[head, modifier]``; zeros at the call.
+        prices: ``(B, N+1+S)``, the prices of root, budgets and sets of words; zeros at the call.
+        sets, counts: ``(B, S, N+1)`` and ``(B,)``, the nodes of each set, and the number of sets.
+        residual: the largest violation of a constraint, infinite if an item is not solved (see
+            :func:`nearest_average`).
+        iterations: number of steps of Newton's method.
+        status: as in kernels.core.status.
+    """
+
+    mean: np.ndarray
+    prices: np.ndarray
+    sets: np.ndarray
+    counts: np.ndarray
+    residual: np.ndarray
+    iterations: np.ndarray
+    status: np.ndarray
+
+
+class Prices(NamedTuple):
+    """Arrays of one item of n words.
+
+    Attributes:
+        mean, prices, sets: see Solution.
+        heads: ``(n, n+1)``, the shares of each word's heads.
+        short: ``(2n, n+1)`` bool, workspace for sets that less than 1 enters.
+    """
+
+    mean: np.ndarray
+    prices: np.ndarray
+    sets: np.ndarray
+    heads: np.ndarray
+    short: np.ndarray
 
 
 @kernel(fastmath=ANY_ORDER, forceinline=True)
@@ -192,9 +237,61 @@ def _second_derivatives(n, heads, sets, chosen, number, matrix):
 
 
 @kernel
-def _find_prices(
-    n, scores, budget, single_root, sets, count, prices, heads, most_steps, tolerance, precision
-):  # fmt: skip
+def _least_value(scores):
+    """Return a lower bound of the value of all averages.
+
+    No average has a lower value than the worst heads, whose squares contribute at most a half.
+    """
+    least = 0.0
+    for row in scores:
+        lowest = 0.0
+        for score in row:
+            if score > -np.inf:
+                lowest = min(lowest, score)
+        least += lowest - 0.5
+    return least
+
+
+@kernel
+def _residual(prices, slack, single_root):
+    """Return the largest violation of a constraint."""
+    residual = 0.0
+    for c in range(len(slack)):
+        towards = _bounded(c, prices[c] - slack[c], single_root)
+        if prices[c] != 0.0 or towards != 0.0:
+            residual = max(residual, abs(slack[c]))
+    return residual
+
+
+@kernel
+def _newton_step(rule, item, slack, residual, change):
+    """Write the step to the minimum of the current quadratic piece within the bounds of prices."""
+    (n, _), prices, single_root = item.heads.shape, item.prices, rule.single_root
+    size = len(slack)
+    chosen, slopes = np.empty(size, dtype=np.int64), np.empty(size)
+    down, up, step = np.empty(size), np.empty(size), np.empty(size)
+    number = 0
+    for c in range(size):
+        change[c] = 0.0
+        equation = c == 0 and single_root
+        if equation or prices[c] != 0.0 or _bounded(c, -slack[c], single_root) != 0.0:
+            chosen[number], slopes[number] = c, slack[c]
+            down[number] = _bounded(c, -np.inf, single_root) - prices[c]
+            up[number] = _bounded(c, np.inf, single_root) - prices[c]
+            number += 1
+    matrix = np.empty((size, size))
+    _second_derivatives(n, item.heads, item.sets, chosen, number, matrix)
+    mean = 0.0
+    for i in range(number):
+        mean += matrix[i, i] / number
+    ridge = RIDGE * max(mean, 1.0) + min(LARGEST_DAMPING, DAMPING * residual)
+    find_least(slopes, matrix, number, ridge, down, up, step)
+    for i in range(number):
+        change[chosen[i]] = step[i]
+
+
+@kernel
+def _find_prices(scores, rule, item, count, most_steps, tolerance, precision):
     """Improve prices in place by Newton's method.
 
     It ends when the residual is below ``precision``, or when it is below ``tolerance`` and further
@@ -205,35 +302,23 @@ def _find_prices(
         prove that no average satisfies all constraints, because their value is less than the value
         of any average.
     """
+    (budget, single_root), (_, prices, sets, heads, _) = rule, item
+    n = len(scores)
     number_of_all = n + 1 + count
     slack, slack_there = np.empty(number_of_all), np.empty(number_of_all)
     bounds = np.empty(number_of_all)
     bounds[0], bounds[1 : n + 1], bounds[n + 1 :] = 1.0, budget, -1.0
-    chosen = np.empty(number_of_all, dtype=np.int64)
-    matrix = np.empty((number_of_all, number_of_all))
-    slopes, down, up = np.empty(number_of_all), np.empty(number_of_all), np.empty(number_of_all)
-    step, moved, change = np.empty(number_of_all), np.empty(number_of_all), np.empty(number_of_all)
+    moved, change = np.empty(number_of_all), np.empty(number_of_all)
     other = np.empty_like(heads)
     best_prices, best_heads = np.empty(number_of_all), np.empty_like(heads)
-    steps, residual, least_residual, standing = 0, np.inf, np.inf, 0
-    # By weak duality, no prices have a lower value than an average. No average has a lower value
-    # than the worst heads, whose squares contribute at most a half.
-    least = 0.0
-    for word in range(n):
-        lowest = 0.0
-        for head in range(n + 1):
-            if scores[word, head] > -np.inf:
-                lowest = min(lowest, scores[word, head])
-        least += lowest - 0.5
+    steps, least_residual, standing = 0, np.inf, 0
+    # By weak duality, no prices have a lower value than an average.
+    least = _least_value(scores)
     value = _take_heads(n, scores, prices, sets, count, heads)
     value += dot(bounds, prices, number_of_all)
     for steps in range(most_steps + 1):
         _slack(n, heads, budget, sets, count, slack)
-        residual = 0.0
-        for c in range(number_of_all):
-            towards = _bounded(c, prices[c] - slack[c], single_root)
-            if prices[c] != 0.0 or towards != 0.0:
-                residual = max(residual, abs(slack[c]))
+        residual = _residual(prices, slack, single_root)
         standing = 0 if residual < 0.5 * least_residual else standing + 1
         if residual < least_residual:
             least_residual = residual
@@ -242,23 +327,7 @@ def _find_prices(
         at_rest = least_residual <= tolerance and standing > STANDSTILL
         if residual < precision or at_rest or steps == most_steps:
             break
-        number = 0
-        for c in range(number_of_all):
-            change[c] = 0.0
-            equation = c == 0 and single_root
-            if equation or prices[c] != 0.0 or _bounded(c, -slack[c], single_root) != 0.0:
-                chosen[number], slopes[number] = c, slack[c]
-                down[number] = _bounded(c, -np.inf, single_root) - prices[c]
-                up[number] = _bounded(c, np.inf, single_root) - prices[c]
-                number += 1
-        _second_derivatives(n, heads, sets, chosen, number, matrix)
-        mean = 0.0
-        for i in range(number):
-            mean += matrix[i, i] / number
-        ridge = RIDGE * max(mean, 1.0) + min(LARGEST_DAMPING, DAMPING * residual)
-        find_least(slopes, matrix, number, ridge, down, up, step)
-        for i in range(number):
-            change[chosen[i]] = step[i]
+        _newton_step(rule, item, slack, residual, change)
         fraction = 1.0
         while True:
             slope = 0.0
@@ -298,28 +367,25 @@ def _find_prices(
 
 
 @kernel
-def _nearest_item(
-    n, scores, budget, single_root, most_steps, tolerance, precision,
-    mean, prices, sets, count, heads, short,
-):  # fmt: skip
+def _nearest_item(scores, rule, item, count, most_steps, tolerance, precision):
     """Solve one item, starting from given prices.
 
     Args:
         scores: ``(n, n+1)``.
+        item: written.
+        count: the last prices belong to ``count`` sets of words.
         precision: the residual at which Newton's method ends.
-        mean, prices, sets, heads: written. The last prices belong to ``count`` sets of words.
-        short: ``(2n, n+1)`` bool, workspace for sets that less than 1 enters.
 
     Returns:
         The largest violation of a constraint, infinite if the item is not solved; the number of
         steps; the number of sets; and INFEASIBLE if there is no such average.
     """
+    mean, prices, sets, heads, short = item
+    n = len(scores)
     iterations, goal = 0, precision
     while True:
         steps = min(STEPS, most_steps - iterations)
-        violation, done, status = _find_prices(
-            n, scores, budget, single_root, sets, count, prices, heads, steps, tolerance, goal
-        )
+        violation, done, status = _find_prices(scores, rule, item, count, steps, tolerance, goal)
         iterations += max(done, 1)
         if status == INFEASIBLE or not violation <= max(tolerance, goal):
             return np.inf, iterations, count, status
@@ -387,10 +453,7 @@ def _takes_worse(n, scores, heads, bound):
 
 
 @kernel
-def _nearest_by_fractions(
-    n, scores, range_of_scores, budget, single_root, most_steps, tolerance,
-    mean, prices, sets, heads, short,
-):  # fmt: skip
+def _nearest_by_fractions(scores, range_of_scores, rule, item, most_steps, tolerance):
     """Solve one item like :func:`_nearest_item`, for scores of large magnitude.
 
     The prices of such scores are large compared to a step. The prices for a small fraction of the
@@ -398,8 +461,9 @@ def _nearest_by_fractions(
 
     Args:
         range_of_scores: the largest difference between two heads of a word.
-        prices: 0 at the call.
+        item: its prices are 0 at the call.
     """
+    n, prices = len(scores), item.prices
     given = np.empty((n, n + 1))
     fraction = SMALL / max(range_of_scores, SMALL)
     iterations, count = 0, 0
@@ -409,10 +473,10 @@ def _nearest_by_fractions(
                 given[word, head] = fraction * scores[word, head]
         last = fraction == 1.0
         bound = tolerance if last else AT_THE_START
+        precision = PRECISION if last else AT_THE_START
         residual, done, count, status = _nearest_item(
-            n, given, budget, single_root, most_steps - iterations, bound,
-            PRECISION if last else AT_THE_START, mean, prices, sets, count, heads, short,
-        )  # fmt: skip
+            given, rule, item, count, most_steps - iterations, bound, precision
+        )
         iterations += done
         if last or not residual <= bound:
             return residual, iterations, count, status
@@ -426,24 +490,16 @@ def _nearest_by_fractions(
 
 
 @kernel
-def nearest_items(
-    start, stop, scores, lengths, budget, single_root, most_steps, tolerance,
-    mean, prices, sets, counts, residual, iterations, status,
-):  # fmt: skip
+def nearest_items(start, stop, scores, lengths, rule, most_steps, tolerance, solution):
     """Solve items start .. stop−1.
 
     Args:
         scores: ``(B, N+1, N+1)``, float64, ``[head, modifier]``; −inf if there is no arc.
         most_steps: bound on the steps of Newton's method for an item.
         tolerance: bound on the residual.
-        mean: like scores, zeros; written.
-        prices: ``(B, N+1+S)``, zeros; written: the prices of root, budgets and sets of words.
-        sets, counts: ``(B, S, N+1)`` and ``(B,)``, written: the nodes of each set, and the number
-            of sets.
-        residual: written: the largest violation of a constraint, infinite if an item is not solved
-            (see :func:`nearest_average`).
-        status: as in kernels.core.status.
+        solution: written.
     """
+    mean, prices, sets, counts, residual, iterations, status = solution
     longest = 1
     for b in range(start, stop):
         longest = max(longest, lengths[b])
@@ -456,6 +512,7 @@ def nearest_items(
         # Contiguous copies, which vectorise.
         own, heads = np.empty((n, n + 1)), np.empty((n, n + 1))
         short = np.empty((2 * n, n + 1), dtype=np.bool_)
+        item = Prices(mean[b], prices[b], sets[b], heads, short)
         range_of_scores = _quarters(n, scores[b], whole)
         if range_of_scores < 0.0:
             residual[b], status[b] = np.inf, INFEASIBLE
@@ -466,9 +523,8 @@ def nearest_items(
                 if own[word, head] < -LARGEST and np.isfinite(whole[word, head]):
                     own[word, head] = -LARGEST
         residual[b], iterations[b], counts[b], status[b] = _nearest_by_fractions(
-            n, own, min(4.0 * range_of_scores, LARGEST), budget, single_root, most_steps,
-            tolerance, mean[b], prices[b], sets[b], heads, short,
-        )  # fmt: skip
+            own, min(4.0 * range_of_scores, LARGEST), rule, item, most_steps, tolerance
+        )
         # Clipping the score of a head only matters if it has a share. Heads that have a share keep
         # their full score.
         if 4.0 * range_of_scores <= LARGEST or status[b] == INFEASIBLE:
@@ -483,22 +539,20 @@ def nearest_items(
                 own[word, head] = whole[word, head] * (LARGEST / range_of_scores)
         prices[b] = 0.0
         residual[b], done, counts[b], status[b] = _nearest_by_fractions(
-            n, own, LARGEST, budget, single_root, most_steps - iterations[b],
-            tolerance, mean[b], prices[b], sets[b], heads, short,
-        )  # fmt: skip
+            own, LARGEST, rule, item, most_steps - iterations[b], tolerance
+        )
         iterations[b] += done
 
 
 @kernel
-def nearest_gradient_items(
-    start, stop, lengths, budget, single_root, mean, prices, sets, counts, upstream, result
-):  # fmt: skip
+def nearest_gradient_items(start, stop, lengths, rule, solution, upstream, result):
     """Write the gradient of Σ upstream · mean with respect to the scores to ``result``.
 
     It is ``upstream`` less its mean over the heads of a word that have a share, projected so that a
     step along it keeps all active constraints. These are constraints with a price, and constraints
     that hold with equality and that a step along the gradient, or against it, would violate.
     """
+    mean, prices, sets, counts = solution.mean, solution.prices, solution.sets, solution.counts
     for b in range(start, stop):
         n, count = lengths[b], counts[b]
         result[b] = 0.0
@@ -510,7 +564,7 @@ def nearest_gradient_items(
         chosen = np.empty(n + 1 + len(own), dtype=np.int64)
         number = 0
         for c in range(n + 1 + count):
-            if prices[b, c] != 0.0 or (c == 0 and single_root):
+            if prices[b, c] != 0.0 or (c == 0 and rule.single_root):
                 chosen[number] = c
                 number += 1
         for word in range(n):
@@ -523,7 +577,7 @@ def nearest_gradient_items(
                     change[word, head] = upstream[b, head, word + 1]
             _keep(n, heads, own, chosen, number, change)
             held = number
-            number, count = _hold(n, heads, budget, change, own, count, chosen, number, short)
+            number, count = _hold(heads, rule.budget, change, own, count, chosen, number, short)
             if number == held:
                 break
         for word in range(n):
@@ -553,7 +607,7 @@ def _keep(n, heads, sets, chosen, number, change):
 
 
 @kernel
-def _hold(n, heads, budget, change, sets, count, chosen, number, short):
+def _hold(heads, budget, change, sets, count, chosen, number, short):
     """Choose constraints that hold with equality and are violated by a step along ``change``.
 
     A step against it is tested, too, since it may violate constraints that the first one leaves.
@@ -561,6 +615,7 @@ def _hold(n, heads, budget, change, sets, count, chosen, number, short):
     Returns:
         The number of chosen constraints, and of sets.
     """
+    n = len(heads)
     largest = 0.0
     for word in range(n):
         for head in range(n + 1):
@@ -650,11 +705,11 @@ class _NearestAverage(torch.autograd.Function):
         residual, status = np.zeros(batch), np.full(batch, FEASIBLE, dtype=np.int8)
         ctx.costs, ctx.dtype = COST * (sizes + 1.0) ** 2, scores.dtype
         tolerance = max(tolerance, PRECISION)
-        given = (array, sizes, float(max_modifiers), single_root, max_iter, tolerance)
-        found = (mean, prices, sets, counts, residual, iterations, status)
-        spread(nearest_items, ctx.costs, given + found)
-        # Prices of each item: for its words, then for its sets.
-        ctx.solution = (sizes, float(max_modifiers), single_root, mean, prices, sets, counts)
+        rule = Rule(float(max_modifiers), single_root)
+        solution = Solution(mean, prices, sets, counts, residual, iterations, status)
+        given = (array, sizes, rule, max_iter, tolerance, solution)
+        spread(nearest_items, ctx.costs, given)
+        ctx.solution = (sizes, rule, solution)
         infeasible = torch.from_numpy(status == INFEASIBLE)
         results = torch.from_numpy(residual), torch.from_numpy(iterations), infeasible
         ctx.mark_non_differentiable(*results)
