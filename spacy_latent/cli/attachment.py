@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import CodeOption, GpuOption, MetricsOption, ModelsArgument
 from spacy_latent.cli.output import check_output, write_json
 
 if TYPE_CHECKING:
@@ -31,20 +32,16 @@ Examples:
 
 
 def main(
-    models: list[Path] = typer.Argument(
-        ..., metavar="MODEL...", help="Trained pipelines: directories or installed packages"
-    ),
+    models: ModelsArgument,
     corpus: Path = typer.Argument(
         ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
     ),
     gold_preproc: bool = typer.Option(
         False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
     ),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--metrics", help="Write the figures to this file, as JSON"
-    ),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    metrics: MetricsOption = None,
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Report the unlabelled attachment of the best trees, of a parser, and of control trees.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,6 +23,13 @@ from spacy_latent.cli.calibration_tables import (
 )
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import (
+    CodeOption,
+    FiguresAsJson,
+    GpuOption,
+    LimitOption,
+    ModelArgument,
+)
 from spacy_latent.cli.output import finished_first
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of, plural
@@ -52,31 +59,31 @@ Examples:
 
 
 def calibrate_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: ModelArgument,
     dev: str = typer.Argument(
         ...,
         help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads",
     ),
     output: Path = typer.Argument(..., help="Directory to write the calibrated pipeline to"),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    component: str | None = typer.Option(
         None,
         "--component",
         "-c",
         help="Name of the crf_ner, tree_spancat or latent_parser; may be left out where there is "
         "one of them",
     ),
-    coverage: Optional[float] = typer.Option(  # noqa: UP045
+    coverage: float | None = typer.Option(
         None,
         "--coverage",
         help="Store sets of possible entities, which hold all of a text's in this share of texts",
     ),
-    precision: Optional[float] = typer.Option(  # noqa: UP045
+    precision: float | None = typer.Option(
         None,
         "--precision",
         help="Set min_confidence to the lowest at which entities or spans of other text have this "
         "precision, with the confidence of --confidence; for arcs print this probability",
     ),
-    sure: Optional[float] = typer.Option(  # noqa: UP045
+    sure: float | None = typer.Option(
         None,
         "--confidence",
         help="With --precision: how sure it has to be that other text has the precision; 0.9 if "
@@ -94,14 +101,14 @@ def calibrate_cli(
         help="With --precision: set min_confidence even where it keeps fewer than 20 entities, "
         "fewer than one in ten, or fewer than twice as many as would do if all were right",
     ),
-    group_by: Optional[str] = typer.Option(  # noqa: UP045
+    group_by: str | None = typer.Option(
         None,
         "--group-by",
         help="Where each doc names the document that it is a piece of: a key of doc.user_data, a "
         "custom attribute, or a key of the lines of .jsonl or of their meta; 'document' if left "
         "out. A promised precision then counts documents as independent, not docs",
     ),
-    docs_per_document: Optional[int] = typer.Option(  # noqa: UP045
+    docs_per_document: int | None = typer.Option(
         None,
         "--docs-per-document",
         min=1,
@@ -113,22 +120,22 @@ def calibrate_cli(
         help="Let each label have a bias where held-out texts ask for them; other entities may be "
         "found then",
     ),
-    confidence: Optional[bool] = typer.Option(  # noqa: UP045
+    confidence: bool | None = typer.Option(
         None,
         "--slope/--no-slope",
         help="A slope and shifts of the odds of entities or spans; by default where held-out ones "
         "ask for them",
     ),
-    test: Optional[str] = typer.Option(  # noqa: UP045
+    test: str | None = typer.Option(
         None, "--test", help="Further annotated texts, to measure on what calibration has not seen"
     ),
     force: bool = typer.Option(
         False, "--force", "-F", help="Overwrite the pipeline that is in OUTPUT"
     ),
-    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
-    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    limit: LimitOption = 0,
+    as_json: FiguresAsJson = False,
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Calibrate probabilities of entities, spans or parses, and write the calibrated pipeline.
 

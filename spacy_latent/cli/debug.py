@@ -7,12 +7,13 @@ import re
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import CodeOption, FindingsAsJson, GpuOption
 from spacy_latent.cli.pipelines import load, use_gpu
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ Examples:
 def debug_cli(
     context: typer.Context,
     source: Path = typer.Argument(..., help="Config file, or directory of a trained pipeline"),
-    corpus: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    corpus: str | None = typer.Option(
         None, "--corpus", help="Texts for the gradients; the config's training corpus if not given"
     ),
     count: int = typer.Option(8, "--examples", "-n", min=1, help="How many examples to take"),
     steps: int = typer.Option(3, "--steps", min=1, help="Training steps before gradients are read"),
-    as_json: bool = typer.Option(False, "--json", help="Print what is found as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    as_json: FindingsAsJson = False,
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Check whether the latent layers of a config or pipeline can learn.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import CodeOption, GpuOption, ModelArgument, TextArgument, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import number_of
@@ -32,15 +33,15 @@ Examples:
 
 
 def explain_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    text: str = typer.Argument(STDIN, help="Text, or - for one text per line of standard input"),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: ModelArgument,
+    text: TextArgument = STDIN,
+    component: str | None = typer.Option(
         None,
         "--component",
         "-c",
         help="Name of the text classifier or entity recognizer; may be left out where there is one",
     ),
-    label: Optional[str] = typer.Option(  # noqa: UP045
+    label: str | None = typer.Option(
         None, "--label", help="Explain this category, not the most probable; or entities of it only"
     ),
     entity: int = typer.Option(
@@ -51,12 +52,12 @@ def explain_cli(
     ),
     steps: int = typer.Option(80, "--steps", min=1, help="Steps of learning the mask"),
     seed: int = typer.Option(0, "--seed", help="Of the masks that are drawn"),
-    html: Optional[Path] = typer.Option(  # noqa: UP045
+    html: Path | None = typer.Option(
         None, "--html", help="Write a page with the marked texts to this file"
     ),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    as_json: TextsAsJson = False,
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Show which words suffice for the prediction of a trained textcat or ner.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 from wasabi import msg
@@ -59,7 +59,7 @@ def _read(file: Path, vocab: Vocab) -> list[Doc]:
 def incomplete_cli(
     corpus: Path = typer.Argument(..., help="Annotated texts: .spacy, or a directory of these"),
     output: Path = typer.Argument(..., help="The .spacy file to write"),
-    keep: Optional[float] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    keep: float | None = typer.Option(
         None, "--keep", help="Keep this share of the entities; of other tokens nothing is known"
     ),
     flags: bool = typer.Option(
@@ -67,12 +67,12 @@ def incomplete_cli(
     ),
     full: int = typer.Option(150, "--full", help="With --flags: leave so many texts as they are"),
     wrong: float = typer.Option(0.0, "--wrong", help="With --flags: this share of them is wrong"),
-    label_sets: Optional[str] = typer.Option(  # noqa: UP045
+    label_sets: str | None = typer.Option(
         None,
         "--label-sets",
         help="Annotate each text for one of these sets of labels: / between sets, commas in them",
     ),
-    sources: Optional[str] = typer.Option(  # noqa: UP045
+    sources: str | None = typer.Option(
         None,
         "--sources",
         help="Let sources of annotation see the entities that are right so often, as 0.9,0.7,0.5; "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 from wasabi import color
@@ -45,6 +45,7 @@ from spacy_latent.cli.config_blocks import (
 )
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import CodeOption
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import (
@@ -113,25 +114,23 @@ STRUCTURE, ESTIMATOR = "spanning-tree", "marginals"
 def init_cli(
     config: str = typer.Argument(..., help="Config, as 'spacy init config' makes one; - for stdin"),
     output: str = typer.Argument(..., help="Where to write the new one; - for standard output"),
-    purpose: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None,
-        "--for",
-        help=f"What the config is for: {LISTED}. Asked if no option says it",
+    purpose: str | None = typer.Option(
+        None, "--for", help=f"What the config is for: {LISTED}. Asked if no option says it"
     ),
-    component: Optional[list[str]] = typer.Option(  # noqa: UP045
+    component: list[str] | None = typer.Option(
         None,
         "--component",
         "-c",
         help="Component to change; may be repeated. Not needed if one alone can be",
     ),
-    structure: Optional[str] = typer.Option(  # noqa: UP045
+    structure: str | None = typer.Option(
         None,
         "--structure",
         "-s",
         help="What is latent; if not given, what the config has, or spanning-tree, or k-of-n "
         "with --rationale, or one-to-one-alignment with --pairs",
     ),
-    estimator: Optional[str] = typer.Option(  # noqa: UP045
+    estimator: str | None = typer.Option(
         None,
         "--estimator",
         "-e",
@@ -139,9 +138,7 @@ def init_cli(
         "or marginals, or sparsemap with --pairs; --rationale has settings of its own",
     ),
     shared: bool = typer.Option(
-        False,
-        "--shared",
-        help="One for all of them: a latent_encoder that they listen to",
+        False, "--shared", help="One for all of them: a latent_encoder that they listen to"
     ),
     crf_ner: bool = typer.Option(
         False, "--crf-ner", help="The same as --for entities; nothing is latent"
@@ -151,7 +148,7 @@ def init_cli(
     rationale: bool = typer.Option(False, "--rationale", help="The same as --for rationale"),
     pairs: bool = typer.Option(False, "--pairs", help="The same as --for pairs"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUTPUT"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    code: CodeOption = None,
 ) -> None:
     """Add a latent structure to a config, around the embedder of components that have one.
 

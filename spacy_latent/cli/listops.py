@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -61,12 +61,12 @@ def generate_cli(
     min_depth: int = typer.Option(
         0, "--min-depth", help="Fewest levels of lists within each other; [MAX 2 9 ] has one"
     ),
-    depth: Optional[int] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    depth: int | None = typer.Option(
         None,
         "--depth",
         help="Exactly so many levels of lists, in the place of --min-depth and --max-depth",
     ),
-    depths: Optional[str] = typer.Option(  # noqa: UP045
+    depths: str | None = typer.Option(
         None,
         "--depths",
         help="Equally many expressions of each of these levels of lists, such as 1,2,3; in the "
@@ -76,7 +76,7 @@ def generate_cli(
     expansion: float = typer.Option(0.25, "--expansion", help="Probability that a node is a list"),
     min_length: int = typer.Option(4, "--min-length", help="Fewest tokens"),
     max_length: int = typer.Option(100, "--max-length", help="Most tokens"),
-    without: Optional[list[Path]] = typer.Option(  # noqa: UP045
+    without: list[Path] | None = typer.Option(
         None, "--without", help="File whose expressions are left out; may be repeated"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the generator"),
@@ -155,22 +155,22 @@ def report_cli(
         help="Expressions to judge it on: files, or directories, whose .tsv files but train.tsv "
         "and dev.tsv are taken",
     ),
-    beside: Optional[list[str]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    beside: list[str] | None = typer.Option(
         None, "--beside", help="NAME=MODEL, a further pipeline in the same tables; may be repeated"
     ),
-    recorded: Optional[list[str]] = typer.Option(  # noqa: UP045
+    recorded: list[str] | None = typer.Option(
         None,
         "--recorded",
         help="NAME=FILE.jsonl, the means of runs that 'benchmarks learning' kept, in the same "
         "tables; may be repeated",
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045
+    component: str | None = typer.Option(
         None, "--component", "-c", help="Component with the trees; the only one, if there is one"
     ),
-    html: Optional[Path] = typer.Option(  # noqa: UP045
+    html: Path | None = typer.Option(
         None, "--html", help="A page of the tables and of the trees of the first expressions"
     ),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045
+    metrics: Path | None = typer.Option(
         None, "--metrics", help="Write all figures to this JSON file"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of random trees and intervals"),

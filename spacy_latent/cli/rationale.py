@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import CodeOption, GpuOption, ModelArgument
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.corpora.text_files import forgiving_lines
@@ -37,21 +38,21 @@ COLUMNS = {
 
 
 def main(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: ModelArgument,
     corpus: Path = typer.Argument(
         ..., help="Docs with cats, and rationales if there are any: .spacy, or .jsonl"
     ),
     spans_key: str = typer.Option("rationale", "--spans-key", help="Where the rationales are"),
-    words: Optional[list[Path]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    words: list[Path] | None = typer.Option(
         None, "--words", help="A list to compare with, one word a line, ';' starts a comment"
     ),
     limit: int = typer.Option(0, "--limit", min=0, help="Read so many docs; 0 for all"),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045
+    metrics: Path | None = typer.Option(
         None, "--metrics", help="Write the numbers to this JSON file"
     ),
     seed: int = typer.Option(0, "--seed", help="Of the random words"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Print figures on the rationales of a trained pipeline, with controls.
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import ComponentOption, GpuOption, ModelArgument
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
 from spacy_latent.errors import number_of
@@ -32,7 +33,7 @@ FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
 
 
 def render_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: ModelArgument,
     data: str = typer.Argument(
         STDIN,
         metavar="INPUT",
@@ -42,17 +43,15 @@ def render_cli(
     output: str = typer.Argument(
         STDOUT, metavar="OUT", help="File (.html or .svg), or - for standard output"
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", "-c", help="Name of the component; all latent ones if not given"
-    ),
-    style: Optional[str] = typer.Option(  # noqa: UP045
+    component: ComponentOption = None,
+    style: str | None = typer.Option(
         None,
         "--style",
         "-s",
         help="tree, alignment, heatmap, tags, entities, rationale, brackets, parts; or displaCy's "
         "dep, ent, span. What fits if not given",
     ),
-    threshold: Optional[float] = typer.Option(  # noqa: UP045
+    threshold: float | None = typer.Option(
         None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"
     ),
     alternatives: int = typer.Option(
@@ -65,7 +64,7 @@ def render_cli(
         False, "--counters", help="Draw the counters of the scorer below trees and brackets"
     ),
     limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
-    text_key: Optional[list[str]] = typer.Option(  # noqa: UP045
+    text_key: list[str] | None = typer.Option(
         None,
         "--text-key",
         "-tk",
@@ -73,14 +72,14 @@ def render_cli(
         "with this option. If not given, 'text'; for pairs what the pipeline's config says, or "
         "'text_a,text_b'",
     ),
-    as_format: Optional[str] = typer.Option(  # noqa: UP045
+    as_format: str | None = typer.Option(
         None, "--format", "-f", help="html or svg; by the name of OUT if not given"
     ),
     minify: bool = typer.Option(False, "--minify", help="Without line breaks"),
-    code: Optional[Path] = typer.Option(  # noqa: UP045
+    code: Path | None = typer.Option(
         None, "--code", help="Python file with registered functions that the pipeline needs"
     ),
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Draw the latent structures of texts, as an HTML page or one SVG.
 

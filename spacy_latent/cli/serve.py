@@ -7,13 +7,14 @@ import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import CodeOption, GpuOption
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -39,20 +40,20 @@ Examples:
 
 
 def serve_cli(
-    model: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: str | None = typer.Argument(
         None,
         help="Trained pipeline: a directory or an installed package. That of 'spacy latent demo' "
         "if not given",
     ),
-    text: Optional[list[str]] = typer.Argument(  # noqa: UP045
+    text: list[str] | None = typer.Argument(
         None,
         help="Text that the page begins with, an example if not given; two for a pipeline that "
         "reads pairs",
     ),
-    beside: Optional[str] = typer.Option(  # noqa: UP045
+    beside: str | None = typer.Option(
         None, "--beside", "-b", help="Another pipeline, to compare side by side"
     ),
-    checkpoints: Optional[list[Path]] = typer.Option(  # noqa: UP045
+    checkpoints: list[Path] | None = typer.Option(
         None,
         "--checkpoints",
         help="Pipeline of an earlier step of training, or a directory of such; may be repeated. "
@@ -65,11 +66,11 @@ def serve_cli(
     timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds for one text"),
     port: int = typer.Option(5000, "--port", "-p", min=0, max=65535, help="0 for any that is free"),
     host: str = typer.Option(LOCAL, "--host", help="Address to listen on; only this machine's own"),
-    allow_host: Optional[list[str]] = typer.Option(  # noqa: UP045
+    allow_host: list[str] | None = typer.Option(
         None, "--allow-host", help="Name that the page may be opened under; may be repeated"
     ),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Open a local page for typed text that shows categories, entities and structures.
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import (
+    CodeOption,
+    ComponentOption,
+    GpuOption,
+    ModelArgument,
+    TextArgument,
+    TextsAsJson,
+)
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
 
@@ -23,18 +31,16 @@ CATEGORIES = 5
 
 
 def show_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    text: str = typer.Argument(STDIN, help="Text, or - for one text per line of standard input"),
-    second: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: ModelArgument,
+    text: TextArgument = STDIN,
+    second: str | None = typer.Argument(
         None, help="The second text, for a pipeline that reads pairs of texts"
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045
-        None, "--component", "-c", help="Name of the component; all latent ones if not given"
-    ),
-    html: Optional[Path] = typer.Option(  # noqa: UP045
+    component: ComponentOption = None,
+    html: Path | None = typer.Option(
         None, "--html", help="Write a page with the drawings to this file"
     ),
-    threshold: Optional[float] = typer.Option(  # noqa: UP045
+    threshold: float | None = typer.Option(
         None,
         "--threshold",
         "-t",
@@ -45,9 +51,9 @@ def show_cli(
     alternatives: int = typer.Option(
         0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
     ),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    as_json: TextsAsJson = False,
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     import srsly

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +12,15 @@ from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import (
+    CodeOption,
+    ComponentOption,
+    FiguresAsJson,
+    GpuOption,
+    IgnoreOption,
+    LimitOption,
+    ModelArgument,
+)
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
 from spacy_latent.errors import number_of
@@ -32,20 +40,16 @@ Examples:
 
 
 def stats_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: ModelArgument,
     corpus: str = typer.Argument(
         STDIN, help="Texts: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", "-c", help="Name of the component; all latent ones if not given"
-    ),
-    ignore: Optional[list[str]] = typer.Option(  # noqa: UP045
-        None, "--ignore", help="Text of tokens that agreement with references leaves out"
-    ),
-    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
-    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    component: ComponentOption = None,
+    ignore: IgnoreOption = None,
+    limit: LimitOption = 0,
+    as_json: FiguresAsJson = False,
+    code: CodeOption = None,
+    gpu_id: GpuOption = -1,
 ) -> None:
     """Print statistics of the structures of a corpus, with small histograms."""
     import srsly
