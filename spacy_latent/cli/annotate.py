@@ -11,7 +11,7 @@ import typer
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, ModelArgument
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.distributed.shard_annotation import Done
@@ -81,7 +81,6 @@ def annotate_cli(
     """
     from spacy_latent.distributed.annotate import annotate
     from spacy_latent.distributed.ray_data import annotate_with_ray
-    from spacy_latent.errors import LatentError
 
     if engine not in ENGINES:
         fail(f"The engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")

@@ -12,6 +12,7 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, GpuOption, MetricsOption, ModelsArgument
 from spacy_latent.cli.output import check_output, write_json
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -51,7 +52,6 @@ def main(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import is_installed, load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
 
     check_output(metrics)
     import_code(code)
@@ -104,7 +104,6 @@ def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     from spacy.training import Corpus
 
     from spacy_latent.cli.corpus import read_examples
-    from spacy_latent.errors import LatentError
 
     if corpus.is_file() and corpus.suffix != ".spacy":
         if gold_preproc:

@@ -11,6 +11,7 @@ import typer
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, FiguresAsJson, GpuOption, LimitOption
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -129,7 +130,6 @@ def _compare_pipelines(
     from spacy_latent.cli.figures import print_remarks, to_json
     from spacy_latent.cli.pipelines import load, short_name, use_gpu
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 

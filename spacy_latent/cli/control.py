@@ -9,6 +9,7 @@ import typer
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, GpuOption
+from spacy_latent.errors import LatentError
 
 EXAMPLES = """
 Examples:
@@ -62,7 +63,6 @@ def control_cli(
     from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import read_text
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.controls import control_config
 
     if verbose:

@@ -15,6 +15,7 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, FindingsAsJson, GpuOption
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.errors import LatentError, LatentWarning, NoLabels
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -62,7 +63,6 @@ def debug_cli(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.corpora.text_files import read_text
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.diagnosis import describe
     from spacy_latent.evaluation.mistakes import find_traps
     from spacy_latent.pipeline.diagnostic import Diagnostic
@@ -129,7 +129,6 @@ def from_config(config: Config) -> Language:
     from spacy.util import load_model_from_config
 
     from spacy_latent.cli.config_errors import errors_with_blocks
-    from spacy_latent.errors import LatentError
 
     try:
         with errors_with_blocks(config):
@@ -155,7 +154,6 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     from spacy.training import Example
     from thinc.api import ConfigValidationError, fix_random_seed
 
-    from spacy_latent.errors import LatentError, LatentWarning, NoLabels
     from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
     from spacy_latent.pipeline.scores_given import ScoreNotGiven
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
@@ -224,7 +222,6 @@ def gradients(
     nlp: Language, examples: list[Example], steps: int
 ) -> tuple[dict[str, dict[str, float]], list[Any]]:
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.diagnosis import gradient_norms, judge_gradients
 
     try:

@@ -16,6 +16,7 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import GpuOption
 from spacy_latent.cli.output import check_output, write_page
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -162,7 +163,6 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
     from spacy_latent import listops
     from spacy_latent.cli.listops import page_of
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.listops.assessment import assess_listops, gold_doc
 
     right, value = listops.evaluate(tokens), max(doc.cats, key=lambda value: doc.cats[value])

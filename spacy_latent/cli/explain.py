@@ -16,7 +16,7 @@ from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, GpuOption, ModelArgument, TextArgument, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, use_gpu
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.evaluation.explanation import Explanation, Faithfulness, NoSuchEntity
@@ -69,7 +69,6 @@ def explain_cli(
 
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.explanation import NoSuchEntity, explain
 
     check_output(html)
@@ -126,7 +125,6 @@ def explain_cli(
 
 
 def print_explanation(found: Explanation) -> None:
-
     if not len(found.doc):
         msg.divider(found.component)
         msg.text("There are no words in this text.")

@@ -54,6 +54,7 @@ from spacy_latent.cli.replaced_components import (
     with_rationale,
     with_replacement,
 )
+from spacy_latent.errors import IncompatiblePair, LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -160,7 +161,6 @@ def init_cli(
 
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import lines_of, read_text
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.mistakes import about_score_ranges, about_sentences
 
     import_code(code)
@@ -331,8 +331,6 @@ def with_structure(
             Marginals.
         shared: Use one ``latent_encoder`` for all components.
     """
-    from spacy_latent.errors import LatentError
-
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
     pipeline: list[str] = changed["nlp"]["pipeline"]
@@ -390,8 +388,6 @@ def share_encoder(
         embedders: Blocks of the components' embedders, which become blocks of listeners.
         layers: Blocks of the latent layer.
     """
-    from spacy_latent.errors import LatentError
-
     if ENCODER in components:
         raise LatentError(
             f"The config has a {ENCODER} already, and {', '.join(names)} does not listen to it. "
@@ -422,8 +418,6 @@ def with_other(name: str, component: Block, structure: str | None, estimator: st
 
     The scorer and the composer are kept if they are compatible with both.
     """
-    from spacy_latent.errors import LatentError
-
     block = latent_block(component["model"])
     assert block is not None
     place = f"components.{name}.{path_of(component, block)}"
@@ -447,7 +441,6 @@ def replaced(block: Block, structure: str | None, estimator: str | None) -> dict
     """Return the new blocks of structure, estimator, scorer and possibly composer of a layer."""
     from spacy.util import registry
 
-    from spacy_latent.errors import IncompatiblePair
     from spacy_latent.layers.compatibility import check_parts, compatible_layers
 
     layers = {
@@ -498,8 +491,6 @@ def reader(structure: Structure) -> partial[RationaleReader]:
 
 def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
     """Return the only component that has a structure or can get one."""
-    from spacy_latent.errors import LatentError
-
     able = [
         name
         for name in pipeline
@@ -518,8 +509,6 @@ def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
 
 
 def check_component(components: dict[str, Block], pipeline: list[str], name: str) -> None:
-    from spacy_latent.errors import LatentError
-
     check_there(components, pipeline, name)
     why = refusal(name, components[name])
     if why is not None:
@@ -542,8 +531,6 @@ def refusal(name: str, component: Block) -> str | None:
 
 def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str, Block]) -> None:
     """Replace a text classifier over this embedder by the one with a loss for each structure."""
-    from spacy_latent.errors import LatentError
-
     if component["factory"] not in TEXTCATS:
         raise LatentError(
             f"{name} cannot learn by {layers['estimator']['@misc']}, which needs the loss of each "

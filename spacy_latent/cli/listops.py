@@ -16,7 +16,7 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.corpora.standard_streams import CommandGroup
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -92,7 +92,6 @@ def generate_cli(
     from tqdm import tqdm
 
     from spacy_latent import listops
-    from spacy_latent.errors import LatentError
 
     files = [output] if output.suffix == ".tsv" else [output / f"{name}.tsv" for name in SPLITS]
     try:
@@ -184,7 +183,6 @@ def report_cli(
     from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.listops.assessment import assess_listops
     from spacy_latent.listops.record import add_recorded, recorded_runs
     from spacy_latent.listops.tables import conclusion
@@ -273,8 +271,6 @@ def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> Non
 
 def named_files(given: Sequence[Path]) -> dict[str, Path]:
     """Return files of expressions by name, including files in directories, with test.tsv first."""
-    from spacy_latent.errors import LatentError
-
     files: list[Path] = []
     for path in given:
         if not path.is_dir():
@@ -294,7 +290,6 @@ def named_files(given: Sequence[Path]) -> dict[str, Path]:
 def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
     """Return paths of pipelines by name."""
     from spacy_latent.cli.pipelines import trained_name
-    from spacy_latent.errors import LatentError
 
     found = {trained_name(model): model}
     for name, path in named("--beside", beside).items():
@@ -306,8 +301,6 @@ def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
 
 def named(option: str, given: Sequence[str]) -> dict[str, Path]:
     """Return the paths of an option that takes NAME=PATH, by name."""
-    from spacy_latent.errors import LatentError
-
     found: dict[str, Path] = {}
     for entry in given:
         name, equals, path = entry.partition("=")

@@ -13,6 +13,7 @@ from spacy_latent.cli.options import CodeOption, GpuOption, ModelArgument
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.corpora.text_files import forgiving_lines
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
@@ -65,7 +66,6 @@ def main(
     from spacy_latent.analysis.rationales import report
     from spacy_latent.cli.corpus import import_code, read_examples
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
 
     check_output(metrics)
     for path in words or []:

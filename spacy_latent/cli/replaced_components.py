@@ -21,6 +21,7 @@ from spacy_latent.cli.config_blocks import (
     structure_block,
     tagged,
 )
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from thinc.api import Config
@@ -162,8 +163,6 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
     """
     from spacy.language import Language
 
-    from spacy_latent.errors import LatentError
-
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
     pipeline: list[str] = changed["nlp"]["pipeline"]
@@ -275,8 +274,6 @@ def classifiers(
         could: Description of the replacement, for the message.
         why_not: Function that returns the reason why a component cannot be replaced, or None.
     """
-    from spacy_latent.errors import LatentError
-
     components: dict[str, Block] = config["components"]
     pipeline: list[str] = config["nlp"]["pipeline"]
     able = [name for name in pipeline if components[name].get("factory") in TEXTCATS]

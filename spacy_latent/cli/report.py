@@ -22,6 +22,7 @@ from spacy_latent.cli.options import (
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
 from spacy_latent.cli.progress import Stages
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -91,7 +92,6 @@ def report_cli(
     from spacy_latent.analysis.training_log import read_training_log
     from spacy_latent.analysis.verdicts import trivial
     from spacy_latent.cli.corpus import import_code, read_counted
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.visualize.report import render_report
 
@@ -143,8 +143,6 @@ def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
         given: For each control a directory, or several with commas between them, optionally after a
             name and =. A directory that 'spacy train' wrote stands for its best pipeline.
     """
-    from spacy_latent.errors import LatentError
-
     found: dict[str, list[Language]] = {}
     for entry in given:
         name, paths = "", entry

@@ -15,7 +15,7 @@ from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, GpuOption
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.visualize.explorer import Explorer, Limits
@@ -207,7 +207,6 @@ def example_for(explorer: Explorer) -> list[str]:
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
     from spacy_latent.cli.pipelines import load
-    from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import choose_components, reads_pairs
     from spacy_latent.visualize.explorer import Explorer
 

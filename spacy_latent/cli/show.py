@@ -21,6 +21,7 @@ from spacy_latent.cli.options import (
 )
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -61,7 +62,6 @@ def show_cli(
     from spacy_latent.annotations import to_json
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.corpora.text_pairs import make_pair_doc
-    from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import reads_pairs
 
     check_output(html)

@@ -23,7 +23,7 @@ from spacy_latent.cli.options import (
 )
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import LayerFigures
@@ -55,7 +55,6 @@ def stats_cli(
     import srsly
 
     from spacy_latent.cli.corpus import import_code, read_counted
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 

@@ -9,7 +9,7 @@ import typer
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import CodeOption, GpuOption
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 EXAMPLES = """
 Examples:
@@ -53,7 +53,6 @@ def sweep_cli(
         table,
         write_table,
     )
-    from spacy_latent.errors import LatentError
 
     if study.suffix in (".json", ".md"):
         fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacy_latent.cli.config_blocks import block_of
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -149,8 +149,6 @@ def corpus_reader(config: Config, name: str) -> Any:
     Only its own block is resolved, so that paths of other corpora may be missing.
     """
     from spacy.util import registry, resolve_dot_names
-
-    from spacy_latent.errors import LatentError
 
     block = block_of(config, name)
     if registry.is_promise(block):
