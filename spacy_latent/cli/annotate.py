@@ -82,13 +82,8 @@ def annotate_cli(
     from spacy_latent.distributed.annotate import annotate
     from spacy_latent.distributed.ray_data import annotate_with_ray
 
-    if engine not in ENGINES:
-        fail(f"The engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")
-    with_ray = engine == "ray"
-    if with_ray and gpu_id >= 0:
-        fail("--gpu-id is for --engine local", "Give --gpus, the share of a GPU of each process.")
-    if not with_ray and (most_workers is not None or gpus or address is not None):
-        fail("--max-workers, --gpus and --address are for --engine ray", "Add --engine ray.")
+    has_ray_options = bool(most_workers is not None or gpus or address is not None)
+    check_engine(engine, has_ray_options, gpu_id)
     common: dict[str, Any] = {
         "workers": workers,
         "form": form,
@@ -101,7 +96,7 @@ def annotate_cli(
     # Also in this process, so that a missing file or GPU causes one error and not one per process.
     prepare(code, gpu_id)
     try:
-        if with_ray:
+        if engine == "ray":
             done = annotate_with_ray(
                 model,
                 corpus,
@@ -128,6 +123,21 @@ def annotate_cli(
             )
     except LatentError as error:
         fail("The corpus could not be annotated", str(error))
+    report(done, output)
+
+
+def check_engine(engine: str, has_ray_options: bool, gpu_id: int) -> None:
+    """Exit with an error for an unknown engine, or options of the other one."""
+    if engine not in ENGINES:
+        fail(f"The engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")
+    if engine == "ray" and gpu_id >= 0:
+        fail("--gpu-id is for --engine local", "Give --gpus, the share of a GPU of each process.")
+    if engine == "local" and has_ray_options:
+        fail("--max-workers, --gpus and --address are for --engine ray", "Add --engine ray.")
+
+
+def report(done: Done, output: Path) -> None:
+    """Print what was annotated; exit with an error if every text failed."""
     why = f"One of them: {done.reason}. They are in the files with the reason, as 'error'."
     if done.failed and done.failed == done.rows and not done.skipped:
         fail(
