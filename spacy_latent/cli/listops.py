@@ -94,24 +94,13 @@ def generate_cli(
     from spacy_latent import listops
 
     files = [output] if output.suffix == ".tsv" else [output / f"{name}.tsv" for name in SPLITS]
-    try:
-        counts = [int(size) for size in sizes.split(",")]
-    except ValueError:
-        counts = []
-    if len(counts) != len(files) or min(counts) < 0:
-        one, three = "one number such as 500", "three numbers such as 30000,1000,2000"
-        expected = f"{one}, for a file" if len(files) == 1 else f"{three}, for a directory"
-        fail(f"--sizes is {sizes!r}; expected {expected}")
-    if depth is not None and (min_depth or max_depth != MAX_DEPTH):
+    counts = counts_in(sizes, len(files))
+    is_bounded = bool(min_depth or max_depth != MAX_DEPTH)
+    if depth is not None and is_bounded:
         fail("--depth stands for --min-depth and --max-depth; give it without them")
-    levels: list[int] = []
-    if depths is not None:
-        if depth is not None or min_depth or max_depth != MAX_DEPTH:
-            fail("--depths stands for --depth, --min-depth and --max-depth; give it without them")
-        try:
-            levels = [int(level) for level in depths.split(",")]
-        except ValueError:
-            fail(f"--depths is {depths!r}; expected numbers such as 1,2,3")
+    if depths is not None and (depth is not None or is_bounded):
+        fail("--depths stands for --depth, --min-depth and --max-depth; give it without them")
+    levels = [] if depths is None else levels_in(depths)
     if depth is not None:
         min_depth, max_depth = depth, depth + 1
     try:
@@ -143,6 +132,27 @@ def generate_cli(
             listops.write(path, expressions)
     made = ", ".join(f"{count} {path.stem}" for path, count in zip(files, counts))
     msg.good(f"{output}: {made}")
+
+
+def counts_in(sizes: str, files: int) -> list[int]:
+    """Return the number of expressions of each file, or exit with an error."""
+    try:
+        counts = [int(size) for size in sizes.split(",")]
+    except ValueError:
+        counts = []
+    if len(counts) != files or min(counts) < 0:
+        one, three = "one number such as 500", "three numbers such as 30000,1000,2000"
+        expected = f"{one}, for a file" if files == 1 else f"{three}, for a directory"
+        fail(f"--sizes is {sizes!r}; expected {expected}")
+    return counts
+
+
+def levels_in(depths: str) -> list[int]:
+    """Return the numbers of levels of lists, or exit with an error."""
+    try:
+        return [int(level) for level in depths.split(",")]
+    except ValueError:
+        fail(f"--depths is {depths!r}; expected numbers such as 1,2,3")
 
 
 @app.command("report")
