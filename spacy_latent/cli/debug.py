@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from spacy.training import Example
     from thinc.api import Config
 
+    from spacy_latent.pipeline.diagnostic import Diagnostic
+
 EXAMPLES = """
 Examples:
 
@@ -50,19 +52,11 @@ def debug_cli(
     something will not learn.
     """
     import srsly
-    from spacy.cli._util import show_validation_error
-    from spacy.util import get_sourced_components, load_config
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.config_errors import (
-        config_overrides,
-        defaults_taken,
-        invalid_training,
-        unread_settings,
-    )
+    from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
-    from spacy_latent.corpora.text_files import read_text
     from spacy_latent.evaluation.diagnosis import describe
     from spacy_latent.evaluation.mistakes import find_traps
     from spacy_latent.pipeline.diagnostic import Diagnostic
@@ -72,32 +66,19 @@ def debug_cli(
         import_code(code)
         use_gpu(gpu_id)
         overrides = config_overrides(context.args)
-        diagnostics: list[Diagnostic] = []
+        of_settings: list[Diagnostic] = []
         sourced: list[str] = []
-        if source.is_dir():
-            nlp, is_new = load(str(source)), False
-        elif source.is_file():
-            # For a file with another encoding, this error names the invalid line.
-            read_text(source)
-            with show_validation_error(source):
-                config = load_config(source, overrides=overrides, interpolate=False)
-                # The config of the loaded pipeline has factories in place of the sources.
-                sourced = list(get_sourced_components(config))
-                nlp, is_new = from_config(config), True
-            if invalid := list(invalid_training(nlp)):
-                raise LatentError(" ".join(invalid))
-            diagnostics = [
-                Diagnostic("warning", "unread-setting", t) for t in unread_settings(config)
-            ]
-            diagnostics += [Diagnostic("note", "default-taken", t) for t in defaults_taken(config)]
+        is_new = not source.is_dir()
+        if is_new:
+            nlp, sourced, of_settings = read_config(source, overrides)
         else:
-            fail(f"{source} does not exist. Give a config or a trained pipeline.")
+            nlp = load(str(source))
         choose_components(nlp, None, annotating=True)
         examples, why, level = training_examples(nlp, corpus, count)
         if is_new:
             initialize(nlp, sourced, examples, why)
         layers = describe(nlp)
-        diagnostics = find_traps(nlp, examples) + diagnostics
+        diagnostics = find_traps(nlp, examples) + of_settings
         norms: dict[str, dict[str, float]] = {}
         if not examples:
             # The training corpus of a trained pipeline may be missing.
@@ -105,15 +86,13 @@ def debug_cli(
             diagnostics.append(
                 Diagnostic(level, "no-gradients", f"Gradients were not checked: {why}")
             )
-        blocked = any(diagnostic.level == "error" for diagnostic in diagnostics)
-        if examples and not blocked:
+        elif not has_error(diagnostics):
             norms, more = gradients(nlp, examples, steps)
             diagnostics = more + diagnostics
         if is_new and corpus is None:
             diagnostics += development_mistakes(nlp, compare=bool(examples))
     except LatentError as error:
         fail("This cannot work", str(error))
-    failed = any(diagnostic.level == "error" for diagnostic in diagnostics)
     if as_json:
         found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in diagnostics]}
         print(srsly.json_dumps(plain(found)))
@@ -121,8 +100,39 @@ def debug_cli(
         print_layers(layers)
         print_gradients(norms)
         print_diagnostics(diagnostics)
-    if failed:
+    if has_error(diagnostics):
         raise typer.Exit(1)
+
+
+def has_error(diagnostics: list[Diagnostic]) -> bool:
+    return any(diagnostic.level == "error" for diagnostic in diagnostics)
+
+
+def read_config(
+    source: Path, overrides: dict[str, Any]
+) -> tuple[Language, list[str], list[Diagnostic]]:
+    """Return the pipeline of a config, its sourced components, and findings on its settings."""
+    from spacy.cli._util import show_validation_error
+    from spacy.util import get_sourced_components, load_config
+
+    from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
+    from spacy_latent.corpora.text_files import read_text
+    from spacy_latent.pipeline.diagnostic import Diagnostic
+
+    if not source.is_file():
+        fail(f"{source} does not exist. Give a config or a trained pipeline.")
+    # For a file with another encoding, this error names the invalid line.
+    read_text(source)
+    with show_validation_error(source):
+        config = load_config(source, overrides=overrides, interpolate=False)
+        # The config of the loaded pipeline has factories in place of the sources.
+        sourced = list(get_sourced_components(config))
+        nlp = from_config(config)
+    if invalid := list(invalid_training(nlp)):
+        raise LatentError(" ".join(invalid))
+    found = [Diagnostic("warning", "unread-setting", text) for text in unread_settings(config)]
+    found += [Diagnostic("note", "default-taken", text) for text in defaults_taken(config)]
+    return nlp, sourced, found
 
 
 def from_config(config: Config) -> Language:

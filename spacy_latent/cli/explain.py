@@ -72,8 +72,7 @@ def explain_cli(
     from spacy_latent.evaluation.explanation import NoSuchEntity, explain
 
     check_output(html)
-    drawn: list[Explanation] = []
-    seen: list[Explanation] = []
+    every: list[Explanation] = []
     try:
         import_code(code)
         use_gpu(gpu_id)
@@ -95,33 +94,44 @@ def explain_cli(
                 # A text without entities must not end the command if there are other texts.
                 if text != STDIN:
                     raise
-                if as_json:
-                    print(srsly.json_dumps(without_entity(error)))
-                else:
-                    msg.divider(error.component)
-                    print(escaped_lines(error.doc.text))
-                    msg.info(str(error))
+                print_without_entity(error, as_json)
                 continue
             if as_json:
                 print(srsly.json_dumps(to_json(found)))
             else:
                 print_explanation(found)
-                if len(found.doc):
-                    seen.append(found)
-            if html is not None:
-                drawn.append(found)
-        if len(seen) > 1:
-            print_mean(seen)
-        if any(found.chosen.any() for found in seen):
-            msg.text(legend(seen))
+            if html is not None or not as_json:
+                every.append(found)
+        if not as_json:
+            print_summary([found for found in every if len(found.doc)])
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
-            write_page(html, render_explanations(drawn))
+            write_page(html, render_explanations(every))
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except (LatentError, OSError) as error:
         fail("The text could not be explained", str(error))
+
+
+def print_without_entity(error: NoSuchEntity, as_json: bool) -> None:
+    """Print why a text has nothing to explain."""
+    if as_json:
+        import srsly
+
+        print(srsly.json_dumps(without_entity(error)))
+        return
+    msg.divider(error.component)
+    print(escaped_lines(error.doc.text))
+    msg.info(str(error))
+
+
+def print_summary(every: Sequence[Explanation]) -> None:
+    """Print the means over several texts, and what the numbers mean."""
+    if len(every) > 1:
+        print_mean(every)
+    if any(found.chosen.any() for found in every):
+        msg.text(legend(every))
 
 
 def print_explanation(found: Explanation) -> None:

@@ -24,6 +24,18 @@ LOCAL = "127.0.0.1"
 # Hosts for which the server would have to answer to every name.
 EVERYWHERE = ("0.0.0.0", "::", "")
 MOST_STEPS = 40
+# Settings of uvicorn.
+SERVER: dict[str, Any] = {
+    "log_level": "warning",
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    "limit_concurrency": 64,
+    "timeout_keep_alive": 10,
+    "timeout_graceful_shutdown": 2,
+    "ws": "none",
+    "lifespan": "off",
+}
 EXAMPLE = "The film that we saw in Berlin last week was long, but great fun."
 EXAMPLE_PAIR = ["A man is sleeping on a bench in the park.", "Somebody rests outside."]
 EXAMPLES = """
@@ -111,19 +123,7 @@ def serve_cli(
     if host in EVERYWHERE:
         shown = (allow_host or [LOCAL])[0]
     msg.good(f"{', '.join(names)}: http://{shown}:{listening.getsockname()[1]} (Ctrl+C ends it)")
-    config = uvicorn.Config(
-        application,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=64,
-        timeout_keep_alive=10,
-        timeout_graceful_shutdown=2,
-        ws="none",
-        lifespan="off",
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(uvicorn.Config(application, **SERVER)).run(sockets=[listening])
 
 
 def application_of(
@@ -166,23 +166,7 @@ def application_of(
     limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
     every = [*places, *([beside] if beside else [])]
     names = names_of(every)
-    explorers: list[Explorer] = []
-    for place, name in zip(every, names):
-        msg.text(f"Loading {name} ...")
-        explorers.append(explorer_of(place, name, alternatives, limits))
-        # Checked after each pipeline, so that users see an error as early as possible.
-        reads_pairs = explorers[0].pairs
-        if explorers[-1].pairs != reads_pairs:
-            fail(
-                "Some of the pipelines read pairs of texts, and others read texts",
-                "Give pipelines that read the same.",
-            )
-        if text and len(text) != 1 + reads_pairs:
-            fail(
-                f"{number_of(len(text), 'text')} given, and the pipeline reads "
-                f"{'pairs' if reads_pairs else 'single ones'}",
-                "Give two for a pipeline that reads pairs, else one, in quotation marks.",
-            )
+    explorers = explorers_of(every, names, alternatives, limits, text)
     steps = explorers[: len(places)]
     other = explorers[len(places)] if beside else None
     hosts = [*LOCAL_NAMES, *map(str.lower, allow_host)]
@@ -203,6 +187,34 @@ def example_for(explorer: Explorer) -> list[str]:
     if any(str(reader).startswith("spacy-latent.ListOps.") for reader in readers):
         return [EXPRESSION]
     return [EXAMPLE]
+
+
+def explorers_of(
+    places: Sequence[str],
+    names: Sequence[str],
+    alternatives: int,
+    limits: Limits,
+    text: Sequence[str],
+) -> list[Explorer]:
+    """Return the loaded pipelines, or exit with an error if they do not read the same texts."""
+    explorers: list[Explorer] = []
+    for place, name in zip(places, names):
+        msg.text(f"Loading {name} ...")
+        explorers.append(explorer_of(place, name, alternatives, limits))
+        # Checked after each pipeline, so that users see an error as early as possible.
+        reads_pairs = explorers[0].pairs
+        if explorers[-1].pairs != reads_pairs:
+            fail(
+                "Some of the pipelines read pairs of texts, and others read texts",
+                "Give pipelines that read the same.",
+            )
+        if text and len(text) != 1 + reads_pairs:
+            fail(
+                f"{number_of(len(text), 'text')} given, and the pipeline reads "
+                f"{'pairs' if reads_pairs else 'single ones'}",
+                "Give two for a pipeline that reads pairs, else one, in quotation marks.",
+            )
+    return explorers
 
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:

@@ -57,29 +57,15 @@ def show_cli(
     gpu_id: GpuOption = -1,
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
-    import srsly
-
-    from spacy_latent.annotations import to_json
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.corpora.text_pairs import make_pair_doc
-    from spacy_latent.pipeline.inspection import reads_pairs
 
     check_output(html)
     import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
+    check_number_of_texts(nlp, second)
     docs: list[Doc] = []
-    if reads_pairs(nlp) and second is None:
-        fail(
-            "The pipeline reads pairs of texts, and here is one",
-            "Give both: 'spacy latent show MODEL FIRST SECOND'; or draw the pairs of a file with "
-            "'spacy latent render MODEL FILE PAGE'.",
-        )
-    if second is not None and not reads_pairs(nlp):
-        fail(
-            "The pipeline reads single texts, and here are two",
-            "Put a text of several words into quotation marks.",
-        )
     try:
         kinds = stored_kinds(nlp)
         texts: Iterable[str | Doc]
@@ -90,18 +76,9 @@ def show_cli(
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:
-                words = [token.text for token in doc]
-                found = to_json(doc, names, kinds, threshold)
-                cats = {"cats": doc.cats} if doc.cats else {}
-                shown = {"text": doc.text, "tokens": words, **cats, "latent": found}
-                print(srsly.json_dumps(shown))
+                print_json(doc, names, kinds, threshold)
             else:
-                for name in names:
-                    if name in doc._.latent:
-                        msg.divider(name)
-                        print_structures(doc, name, threshold, not_calibrated(nlp, [doc], [name]))
-                if doc.cats:
-                    msg.text(f"Scores of categories: {categories(doc)}")
+                print_doc(nlp, doc, names, threshold)
             if html is not None:
                 docs.append(doc)
         if html is not None:
@@ -116,6 +93,44 @@ def show_cli(
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:
         fail("The text could not be shown", str(error))
+
+
+def check_number_of_texts(nlp: Language, second: str | None) -> None:
+    """Exit with an error if the pipeline reads pairs and one text is given, or the other way."""
+    from spacy_latent.pipeline.inspection import reads_pairs
+
+    if reads_pairs(nlp) and second is None:
+        fail(
+            "The pipeline reads pairs of texts, and here is one",
+            "Give both: 'spacy latent show MODEL FIRST SECOND'; or draw the pairs of a file with "
+            "'spacy latent render MODEL FILE PAGE'.",
+        )
+    if second is not None and not reads_pairs(nlp):
+        fail(
+            "The pipeline reads single texts, and here are two",
+            "Put a text of several words into quotation marks.",
+        )
+
+
+def print_json(doc: Doc, names: list[str], kinds: dict[str, str], threshold: float | None) -> None:
+    import srsly
+
+    from spacy_latent.annotations import to_json
+
+    cats = {"cats": doc.cats} if doc.cats else {}
+    words = [token.text for token in doc]
+    found = to_json(doc, names, kinds, threshold)
+    print(srsly.json_dumps({"text": doc.text, "tokens": words, **cats, "latent": found}))
+
+
+def print_doc(nlp: Language, doc: Doc, names: list[str], threshold: float | None) -> None:
+    """Print the structures of these components, and the scores of categories."""
+    for name in names:
+        if name in doc._.latent:
+            msg.divider(name)
+            print_structures(doc, name, threshold, not_calibrated(nlp, [doc], [name]))
+    if doc.cats:
+        msg.text(f"Scores of categories: {categories(doc)}")
 
 
 def print_structures(doc: Doc, name: str, threshold: float | None, note: str = "") -> None:
