@@ -255,16 +255,3 @@ def promised_threshold(
         by_document=found.by_document,
         largest=float(sizes.max() / sizes.sum()),
     )
-
-
-__all__ = [
-    "LEAST_TEXTS",
-    "PromisedThreshold",
-    "bound_of_all",
-    "correlation_within",
-    "effective_number",
-    "lower_bound",
-    "needed",
-    "promised_threshold",
-    "tests_of",
-]

@@ -172,6 +172,3 @@ def _kept(nlp: Language, name: str) -> Iterator[_Kept]:
         main = MAIN_ATTRIBUTE.get(attribute)
         if attribute in KEPT and (main is None or main not in assigned):
             yield KEPT[attribute]
-
-
-__all__ = ["in_words", "is_annotated", "unknown_labels", "without_references"]

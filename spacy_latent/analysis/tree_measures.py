@@ -246,16 +246,3 @@ def build_tree_scorer_v1(
         ignore_labels=tuple(ignore_labels),
         ignore=tuple(ignore),
     )
-
-
-__all__ = [
-    "SCORES",
-    "TREE_MEASURES",
-    "bracket_counts",
-    "build_tree_scorer_v1",
-    "score_tree_measures",
-    "shares",
-    "tree_counts",
-    "tree_table",
-    "whole",
-]

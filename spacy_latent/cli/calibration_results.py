@@ -1,4 +1,4 @@
-"""What ``spacy latent calibrate`` is asked for, and what it finds."""
+"""Request and results of ``spacy latent calibrate``."""
 
 from __future__ import annotations
 

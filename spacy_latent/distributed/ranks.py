@@ -208,6 +208,3 @@ def gpu_of_this_rank() -> torch.device:
             "there are GPUs: torchrun --nproc-per-node gpu."
         )
     return torch.device("cuda", local)
-
-
-__all__ = ["Ranks", "RanksFailed", "RanksLost", "gpu_of_this_rank"]

@@ -94,6 +94,3 @@ def _warn_of_listening(ray: Any) -> None:
                 LatentWarning,
                 stacklevel=4,
             )
-
-
-__all__ = ["connected", "import_ray", "part_of_ray"]

@@ -322,6 +322,3 @@ def _first_on_this_machine(output: Path) -> Iterator[bool]:
         yield is_first
         if is_first:
             path.write_bytes(b".")
-
-
-__all__ = ["annotate_with_ray"]

@@ -360,6 +360,3 @@ def _source(id_: Any, texts: Sequence[Any]) -> Source:
 def _encodable(text: str) -> str:
     """Return the text with lone surrogates replaced, which JSON may contain and UTF-8 may not."""
     return text.encode("utf8", "replace").decode("utf8")
-
-
-__all__ = ["Shard", "Source", "form_of", "read_shard", "shards_of", "shards_of_lines"]

@@ -484,6 +484,3 @@ def _shown(score: Mapping[str, float | None] | None) -> str:
         return ""
     deviation = score["deviation"]
     return f"{score['mean']:.4f}" + ("" if deviation is None else f" ± {deviation:.4f}")
-
-
-__all__ = ["Cell", "cells_of", "read_grid", "spacy_train", "sweep", "table", "write_table"]

@@ -434,6 +434,3 @@ class RankTraining:
             ),
             f"Saving a checkpoint under {output}",
         )
-
-
-__all__ = ["RankTraining", "train"]

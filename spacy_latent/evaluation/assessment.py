@@ -684,6 +684,3 @@ def _between(
         mean=float(np.mean(finite)) if finite else math.nan,
         chance=agreements.agreement(spans, random)[0] if random else math.nan,
     )
-
-
-__all__ = ["Assessment", "assess"]

@@ -288,6 +288,3 @@ complete_kind(PARTS, reference=_compare_annotations)
 complete_kind("heads", reference=_compare_heads)
 complete_kind("spans", reference=_compare_brackets)
 complete_kind("cells", reference=_compare_links)
-
-
-__all__ = ["ComparedLayer", "Spans"]

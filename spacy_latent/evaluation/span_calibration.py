@@ -279,6 +279,3 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
 def _listed(place: tuple[int, int, str], labels: Sequence[str]) -> tuple[int, int, int]:
     start, end, label = place
     return start, -end, labels.index(label)
-
-
-__all__ = ["calibrate", "measure"]

@@ -259,14 +259,3 @@ def _side_by_side(tables: Sequence[Table]) -> Markup:
         ]
         made.append(figure_table(table.caption, table.columns, rows))
     return tag("div", made, class_="sl-side")
-
-
-__all__ = [
-    "Row",
-    "Table",
-    "by_depth",
-    "by_operator",
-    "make_closing",
-    "make_opening",
-    "overview",
-]

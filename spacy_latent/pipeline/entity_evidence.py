@@ -446,13 +446,3 @@ class EvidenceSurvey:
                 f"teach, with a precision near 0. Set {ADVICE}."
             )
         return said
-
-
-__all__ = [
-    "ADVICE",
-    "DoubtfulEvidence",
-    "EvidenceReader",
-    "EvidenceSettings",
-    "EvidenceSurvey",
-    "Flag",
-]

@@ -99,46 +99,20 @@ def build_structure_logger_v1(
     def setup_logger(
         nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
     ) -> tuple[LogStep, Callable[[], None]]:
-        from spacy_latent.training.console_table import WidenedTable
-
         wrapped = logger or registry.get("loggers", "spacy.ConsoleLogger.v3")()
         drawn = None if drawings is None else list(sentences)
         observer = StructureObserver(nlp, corpus, limit, components, drawn)
-        shown = observer.columns(columns)
-        table = WidenedTable(stdout, _titles(shown))
-        if len({component for component, _ in shown}) > 1:
-            names = dict.fromkeys(component for component, _ in shown)
-            told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
-            # spaCy's character, or a replacement if the encoding lacks it.
-            icon = ICONS[MESSAGES.INFO]
-            stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
-        for path in (output_file, drawings):
-            if path is not None:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-        lines = None if output_file is None else open(output_file, "w", encoding="utf8")
-        log_wrapped, finalize_wrapped = wrapped(nlp, table, stderr)  # type: ignore[arg-type]
+        logging = _Logging(observer, observer.columns(columns), stdout, output_file)
+        if drawings is not None:
+            Path(drawings).parent.mkdir(parents=True, exist_ok=True)
+        log_wrapped, finalize_wrapped = wrapped(nlp, logging.table, stderr)  # type: ignore[arg-type]
 
         def log_step(info: dict[str, Any] | None) -> None:
-            if info is None:
-                log_wrapped(None)
-                return
-            found = observer.evaluate(info["step"])
-            table.expect_row(
-                info["epoch"], info["step"], [found.get(c, {}).get(name) for c, name in shown]
-            )
-            scores = info.get("other_scores")
-            if isinstance(scores, dict):
-                log_wrapped({**info, "other_scores": {**scores, **_flat(found)}})
-            else:
-                log_wrapped(info)
-            if lines is not None:
-                lines.write(srsly.json_dumps(_record(info, found)) + "\n")
-                lines.flush()
+            log_wrapped(None if info is None else logging.add(info))
 
         def finalize() -> None:
             finalize_wrapped()
-            if lines is not None:
-                lines.close()
+            logging.close()
             if drawings is not None:
                 try:
                     write_films(observer, Path(drawings), frames)
@@ -153,6 +127,57 @@ def build_structure_logger_v1(
         return log_step, finalize
 
     return setup_logger
+
+
+class _Logging:
+    """Statistics of each evaluation, in the console's table and in a file of JSON lines.
+
+    Args:
+        observer: observer of the structures.
+        shown: (layer, statistic) of each further column of the table.
+        stdout: stream of the table.
+        output_file: the file, or None.
+    """
+
+    def __init__(
+        self,
+        observer: StructureObserver,
+        shown: list[tuple[str, str]],
+        stdout: IO[str],
+        output_file: str | Path | None,
+    ) -> None:
+        from spacy_latent.training.console_table import WidenedTable
+
+        self.observer, self.shown = observer, shown
+        self.table = WidenedTable(stdout, _titles(shown))
+        names = list(dict.fromkeys(component for component, _ in shown))
+        if len(names) > 1:
+            told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
+            # spaCy's character, or a replacement if the encoding lacks it.
+            icon = ICONS[MESSAGES.INFO]
+            stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
+        self.lines: IO[str] | None = None
+        if output_file is not None:
+            Path(output_file).parent.mkdir(parents=True, exist_ok=True)
+            self.lines = open(output_file, "w", encoding="utf8")
+
+    def add(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Evaluate a step, and return its information with the statistics among the scores."""
+        found = self.observer.evaluate(info["step"])
+        self.table.expect_row(
+            info["epoch"], info["step"], [found.get(c, {}).get(name) for c, name in self.shown]
+        )
+        if self.lines is not None:
+            self.lines.write(srsly.json_dumps(_record(info, found)) + "\n")
+            self.lines.flush()
+        scores = info.get("other_scores")
+        if not isinstance(scores, dict):
+            return info
+        return {**info, "other_scores": {**scores, **_flat(found)}}
+
+    def close(self) -> None:
+        if self.lines is not None:
+            self.lines.close()
 
 
 class StructureObserver:

@@ -377,14 +377,3 @@ class Explorer:
             raise TooMuch(
                 f"{edits} parts are edited, and {self.limits.edits} may be at once. Take some back."
             )
-
-
-__all__ = [
-    "Busy",
-    "Explorer",
-    "Limits",
-    "PredictedPart",
-    "PredictedStructure",
-    "Prediction",
-    "TooMuch",
-]

@@ -90,6 +90,3 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
 def _classes(row: FigureRow) -> str | None:
     names = {"sl-own": row.own, "sl-below": row.below, "sl-names": row.names_columns}
     return " ".join(name for name, given in names.items() if given) or None
-
-
-__all__ = ["RULES", "FigureRow", "figure_table"]

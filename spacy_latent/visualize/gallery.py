@@ -227,6 +227,3 @@ def _has_heads(kind: str) -> bool:
 
 def _percent(share: float) -> int:
     return round(100 * share) if math.isfinite(share) else 0
-
-
-__all__ = ["GALLERY_BYTES", "render_gallery"]

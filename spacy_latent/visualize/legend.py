@@ -100,6 +100,3 @@ def _sample(sample: str) -> Markup | None:
         return tag("span", sample.strip("'"), class_="sl-key-number")
     names = " ".join(f"sl-key-{name}" for name in sample.split())
     return tag("span", class_=f"sl-key {names}", aria_hidden="true")
-
-
-__all__ = ["RULES", "SIGNS", "legend", "signs_of"]

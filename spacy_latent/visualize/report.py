@@ -668,6 +668,3 @@ def _foot(kinds: set[str]) -> Markup:
         tag("p", f"spacy-latent {__version__}", class_="soft"),
         id="about",
     )
-
-
-__all__ = ["render_report"]

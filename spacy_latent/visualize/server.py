@@ -344,6 +344,3 @@ _HANDLERS: Mapping[Any, Any] = {
     405: _not_here,
     500: _fail,
 }
-
-
-__all__ = ["LOCAL", "make_application"]

@@ -228,6 +228,3 @@ def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
 
 def shorter(given: str, longest: int = 300) -> str:
     return given if len(given) <= longest else given[: longest - 1] + "…"
-
-
-__all__ = ["Widget", "explore"]
