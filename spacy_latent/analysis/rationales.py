@@ -141,7 +141,6 @@ def erasure(
     comprehensiveness. For sufficiency its probability is that of a guess, 1 / labels.
 
     Args:
-        nlp: the pipeline.
         docs: docs whose tokens are used unchanged. Empty docs do not count.
         rationales: mask of each doc.
         labels: label of the reference for each doc, or None.
@@ -266,7 +265,6 @@ def report(
     """Score the pipeline's rationales, and controls at the same rate.
 
     Args:
-        nlp: the pipeline.
         references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. Their
             texts go through the pipeline's tokenizer as in ``spacy train``, unless they were made
             of words without spaces.

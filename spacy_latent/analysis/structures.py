@@ -279,7 +279,6 @@ def distribution(
 
     Args:
         name: name of the number.
-        values: its values.
         kind: kind of the structures.
     """
     array = np.asarray(values, dtype="float64")

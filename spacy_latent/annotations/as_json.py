@@ -46,7 +46,6 @@ def to_json(
     text without tokens has the same keys, with empty lists.
 
     Args:
-        doc: The doc.
         components: Names of the components to include. Components without an annotation are
             skipped.
         kinds: The kind that each component writes, by the name that the structures are stored
@@ -72,7 +71,6 @@ def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[st
     """Return the structures of a component.
 
     Args:
-        doc: The doc.
         name: Name of the component.
         stored: Kind that the component writes.
         threshold: See :func:`to_json`.

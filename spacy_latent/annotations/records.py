@@ -68,7 +68,6 @@ def _record_of(
 
     Args:
         span: The structure.
-        doc: The doc.
         idx: Offset of the first character of each token of the doc.
         length: Number of characters of each token.
     """

@@ -142,8 +142,6 @@ def predicted_trees(
     not stored. :data:`PARSE` is the name of the parse.
 
     Args:
-        nlp: The pipeline.
-        examples: The examples.
         one_sentence: Mark each doc as one sentence, which a parser would otherwise split.
         progress: See :class:`spacy_latent.analysis.progress.Progress`.
     """

@@ -156,7 +156,6 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     Frozen components and components that continue from another pipeline are not initialized.
 
     Args:
-        nlp: The pipeline.
         sourced: Names of the components that the config takes from other pipelines.
         examples: Examples for the initialization. Without examples, a text of three words is used.
         why: Reason why there are no examples.

@@ -105,7 +105,6 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
     Structures that cannot be calibrated, and those without probabilities, are left out.
 
     Args:
-        nlp: The pipeline.
         docs: Docs that it has annotated.
         names: Names of stored structures.
     """

@@ -192,7 +192,6 @@ def keys_of_texts(nlp: Language, text_key: Iterable[str]) -> list[str]:
     """Return the key of the text, or the keys of both texts of a pair.
 
     Args:
-        nlp: The pipeline.
         text_key: Values of the option, each with one key or more with commas between them.
     """
     from spacy_latent.corpora.text_pairs import pair_fields
@@ -295,7 +294,6 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     """Yield texts, or docs of words and spans, for the pipeline, with the original docs.
 
     Args:
-        nlp: The pipeline.
         data: The file.
         keys: Key of the text, or keys of both texts of a pair.
     """

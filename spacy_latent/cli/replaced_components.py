@@ -269,7 +269,6 @@ def classifiers(
     """Return the text classifiers of spaCy's that are to be replaced.
 
     Args:
-        config: The config.
         names: Names that the user gave; empty for the only one.
         could: Description of the replacement, for the message.
         why_not: Function that returns the reason why a component cannot be replaced, or None.

@@ -69,7 +69,6 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
     """Return diagnostics on the development corpus, from its first :data:`JUDGED` examples.
 
     Args:
-        nlp: The pipeline.
         compare: Compare the labels with the labels of the training corpus, which must be readable.
     """
     from spacy_latent.analysis.reference_check import without_references
@@ -108,7 +107,6 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
     At most :data:`SEARCHED` training examples are read, and only until all labels are found.
 
     Args:
-        nlp: The pipeline.
         examples: Examples of the corpus ``judged``.
         judged: Name of the corpus.
     """

@@ -324,7 +324,6 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
     """Return a ``pyarrow.Table`` of these rows with the columns of :func:`schema`.
 
     Args:
-        rows: The rows.
         model: Name, version and hash of the pipeline.
     """
     pa, columns = pyarrow(), schema()

@@ -116,7 +116,6 @@ class Ranks:
         """Run an action on every rank.
 
         Args:
-            action: The action.
             what: Description of the action, for the message.
 
         Raises:

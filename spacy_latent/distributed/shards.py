@@ -82,8 +82,6 @@ def shards_of(
     Args:
         source: A file or a directory.
         rows: Greatest number of rows of a shard.
-        id_field: Field of the ids.
-        text_field: Field of the texts.
         second_field: Field of the second texts of pairs.
 
     Raises:
@@ -338,7 +336,6 @@ def _source(id_: Any, texts: Sequence[Any]) -> Source:
     """Return the source for the values of a row.
 
     Args:
-        id_: The id.
         texts: One text, or both texts of a pair.
     """
     known = _encodable("" if id_ is None else str(id_))

@@ -365,7 +365,6 @@ def spacy_train(
     of the process.
 
     Args:
-        config: The config.
         output: Parent of the output directories.
         overrides: Overrides of the config for all cells.
         arguments: Further arguments of ``spacy train``.

@@ -66,7 +66,6 @@ def train(
     ranks that the environment declares, as ``torchrun`` does. Otherwise this process is alone.
 
     Args:
-        config_path: The config.
         output: Directory for ``model-best`` and ``model-last``, as in ``spacy train``, and
             ``checkpoints``. None saves nothing.
         overrides: Settings that replace settings of the config, such as ``{"training.max_steps":

@@ -426,7 +426,6 @@ def _fit_map(
         warm: their probabilities at the temperature, ``(S,)``.
         left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
         folds: fold of each doc, ``(D,)``.
-        documents: documents of the docs.
     """
     apart = replace(before, probabilities=left_out.tolist())
     sure, mapped, gain = fit_map(apart, folds)

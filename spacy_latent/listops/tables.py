@@ -206,7 +206,6 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
     """Return the beginning of a page: title, description and overview.
 
     Args:
-        figures: The figures.
         about: Sentence on the pipeline.
     """
     table = overview(figures, next(iter(figures["corpora"])))

@@ -21,7 +21,6 @@ def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarra
     or end with white space.
 
     Args:
-        doc: the doc.
         tags: all tags, K.
         labels: labels of the entities that the tags describe.
 

@@ -74,10 +74,7 @@ def draw_alignment(
         source: Words of the first text.
         target: Words of the second text.
         cells: The pairs to draw.
-        options: Options of the drawing.
-        title: Title of the drawing.
         known: True if probabilities are stored.
-        caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
     """
     first, second = (widest(map(shortened, words), WORD) for words in (source, target))
@@ -124,10 +121,8 @@ def _line(cell: DrawnCell, ends: Sequence[float], tooltip: str, options: Drawing
     """Return the markup of the line of a cell.
 
     Args:
-        cell: The cell.
         ends: x and y of the first end, x and y of the second.
         tooltip: The cell in words.
-        options: Options of the drawing.
     """
     a, b, c, d = map(number, ends)
     middle = number((ends[0] + ends[2]) / 2)

@@ -36,11 +36,7 @@ def draw_heat_map(
     Args:
         rows: Words of the rows; ``source`` of a cell is its row.
         columns: Words of the columns; ``target`` of a cell is its column.
-        cells: The cells.
-        options: Options of the drawing.
-        title: Title of the drawing.
         known: True if probabilities are stored.
-        caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
     """
     side = CELL if len(columns) <= MANY else SMALL_CELL

@@ -73,8 +73,6 @@ def draw_highlights(
     Args:
         words: Each word with the white space after it.
         highlights: The highlights in order, without overlap.
-        options: Options of the drawing.
-        title: Title of the drawing.
         weight: Weight of the structure among its alternatives.
     """
     listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)

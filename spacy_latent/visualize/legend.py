@@ -66,7 +66,6 @@ def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> fr
 
     Args:
         name: Name of the sign for a plain part.
-        parts: The parts.
         below: Parts of a gold structure, below the words.
     """
     above, gold = list(parts), list(below)

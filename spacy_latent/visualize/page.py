@@ -62,7 +62,6 @@ def html_page(
     """Return a self-contained HTML page of the figures.
 
     Args:
-        figures: The figures.
         options: Options of the drawings.
         opening: Markup above the figures, such as a
             :func:`spacy_latent.visualize.figure_table.figure_table`.

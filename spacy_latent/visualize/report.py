@@ -65,7 +65,6 @@ def render_report(
     """Return the HTML page of the report.
 
     Args:
-        assessment: The assessment of the pipeline.
         model: Name of the pipeline, for the title.
         corpus: Name of the corpus, for the title.
         training: Rows of :func:`spacy_latent.analysis.training_log.read_training_log`.

@@ -80,12 +80,8 @@ def draw_tree(
     below it, and crossing arcs have different heights.
 
     Args:
-        words: The words.
         arcs: The arcs above the words.
-        options: Options of the drawing.
-        title: Title of the drawing.
         below: Arcs below the words, such as the arcs of a gold tree.
-        caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the tree; see
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.

@@ -105,7 +105,6 @@ def explore(
     Pointing at a word highlights its parts.
 
     Args:
-        nlp: The pipeline.
         text: A text, or two texts for a pipeline that reads pairs.
         component: Name that the structures are stored under; None for all structures.
         most: Greatest number of parts to try. Each part needs one prediction. Parts of the best
