@@ -46,13 +46,13 @@ def sweep_cli(
     from spacy_latent.distributed.sweep import (
         SEED,
         cells_of,
-        open_study,
         read_grid,
         spacy_train,
         sweep,
         table,
         write_table,
     )
+    from spacy_latent.distributed.sweep_study import open_study
 
     if study.suffix in (".json", ".md"):
         fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")

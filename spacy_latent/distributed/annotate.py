@@ -387,3 +387,6 @@ def _threads_in_environment(threads: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+__all__ = ["Done", "annotate", "annotate_shard", "jobs_of", "model_hash"]

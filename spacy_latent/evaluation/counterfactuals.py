@@ -78,3 +78,6 @@ def uneditable(nlp: Language) -> dict[str, str]:
             if reason:
                 found[key] = reason
     return found
+
+
+__all__ = ["Intervention", "counterfactual", "editable_models", "uneditable"]

@@ -611,3 +611,15 @@ def _least_of_texts(
                 ]
                 scores.append(min(own))
     return scores
+
+
+__all__ = [
+    "Calibrated",
+    "EntityCalibration",
+    "Measured",
+    "calibrate",
+    "entity_components",
+    "measure",
+    "precise_threshold",
+    "set_precision",
+]
