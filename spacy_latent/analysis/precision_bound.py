@@ -176,7 +176,6 @@ def tests_of(
     empty if the predictions are of fewer than LEAST_TEXTS texts.
 
     Args:
-        found: predictions.
         precision: requested precision, in (0, 1).
         confidence: confidence of the bounds, in (0, 1).
         few: whether the sequence may begin with fewer, as many as would do if all were right.

@@ -270,8 +270,6 @@ def report(
             of words without spaces.
         spans_key: key of the rationales.
         words: a list of words to compare with, such as an opinion lexicon.
-        seed: seed of the random control.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
     Raises:
         LatentError: if the pipeline writes no ``doc.spans[spans_key]``.

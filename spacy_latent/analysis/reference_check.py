@@ -26,7 +26,6 @@ class _Kept:
     Both functions receive a doc and the key of a group of spans, or None.
 
     Attributes:
-        name: name of the annotation in sentences.
         there: function from a doc to whether it has the annotation.
         labels: function that returns the labels of a doc.
     """

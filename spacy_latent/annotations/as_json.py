@@ -71,7 +71,6 @@ def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[st
     """Return the structures of a component.
 
     Args:
-        name: Name of the component.
         stored: Kind that the component writes.
         threshold: See :func:`to_json`.
     """

@@ -143,7 +143,6 @@ def predicted_trees(
 
     Args:
         one_sentence: Mark each doc as one sentence, which a parser would otherwise split.
-        progress: See :class:`spacy_latent.analysis.progress.Progress`.
     """
     if one_sentence:
         for example in examples:

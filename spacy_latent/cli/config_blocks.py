@@ -249,7 +249,6 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
     """Check that the structure and the component need the same number of texts.
 
     Args:
-        name: Name of the component.
         block: Block of its latent layer, or of the embedder that gets one.
         structure: Block of the structure.
 

@@ -82,7 +82,6 @@ class Replacement:
     """Component with annotated structures that replaces one of spaCy's components.
 
     Attributes:
-        factory: Factory of the new component.
         replaces: Factories of the old components; the first is the name that users ask for.
         keeps: Settings that both have with the same meaning.
         learns: The structure of the component, in words.
@@ -310,7 +309,6 @@ def no_classifier(name: str, component: Block, wanted: str) -> str | None:
     """Return the reason why a component is not a text classifier of spaCy's, or None.
 
     Args:
-        name: Name of the component.
         component: Block of the component.
         wanted: Description of the replacement, for the message.
     """

@@ -26,7 +26,6 @@ def part_of_ray(name: str, instead: str) -> Any:
     """Import a module of Ray.
 
     Args:
-        name: Name of the module.
         instead: Sentence on the alternative without Ray, for the message.
 
     Raises:

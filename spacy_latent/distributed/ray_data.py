@@ -192,7 +192,6 @@ class _Actors:
 
         Args:
             data: The module ``ray.data``.
-            jobs: Shards and the files to write.
             made_with: Arguments of :class:`_Annotator`.
         """
         pool = data.ActorPoolStrategy(

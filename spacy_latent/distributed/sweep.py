@@ -48,7 +48,6 @@ class Cell:
 
     Attributes:
         settings: Values by the names of the grid.
-        overrides: Overrides of the config.
     """
 
     settings: dict[str, str]
@@ -164,7 +163,6 @@ def sweep(
         beat: Seconds between heartbeats. A worker without a heartbeat for six of these intervals
             counts as dead.
         wait: Wait for cells of other workers, which may die.
-        progress: Called with messages.
     """
     optuna = import_optuna()
     state = optuna.trial.TrialState

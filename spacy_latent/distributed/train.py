@@ -76,8 +76,6 @@ def train(
         timeout: Seconds that a rank waits for the others before it gives up. An evaluation and a
             checkpoint must not take longer.
         use_gpu: Each rank uses the GPU with the rank's number on its machine.
-        stdout: Stream for output.
-        stderr: Stream for errors.
 
     Returns:
         The trained pipeline, the same on every rank, and the directory where it was saved last.

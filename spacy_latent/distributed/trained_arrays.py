@@ -22,7 +22,6 @@ class Weights:
     """Array of weights.
 
     Attributes:
-        component: Name of the component.
         name: Name of the array, for messages.
         key: Key of the array in an optimizer.
     """

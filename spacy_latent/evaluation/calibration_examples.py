@@ -119,7 +119,6 @@ def examples_up_to(
 
     Args:
         asked: name of the function that was given the examples.
-        name: name of the component.
     """
     examples = given_examples(asked, given)
     docs = [example.predicted for example in examples]

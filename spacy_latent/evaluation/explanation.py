@@ -62,7 +62,6 @@ class NoSuchEntity(LatentError):
 
     Attributes:
         doc: the text after the component.
-        component: name of the component.
     """
 
     def __init__(self, doc: Doc, component: str, message: str) -> None:
@@ -258,7 +257,6 @@ def _choose_words(
         weights, falls: weight of each word in the mask, and fall of the probability without it
             alone, ``(n,)``.
         margin: allowed drop of the probability.
-        seed: seed of the random words.
 
     Returns:
         The chosen words, ``(n,)`` bool, and sets of words for each way to choose them.

@@ -149,7 +149,6 @@ def calibrate(
             ``doc.user_data["document"]``; then a promised precision counts documents as
             independent, not docs.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
     Raises:
         LatentError: if no text has heads.

@@ -71,7 +71,6 @@ def calibrate(
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
     Raises:
         LatentError: if no text has annotated spans of the component's labels.

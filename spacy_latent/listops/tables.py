@@ -28,7 +28,6 @@ class Row:
     """Row of a table.
 
     Attributes:
-        name: Name of the row.
         shares: [share, low, high] for each column, None for an empty cell.
         own: True for the row of a model.
         below: True if the row belongs to the row above it.

@@ -22,7 +22,6 @@ def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarra
 
     Args:
         tags: all tags, K.
-        labels: labels of the entities that the tags describe.
 
     Returns:
         A mask ``(n, K)`` bool, or None if every token may have every tag.

@@ -130,7 +130,6 @@ class _Logging:
     """Statistics of each evaluation, in the console's table and in a file of JSON lines.
 
     Args:
-        observer: observer of the structures.
         shown: (layer, statistic) of each further column of the table.
         stdout: stream of the table.
         output_file: the file, or None.

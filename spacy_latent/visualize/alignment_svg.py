@@ -29,7 +29,6 @@ class DrawnCell:
     Attributes:
         source: Position in the first text.
         target: Position in the second text.
-        probability: Probability of the pair.
         chosen: True if the pair is part of the best structure.
         set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
@@ -73,7 +72,6 @@ def draw_alignment(
     Args:
         source: Words of the first text.
         target: Words of the second text.
-        cells: The pairs to draw.
         known: True if probabilities are stored.
         weight: Weight of the structure among its alternatives.
     """

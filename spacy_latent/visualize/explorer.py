@@ -105,7 +105,6 @@ class Axis(TypedDict):
     """Possible values of one number of a part.
 
     Attributes:
-        name: Name of the axis.
         first: Number of the first option.
         options: The options in words, in order.
     """

@@ -41,7 +41,6 @@ class FigureRow:
     """Row of a table of figures.
 
     Attributes:
-        name: Name of the row.
         cells: Text of each column, with a small line below it or "".
         own: True for the row of a model, false for a control.
         below: True if the row belongs to the row above it.

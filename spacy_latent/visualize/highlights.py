@@ -41,7 +41,6 @@ class Highlight:
 
     Attributes:
         start, end: Positions of the words.
-        label: Label of an entity.
         number: Text after the label.
         faint: True if the words are not part of the structure; underlined with dashes.
         left_out: True if the words are part of the structure and the component left them out of its

@@ -651,11 +651,7 @@ ABOUT_ALIGNMENTS = (
 
 
 def _foot(kinds: set[str]) -> Markup:
-    """Return the explanations at the end of the page.
-
-    Args:
-        kinds: Kinds of the structures on the page.
-    """
+    """Return the explanations at the end of the page."""
     told = [ABOUT] if kinds else []
     told += [ABOUT_TREES] if any(find_kind(kind).trees for kind in kinds) else []
     told += [ABOUT_ALIGNMENTS] if "cells" in kinds else []

@@ -47,7 +47,6 @@ class DrawnArc:
 
     Attributes:
         head, modifier: Positions of words. The head of a root is None.
-        probability: Probability of the arc.
         label: Text above the arc.
         set_apart: Draw the arc dashed and in the contrast colour.
         faint: Draw the arc dashed.
@@ -80,7 +79,6 @@ def draw_tree(
     below it, and crossing arcs have different heights.
 
     Args:
-        arcs: The arcs above the words.
         below: Arcs below the words, such as the arcs of a gold tree.
         weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the tree; see

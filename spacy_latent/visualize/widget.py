@@ -62,12 +62,7 @@ b.changed{color:var(--sl-contrast)}
 
 @dataclass(frozen=True)
 class Widget:
-    """Page that a notebook shows in a frame, isolated from the notebook's own page.
-
-    Attributes:
-        page: The whole HTML page.
-        height: Height of the frame in pixels.
-    """
+    """Page that a notebook shows in a frame of a height in pixels, isolated from its own page."""
 
     page: str
     height: int
@@ -109,7 +104,6 @@ def explore(
         component: Name that the structures are stored under; None for all structures.
         most: Greatest number of parts to try. Each part needs one prediction. Parts of the best
             structures come first.
-        limits: Limits of a request.
 
     Raises:
         LatentError: If the text is too long, see :class:`~spacy_latent.visualize.explorer.Limits`;
