@@ -10,7 +10,7 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, ModelArgument
+from spacy_latent.cli.options import Code, Model
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Examples:
 
 
 def annotate_cli(
-    model: ModelArgument,
+    model: Model,
     corpus: str = typer.Argument(
         ..., help="Texts: .parquet, .jsonl, .spacy, .txt, a directory of these, or - (stdin)"
     ),
@@ -56,7 +56,7 @@ def annotate_cli(
         "not given, 'text'; for pairs what the pipeline's config says, or 'text_a,text_b'",
     ),
     id_field: str = typer.Option("id", "--id-field", help="Column or field of their ids, if any"),
-    code: CodeOption = None,
+    code: Code = None,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU; not with ray"),
     most_workers: int | None = typer.Option(
         None,

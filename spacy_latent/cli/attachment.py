@@ -10,7 +10,7 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption, MetricsOption, ModelsArgument
+from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.errors import LatentError
 
@@ -33,16 +33,16 @@ Examples:
 
 
 def main(
-    models: ModelsArgument,
+    models: Models,
     corpus: Path = typer.Argument(
         ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
     ),
     gold_preproc: bool = typer.Option(
         False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
     ),
-    metrics: MetricsOption = None,
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    metrics: Metrics = None,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Report the unlabelled attachment of the best trees, of a parser, and of control trees.
 

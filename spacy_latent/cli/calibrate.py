@@ -18,13 +18,7 @@ from spacy_latent.cli.calibration_results import (
 from spacy_latent.cli.calibration_tables import print_entities, print_parses
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import (
-    CodeOption,
-    FiguresAsJson,
-    GpuOption,
-    LimitOption,
-    ModelArgument,
-)
+from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit, Model
 from spacy_latent.cli.output import finished_first
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError
@@ -50,7 +44,7 @@ Examples:
 
 
 def calibrate_cli(
-    model: ModelArgument,
+    model: Model,
     dev: str = typer.Argument(
         ...,
         help="Annotated texts that it was not trained on: .spacy, .jsonl, what the config reads",
@@ -123,10 +117,10 @@ def calibrate_cli(
     force: bool = typer.Option(
         False, "--force", "-F", help="Overwrite the pipeline that is in OUTPUT"
     ),
-    limit: LimitOption = 0,
+    limit: Limit = 0,
     as_json: FiguresAsJson = False,
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Calibrate probabilities of entities, spans or parses, and write the calibrated pipeline.
 

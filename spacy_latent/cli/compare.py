@@ -10,7 +10,7 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, FiguresAsJson, GpuOption, LimitOption
+from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def main(
         ..., help="Evaluations, as 'spacy evaluate --output' writes them, or trained pipelines"
     ),
     corpus: str | None = typer.Option(None, "--corpus", help="Texts to compare pipelines on"),
-    limit: LimitOption = 0,
+    limit: Limit = 0,
     as_json: FiguresAsJson = False,
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Compare evaluations or pipelines.
 

@@ -8,7 +8,7 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption
+from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.errors import LatentError
 
 EXAMPLES = """
@@ -47,9 +47,9 @@ def control_cli(
     component: list[str] | None = typer.Option(
         None, "--component", "-c", help="Component to change; all with a latent layer if not given"
     ),
-    code: CodeOption = None,
+    code: Code = None,
     verbose: bool = typer.Option(False, "--verbose", "-V", help="Show more of what happens"),
-    gpu_id: GpuOption = -1,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Train the same config with trees that are not learned, as a control.
 

@@ -13,7 +13,7 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, FindingsAsJson, GpuOption
+from spacy_latent.cli.options import Code, FindingsAsJson, GpuId
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError, LatentWarning, NoLabels
 
@@ -42,8 +42,8 @@ def debug_cli(
     count: int = typer.Option(8, "--examples", "-n", min=1, help="How many examples to take"),
     steps: int = typer.Option(3, "--steps", min=1, help="Training steps before gradients are read"),
     as_json: FindingsAsJson = False,
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Check whether the latent layers of a config or pipeline can learn.
 

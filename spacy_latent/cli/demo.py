@@ -14,7 +14,7 @@ from wasabi import Printer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import GpuOption
+from spacy_latent.cli.options import GpuId
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.errors import LatentError
 
@@ -64,7 +64,7 @@ def demo_cli(
         None, "--train", help="Train it again into this directory, which takes some minutes"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the training and of the expressions"),
-    gpu_id: GpuOption = -1,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Show a pipeline of this package that learned trees from values alone, and evaluate it.
 

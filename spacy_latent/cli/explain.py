@@ -13,7 +13,7 @@ from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption, ModelArgument, TextArgument, TextsAsJson
+from spacy_latent.cli.options import Code, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError, number_of
@@ -33,8 +33,8 @@ Examples:
 
 
 def explain_cli(
-    model: ModelArgument,
-    text: TextArgument = STDIN,
+    model: Model,
+    text: Text = STDIN,
     component: str | None = typer.Option(
         None,
         "--component",
@@ -56,8 +56,8 @@ def explain_cli(
         None, "--html", help="Write a page with the marked texts to this file"
     ),
     as_json: TextsAsJson = False,
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Show which words suffice for the prediction of a trained textcat or ner.
 

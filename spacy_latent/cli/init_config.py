@@ -20,7 +20,7 @@ from spacy_latent.cli.config_blocks import (
 )
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption
+from spacy_latent.cli.options import Code
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import (
@@ -120,7 +120,7 @@ def init_cli(
     rationale: bool = typer.Option(False, "--rationale", help="The same as --for rationale"),
     pairs: bool = typer.Option(False, "--pairs", help="The same as --for pairs"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUTPUT"),
-    code: CodeOption = None,
+    code: Code = None,
 ) -> None:
     """Add a latent structure to a config, around the embedder of components that have one.
 

@@ -10,7 +10,7 @@ import typer
 
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption, MetricsOption, ModelsArgument
+from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
@@ -147,17 +147,17 @@ def _gold(doc: Doc) -> tuple[Any, Any] | None:
 
 
 def main(
-    models: ModelsArgument,
+    models: Models,
     corpus: Path = typer.Argument(..., help="Pairs with labels: .jsonl, .tsv, .csv or .spacy"),
-    metrics: MetricsOption = None,
+    metrics: Metrics = None,
     beside: str = typer.Option(
         "nearest same word", "--beside", help="Row from which differences in F1 are taken"
     ),
     first: str | None = typer.Option(None, "--first", help=f"{FIELD} first text"),
     second: str | None = typer.Option(None, "--second", help=f"{FIELD} second text"),
     label: str | None = typer.Option(None, "--label", help=f"{FIELD} label"),
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print accuracy and alignment scores of classifiers of text pairs, in percent.
 

@@ -9,7 +9,7 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption, ModelArgument
+from spacy_latent.cli.options import Code, GpuId, Model
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.corpora.text_files import forgiving_lines
@@ -39,7 +39,7 @@ COLUMNS = {
 
 
 def main(
-    model: ModelArgument,
+    model: Model,
     corpus: Path = typer.Argument(
         ..., help="Docs with cats, and rationales if there are any: .spacy, or .jsonl"
     ),
@@ -52,8 +52,8 @@ def main(
         None, "--metrics", help="Write the numbers to this JSON file"
     ),
     seed: int = typer.Option(0, "--seed", help="Of the random words"),
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print figures on the rationales of a trained pipeline, with controls.
 

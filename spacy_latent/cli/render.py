@@ -14,7 +14,7 @@ import typer
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import ComponentOption, GpuOption, ModelArgument
+from spacy_latent.cli.options import Component, GpuId, Model
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
 from spacy_latent.errors import LatentError, number_of
@@ -33,7 +33,7 @@ FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
 
 
 def render_cli(
-    model: ModelArgument,
+    model: Model,
     data: str = typer.Argument(
         STDIN,
         metavar="INPUT",
@@ -43,7 +43,7 @@ def render_cli(
     output: str = typer.Argument(
         STDOUT, metavar="OUT", help="File (.html or .svg), or - for standard output"
     ),
-    component: ComponentOption = None,
+    component: Component = None,
     style: str | None = typer.Option(
         None,
         "--style",
@@ -79,7 +79,7 @@ def render_cli(
     code: Path | None = typer.Option(
         None, "--code", help="Python file with registered functions that the pipeline needs"
     ),
-    gpu_id: GpuOption = -1,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Draw the latent structures of texts, as an HTML page or one SVG.
 

@@ -11,14 +11,7 @@ import typer
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import (
-    CodeOption,
-    FiguresAsJson,
-    GpuOption,
-    IgnoreOption,
-    LimitOption,
-    ModelArgument,
-)
+from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Ignore, Limit, Model
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
 from spacy_latent.cli.progress import Stages
@@ -46,7 +39,7 @@ Examples:
 
 
 def report_cli(
-    model: ModelArgument,
+    model: Model,
     corpus: str = typer.Argument(
         ..., help="Texts to judge it on: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
     ),
@@ -66,20 +59,20 @@ def report_cli(
     training_log: Path | None = typer.Option(
         None, "--training-log", "-l", help="What 'spacy train' printed, or its JSON lines"
     ),
-    ignore: IgnoreOption = None,
+    ignore: Ignore = None,
     random: bool = typer.Option(
         True,
         "--random/--no-random",
         help="Also predict with random structures: is the composer used to its own?",
     ),
-    limit: LimitOption = 0,
+    limit: Limit = 0,
     seed: int = typer.Option(0, "--seed", help="Seed of random structures and intervals"),
     as_json: FiguresAsJson = False,
     fail_trivial: bool = typer.Option(
         False, "--fail-trivial", help="Exit with code 2 if a structure looks trivial"
     ),
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Write an HTML page on a pipeline's structures.
 

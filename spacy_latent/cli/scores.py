@@ -12,7 +12,7 @@ import typer
 
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption, LimitOption, ModelArgument
+from spacy_latent.cli.options import Code, GpuId, Limit, Model
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError, number_of
@@ -32,17 +32,17 @@ SPEED = "speed"
 
 
 def scores_cli(
-    model: ModelArgument,
+    model: Model,
     corpora: list[str] = typer.Argument(
         ..., help="Annotated texts: .spacy, .jsonl, or what the config reads"
     ),
-    limit: LimitOption = 0,
+    limit: Limit = 0,
     metrics: Path | None = typer.Option(
         None, "--metrics", help="Write the scores to this file, as JSON"
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the scores as JSON, nothing else"),
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print every score of a pipeline on one corpus or several.
 

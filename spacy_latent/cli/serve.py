@@ -14,7 +14,7 @@ import typer
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption
+from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def serve_cli(
     allow_host: list[str] | None = typer.Option(
         None, "--allow-host", help="Name that the page may be opened under; may be repeated"
     ),
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Open a local page for typed text that shows categories, entities and structures.
 

@@ -11,14 +11,7 @@ import typer
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import (
-    CodeOption,
-    ComponentOption,
-    GpuOption,
-    ModelArgument,
-    TextArgument,
-    TextsAsJson,
-)
+from spacy_latent.cli.options import Code, Component, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
 from spacy_latent.errors import LatentError
@@ -32,12 +25,12 @@ CATEGORIES = 5
 
 
 def show_cli(
-    model: ModelArgument,
-    text: TextArgument = STDIN,
+    model: Model,
+    text: Text = STDIN,
     second: str | None = typer.Argument(
         None, help="The second text, for a pipeline that reads pairs of texts"
     ),
-    component: ComponentOption = None,
+    component: Component = None,
     html: Path | None = typer.Option(
         None, "--html", help="Write a page with the drawings to this file"
     ),
@@ -53,8 +46,8 @@ def show_cli(
         0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
     ),
     as_json: TextsAsJson = False,
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text

@@ -10,7 +10,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.options import CodeOption, FindingsAsJson, ModelArgument
+from spacy_latent.cli.options import Code, FindingsAsJson, Model
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load
 
@@ -28,12 +28,12 @@ Examples:
 
 
 def sources_cli(
-    model: ModelArgument,
+    model: Model,
     picture: Path | None = typer.Option(
         None, "--picture", help="Also draw what each source writes for each label (.svg)"
     ),
     as_json: FindingsAsJson = False,
-    code: CodeOption = None,
+    code: Code = None,
 ) -> None:
     """Show how reliable each source of annotation is for each label, as a crf_ner has learned it.
 

@@ -12,15 +12,7 @@ from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import (
-    CodeOption,
-    ComponentOption,
-    FiguresAsJson,
-    GpuOption,
-    IgnoreOption,
-    LimitOption,
-    ModelArgument,
-)
+from spacy_latent.cli.options import Code, Component, FiguresAsJson, GpuId, Ignore, Limit, Model
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
 from spacy_latent.errors import LatentError, number_of
@@ -40,16 +32,16 @@ Examples:
 
 
 def stats_cli(
-    model: ModelArgument,
+    model: Model,
     corpus: str = typer.Argument(
         STDIN, help="Texts: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
     ),
-    component: ComponentOption = None,
-    ignore: IgnoreOption = None,
-    limit: LimitOption = 0,
+    component: Component = None,
+    ignore: Ignore = None,
+    limit: Limit = 0,
     as_json: FiguresAsJson = False,
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print statistics of the structures of a corpus, with small histograms."""
     import srsly
@@ -120,7 +112,7 @@ def print_statistics(part: LayerFigures) -> None:
         print_bars(f"Agreement with reference {reference.of}", found, unicode)
 
 
-def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int = 30) -> None:
+def print_bars(title: str, shares: dict[str, float], unicode: bool) -> None:
     """Print a bar for each share of 1."""
     from spacy_latent.analysis.verdicts import percent
 
@@ -129,7 +121,7 @@ def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int =
         return
     full = "█" if unicode else "#"
     rows = [
-        (name, percent(share), full * round(width * share))
+        (name, percent(share), full * round(30 * share))
         for name, share in sorted(finite.items(), key=lambda entry: -entry[1])
     ]
     msg.table(rows, header=(title, "", ""), aligns=("l", "r", "l"), divider=True)

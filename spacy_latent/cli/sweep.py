@@ -8,7 +8,7 @@ import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.cli.options import CodeOption, GpuOption
+from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.errors import LatentError, number_of
 
 EXAMPLES = """
@@ -29,8 +29,8 @@ def sweep_cli(
     output: Path | None = typer.Option(
         None, "--output", "-o", help="Directory for the pipelines; beside the study if not given"
     ),
-    code: CodeOption = None,
-    gpu_id: GpuOption = -1,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Train a config with each setting of a grid and several seeds, and tabulate the results.
 

@@ -9,7 +9,7 @@ import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
-from spacy_latent.cli.options import CodeOption, ModelArgument
+from spacy_latent.cli.options import Code, Model
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
@@ -28,12 +28,12 @@ NOT_STORED = "Kernels are compiled in each process"
 
 
 def warm_up_cli(
-    model: ModelArgument,
+    model: Model,
     corpus: str | None = typer.Argument(
         None, help="Texts like the later ones: .spacy, .jsonl or .txt; by default, generated ones"
     ),
     limit: int = typer.Option(500, "--limit", "-n", min=1, help="Read at most so many texts"),
-    code: CodeOption = None,
+    code: Code = None,
 ) -> None:
     """Run a pipeline once, so that its machine code is compiled and stored.
 
