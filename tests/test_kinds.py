@@ -28,7 +28,7 @@ from spacy_latent.evaluation.assessment import Assessment, assess
 from spacy_latent.kinds import Drawing, Kind, find_kind, known_kinds, register_kind
 from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.structures.base import Structure
-from spacy_latent.training.structure_logger import StructureObserver
+from spacy_latent.training.structure_observer import StructureObserver
 from spacy_latent.visualize import render, render_svg
 from spacy_latent.visualize.highlights import Highlight, draw_highlights
 from spacy_latent.visualize.picture import Picture
@@ -309,7 +309,7 @@ def test_a_report_says_what_controls_say(nlp: Language) -> None:
 
 def test_training_shows_its_columns(nlp: Language, monkeypatch: pytest.MonkeyPatch) -> None:
     docs = [nlp.make_doc("a good film")]
-    monkeypatch.setattr("spacy_latent.training.structure_logger._corpus_docs", lambda *_: docs)
+    monkeypatch.setattr("spacy_latent.training.structure_observer._corpus_docs", lambda *_: docs)
     observer = StructureObserver(nlp)
     assert observer.columns(None) == [("encoder", "part of the text"), ("encoder", "changed")]
     assert observer.columns(["beginning"]) == [("encoder", "beginning")]

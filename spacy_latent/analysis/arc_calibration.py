@@ -194,17 +194,3 @@ def judged_arcs(examples: Iterable[Example], component: str) -> dict[str, Judged
     labelled.unannotated = arcs.unannotated
     made = {ARC: arcs, LABELLED_ARC: labelled}
     return made if lacking else {**made, TREE: judge.trees, LABELLED_TREE: judge.labelled}
-
-
-__all__ = [
-    "ARC",
-    "LABELLED_ARC",
-    "LABELLED_TREE",
-    "OF_PARSES",
-    "TREE",
-    "TreeJudge",
-    "gold_arcs",
-    "gold_sentences",
-    "is_sentence",
-    "judged_arcs",
-]

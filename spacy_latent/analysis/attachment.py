@@ -127,7 +127,6 @@ class ReferenceTree:
 
     Attributes:
         heads: ``(n,)``, −1 if the reference has no head for the token.
-        labels: label of each token.
         words: text of each token.
         own: ``(n,)``, the predicted token that is identical to this one, −1 if there is not exactly
             one.
@@ -218,7 +217,6 @@ def attachment_table(
         references: the reference trees.
         trees: by name, heads of the predicted tokens.
         counted: by name, masks of the tokens of the references that count.
-        seed: seed of the bootstrap.
 
     Returns:
         By name of the trees and of the mask, the share, 0 to 1, and the ends of its 95 % interval

@@ -123,7 +123,6 @@ class JudgedEntities:
     Attributes:
         probabilities: probability of each entity.
         correct: whether each entity is correct.
-        labels: label of each entity.
         gold: number of entities in the annotation.
         unannotated: number of further entities that were found on tokens whose annotation is
             missing.
@@ -308,7 +307,6 @@ def in_words(one: ThresholdResult, found: JudgedEntities, texts: str) -> str:
 
     Args:
         one: the cut.
-        found: all entities.
         texts: description of the texts.
     """
     said = f"{one.kept} of {number_of(len(found.probabilities), found.noun)} of {texts}"

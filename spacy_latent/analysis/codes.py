@@ -18,7 +18,6 @@ def neighbour_agreement(codes: np.ndarray, labels: Sequence[str], neighbours: in
 
     Args:
         codes: ``(D, size)``, 0 and 1.
-        labels: label of each doc.
         neighbours: number of nearest docs.
     """
     if len(codes) != len(labels) or not 1 <= neighbours < len(labels):

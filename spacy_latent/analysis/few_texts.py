@@ -58,6 +58,3 @@ def size_in_words(every: int, judged: Iterable[int]) -> str:
         said = f"{there} only {number_of(every, 'text')} to judge from"
     consequence = "that is too few" if least < FEWEST else "what is not seen in them proves little"
     return f"{said}: {consequence}. Take {FEW} or more, better hundreds."
-
-
-__all__ = ["FEW", "FEWEST", "size_in_words", "too_few", "why_undecided"]

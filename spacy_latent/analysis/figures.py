@@ -190,8 +190,6 @@ class Statistic:
     """Distribution of one number over many structures.
 
     Attributes:
-        mean: arithmetic mean.
-        quartiles: the three quartiles.
         low: start of the histogram.
         high: end of the histogram.
         histogram: counts in equal bins from ``low`` to ``high``.
@@ -211,10 +209,7 @@ class Relation:
     """Agreement with reference heads at the tokens of one relation.
 
     Attributes:
-        relation: name of the relation.
-        tokens: number of tokens.
         directed: share of tokens with the reference head.
-        arcs: number of arcs.
         undirected: share of arcs that are present in either direction.
         control: name of the control that agrees on most heads.
         control_directed: ``directed`` of that control.
@@ -242,10 +237,8 @@ class ReferenceFigures:
         key: the measure that counts.
         of: description of the compared annotation of the references.
         docs: number of texts.
-        tokens: number of tokens.
         rows: values by measure, by name of the layer, of controls and of random structures.
         ahead: lead of the layer over each of the others, by name.
-        relations: agreement by relation.
     """
 
     key: str
@@ -298,15 +291,10 @@ class LayerFigures:
 
     Attributes:
         component: name under which its structures are stored.
-        structure: name of the structure.
-        estimator: name of the estimator.
-        scorer: name of the scorer.
-        composer: name of the composer.
         kind: see :mod:`spacy_latent.kinds`.
         plural: name of the structures in sentences.
         constraint: the constraint on the set of structures, in words.
         spans: number of structures.
-        statistics: distributions by name.
         random: measures with random structures, by name of the measure.
         flat_share: for heads, the share of tokens that are roots or modifiers of one.
         controls: share of parts in common with structures that depend on no model, by name.
@@ -315,7 +303,6 @@ class LayerFigures:
             tokens examined.
         reference: agreement with references, None without any.
         others: agreement with other models.
-        trained: comparison with trained controls.
         alone: single structures of SparseMAP's mixtures, None for other estimators.
         docs: number of texts that have structures.
     """
@@ -353,12 +340,10 @@ class Figures:
 
     Attributes:
         docs: number of texts.
-        tokens: number of tokens.
         pipeline: names of the components.
         task: scores of the task.
         components: figures of each latent layer, by the name under which its structures are stored.
         others: measures of further pipelines, by name.
-        trained: comparison with trained controls.
         entities: calibration by name of each component that finds entities with probabilities. A
             component is left out if neither the references nor its predictions have entities.
         left_out: number of texts without tokens, which the reader of the corpus left out.

@@ -63,6 +63,3 @@ def independent_texts(docs: Iterable[Doc]) -> IndependentTexts:
         )
     places = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return IndependentTexts([places[name] for name in names], len(places), True)
-
-
-__all__ = ["IndependentTexts", "independent_texts"]

@@ -63,6 +63,3 @@ def build_label_set_scorer_v1(spans_key: str | None = None) -> ExampleScorer:
         return spancat_score(alone, spans_key=key, **kwargs)
 
     return score
-
-
-__all__ = ["asked_alone", "build_label_set_scorer_v1"]

@@ -176,7 +176,6 @@ def tests_of(
     empty if the predictions are of fewer than LEAST_TEXTS texts.
 
     Args:
-        found: predictions.
         precision: requested precision, in (0, 1).
         confidence: confidence of the bounds, in (0, 1).
         few: whether the sequence may begin with fewer, as many as would do if all were right.
@@ -255,16 +254,3 @@ def promised_threshold(
         by_document=found.by_document,
         largest=float(sizes.max() / sizes.sum()),
     )
-
-
-__all__ = [
-    "LEAST_TEXTS",
-    "PromisedThreshold",
-    "bound_of_all",
-    "correlation_within",
-    "effective_number",
-    "lower_bound",
-    "needed",
-    "promised_threshold",
-    "tests_of",
-]

@@ -141,7 +141,6 @@ def erasure(
     comprehensiveness. For sufficiency its probability is that of a guess, 1 / labels.
 
     Args:
-        nlp: the pipeline.
         docs: docs whose tokens are used unchanged. Empty docs do not count.
         rationales: mask of each doc.
         labels: label of the reference for each doc, or None.
@@ -266,14 +265,11 @@ def report(
     """Score the pipeline's rationales, and controls at the same rate.
 
     Args:
-        nlp: the pipeline.
         references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. Their
             texts go through the pipeline's tokenizer as in ``spacy train``, unless they were made
             of words without spaces.
         spans_key: key of the rationales.
         words: a list of words to compare with, such as an opinion lexicon.
-        seed: seed of the random control.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
     Raises:
         LatentError: if the pipeline writes no ``doc.spans[spans_key]``.

@@ -26,7 +26,6 @@ class _Kept:
     Both functions receive a doc and the key of a group of spans, or None.
 
     Attributes:
-        name: name of the annotation in sentences.
         there: function from a doc to whether it has the annotation.
         labels: function that returns the labels of a doc.
     """
@@ -107,7 +106,6 @@ def unknown_labels(
     If the labels of a component are not known, no label of its annotation counts as unknown.
 
     Args:
-        nlp: the pipeline.
         examples: examples with references.
         learned: examples whose labels also count as known. They are read only until all labels are
             found.
@@ -172,6 +170,3 @@ def _kept(nlp: Language, name: str) -> Iterator[_Kept]:
         main = MAIN_ATTRIBUTE.get(attribute)
         if attribute in KEPT and (main is None or main not in assigned):
             yield KEPT[attribute]
-
-
-__all__ = ["in_words", "is_annotated", "unknown_labels", "without_references"]

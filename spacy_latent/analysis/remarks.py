@@ -73,6 +73,3 @@ def _of_entities(name: str, found: EntityFigures, f1: float) -> str:
             "min_confidence leaves them out, or a component after it. Look at these."
         )
     return ""
-
-
-__all__ = ["remarks"]

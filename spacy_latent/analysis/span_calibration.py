@@ -89,6 +89,3 @@ def judged_spans(examples: Iterable[Example], key: str) -> JudgedEntities:
         places = [(span.start, span.end, span.label_) for span in group]
         judge.add(example, zip(places, map(float, scores)))
     return judge.found
-
-
-__all__ = ["SET_OF_SPANS", "SPAN", "SpanJudge", "judged_spans"]

@@ -251,10 +251,7 @@ class Distribution:
     """Distribution of one number over many structures.
 
     Attributes:
-        name: name of the number.
         count: number of values.
-        mean: arithmetic mean.
-        quartiles: the three quartiles.
         low: start of the histogram.
         high: end of the histogram.
         histogram: counts in equal bins from ``low`` to ``high``.
@@ -275,13 +272,7 @@ BINS = 16
 def distribution(
     name: str, values: Sequence[float] | np.ndarray, kind: str = PARTS
 ) -> Distribution | None:
-    """Return the distribution of a number, None if no value is finite.
-
-    Args:
-        name: name of the number.
-        values: its values.
-        kind: kind of the structures.
-    """
+    """Return the distribution of a number, None if no value is finite."""
     array = np.asarray(values, dtype="float64")
     array = array[np.isfinite(array)]
     if not len(array):

@@ -42,7 +42,6 @@ class Measure:
     """A score whose counts add up over texts; higher is better.
 
     Attributes:
-        name: name of the measure.
         count: function that returns the counts of one text, as many as ``value`` takes.
         value: function that returns the scores of summed counts.
     """
@@ -220,7 +219,6 @@ def resampled(
     Args:
         values: function of summed counts ``(R, c)``.
         counts: ``(D, c)``.
-        seed: seed of the resamples.
     """
     weights = _weights(len(counts), seed)
     parts = [values(weights[i : i + CHUNK] @ counts) for i in range(0, ROUNDS, CHUNK)]
@@ -288,7 +286,6 @@ def intervals(
 
     Args:
         counts: several counts ``(D, c)`` of the same texts.
-        seed: seed of the resamples.
         value: function that returns scores of summed counts.
     """
     both = np.stack(counts, 1)
@@ -312,7 +309,6 @@ def confidence_interval(successes: float, trials: int) -> tuple[float, float]:
 
     Args:
         successes: number of successes, or a proportion times ``trials``.
-        trials: number of trials.
     """
     if not trials:
         return 0.0, 1.0
@@ -357,7 +353,6 @@ def paired_drop(value: Value, before: np.ndarray, after: np.ndarray, seed: int =
         value: function that returns scores of summed counts.
         before: counts ``(D, c)``.
         after: counts ``(D, c)``.
-        seed: seed of the resamples.
     """
     if not len(before):
         nothing = float("nan")

@@ -98,7 +98,6 @@ def tree_table(
         references: the reference trees.
         trees: by name, heads of the predicted tokens.
         counted: masks of the tokens of the references that count.
-        seed: seed of the bootstrap.
 
     Returns:
         By name and measure, the share, 0 to 1, and the ends of its 95 % interval by the bootstrap
@@ -168,7 +167,6 @@ def shares(
     Args:
         counts: ``(D, c)`` by name and measure.
         measures: function of summed counts for each measure.
-        seed: seed of the resamples.
     """
     table: dict[Key, dict[str, Share]] = {name: {} for name in counts}
     for measure, value in measures.items():
@@ -246,16 +244,3 @@ def build_tree_scorer_v1(
         ignore_labels=tuple(ignore_labels),
         ignore=tuple(ignore),
     )
-
-
-__all__ = [
-    "SCORES",
-    "TREE_MEASURES",
-    "bracket_counts",
-    "build_tree_scorer_v1",
-    "score_tree_measures",
-    "shares",
-    "tree_counts",
-    "tree_table",
-    "whole",
-]

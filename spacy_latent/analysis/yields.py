@@ -208,6 +208,3 @@ def without_cycles(heads: Heads) -> np.ndarray:
     reached = np.unique(jump)
     own[reached[(own[reached] >= 0) & (own[reached] != reached)]] = -1
     return own
-
-
-__all__ = ["Yields", "compare_yields", "without_cycles"]

@@ -46,7 +46,6 @@ def to_json(
     text without tokens has the same keys, with empty lists.
 
     Args:
-        doc: The doc.
         components: Names of the components to include. Components without an annotation are
             skipped.
         kinds: The kind that each component writes, by the name that the structures are stored
@@ -63,61 +62,72 @@ def to_json(
     for name in components:
         if name not in doc._.latent:
             continue
-        annotation = doc._.latent[name]
         stored = (kinds or {}).get(name, "parts")
-        here = {span.kind for span in annotation.spans} or {
-            "tags" if stored == ENTITIES else stored
-        }
-        given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
-        entry: dict[str, object] = {}
-        if "heads" in given:
-            entry["heads"] = annotation.heads.tolist()
-        if "arcs" in given:
-            entry["arcs"] = _arcs(annotation)
-            if _is_labelled(annotation):
-                entry["dependencies"] = _dependencies(annotation)
-        if "tags" in given:
-            entry["tags"] = annotation.tags.tolist()
-            named = [names_entities(span.labels) for span in annotation.spans]
-            if all(named or [stored == ENTITIES]):
-                entry["entities"] = [_entity(e) for e in annotation.entities()]
-                if annotation.spans and all(s.possible is not None for s in annotation.spans):
-                    entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
-        for accessor, read in READ.items():
-            if accessor in given:
-                entry[accessor] = read(annotation)
-        labels = {span.labels for span in annotation.spans if span.labels is not None}
-        if len(labels) == 1 or stored == ENTITIES:
-            entry["labels"] = [label for known in labels for label in known]
-        if threshold is not None:
-            entry["probable"] = _probable(annotation, given, threshold)
-        entry["spans"] = [
-            {
-                "start": span.start,
-                "end": span.end,
-                "structure": span.structure,
-                "kind": span.kind,
-                "decoded": span.decoded.tolist(),
-                **({} if span.min_confidence is None else {"min_confidence": span.min_confidence}),
-                **({"entities_calibrated": True} if span.entities_calibrated else {}),
-                **{
-                    name: float(f"{value:.4g}")
-                    for name in WHOLE
-                    if (value := getattr(span, name)) is not None
-                },
-                "alternatives": [
-                    {
-                        span.kind: decoded.tolist(),
-                        "weight": round(weight, 4),
-                        **_differences(doc, name, span, number),
-                    }
-                    for number, (decoded, weight) in enumerate(span.alternatives)
-                ],
-            }
-            for span in annotation.spans
-        ]
-        found[name] = entry
+        found[name] = _entry(doc, name, stored, threshold)
     return found
+
+
+def _entry(doc: Doc, name: str, stored: str, threshold: float | None) -> dict[str, object]:
+    """Return the structures of a component.
+
+    Args:
+        stored: Kind that the component writes.
+        threshold: See :func:`to_json`.
+    """
+    annotation = doc._.latent[name]
+    here = {span.kind for span in annotation.spans} or {"tags" if stored == ENTITIES else stored}
+    given = set.intersection(*(set(find_kind(kind).accessors) for kind in here))
+    entry: dict[str, object] = {}
+    if "heads" in given:
+        entry["heads"] = annotation.heads.tolist()
+    if "arcs" in given:
+        entry["arcs"] = _arcs(annotation)
+        if _is_labelled(annotation):
+            entry["dependencies"] = _dependencies(annotation)
+    if "tags" in given:
+        entry["tags"] = annotation.tags.tolist()
+        named = [names_entities(span.labels) for span in annotation.spans]
+        if all(named or [stored == ENTITIES]):
+            entry["entities"] = [_entity(e) for e in annotation.entities()]
+            if annotation.spans and all(s.possible is not None for s in annotation.spans):
+                entry["possible"] = [_entity(e) for e in annotation.possible_entities()]
+    for accessor, read in READ.items():
+        if accessor in given:
+            entry[accessor] = read(annotation)
+    labels = {span.labels for span in annotation.spans if span.labels is not None}
+    if len(labels) == 1 or stored == ENTITIES:
+        entry["labels"] = [label for known in labels for label in known]
+    if threshold is not None:
+        entry["probable"] = _probable(annotation, given, threshold)
+    entry["spans"] = [_span(doc, name, span) for span in annotation.spans]
+    return entry
+
+
+def _span(doc: Doc, name: str, span: SpanStructure) -> dict[str, object]:
+    """Return the decoded structure and the alternatives of a span."""
+    entry: dict[str, object] = {
+        "start": span.start,
+        "end": span.end,
+        "structure": span.structure,
+        "kind": span.kind,
+        "decoded": span.decoded.tolist(),
+    }
+    if span.min_confidence is not None:
+        entry["min_confidence"] = span.min_confidence
+    if span.entities_calibrated:
+        entry["entities_calibrated"] = True
+    for whole in WHOLE:
+        if (value := getattr(span, whole)) is not None:
+            entry[whole] = float(f"{value:.4g}")
+    entry["alternatives"] = [
+        {
+            span.kind: decoded.tolist(),
+            "weight": round(weight, 4),
+            **_differences(doc, name, span, number),
+        }
+        for number, (decoded, weight) in enumerate(span.alternatives)
+    ]
+    return entry
 
 
 def _is_labelled(annotation: LatentAnnotation) -> bool:

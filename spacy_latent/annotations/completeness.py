@@ -78,6 +78,3 @@ def entity_flags(doc: Doc) -> dict[str, int]:
         "label that is known of how many entities the text has at least, 0 for none, as "
         "{'Chemical': 1, 'Disease': 0}."
     )
-
-
-__all__ = ["ANNOTATED_LABELS", "ENTITY_FLAGS", "annotated_labels", "entity_flags"]

@@ -43,6 +43,3 @@ def is_document_name(name: object) -> bool:
     if isinstance(name, str):
         return bool(name)
     return isinstance(name, Integral) and not isinstance(name, bool)
-
-
-__all__ = ["DOCUMENT", "document_of", "is_document_name", "name_document"]

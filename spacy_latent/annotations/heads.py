@@ -28,6 +28,3 @@ def known_heads(doc: Doc) -> tuple[np.ndarray, np.ndarray]:
     unknown = (labels == 0) | ((labels == UNKNOWN) & (heads == place))
     labels[labels == UNKNOWN] = 0
     return np.where(unknown, -1, heads), labels
-
-
-__all__ = ["known_heads"]

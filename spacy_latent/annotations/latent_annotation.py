@@ -463,7 +463,6 @@ def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
 
     Args:
         span: The structure.
-        accessor: Name of the accessor.
         wanted: Name of the values that the accessor returns, if it differs from ``accessor``.
     """
     accessors = find_kind(span.kind).accessors

@@ -25,6 +25,15 @@ STORED = "spacy_latent"
 EMPTY = ("._.", STORED, 0, 0)
 # Probabilities of whole structures.
 WHOLE = ("whole_probability", "labelled_whole_probability")
+# Types of stored arrays. Those in one dict are stored together, if all of them are known.
+ARRAYS = (
+    {"parts": "int32", "probabilities": "float32"},
+    {"counters": "float32"},
+    {"entity_probabilities": "float32"},
+    {"arc_labels": "int32"},
+    {"labelled_parts": "int32", "labelled_probabilities": "float32"},
+    {"possible": "int32", "possible_probabilities": "float32"},
+)
 
 
 def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
@@ -59,7 +68,6 @@ def _record_of(
 
     Args:
         span: The structure.
-        doc: The doc.
         idx: Offset of the first character of each token of the doc.
         length: Number of characters of each token.
     """
@@ -71,21 +79,12 @@ def _record_of(
         "places": _places(idx[tokens], length[tokens]),
         "decoded": np.array(span.decoded, dtype="int32"),
     }
-    if span.parts is not None and span.probabilities is not None:
-        record["parts"] = np.array(span.parts, dtype="int32")
-        record["probabilities"] = np.array(span.probabilities, dtype="float32")
-    if span.counters is not None:
-        record["counters"] = np.array(span.counters, dtype="float32")
+    for together in ARRAYS:
+        if all(getattr(span, name) is not None for name in together):
+            for name, dtype in together.items():
+                record[name] = np.array(getattr(span, name), dtype=dtype)
     if span.labels is not None:
         record["labels"] = list(span.labels)
-    if span.entity_probabilities is not None:
-        record["entity_probabilities"] = np.array(span.entity_probabilities, dtype="float32")
-    if span.arc_labels is not None:
-        record["arc_labels"] = np.array(span.arc_labels, dtype="int32")
-    if span.labelled_parts is not None and span.labelled_probabilities is not None:
-        record["labelled_parts"] = np.array(span.labelled_parts, dtype="int32")
-        own = np.array(span.labelled_probabilities, dtype="float32")
-        record["labelled_probabilities"] = own
     if span.alternative_labels:
         record["alternative_labels"] = [
             np.array(labels, dtype="int32") for labels in span.alternative_labels
@@ -101,9 +100,6 @@ def _record_of(
         record["alternative_probabilities"] = [
             np.array(part, dtype="float32") for part in span.alternative_probabilities
         ]
-    if span.possible is not None and span.possible_probabilities is not None:
-        record["possible"] = np.array(span.possible, dtype="int32")
-        record["possible_probabilities"] = np.array(span.possible_probabilities, "float32")
     if span.min_confidence is not None:
         record["min_confidence"] = float(span.min_confidence)
     if span.entities_calibrated:

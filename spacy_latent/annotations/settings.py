@@ -11,13 +11,7 @@ LEVELS = ("none", "map", "probabilities")
 
 
 def check_share(name: str, setting: str, value: object) -> None:
-    """Raise LatentError unless the value is a number in [0, 1].
-
-    Args:
-        name: Name of the component that has the setting.
-        setting: Name of the setting.
-        value: Value of the setting.
-    """
+    """Raise LatentError unless the value is a number in [0, 1]."""
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not (number and 0 <= value <= 1):  # type: ignore[operator]
         raise LatentError(f"{name}: {setting} is {value!r}; expected a number in [0, 1].")
@@ -29,7 +23,6 @@ def check_settings(
     """Raise LatentError for invalid values of the settings that control the annotation.
 
     Args:
-        name: Name of the component.
         annotate: One of :data:`LEVELS`.
         threshold: A number in [0, 1].
         alternatives: A whole number >= 0.

@@ -59,7 +59,6 @@ def write_spans(doc: Doc, key: str, weights: Sequence[float] | np.ndarray) -> No
     The label of the spans is the key. Their mean weights, float32, are ``attrs["scores"]``.
 
     Args:
-        doc: The doc.
         key: Key in ``doc.spans``.
         weights: ``(len(doc),)``, the weights of the tokens.
     """

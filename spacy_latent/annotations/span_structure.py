@@ -133,7 +133,6 @@ class Dependency:
     Attributes:
         head: Token index, or None for the root.
         modifier: Token index.
-        label: Label of the arc.
         probability: Probability of the arc with this label; None if it is not stored.
     """
 
@@ -180,7 +179,6 @@ class Entity:
 
     Attributes:
         start, end: The tokens ``doc[start:end]``.
-        label: Label of the entity.
         probability: Probability of exactly this span with this label; None if it is not stored.
         given: True if the entity was on the doc before, so that the component did not choose it.
         below_min_confidence: True if the entity is less probable than the component's

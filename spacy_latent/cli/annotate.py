@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.errors import number_of
+from spacy_latent.cli.options import Code, Model
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.distributed.shard_annotation import Done
@@ -30,7 +31,7 @@ Examples:
 
 
 def annotate_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: Model,
     corpus: str = typer.Argument(
         ..., help="Texts: .parquet, .jsonl, .spacy, .txt, a directory of these, or - (stdin)"
     ),
@@ -42,22 +43,22 @@ def annotate_cli(
     form: str = typer.Option("parquet", "--format", "-f", help="parquet or docbin"),
     rows: int = typer.Option(10_000, "--rows", min=1, help="Texts in each file that is written"),
     batch_size: int = typer.Option(256, "--batch-size", min=1, help="Texts in a batch"),
-    threads: Optional[int] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    threads: int | None = typer.Option(
         None,
         "--threads",
         min=1,
         help="Of each process. If not given, its share of the cores, and 1 with ray",
     ),
-    text_field: Optional[str] = typer.Option(  # noqa: UP045
+    text_field: str | None = typer.Option(
         None,
         "--text-field",
         help="Column or field of the texts; for pairs of texts two, with a comma between them. If "
         "not given, 'text'; for pairs what the pipeline's config says, or 'text_a,text_b'",
     ),
     id_field: str = typer.Option("id", "--id-field", help="Column or field of their ids, if any"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    code: Code = None,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU; not with ray"),
-    most_workers: Optional[int] = typer.Option(  # noqa: UP045
+    most_workers: int | None = typer.Option(
         None,
         "--max-workers",
         min=1,
@@ -66,7 +67,7 @@ def annotate_cli(
     gpus: float = typer.Option(
         0.0, "--gpus", min=0.0, help="With ray: GPUs of each process; 0.5 if two share one"
     ),
-    address: Optional[str] = typer.Option(  # noqa: UP045
+    address: str | None = typer.Option(
         None,
         "--address",
         help="With ray: of a running cluster, auto for this machine's. One that is begun here, if "
@@ -80,15 +81,9 @@ def annotate_cli(
     """
     from spacy_latent.distributed.annotate import annotate
     from spacy_latent.distributed.ray_data import annotate_with_ray
-    from spacy_latent.errors import LatentError
 
-    if engine not in ENGINES:
-        fail(f"The engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")
-    with_ray = engine == "ray"
-    if with_ray and gpu_id >= 0:
-        fail("--gpu-id is for --engine local", "Give --gpus, the share of a GPU of each process.")
-    if not with_ray and (most_workers is not None or gpus or address is not None):
-        fail("--max-workers, --gpus and --address are for --engine ray", "Add --engine ray.")
+    has_ray_options = bool(most_workers is not None or gpus or address is not None)
+    check_engine(engine, has_ray_options, gpu_id)
     common: dict[str, Any] = {
         "workers": workers,
         "form": form,
@@ -101,7 +96,7 @@ def annotate_cli(
     # Also in this process, so that a missing file or GPU causes one error and not one per process.
     prepare(code, gpu_id)
     try:
-        if with_ray:
+        if engine == "ray":
             done = annotate_with_ray(
                 model,
                 corpus,
@@ -128,6 +123,21 @@ def annotate_cli(
             )
     except LatentError as error:
         fail("The corpus could not be annotated", str(error))
+    report(done, output)
+
+
+def check_engine(engine: str, has_ray_options: bool, gpu_id: int) -> None:
+    """Exit with an error for an unknown engine, or options of the other one."""
+    if engine not in ENGINES:
+        fail(f"The engine is {engine!r}", f"Give one of {', '.join(ENGINES)}.")
+    if engine == "ray" and gpu_id >= 0:
+        fail("--gpu-id is for --engine local", "Give --gpus, the share of a GPU of each process.")
+    if engine == "local" and has_ray_options:
+        fail("--max-workers, --gpus and --address are for --engine ray", "Add --engine ray.")
+
+
+def report(done: Done, output: Path) -> None:
+    """Print what was annotated; exit with an error if every text failed."""
     why = f"One of them: {done.reason}. They are in the files with the reason, as 'error'."
     if done.failed and done.failed == done.rows and not done.skipped:
         fail(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -31,20 +33,16 @@ Examples:
 
 
 def main(
-    models: list[Path] = typer.Argument(
-        ..., metavar="MODEL...", help="Trained pipelines: directories or installed packages"
-    ),
+    models: Models,
     corpus: Path = typer.Argument(
         ..., help="Docs with heads: .spacy, a directory of these, or .jsonl"
     ),
     gold_preproc: bool = typer.Option(
         False, "--gold-preproc", help="Give the pipelines the sentences and tokens of the corpus"
     ),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--metrics", help="Write the figures to this file, as JSON"
-    ),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    metrics: Metrics = None,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Report the unlabelled attachment of the best trees, of a parser, and of control trees.
 
@@ -54,7 +52,6 @@ def main(
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.pipelines import is_installed, load, trained_name, use_gpu
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
 
     check_output(metrics)
     import_code(code)
@@ -107,7 +104,6 @@ def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     from spacy.training import Corpus
 
     from spacy_latent.cli.corpus import read_examples
-    from spacy_latent.errors import LatentError
 
     if corpus.is_file() and corpus.suffix != ".spacy":
         if gold_preproc:
@@ -146,10 +142,7 @@ def predicted_trees(
     not stored. :data:`PARSE` is the name of the parse.
 
     Args:
-        nlp: The pipeline.
-        examples: The examples.
         one_sentence: Mark each doc as one sentence, which a parser would otherwise split.
-        progress: See :class:`spacy_latent.analysis.progress.Progress`.
     """
     if one_sentence:
         for example in examples:

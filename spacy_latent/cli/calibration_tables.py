@@ -1,4 +1,4 @@
-"""Output of ``spacy latent calibrate``: fits, errors, thresholds and their promises."""
+"""Output of ``spacy latent calibrate``: fits and errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spacy_latent.cli.calibration_thresholds import (
+    CALIBRATION_TEXTS,
+    FURTHER_TEXTS,
+    print_groups,
+    print_least,
+    print_thresholds,
+)
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.errors import number_of, plural
@@ -13,40 +20,56 @@ from spacy_latent.errors import number_of, plural
 if TYPE_CHECKING:
     from spacy.language import Language
 
-    from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
-    from spacy_latent.analysis.precision_bound import PromisedThreshold
+    from spacy_latent.analysis.calibration import JudgedEntities
+    from spacy_latent.cli.calibration_results import EntityResult, ParseResult, Request
     from spacy_latent.evaluation.calibration_fit import Gain
-    from spacy_latent.evaluation.entity_calibration import Calibrated
+    from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
     from spacy_latent.evaluation.parse_calibration import CalibratedParses
 
-# Number of texts from which on the promise of a precision was simulated.
-CHECKED_TEXTS = 300
-# A text with a larger share of the predictions is named.
-LARGE = 0.2
-CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
 # With a slope below this value, different entities have almost the same confidence.
 FLAT = 0.5
 
 
-def print_parses(
-    nlp: Language,
-    name: str,
-    dev: str,
-    found: CalibratedParses,
-    further: dict[str, JudgedEntities],
-    chosen: dict[str, ThresholdResult],
-    output: Path,
-    refused: str = "",
-) -> None:
+def print_parses(nlp: Language, name: str, asked: Request, found: ParseResult) -> None:
     """Print the calibration of a parser.
 
-    Args:
-        further: arcs of further texts by noun.
-        chosen: thresholds for a precision by noun.
-        refused: why there is no threshold for the requested precision; the command then ends with
-            this error after the figures.
+    If the requested precision has no threshold, the command ends with this error after the figures.
     """
-    made, pipe = found.calibration, nlp.get_pipe(name)
+    fitted, further, chosen = found.fitted, found.further, found.chosen
+    print_parse_fits(nlp, asked.dev, fitted)
+    for judged in further.values():
+        print_error("On the further texts", judged)
+    shown = further.values() if further else [fit.after for fit in fitted.fits]
+    texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
+    for judged in shown:
+        msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
+        print_thresholds(judged, chosen.get(judged.noun))
+        print_groups(judged, texts)
+    if found.refused:
+        fail("Nothing is saved: there is no threshold for this precision", found.refused)
+    for fit in fitted.fits if chosen else ():
+        if fit.after.noun in chosen:
+            print_least(chosen[fit.after.noun], fit.after, further.get(fit.after.noun))
+        else:
+            msg.warn(f"The texts do not support this precision of {plural(fit.after.noun)}.")
+    if chosen:
+        msg.info(
+            "A parser drops no arc, so nothing is set. Select arcs by their probability: that of "
+            "arcs is in latent.arcs(), that of labelled arcs in latent.dependencies(). That of "
+            "whole trees is whole_probability of latent.spans, and labelled_whole_probability"
+        )
+    level = getattr(nlp.get_pipe(name), "cfg", {}).get("annotate")
+    if level != "probabilities":
+        msg.warn(
+            f"annotate is {level!r}, so that docs hold no probabilities: set annotate = "
+            f'"probabilities" in {asked.output / "config.cfg"}'
+        )
+    msg.good(f"Saved to {asked.output}")
+
+
+def print_parse_fits(nlp: Language, dev: str, found: CalibratedParses) -> None:
+    """Print the temperatures and maps of a parser, with their errors and gains."""
+    made = found.calibration
     texts, arcs = number_of(made.docs, "text"), number_of(made.arcs, "arc")
     msg.divider(f"Calibration on {texts} with {arcs}")
     print_source(nlp, dev)
@@ -70,34 +93,58 @@ def print_parses(
         print_error("Before", fit.before)
         print_error("On texts left out of the fit, in five folds", fit.crossed)
         print_gain(fit.gain, fit.kept)
-    for judged in further.values():
-        print_error("On the further texts", judged)
-    shown = further.values() if further else [fit.after for fit in found.fits]
-    texts = FURTHER_TEXTS if further else CALIBRATION_TEXTS
-    for judged in shown:
-        msg.divider(f"{judged.noun.capitalize()}s of {texts} from a confidence on")
-        print_thresholds(judged, chosen.get(judged.noun))
-        print_groups(judged, texts)
-    if refused:
-        fail("Nothing is saved: there is no threshold for this precision", refused)
-    for fit in found.fits if chosen else ():
-        if fit.after.noun in chosen:
-            print_least(chosen[fit.after.noun], fit.after, further.get(fit.after.noun))
-        else:
-            msg.warn(f"The texts do not support this precision of {plural(fit.after.noun)}.")
-    if chosen:
-        msg.info(
-            "A parser drops no arc, so nothing is set. Select arcs by their probability: that of "
-            "arcs is in latent.arcs(), that of labelled arcs in latent.dependencies(). That of "
-            "whole trees is whole_probability of latent.spans, and labelled_whole_probability"
+
+
+def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult) -> None:
+    """Print the calibration of entities or spans.
+
+    If the requested precision has no threshold, the command ends with this error after the figures.
+    """
+    fitted, held_out = found.fitted, found.held_out
+    print_calibration(fitted)
+    print_source(nlp, asked.dev)
+    print_left_out(CALIBRATION_TEXTS, fitted.after)
+    print_error("Before", fitted.before)
+    print_error("On texts left out of the fit, in five folds", fitted.crossed)
+    print_gain(fitted.gain, fitted.kept)
+    if fitted.sets is not None:
+        print_error("All spans of a text together, before", fitted.sets[0])
+        print_error("All spans of a text together, with the temperature", fitted.sets[1])
+    if held_out is not None:
+        print_held_out(held_out)
+    texts = CALIBRATION_TEXTS if held_out is None else FURTHER_TEXTS
+    shown = fitted.after if held_out is None else held_out.entities
+    if shown.probabilities:
+        msg.divider(f"Dropping {plural(shown.noun)} of {texts} below a confidence")
+        print_thresholds(shown, found.least)
+        print_groups(shown, texts)
+    if found.refused:
+        advice = f"{found.refused} Without --precision the calibration is saved."
+        fail(
+            f"Nothing is saved: there is no threshold for a precision of {asked.precision}", advice
         )
-    level = getattr(pipe, "cfg", {}).get("annotate")
-    if level != "probabilities":
+    pipe: Any = nlp.get_pipe(name)
+    if shown.noun == "entity" and pipe.cfg["annotate"] != "probabilities":
+        level, config = pipe.cfg["annotate"], asked.output / "config.cfg"
         msg.warn(
-            f"annotate is {level!r}, so that docs hold no probabilities: set annotate = "
-            f'"probabilities" in {output / "config.cfg"}'
+            f"annotate is {level!r}, so that docs hold neither confidences nor sets: set "
+            f'annotate = "probabilities" in {config}'
         )
-    msg.good(f"Saved to {output}")
+    if found.least is not None:
+        print_least(found.least, fitted.after, held_out.entities if held_out is not None else None)
+    msg.good(f"Saved to {asked.output}")
+
+
+def print_held_out(found: Measured) -> None:
+    """Print the errors and the coverage of sets on further texts."""
+    print_left_out(FURTHER_TEXTS, found.entities)
+    print_error("On the further texts", found.entities)
+    if found.covered is not None:
+        share, count = found.covered
+        msg.text(
+            f"{100 * share:.1f} % of {number_of(count, 'further text')} with entities have all "
+            f"in their set, which holds {found.set_size:.1f} spans on average"
+        )
 
 
 def print_calibration(found: Calibrated) -> None:
@@ -224,116 +271,6 @@ def used_as(nlp: Language, corpus: str) -> str:
     return ""
 
 
-def setting_of(found: JudgedEntities) -> str:
-    """Return the name of the threshold of predictions."""
-    from spacy_latent.analysis.arc_calibration import OF_PARSES
-
-    return "a least probability" if found.noun in OF_PARSES else "min_confidence"
-
-
-def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
-    """Print the promise of a threshold, what it rests on and what it costs."""
-    from spacy_latent.analysis.calibration import in_digits, threshold_for
-
-    if least.threshold:
-        name = f"With {setting_of(fitted)} = {in_digits(least.threshold)}"
-    else:
-        name = f"Without a threshold, {setting_of(fitted)} = 0,"
-    msg.info(
-        f"{name} at least {100 * least.promised:g} % of the {plural(fitted.noun)} found in other "
-        f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
-        f"{100 * least.bound:.1f} %)"
-    )
-    text, counted = ("document" if least.by_document else "text"), number_of(least.texts, "doc")
-    assumed = (
-        "This assumes that the other texts are of the same source as these, that these were not "
-        f"used in training, and that {plural(text)} are independent of each other"
-    )
-    if least.by_document:
-        counted = number_of(least.texts, text)
-        msg.text(f"{assumed}; the bound counts {counted}")
-    else:
-        msg.text(
-            f"{assumed}; a text is a doc, and the bound counts {counted}. Where docs are pieces "
-            "of documents, say of which: --group-by, or --docs-per-document"
-        )
-    if least.texts < CHECKED_TEXTS:
-        msg.warn(
-            "Such promises were checked by simulation with "
-            f"{CHECKED_TEXTS} {plural(text)} or more, and there are {least.texts} with "
-            f"{plural(fitted.noun)}. It holds less often if those of a {text} are "
-            "right or wrong together."
-        )
-    if least.largest > LARGE:
-        msg.warn(
-            f"One {text} has {percent(least.largest)} of the {plural(fitted.noun)}. If it is not "
-            "like the others, neither is the bound. Add texts, or take some of its away."
-        )
-    if not least.threshold:
-        return
-    point = threshold_for(fitted, least.promised)
-    estimate = ""
-    if point is not None and point.threshold < least.threshold:
-        estimate = f"; {percent(point.recall)} at the point estimate, which promises nothing"
-    msg.text(
-        f"It costs recall: {percent(least.recall)} with it, {percent(least.full_recall)} without "
-        f"a threshold{estimate}"
-    )
-
-
-def print_least(
-    least: ThresholdResult, fitted: JudgedEntities, further: JudgedEntities | None
-) -> None:
-    from spacy_latent.analysis.calibration import (
-        FEW,
-        apply_threshold,
-        in_digits,
-        in_words,
-        keeps_few,
-    )
-    from spacy_latent.analysis.precision_bound import PromisedThreshold
-
-    several = plural(fitted.noun)
-    setting = setting_of(fitted)
-    name = f"{setting} = {in_digits(least.threshold)}"
-    cuts = [(least, fitted, CALIBRATION_TEXTS)]
-    if further is not None:
-        cuts.append((apply_threshold(further, least.threshold), further, FURTHER_TEXTS))
-    if isinstance(least, PromisedThreshold):
-        print_promise(least, fitted)
-    elif not least.threshold:
-        msg.info(
-            f"All {several} of the calibration texts together have the precision that was asked "
-            f"for, so {setting} is 0: none is dropped"
-        )
-    if not isinstance(least, PromisedThreshold):
-        msg.info(
-            "This is a point estimate: the precision is that of these texts, and other text has "
-            "less in more than half of all cases. Without --point-estimate it holds with the "
-            "confidence of --confidence."
-        )
-    for one, entities, texts in cuts:
-        msg.info(f"{name} keeps {in_words(one, entities, texts)}")
-    for one, entities, texts in cuts:
-        if not least.threshold and 0 < one.kept < FEW:
-            msg.warn(
-                f"There {'is' if one.kept == 1 else 'are'} only "
-                f"{number_of(one.kept, fitted.noun)} of {texts}, so their precision is "
-                "hardly known. Calibrate on more text."
-            )
-        elif not entities.probabilities:
-            msg.warn(
-                f"No {fitted.noun} of {texts} can be judged, so they tell nothing of {name}. Are "
-                "they annotated with what the component finds?"
-            )
-        elif least.threshold and keeps_few(one, entities):
-            msg.warn(
-                f"{name} leaves few {several} of {texts}: {one.kept} of "
-                f"{len(entities.probabilities)}. Little is left, and its precision "
-                "is hardly known. Ask for a lower --precision, or calibrate on more text."
-            )
-
-
 def print_left_out(texts: str, found: JudgedEntities) -> None:
     """Print the number of entities on tokens without annotation, if there are any."""
     from spacy_latent.analysis.calibration import left_out_in_words
@@ -359,51 +296,3 @@ def print_error(title: str, found: JudgedEntities) -> None:
         f"{title}: {number_of(len(found.probabilities), found.noun)}, expected calibration error "
         f"{100 * error:.1f} % ({100 * chance:.1f} % by chance alone)"
     )
-
-
-def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> None:
-    from spacy_latent.analysis.calibration import THRESHOLDS, apply_threshold, in_digits
-
-    thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
-    rows = []
-    for row in (apply_threshold(found, threshold) for threshold in sorted(thresholds)):
-        interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
-        label = in_digits(row.threshold)
-        values = (percent(row.precision), interval, percent(row.recall))
-        rows.append((label, str(row.kept), *values))
-    header = ("confidence", plural(found.noun), "precision", "95 % interval", "recall")
-    msg.table(rows, header=header, aligns=("r", "r", "r", "l", "r"), divider=True)
-
-
-def print_groups(found: JudgedEntities, texts: str) -> None:
-    """Print the calibration by label, and by length if lengths are known."""
-    from spacy_latent.analysis.calibration import FEW, by_label, by_length
-
-    several = plural(found.noun)
-    for what, groups in (("label", by_label(found)), ("length", by_length(found))):
-        if len(groups) < 2:
-            continue
-        shown = [one for one in groups if one.count >= FEW]
-        rows = [
-            (
-                one.name,
-                str(one.count),
-                percent(one.right),
-                percent(one.said),
-                percent(one.error),
-                percent(one.chance),
-            )
-            for one in shown
-        ]
-        if not rows:
-            continue
-        msg.divider(f"{several.capitalize()} of {texts} by {what}")
-        header = (what, several, "right", "confidence", "error", "by chance")
-        msg.table(rows, header=header, aligns=("l", *"rrrrr"), divider=True)
-        rest = sum(one.count for one in groups if one.count < FEW)
-        if rest:
-            msg.text(f"{number_of(rest, found.noun)} in groups of fewer than {FEW} left out")
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if math.isfinite(share) else "–"

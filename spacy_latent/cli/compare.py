@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -64,13 +66,11 @@ def main(
     files: list[Path] = typer.Argument(
         ..., help="Evaluations, as 'spacy evaluate --output' writes them, or trained pipelines"
     ),
-    corpus: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--corpus", help="Texts to compare pipelines on"
-    ),
-    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
-    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    corpus: str | None = typer.Option(None, "--corpus", help="Texts to compare pipelines on"),
+    limit: Limit = 0,
+    as_json: FiguresAsJson = False,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Compare evaluations or pipelines.
 
@@ -130,7 +130,6 @@ def _compare_pipelines(
     from spacy_latent.cli.figures import print_remarks, to_json
     from spacy_latent.cli.pipelines import load, short_name, use_gpu
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 

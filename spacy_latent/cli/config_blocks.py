@@ -10,6 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from spacy_latent.corpora.text_pairs import COMPOSED_PAIRS, PAIR_SPANS, PAIRS
+from spacy_latent.errors import LatentError
 
 Block = dict[str, Any]
 LATENT = "spacy-latent.LatentTok2Vec.v1"
@@ -106,8 +107,6 @@ def listens_to(block: Block) -> str | None:
 
 
 def check_there(components: dict[str, Block], pipeline: list[str], name: str) -> None:
-    from spacy_latent.errors import LatentError
-
     if name not in components or name not in pipeline:
         raise LatentError(
             f"There is no component {name!r}. The pipeline has {', '.join(pipeline)}."
@@ -250,7 +249,6 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
     """Check that the structure and the component need the same number of texts.
 
     Args:
-        name: Name of the component.
         block: Block of its latent layer, or of the embedder that gets one.
         structure: Block of the structure.
 
@@ -260,7 +258,6 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
     """
     from spacy.util import registry
 
-    from spacy_latent.errors import LatentError
     from spacy_latent.kinds import find_kind
 
     if str(block["@architectures"]).startswith(COMPOSED_PAIRS):
@@ -353,8 +350,6 @@ def registered_name(given: str, argument: str, base: type) -> str:
 
     ``spacy-latent.SpanningTree.v1`` is found as SpanningTree, spanning-tree and spanning_tree.
     """
-    from spacy_latent.errors import LatentError
-
     names = names_of(base)
     if given in names:
         return given

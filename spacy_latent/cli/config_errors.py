@@ -408,6 +408,3 @@ def inner_first(block: Block, place: str = "") -> Iterator[tuple[str, Block]]:
             yield from inner_first(inner, f"{place}.{key}".lstrip("."))
     if place:
         yield place, block
-
-
-__all__ = ["errors_with_blocks", "unknown_names"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, GpuId
+from spacy_latent.errors import LatentError
 
 EXAMPLES = """
 Examples:
@@ -40,15 +41,15 @@ def control_cli(
         "on it), nearest, or heads (those that docs have, such as a parser's)",
     ),
     trees_seed: int = typer.Option(0, "--trees-seed", help="Seed of random trees"),
-    word: Optional[list[str]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    word: list[str] | None = typer.Option(
         None, "--word", help="With nearest: a token that may have modifiers; may be repeated"
     ),
-    component: Optional[list[str]] = typer.Option(  # noqa: UP045
+    component: list[str] | None = typer.Option(
         None, "--component", "-c", help="Component to change; all with a latent layer if not given"
     ),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    code: Code = None,
     verbose: bool = typer.Option(False, "--verbose", "-V", help="Show more of what happens"),
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    gpu_id: GpuId = -1,
 ) -> None:
     """Train the same config with trees that are not learned, as a control.
 
@@ -62,7 +63,6 @@ def control_cli(
     from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import read_text
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.controls import control_config
 
     if verbose:

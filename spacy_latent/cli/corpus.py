@@ -92,7 +92,6 @@ def read_counted(nlp: Language, corpus: str, limit: int = 0) -> tuple[list[Examp
     tokens before the last returned example.
 
     Args:
-        nlp: The pipeline.
         corpus: See :data:`ACCEPTED`.
         limit: Greatest number of examples, 0 for all.
     """
@@ -112,7 +111,6 @@ def read_grouped(
     """Return examples whose references name their documents, as the options of a command say.
 
     Args:
-        nlp: The pipeline.
         corpus: See :data:`ACCEPTED`.
         limit: Greatest number of examples, 0 for all.
         group_by: Name of the document that a doc is a piece of: a key of ``doc.user_data``, a

@@ -7,18 +7,22 @@ import re
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, FindingsAsJson, GpuId
 from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.errors import LatentError, LatentWarning, NoLabels
 
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.training import Example
     from thinc.api import Config
+
+    from spacy_latent.pipeline.diagnostic import Diagnostic
 
 EXAMPLES = """
 Examples:
@@ -32,14 +36,14 @@ Examples:
 def debug_cli(
     context: typer.Context,
     source: Path = typer.Argument(..., help="Config file, or directory of a trained pipeline"),
-    corpus: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    corpus: str | None = typer.Option(
         None, "--corpus", help="Texts for the gradients; the config's training corpus if not given"
     ),
     count: int = typer.Option(8, "--examples", "-n", min=1, help="How many examples to take"),
     steps: int = typer.Option(3, "--steps", min=1, help="Training steps before gradients are read"),
-    as_json: bool = typer.Option(False, "--json", help="Print what is found as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    as_json: FindingsAsJson = False,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Check whether the latent layers of a config or pipeline can learn.
 
@@ -48,20 +52,11 @@ def debug_cli(
     something will not learn.
     """
     import srsly
-    from spacy.cli._util import show_validation_error
-    from spacy.util import get_sourced_components, load_config
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.config_errors import (
-        config_overrides,
-        defaults_taken,
-        invalid_training,
-        unread_settings,
-    )
+    from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
-    from spacy_latent.corpora.text_files import read_text
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.diagnosis import describe
     from spacy_latent.evaluation.mistakes import find_traps
     from spacy_latent.pipeline.diagnostic import Diagnostic
@@ -71,32 +66,19 @@ def debug_cli(
         import_code(code)
         use_gpu(gpu_id)
         overrides = config_overrides(context.args)
-        diagnostics: list[Diagnostic] = []
+        of_settings: list[Diagnostic] = []
         sourced: list[str] = []
-        if source.is_dir():
-            nlp, is_new = load(str(source)), False
-        elif source.is_file():
-            # For a file with another encoding, this error names the invalid line.
-            read_text(source)
-            with show_validation_error(source):
-                config = load_config(source, overrides=overrides, interpolate=False)
-                # The config of the loaded pipeline has factories in place of the sources.
-                sourced = list(get_sourced_components(config))
-                nlp, is_new = from_config(config), True
-            if invalid := list(invalid_training(nlp)):
-                raise LatentError(" ".join(invalid))
-            diagnostics = [
-                Diagnostic("warning", "unread-setting", t) for t in unread_settings(config)
-            ]
-            diagnostics += [Diagnostic("note", "default-taken", t) for t in defaults_taken(config)]
+        is_new = not source.is_dir()
+        if is_new:
+            nlp, sourced, of_settings = read_config(source, overrides)
         else:
-            fail(f"{source} does not exist. Give a config or a trained pipeline.")
+            nlp = load(str(source))
         choose_components(nlp, None, annotating=True)
         examples, why, level = training_examples(nlp, corpus, count)
         if is_new:
             initialize(nlp, sourced, examples, why)
         layers = describe(nlp)
-        diagnostics = find_traps(nlp, examples) + diagnostics
+        diagnostics = find_traps(nlp, examples) + of_settings
         norms: dict[str, dict[str, float]] = {}
         if not examples:
             # The training corpus of a trained pipeline may be missing.
@@ -104,15 +86,13 @@ def debug_cli(
             diagnostics.append(
                 Diagnostic(level, "no-gradients", f"Gradients were not checked: {why}")
             )
-        blocked = any(diagnostic.level == "error" for diagnostic in diagnostics)
-        if examples and not blocked:
+        elif not has_error(diagnostics):
             norms, more = gradients(nlp, examples, steps)
             diagnostics = more + diagnostics
         if is_new and corpus is None:
             diagnostics += development_mistakes(nlp, compare=bool(examples))
     except LatentError as error:
         fail("This cannot work", str(error))
-    failed = any(diagnostic.level == "error" for diagnostic in diagnostics)
     if as_json:
         found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in diagnostics]}
         print(srsly.json_dumps(plain(found)))
@@ -120,15 +100,45 @@ def debug_cli(
         print_layers(layers)
         print_gradients(norms)
         print_diagnostics(diagnostics)
-    if failed:
+    if has_error(diagnostics):
         raise typer.Exit(1)
+
+
+def has_error(diagnostics: list[Diagnostic]) -> bool:
+    return any(diagnostic.level == "error" for diagnostic in diagnostics)
+
+
+def read_config(
+    source: Path, overrides: dict[str, Any]
+) -> tuple[Language, list[str], list[Diagnostic]]:
+    """Return the pipeline of a config, its sourced components, and findings on its settings."""
+    from spacy.cli._util import show_validation_error
+    from spacy.util import get_sourced_components, load_config
+
+    from spacy_latent.cli.config_errors import defaults_taken, invalid_training, unread_settings
+    from spacy_latent.corpora.text_files import read_text
+    from spacy_latent.pipeline.diagnostic import Diagnostic
+
+    if not source.is_file():
+        fail(f"{source} does not exist. Give a config or a trained pipeline.")
+    # For a file with another encoding, this error names the invalid line.
+    read_text(source)
+    with show_validation_error(source):
+        config = load_config(source, overrides=overrides, interpolate=False)
+        # The config of the loaded pipeline has factories in place of the sources.
+        sourced = list(get_sourced_components(config))
+        nlp = from_config(config)
+    if invalid := list(invalid_training(nlp)):
+        raise LatentError(" ".join(invalid))
+    found = [Diagnostic("warning", "unread-setting", text) for text in unread_settings(config)]
+    found += [Diagnostic("note", "default-taken", text) for text in defaults_taken(config)]
+    return nlp, sourced, found
 
 
 def from_config(config: Config) -> Language:
     from spacy.util import load_model_from_config
 
     from spacy_latent.cli.config_errors import errors_with_blocks
-    from spacy_latent.errors import LatentError
 
     try:
         with errors_with_blocks(config):
@@ -146,7 +156,6 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     Frozen components and components that continue from another pipeline are not initialized.
 
     Args:
-        nlp: The pipeline.
         sourced: Names of the components that the config takes from other pipelines.
         examples: Examples for the initialization. Without examples, a text of three words is used.
         why: Reason why there are no examples.
@@ -154,7 +163,6 @@ def initialize(nlp: Language, sourced: list[str], examples: list[Example], why: 
     from spacy.training import Example
     from thinc.api import ConfigValidationError, fix_random_seed
 
-    from spacy_latent.errors import LatentError, LatentWarning, NoLabels
     from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
     from spacy_latent.pipeline.scores_given import ScoreNotGiven
     from spacy_latent.pipeline.scores_of_range import JudgedAsLabels
@@ -223,7 +231,6 @@ def gradients(
     nlp: Language, examples: list[Example], steps: int
 ) -> tuple[dict[str, dict[str, float]], list[Any]]:
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.diagnosis import gradient_norms, judge_gradients
 
     try:

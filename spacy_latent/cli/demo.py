@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 from wasabi import Printer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import GpuId
 from spacy_latent.cli.output import check_output, write_page
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -55,14 +57,14 @@ def demo_cli(
         EXPRESSION,
         help="An expression of MIN, MAX, MED and digits; or a sentence, with en_latent_sm",
     ),
-    html: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    html: Path | None = typer.Option(
         None, "--html", help="Write a page with the scores and drawings to this file"
     ),
-    train: Optional[Path] = typer.Option(  # noqa: UP045
+    train: Path | None = typer.Option(
         None, "--train", help="Train it again into this directory, which takes some minutes"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the training and of the expressions"),
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    gpu_id: GpuId = -1,
 ) -> None:
     """Show a pipeline of this package that learned trees from values alone, and evaluate it.
 
@@ -161,7 +163,6 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
     from spacy_latent import listops
     from spacy_latent.cli.listops import page_of
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.listops.assessment import assess_listops, gold_doc
 
     right, value = listops.evaluate(tokens), max(doc.cats, key=lambda value: doc.cats[value])

@@ -7,27 +7,16 @@ from typing import Any
 
 import typer
 
-from spacy_latent.cli.attachment import EXAMPLES as ATTACHMENT_EXAMPLES
-from spacy_latent.cli.attachment import main as attachment
-from spacy_latent.cli.compare import EXAMPLES as COMPARE_EXAMPLES
-from spacy_latent.cli.compare import main as compare
-from spacy_latent.cli.pairs import EXAMPLES as PAIRS_EXAMPLES
-from spacy_latent.cli.pairs import main as pairs
-from spacy_latent.cli.rationale import EXAMPLES as RATIONALE_EXAMPLES
-from spacy_latent.cli.rationale import main as rationale
-from spacy_latent.cli.scores import EXAMPLES as SCORES_EXAMPLES
-from spacy_latent.cli.scores import scores_cli
-from spacy_latent.cli.stats import EXAMPLES as STATS_EXAMPLES
-from spacy_latent.cli.stats import stats_cli
+from spacy_latent.cli import attachment, compare, pairs, rationale, scores, stats
 
 # Name, command and examples, in the order of the help.
 EVALUATIONS: tuple[tuple[str, Callable[..., Any], str], ...] = (
-    ("scores", scores_cli, SCORES_EXAMPLES),
-    ("stats", stats_cli, STATS_EXAMPLES),
-    ("attachment", attachment, ATTACHMENT_EXAMPLES),
-    ("rationale", rationale, RATIONALE_EXAMPLES),
-    ("pairs", pairs, PAIRS_EXAMPLES),
-    ("compare", compare, COMPARE_EXAMPLES),
+    ("scores", scores.scores_cli, scores.EXAMPLES),
+    ("stats", stats.stats_cli, stats.EXAMPLES),
+    ("attachment", attachment.main, attachment.EXAMPLES),
+    ("rationale", rationale.main, rationale.EXAMPLES),
+    ("pairs", pairs.main, pairs.EXAMPLES),
+    ("compare", compare.main, compare.EXAMPLES),
 )
 
 evaluate_cli = typer.Typer(

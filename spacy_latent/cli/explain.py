@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,9 +13,10 @@ from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load, use_gpu
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.evaluation.explanation import Explanation, Faithfulness, NoSuchEntity
@@ -32,15 +33,15 @@ Examples:
 
 
 def explain_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    text: str = typer.Argument(STDIN, help="Text, or - for one text per line of standard input"),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: Model,
+    text: Text = STDIN,
+    component: str | None = typer.Option(
         None,
         "--component",
         "-c",
         help="Name of the text classifier or entity recognizer; may be left out where there is one",
     ),
-    label: Optional[str] = typer.Option(  # noqa: UP045
+    label: str | None = typer.Option(
         None, "--label", help="Explain this category, not the most probable; or entities of it only"
     ),
     entity: int = typer.Option(
@@ -51,12 +52,12 @@ def explain_cli(
     ),
     steps: int = typer.Option(80, "--steps", min=1, help="Steps of learning the mask"),
     seed: int = typer.Option(0, "--seed", help="Of the masks that are drawn"),
-    html: Optional[Path] = typer.Option(  # noqa: UP045
+    html: Path | None = typer.Option(
         None, "--html", help="Write a page with the marked texts to this file"
     ),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    as_json: TextsAsJson = False,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Show which words suffice for the prediction of a trained textcat or ner.
 
@@ -68,12 +69,10 @@ def explain_cli(
 
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.explanation import NoSuchEntity, explain
 
     check_output(html)
-    drawn: list[Explanation] = []
-    seen: list[Explanation] = []
+    every: list[Explanation] = []
     try:
         import_code(code)
         use_gpu(gpu_id)
@@ -95,37 +94,47 @@ def explain_cli(
                 # A text without entities must not end the command if there are other texts.
                 if text != STDIN:
                     raise
-                if as_json:
-                    print(srsly.json_dumps(without_entity(error)))
-                else:
-                    msg.divider(error.component)
-                    print(escaped_lines(error.doc.text))
-                    msg.info(str(error))
+                print_without_entity(error, as_json)
                 continue
             if as_json:
                 print(srsly.json_dumps(to_json(found)))
             else:
                 print_explanation(found)
-                if len(found.doc):
-                    seen.append(found)
-            if html is not None:
-                drawn.append(found)
-        if len(seen) > 1:
-            print_mean(seen)
-        if any(found.chosen.any() for found in seen):
-            msg.text(legend(seen))
+            if html is not None or not as_json:
+                every.append(found)
+        if not as_json:
+            print_summary([found for found in every if len(found.doc)])
         if html is not None:
             from spacy_latent.visualize.explanation import render_explanations
 
-            write_page(html, render_explanations(drawn))
+            write_page(html, render_explanations(every))
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except (LatentError, OSError) as error:
         fail("The text could not be explained", str(error))
 
 
-def print_explanation(found: Explanation) -> None:
+def print_without_entity(error: NoSuchEntity, as_json: bool) -> None:
+    """Print why a text has nothing to explain."""
+    if as_json:
+        import srsly
 
+        print(srsly.json_dumps(without_entity(error)))
+        return
+    msg.divider(error.component)
+    print(escaped_lines(error.doc.text))
+    msg.info(str(error))
+
+
+def print_summary(every: Sequence[Explanation]) -> None:
+    """Print the means over several texts, and what the numbers mean."""
+    if len(every) > 1:
+        print_mean(every)
+    if any(found.chosen.any() for found in every):
+        msg.text(legend(every))
+
+
+def print_explanation(found: Explanation) -> None:
     if not len(found.doc):
         msg.divider(found.component)
         msg.text("There are no words in this text.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 from wasabi import msg
@@ -59,7 +60,7 @@ def _read(file: Path, vocab: Vocab) -> list[Doc]:
 def incomplete_cli(
     corpus: Path = typer.Argument(..., help="Annotated texts: .spacy, or a directory of these"),
     output: Path = typer.Argument(..., help="The .spacy file to write"),
-    keep: Optional[float] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    keep: float | None = typer.Option(
         None, "--keep", help="Keep this share of the entities; of other tokens nothing is known"
     ),
     flags: bool = typer.Option(
@@ -67,12 +68,12 @@ def incomplete_cli(
     ),
     full: int = typer.Option(150, "--full", help="With --flags: leave so many texts as they are"),
     wrong: float = typer.Option(0.0, "--wrong", help="With --flags: this share of them is wrong"),
-    label_sets: Optional[str] = typer.Option(  # noqa: UP045
+    label_sets: str | None = typer.Option(
         None,
         "--label-sets",
         help="Annotate each text for one of these sets of labels: / between sets, commas in them",
     ),
-    sources: Optional[str] = typer.Option(  # noqa: UP045
+    sources: str | None = typer.Option(
         None,
         "--sources",
         help="Let sources of annotation see the entities that are right so often, as 0.9,0.7,0.5; "
@@ -94,67 +95,22 @@ def incomplete_cli(
     """
     import spacy
     from spacy.tokens import DocBin
-    from spacy.training.corpus import walk_corpus
 
     import spacy_latent.annotations  # noqa: F401 (it registers doc._.annotated_labels)
-    from spacy_latent.corpora.incomplete import (
-        PREFIX,
-        SOURCE,
-        flag_all_but,
-        keep_some,
-        simulate_sources,
-        split_by_labels,
-    )
 
     if (keep is not None) + flags + (label_sets is not None) + (sources is not None) != 1:
         fail("Nothing is taken away", "Give one of --keep, --flags, --label-sets and --sources.")
-    if not corpus.exists():
-        fail(f"{corpus} does not exist. Give a .spacy file, or a directory of these.")
-    if output.suffix != ".spacy":
-        fail(f"{output} is no .spacy file", "Give a name that ends so.")
-    check_output(output)
-    if corpus.is_file() and corpus.suffix != ".spacy":
-        fail(
-            f"{corpus} is no .spacy file",
-            "'spacy convert' makes one of other files of annotated tokens.",
-        )
-    files = list(walk_corpus(corpus, ".spacy"))
-    if corpus.is_dir() and corpus.resolve() in output.resolve().parents:
-        fail(
-            f"{output} is in the corpus",
-            "Each text would be there twice, or its annotation be lost. Give another directory.",
-        )
-    if output.exists() and any(file.samefile(output) for file in files):
-        fail(f"{output} is the corpus", "Its annotation would be lost. Give another name.")
+    files = files_of(corpus, output)
     vocab = spacy.blank("xx").vocab
-    settings: dict[str, Any] = {}
     try:
         docs = [doc for file in files for doc in _read(file, vocab)]
-        if not docs:
-            raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
-        if not any(doc.ents for doc in docs):
-            raise LatentError(
-                f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing to "
-                "take away. Give texts with annotated entities."
-            )
-        # Before the entities are taken away.
-        labels = sorted({span.label_ for doc in docs for span in doc.ents})
-        if keep is not None:
-            settings = {"negative_share": 0.15}
-            made = list(keep_some(docs, keep, seed, as_if_complete))
-        elif flags:
-            names = {f"{PREFIX}{label}": label for label in labels}
-            settings = {"flags": names, "flag_error": wrong}
-            made = list(flag_all_but(docs, full, seed, wrong, as_if_complete))
-        elif sources is not None:
-            shares = shares_in(sources)
-            settings = {"sources": [f"{SOURCE}{number + 1}" for number in range(len(shares))]}
-            made = list(simulate_sources(docs, shares, seed, as_if_complete))
-        else:
-            sets = [
-                [label.strip() for label in one.split(",")] for one in (label_sets or "").split("/")
-            ]
-            made = list(split_by_labels(docs, sets, seed, as_if_complete))
+        check_annotation(docs, corpus)
+        made, settings = remove_annotation(
+            docs,
+            Removal(keep, flags, full, wrong, label_sets, sources),
+            seed,
+            as_if_complete,
+        )
     except LatentError as error:
         fail("Nothing was written", str(error))
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -173,3 +129,83 @@ def incomplete_cli(
         print(f"\n--components.NAME.evidence {shlex.quote(json.dumps(settings))}")
     else:
         msg.info("A crf_ner reads the labels in doc._.annotated_labels, without a setting")
+
+
+def files_of(corpus: Path, output: Path) -> list[Path]:
+    """Return the files of a corpus, or exit with an error if the output would damage it."""
+    from spacy.training.corpus import walk_corpus
+
+    if not corpus.exists():
+        fail(f"{corpus} does not exist. Give a .spacy file, or a directory of these.")
+    if output.suffix != ".spacy":
+        fail(f"{output} is no .spacy file", "Give a name that ends so.")
+    check_output(output)
+    if corpus.is_file() and corpus.suffix != ".spacy":
+        fail(
+            f"{corpus} is no .spacy file",
+            "'spacy convert' makes one of other files of annotated tokens.",
+        )
+    files = list(walk_corpus(corpus, ".spacy"))
+    if corpus.is_dir() and corpus.resolve() in output.resolve().parents:
+        fail(
+            f"{output} is in the corpus",
+            "Each text would be there twice, or its annotation be lost. Give another directory.",
+        )
+    if output.exists() and any(file.samefile(output) for file in files):
+        fail(f"{output} is the corpus", "Its annotation would be lost. Give another name.")
+    return files
+
+
+def check_annotation(docs: list[Doc], corpus: Path) -> None:
+    if not docs:
+        raise LatentError(f"The corpus {corpus} holds no texts. Give one with at least one.")
+    if not any(doc.ents for doc in docs):
+        raise LatentError(
+            f"No text of {corpus} has an annotated entity in doc.ents, so there is nothing to "
+            "take away. Give texts with annotated entities."
+        )
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The options that say which annotation goes."""
+
+    keep: float | None
+    flags: bool
+    full: int
+    wrong: float
+    label_sets: str | None
+    sources: str | None
+
+
+def remove_annotation(
+    docs: list[Doc], removal: Removal, seed: int, as_if_complete: bool
+) -> tuple[list[Doc], dict[str, Any]]:
+    """Return docs without a part of their entities, and the settings of evidence to read them."""
+    from spacy_latent.corpora.incomplete import (
+        PREFIX,
+        SOURCE,
+        flag_all_but,
+        keep_some,
+        simulate_sources,
+        split_by_labels,
+    )
+
+    if removal.keep is not None:
+        kept = keep_some(docs, removal.keep, seed, as_if_complete)
+        return list(kept), {"negative_share": 0.15}
+    if removal.flags:
+        # Before the entities are taken away.
+        labels = sorted({span.label_ for doc in docs for span in doc.ents})
+        flagged = flag_all_but(docs, removal.full, seed, removal.wrong, as_if_complete)
+        names = {f"{PREFIX}{label}": label for label in labels}
+        return list(flagged), {"flags": names, "flag_error": removal.wrong}
+    if removal.sources is not None:
+        shares = shares_in(removal.sources)
+        names_of_sources = [f"{SOURCE}{number + 1}" for number in range(len(shares))]
+        simulated = simulate_sources(docs, shares, seed, as_if_complete)
+        return list(simulated), {"sources": names_of_sources}
+    sets = [
+        [label.strip() for label in one.split(",")] for one in (removal.label_sets or "").split("/")
+    ]
+    return list(split_by_labels(docs, sets, seed, as_if_complete)), {}

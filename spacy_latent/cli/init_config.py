@@ -5,46 +5,22 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 from wasabi import color
 
+from spacy_latent.cli.added_structures import filled, loaded, with_refusal, with_structure
 from spacy_latent.cli.config_blocks import (
-    CLASSIFIER,
-    EMBEDDER,
-    ENCODER,
-    LATENT,
-    LAYERS,
-    LISTENER,
     OWNERS,
-    SHARED,
     TEXTCATS,
-    Block,
-    around_embedder,
-    check_texts,
-    check_there,
-    embedder_of,
-    embedder_or_new,
-    estimator_block,
-    has_latent,
     latent_block,
-    layer_blocks,
-    named,
-    needs_loss,
-    over,
     owner_of,
-    path_of,
-    rates,
-    stored_name,
-    structure_block,
-    tagged,
 )
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import (
@@ -53,13 +29,12 @@ from spacy_latent.cli.replaced_components import (
     with_rationale,
     with_replacement,
 )
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
     from thinc.api import Config
 
-    from spacy_latent.layers.rationale_reader import RationaleReader
-    from spacy_latent.structures.base import Structure
 
 STREAM = "-"
 # What a config can be made for, by name, with what it becomes.
@@ -106,32 +81,28 @@ Structures: {STRUCTURES}.
 
 Estimators: {ESTIMATORS}.
 """
-# Defaults of a new latent layer.
-STRUCTURE, ESTIMATOR = "spanning-tree", "marginals"
 
 
 def init_cli(
     config: str = typer.Argument(..., help="Config, as 'spacy init config' makes one; - for stdin"),
     output: str = typer.Argument(..., help="Where to write the new one; - for standard output"),
-    purpose: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None,
-        "--for",
-        help=f"What the config is for: {LISTED}. Asked if no option says it",
+    purpose: str | None = typer.Option(
+        None, "--for", help=f"What the config is for: {LISTED}. Asked if no option says it"
     ),
-    component: Optional[list[str]] = typer.Option(  # noqa: UP045
+    component: list[str] | None = typer.Option(
         None,
         "--component",
         "-c",
         help="Component to change; may be repeated. Not needed if one alone can be",
     ),
-    structure: Optional[str] = typer.Option(  # noqa: UP045
+    structure: str | None = typer.Option(
         None,
         "--structure",
         "-s",
         help="What is latent; if not given, what the config has, or spanning-tree, or k-of-n "
         "with --rationale, or one-to-one-alignment with --pairs",
     ),
-    estimator: Optional[str] = typer.Option(  # noqa: UP045
+    estimator: str | None = typer.Option(
         None,
         "--estimator",
         "-e",
@@ -139,9 +110,7 @@ def init_cli(
         "or marginals, or sparsemap with --pairs; --rationale has settings of its own",
     ),
     shared: bool = typer.Option(
-        False,
-        "--shared",
-        help="One for all of them: a latent_encoder that they listen to",
+        False, "--shared", help="One for all of them: a latent_encoder that they listen to"
     ),
     crf_ner: bool = typer.Option(
         False, "--crf-ner", help="The same as --for entities; nothing is latent"
@@ -151,7 +120,7 @@ def init_cli(
     rationale: bool = typer.Option(False, "--rationale", help="The same as --for rationale"),
     pairs: bool = typer.Option(False, "--pairs", help="The same as --for pairs"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUTPUT"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    code: Code = None,
 ) -> None:
     """Add a latent structure to a config, around the embedder of components that have one.
 
@@ -163,10 +132,51 @@ def init_cli(
 
     from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import lines_of, read_text
-    from spacy_latent.errors import LatentError
-    from spacy_latent.evaluation.mistakes import about_score_ranges, about_sentences
 
     import_code(code)
+    check_files(config, output, force)
+    flags = {
+        "entities": crf_ner,
+        "parse": latent_parser,
+        "spans": tree_spancat,
+        "rationale": rationale,
+        "pairs": pairs,
+    }
+    if purpose is None and not any((component, structure, estimator, shared, *flags.values())):
+        purpose = asked_purpose(config, output)
+    by_flags = [name for name, is_given in flags.items() if is_given]
+    chosen = chosen_purpose(purpose, by_flags, shared, bool(structure or estimator))
+    try:
+        given = "\n".join(lines_of(sys.stdin)) if config == STREAM else read_text(Path(config))
+        before = filled(Config().from_str(given, interpolate=False))
+        names = component or []
+        if chosen in FACTORIES:
+            made = with_replacement(before, names, REPLACEMENTS[FACTORIES[chosen]])
+        elif chosen == "rationale":
+            made = with_refusal(with_rationale(before, names, structure, estimator))
+        elif chosen == "pairs":
+            made = with_refusal(with_pairs(before, names, structure, estimator))
+        else:
+            made = with_refusal(with_structure(before, names, structure, estimator, shared))
+        nlp = loaded(made)
+    except (LatentError, ConfigValidationError, ValueError, OSError) as error:
+        fail("This config cannot be given a structure", str(error))
+    if output == STREAM:
+        print_document(f"{nlp.config.to_str()}\n")
+    else:
+        write_page(Path(output), nlp.config.to_str())
+    print_changes(before, nlp, out=sys.stderr if output == STREAM else sys.stdout)
+    if output != STREAM:
+        ending = "jsonl" if chosen == "pairs" else "spacy"
+        paths = f"--paths.train ./train.{ending} --paths.dev ./dev.{ending}"
+        # Printed without wasabi, which would wrap lines that users want to copy.
+        msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
+        print(f"spacy latent debug {output} {paths}")
+        print(f"spacy train {output} --output ./training {paths}")
+
+
+def check_files(config: str, output: str, force: bool) -> None:
+    """Exit with an error if the config cannot be read or the output cannot be written."""
     check_output(None if output == STREAM else Path(output))
     if output != STREAM and Path(output).exists() and not force:
         fail(f"{output} exists", "Give --force to overwrite it, or another name.")
@@ -178,68 +188,39 @@ def init_cli(
         )
     if config != STREAM and not Path(config).is_file():
         fail(f"{config} does not exist", "Make one with 'spacy init config'.")
-    said = (component, structure, estimator, shared)
-    given_as_flag = (crf_ner, latent_parser, tree_spancat, rationale, pairs)
-    if purpose is None and not any((*said, *given_as_flag)):
-        purpose = asked_purpose(config, output)
+
+
+def chosen_purpose(purpose: str | None, by_flags: list[str], shared: bool, has_parts: bool) -> str:
+    """Return the purpose, or exit with an error if options contradict each other.
+
+    Args:
+        purpose: The value of --for.
+        by_flags: The purposes of other options, such as --crf-ner.
+        shared: Whether --shared is given.
+        has_parts: Whether --structure or --estimator is given.
+    """
     if purpose is not None:
         if purpose not in PURPOSES:
             fail(f"--for is {purpose!r}", f"Expected one of {', '.join(PURPOSES)}.")
-        if any(given_as_flag):
+        if by_flags:
             fail("--for says already what another option says", "Leave out one of them.")
-        crf_ner, latent_parser, tree_spancat = (
-            FACTORIES.get(purpose) == factory for factory in FACTORIES.values()
-        )
-        rationale, pairs = purpose == "rationale", purpose == "pairs"
-    asked = {"crf_ner": crf_ner, "latent_parser": latent_parser, "tree_spancat": tree_spancat}
-    replacements = [REPLACEMENTS[factory] for factory, wanted in asked.items() if wanted]
-    others = rationale or pairs or shared or structure or estimator
-    if replacements and (others or len(replacements) > 1):
-        chosen = replacements[0]
+    wanted = by_flags if purpose is None or purpose == "research" else [purpose]
+    replacements = [REPLACEMENTS[FACTORIES[name]] for name in wanted if name in FACTORIES]
+    if replacements and (len(wanted) + shared > 1 or has_parts):
+        first = replacements[0]
         fail(
-            f"{f'--for {purpose}' if purpose else chosen.option} goes with --component alone",
-            f"Its structure is {chosen.learns}, which it learns from annotated ones. Leave out "
+            f"{f'--for {purpose}' if purpose else first.option} goes with --component alone",
+            f"Its structure is {first.learns}, which it learns from annotated ones. Leave out "
             "--structure, --estimator, --shared, --rationale and --pairs, and take one replacement "
             "after another.",
         )
-    if rationale + pairs + shared > 1:
+    if len(wanted) + shared > 1:
         fail(
             "--rationale, --pairs and --shared exclude each other",
             "A rationale, or an alignment, belongs to the one classifier that reads it. Leave out "
             "all but one of them.",
         )
-    try:
-        given = "\n".join(lines_of(sys.stdin)) if config == STREAM else read_text(Path(config))
-        before = filled(Config().from_str(given, interpolate=False))
-        names = component or []
-        if replacements:
-            made = with_replacement(before, names, replacements[0])
-        elif rationale:
-            made = with_refusal(with_rationale(before, names, structure, estimator))
-        elif pairs:
-            made = with_refusal(with_pairs(before, names, structure, estimator))
-        else:
-            made = with_refusal(with_structure(before, names, structure, estimator, shared))
-        nlp = loaded(made)
-        after = nlp.config
-    except (LatentError, ConfigValidationError, ValueError, OSError) as error:
-        fail("This config cannot be given a structure", str(error))
-    if output == STREAM:
-        print_document(f"{after.to_str()}\n")
-    else:
-        write_page(Path(output), after.to_str())
-    print_changes(before, after, to_stderr=output == STREAM)
-    for hint in [*hints(before, after), *about_gain(before, after)]:
-        print(f"Note: {hint}", file=stream(output == STREAM))
-    for diagnostic in [*about_sentences(nlp), *about_score_ranges(nlp)]:
-        print(f"{diagnostic.level.capitalize()}: {diagnostic.text}", file=stream(output == STREAM))
-    if output != STREAM:
-        ending = "jsonl" if pairs else "spacy"
-        paths = f"--paths.train ./train.{ending} --paths.dev ./dev.{ending}"
-        # Printed without wasabi, which would wrap lines that users want to copy.
-        msg.good(f"Saved {output}", "You can now look for mistakes, and train:")
-        print(f"spacy latent debug {output} {paths}")
-        print(f"spacy train {output} --output ./training {paths}")
+    return wanted[0] if wanted else "research"
 
 
 def asked_purpose(config: str, output: str) -> str:
@@ -286,289 +267,11 @@ def about_gain(before: Config, after: Config) -> Iterator[str]:
             )
 
 
-def filled(config: Config) -> Config:
-    """Return the config with all defaults; raise an error if no pipeline can be created from it."""
-    return loaded(config).config
+def print_changes(before: Config, nlp: Language, out: TextIO) -> None:
+    """Print removed and new lines with the sections that they are in, and what to know of them."""
+    from spacy_latent.evaluation.mistakes import about_score_ranges, about_sentences
 
-
-def loaded(config: Config) -> Language:
-    from spacy.util import load_model_from_config
-
-    from spacy_latent.cli.config_errors import errors_with_blocks
-
-    with errors_with_blocks(config):
-        return load_model_from_config(config, auto_fill=True, validate=True)
-
-
-def with_refusal(config: Config) -> Config:
-    """Return a copy with a callback that refuses trainings that are too short.
-
-    A training is too short if it would end before the last stage of the structure or estimator. The
-    check runs when the config is loaded. An existing callback is not replaced.
-    """
-    from spacy_latent.pipeline.unreached_stages import CALLBACK
-
-    changed = config.copy()
-    if changed["nlp"].get("after_pipeline_creation") is None:
-        changed["nlp"]["after_pipeline_creation"] = dict(CALLBACK)
-    return changed
-
-
-def with_structure(
-    config: Config,
-    names: list[str],
-    structure: str | None = None,
-    estimator: str | None = None,
-    shared: bool = False,
-) -> Config:
-    """Return a copy of a filled config with a structure over the embedders of components.
-
-    A component that has a structure already gets this structure and this estimator instead.
-
-    Args:
-        config: The filled config.
-        names: The components; empty for the only component that can be changed. A component that
-            listens to a ``latent_encoder`` selects that encoder.
-        structure, estimator: Registered names, or names that :func:`registered_name` accepts. None
-            keeps the current one. In a component without a structure, None is SpanningTree and
-            Marginals.
-        shared: Use one ``latent_encoder`` for all components.
-    """
-    from spacy_latent.errors import LatentError
-
-    changed = config.copy()
-    components: dict[str, Block] = changed["components"]
-    pipeline: list[str] = changed["nlp"]["pipeline"]
-    names = names or [choose_component(components, pipeline)]
-    owners = {name: owner_of(components, pipeline, name) for name in names}
-    having = {owner: name for name, owner in owners.items() if owner is not None}
-    if having:
-        without = [name for name, owner in owners.items() if owner is None]
-        if without:
-            raise LatentError(
-                f"{', '.join(having.values())} has a latent structure already, and "
-                f"{', '.join(without)} has none. Change them in two steps."
-            )
-        if shared and set(having) != {ENCODER}:
-            raise LatentError(
-                f"{', '.join(having)} has a structure of its own. Leave out --shared to change it, "
-                f"or begin with the config that it was made of for one {ENCODER}."
-            )
-        for name in having:
-            with_other(name, components[name], structure, estimator)
-        return changed
-    for name in names:
-        check_component(components, pipeline, name)
-    default = next(filter(None, (embedder_of(components[name]) for name in names)), EMBEDDER)
-    embedders = [embedder_or_new(components[name], default) for name in names]
-    for name, block in zip(names, embedders):
-        # Check this before the search for compatible layers, which is useless otherwise.
-        check_texts(name, block, structure_block(structure or STRUCTURE))
-    blocks = layer_blocks(structure or STRUCTURE, estimator or ESTIMATOR)
-    if needs_loss(blocks) and not shared:
-        for name, block in zip(names, embedders):
-            with_own_loss(name, components[name], block, blocks)
-        return changed
-    if not shared:
-        for name, block in zip(names, embedders):
-            around_embedder(block, blocks, stored_name(name, components[name]["factory"]))
-        return changed
-    share_encoder(components, pipeline, names, embedders, blocks)
-    return changed
-
-
-def share_encoder(
-    components: dict[str, Block],
-    pipeline: list[str],
-    names: list[str],
-    embedders: list[Block],
-    layers: dict[str, Block],
-) -> None:
-    """Put a ``latent_encoder`` over the embedder of these components, and let them listen to it.
-
-    Args:
-        components: The blocks of all components.
-        pipeline: The names in the pipeline.
-        names: The components that share the encoder.
-        embedders: Blocks of the components' embedders, which become blocks of listeners.
-        layers: Blocks of the latent layer.
-    """
-    from spacy_latent.errors import LatentError
-
-    if ENCODER in components:
-        raise LatentError(
-            f"The config has a {ENCODER} already, and {', '.join(names)} does not listen to it. "
-            f"In place of all blocks that begin with [components.{names[0]}.model.tok2vec] put one "
-            f'with @architectures = "{LISTENER}", upstream = "{ENCODER}" and its width.'
-        )
-    below = deepcopy(dict(embedders[0]))
-    if any(dict(block) != below for block in embedders[1:]):
-        raise LatentError(
-            f"{', '.join(names)} have different embedders, and one {ENCODER} has one. Leave out "
-            "--shared, or give them the same."
-        )
-    encoder: Block = {"factory": ENCODER, "model": dict(below)}
-    around_embedder(encoder["model"], layers)
-    width = below.get("width", below.get("encode", {}).get("width"))
-    if width is None:
-        # The width of a transformer is known only with its weights, too late for listeners.
-        width = encoder["model"]["width"] = EMBEDDER["width"]
-    for block in embedders:
-        block.clear()
-        block.update({"@architectures": LISTENER, "width": width, "upstream": ENCODER})
-    components[ENCODER] = encoder
-    pipeline.insert(min(pipeline.index(name) for name in names), ENCODER)
-
-
-def with_other(name: str, component: Block, structure: str | None, estimator: str | None) -> None:
-    """Give the latent layer of a component another structure or estimator.
-
-    The scorer and the composer are kept if they are compatible with both.
-    """
-    from spacy_latent.errors import LatentError
-
-    block = latent_block(component["model"])
-    assert block is not None
-    place = f"components.{name}.{path_of(component, block)}"
-    if structure is None and estimator is None:
-        raise LatentError(
-            f"{name} has a latent structure already: {named(block, 'structure')}, with "
-            f"{named(block, 'estimator')}. Name another with --structure or --estimator, which "
-            f"replaces the whole block [{place}.structure] or [{place}.estimator]."
-        )
-    if structure is not None:
-        check_texts(name, block, structure_block(structure, "composer" not in block))
-    layers = replaced(block, structure, estimator)
-    above = block["@architectures"]
-    if needs_loss(layers) and above == LATENT:
-        with_own_loss(name, component, block["tok2vec"], layers)
-        return
-    block.update(layers)
-
-
-def replaced(block: Block, structure: str | None, estimator: str | None) -> dict[str, Block]:
-    """Return the new blocks of structure, estimator, scorer and possibly composer of a layer."""
-    from spacy.util import registry
-
-    from spacy_latent.errors import IncompatiblePair
-    from spacy_latent.layers.compatibility import check_parts, compatible_layers
-
-    layers = {
-        argument: dict(block[argument])
-        for argument in LAYERS
-        if isinstance(block.get(argument), dict)
-    }
-    chooses = "composer" not in block
-    for argument, name in zip(("structure", "estimator"), defaults(block)):
-        layers.setdefault(argument, {"@misc": name})
-    if structure is not None:
-        layers["structure"] = structure_block(structure, chooses)
-    if estimator is not None:
-        layers["estimator"] = estimator_block(estimator, layers["structure"], chooses)
-    made = registry.resolve(layers)
-    composer = reader(made["structure"]) if chooses else made.get("composer")
-    if "scorer" in made and composer is not None:
-        try:
-            check_parts(made["structure"], made["estimator"], made["scorer"], composer)
-        except IncompatiblePair:
-            pass
-        else:
-            return layers
-    fitting = compatible_layers(made["structure"], made["estimator"])
-    scorer = tagged(fitting[0]) if chooses else {"@misc": fitting[0]}
-    new: dict[str, Block] = {"scorer": scorer, "composer": {"@misc": fitting[1]}}
-    new = over(block["tok2vec"], new)
-    return {**layers, **{argument: new[argument] for argument in new if argument in block}}
-
-
-def defaults(block: Block) -> tuple[str, str]:
-    """Return the registered names of the default structure and estimator of a layer."""
-    kind = str(block["@architectures"]).split(".")[1]
-    structure, estimator = {
-        "RationaleTextCat": ("KOfN", "StraightThrough"),
-        "LatentTextClassifier": ("SpanningTree", "ScoreFunction"),
-        "AlignedPairTextCat": ("OneToOneAlignment", "SparseMAP"),
-    }.get(kind, ("SpanningTree", "Marginals"))
-    return f"spacy-latent.{structure}.v1", f"spacy-latent.{estimator}.v1"
-
-
-def reader(structure: Structure) -> partial[RationaleReader]:
-    """Return the layer that takes the place of a composer in a rationale."""
-    from spacy_latent.layers.rationale_reader import RationaleReader
-
-    return partial(RationaleReader, choice=structure.parts)
-
-
-def choose_component(components: dict[str, Block], pipeline: list[str]) -> str:
-    """Return the only component that has a structure or can get one."""
-    from spacy_latent.errors import LatentError
-
-    able = [
-        name
-        for name in pipeline
-        if owner_of(components, pipeline, name) == name
-        or refusal(name, components.get(name, {})) is None
-    ]
-    if len(able) == 1:
-        return able[0]
-    if able:
-        options = ", ".join(f"--component {name}" for name in able)
-        raise LatentError(f"Several components could get a structure. Give one: {options}.")
-    raise LatentError(
-        f"None of {', '.join(pipeline) or 'its components'} has an embedder of tokens. Add one "
-        "that does, such as textcat, ner, spancat or tagger."
-    )
-
-
-def check_component(components: dict[str, Block], pipeline: list[str], name: str) -> None:
-    from spacy_latent.errors import LatentError
-
-    check_there(components, pipeline, name)
-    why = refusal(name, components[name])
-    if why is not None:
-        raise LatentError(why)
-
-
-def refusal(name: str, component: Block) -> str | None:
-    """Return the reason why a component cannot be changed, or None."""
-    if "source" in component:
-        return f"{name} is taken from a trained pipeline as it is. Train one of its own."
-    if name in SHARED or component.get("factory") in SHARED:
-        return f"{name} is what others listen to. Name these, with --shared for one structure."
-    model = component.get("model", {})
-    if component.get("factory") in OWNERS or has_latent(model):
-        return f"{name} has a latent structure already, in blocks that 'init' does not know."
-    if embedder_of(component) is None and component.get("factory") not in TEXTCATS:
-        return f"The model of {name} has no block 'tok2vec', which a structure could stand on."
-    return None
-
-
-def with_own_loss(name: str, component: Block, embedder: Block, layers: dict[str, Block]) -> None:
-    """Replace a text classifier over this embedder by the one with a loss for each structure."""
-    from spacy_latent.errors import LatentError
-
-    if component["factory"] not in TEXTCATS:
-        raise LatentError(
-            f"{name} cannot learn by {layers['estimator']['@misc']}, which needs the loss of each "
-            f"structure. Of spaCy's components {' and '.join(TEXTCATS)} have one that does, with a "
-            "structure of their own. Take another estimator for it, such as marginals, sparsemap "
-            "or implicit-mle."
-        )
-    classes = component["factory"] == "textcat"
-    model = component["model"]
-    component["factory"] = OWNERS[1 + TEXTCATS.index(component["factory"])]
-    component["model"] = {
-        "@architectures": CLASSIFIER,
-        "exclusive_classes": model.get("exclusive_classes", classes),
-        "tok2vec": dict(embedder),
-        **over(embedder, layers),
-        **rates(embedder),
-    }
-
-
-def print_changes(before: Config, after: Config, to_stderr: bool = False) -> None:
-    """Print removed and new lines, with the sections that they are in."""
-    out = stream(to_stderr)
+    after = nlp.config
     colored = out.isatty()
     lines = difflib.unified_diff(
         before.to_str().splitlines(), after.to_str().splitlines(), "before", "after", lineterm=""
@@ -576,7 +279,7 @@ def print_changes(before: Config, after: Config, to_stderr: bool = False) -> Non
     for line in lines:
         shade = {"+": "green", "-": "red"}.get(line[:1]) if colored else None
         print(color(line, fg=shade) if shade else line, file=out)
-
-
-def stream(to_stderr: bool) -> TextIO:
-    return sys.stderr if to_stderr else sys.stdout
+    for hint in [*hints(before, after), *about_gain(before, after)]:
+        print(f"Note: {hint}", file=out)
+    for diagnostic in [*about_sentences(nlp), *about_score_ranges(nlp)]:
+        print(f"{diagnostic.level.capitalize()}: {diagnostic.text}", file=out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.corpora.standard_streams import CommandGroup
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -61,12 +61,12 @@ def generate_cli(
     min_depth: int = typer.Option(
         0, "--min-depth", help="Fewest levels of lists within each other; [MAX 2 9 ] has one"
     ),
-    depth: Optional[int] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    depth: int | None = typer.Option(
         None,
         "--depth",
         help="Exactly so many levels of lists, in the place of --min-depth and --max-depth",
     ),
-    depths: Optional[str] = typer.Option(  # noqa: UP045
+    depths: str | None = typer.Option(
         None,
         "--depths",
         help="Equally many expressions of each of these levels of lists, such as 1,2,3; in the "
@@ -76,7 +76,7 @@ def generate_cli(
     expansion: float = typer.Option(0.25, "--expansion", help="Probability that a node is a list"),
     min_length: int = typer.Option(4, "--min-length", help="Fewest tokens"),
     max_length: int = typer.Option(100, "--max-length", help="Most tokens"),
-    without: Optional[list[Path]] = typer.Option(  # noqa: UP045
+    without: list[Path] | None = typer.Option(
         None, "--without", help="File whose expressions are left out; may be repeated"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the generator"),
@@ -92,27 +92,15 @@ def generate_cli(
     from tqdm import tqdm
 
     from spacy_latent import listops
-    from spacy_latent.errors import LatentError
 
     files = [output] if output.suffix == ".tsv" else [output / f"{name}.tsv" for name in SPLITS]
-    try:
-        counts = [int(size) for size in sizes.split(",")]
-    except ValueError:
-        counts = []
-    if len(counts) != len(files) or min(counts) < 0:
-        one, three = "one number such as 500", "three numbers such as 30000,1000,2000"
-        expected = f"{one}, for a file" if len(files) == 1 else f"{three}, for a directory"
-        fail(f"--sizes is {sizes!r}; expected {expected}")
-    if depth is not None and (min_depth or max_depth != MAX_DEPTH):
+    counts = counts_in(sizes, len(files))
+    is_bounded = bool(min_depth or max_depth != MAX_DEPTH)
+    if depth is not None and is_bounded:
         fail("--depth stands for --min-depth and --max-depth; give it without them")
-    levels: list[int] = []
-    if depths is not None:
-        if depth is not None or min_depth or max_depth != MAX_DEPTH:
-            fail("--depths stands for --depth, --min-depth and --max-depth; give it without them")
-        try:
-            levels = [int(level) for level in depths.split(",")]
-        except ValueError:
-            fail(f"--depths is {depths!r}; expected numbers such as 1,2,3")
+    if depths is not None and (depth is not None or is_bounded):
+        fail("--depths stands for --depth, --min-depth and --max-depth; give it without them")
+    levels = [] if depths is None else levels_in(depths)
     if depth is not None:
         min_depth, max_depth = depth, depth + 1
     try:
@@ -146,6 +134,27 @@ def generate_cli(
     msg.good(f"{output}: {made}")
 
 
+def counts_in(sizes: str, files: int) -> list[int]:
+    """Return the number of expressions of each file, or exit with an error."""
+    try:
+        counts = [int(size) for size in sizes.split(",")]
+    except ValueError:
+        counts = []
+    if len(counts) != files or min(counts) < 0:
+        one, three = "one number such as 500", "three numbers such as 30000,1000,2000"
+        expected = f"{one}, for a file" if files == 1 else f"{three}, for a directory"
+        fail(f"--sizes is {sizes!r}; expected {expected}")
+    return counts
+
+
+def levels_in(depths: str) -> list[int]:
+    """Return the numbers of levels of lists, or exit with an error."""
+    try:
+        return [int(level) for level in depths.split(",")]
+    except ValueError:
+        fail(f"--depths is {depths!r}; expected numbers such as 1,2,3")
+
+
 @app.command("report")
 def report_cli(
     model: Path = typer.Argument(..., help="Trained pipeline"),
@@ -155,22 +164,22 @@ def report_cli(
         help="Expressions to judge it on: files, or directories, whose .tsv files but train.tsv "
         "and dev.tsv are taken",
     ),
-    beside: Optional[list[str]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    beside: list[str] | None = typer.Option(
         None, "--beside", help="NAME=MODEL, a further pipeline in the same tables; may be repeated"
     ),
-    recorded: Optional[list[str]] = typer.Option(  # noqa: UP045
+    recorded: list[str] | None = typer.Option(
         None,
         "--recorded",
         help="NAME=FILE.jsonl, the means of runs that 'benchmarks learning' kept, in the same "
         "tables; may be repeated",
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045
+    component: str | None = typer.Option(
         None, "--component", "-c", help="Component with the trees; the only one, if there is one"
     ),
-    html: Optional[Path] = typer.Option(  # noqa: UP045
+    html: Path | None = typer.Option(
         None, "--html", help="A page of the tables and of the trees of the first expressions"
     ),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045
+    metrics: Path | None = typer.Option(
         None, "--metrics", help="Write all figures to this JSON file"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of random trees and intervals"),
@@ -184,7 +193,6 @@ def report_cli(
     from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
     from spacy_latent.listops.assessment import assess_listops
     from spacy_latent.listops.record import add_recorded, recorded_runs
     from spacy_latent.listops.tables import conclusion
@@ -273,8 +281,6 @@ def add_probabilities(nlp: Language, docs: Sequence[Doc], component: str) -> Non
 
 def named_files(given: Sequence[Path]) -> dict[str, Path]:
     """Return files of expressions by name, including files in directories, with test.tsv first."""
-    from spacy_latent.errors import LatentError
-
     files: list[Path] = []
     for path in given:
         if not path.is_dir():
@@ -294,7 +300,6 @@ def named_files(given: Sequence[Path]) -> dict[str, Path]:
 def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
     """Return paths of pipelines by name."""
     from spacy_latent.cli.pipelines import trained_name
-    from spacy_latent.errors import LatentError
 
     found = {trained_name(model): model}
     for name, path in named("--beside", beside).items():
@@ -306,8 +311,6 @@ def named_models(model: Path, beside: Sequence[str]) -> dict[str, Path]:
 
 def named(option: str, given: Sequence[str]) -> dict[str, Path]:
     """Return the paths of an option that takes NAME=PATH, by name."""
-    from spacy_latent.errors import LatentError
-
     found: dict[str, Path] = {}
     for entry in given:
         name, equals, path = entry.partition("=")

@@ -73,6 +73,3 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             spacing=SPACING,
             max_col=WIDTH,
         )
-
-
-__all__ = ["print_tables"]

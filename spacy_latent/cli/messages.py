@@ -54,5 +54,3 @@ def _padded(cell: str, width: int, align: str) -> str:
 
 
 msg = Messages()
-
-__all__ = ["Messages", "msg"]

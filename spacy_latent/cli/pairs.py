@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
@@ -146,21 +147,17 @@ def _gold(doc: Doc) -> tuple[Any, Any] | None:
 
 
 def main(
-    models: list[Path] = typer.Argument(
-        ..., metavar="MODEL...", help="Trained pipelines: directories or installed packages"
-    ),
+    models: Models,
     corpus: Path = typer.Argument(..., help="Pairs with labels: .jsonl, .tsv, .csv or .spacy"),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--metrics", help="Write the figures to this file, as JSON"
-    ),
+    metrics: Metrics = None,
     beside: str = typer.Option(
         "nearest same word", "--beside", help="Row from which differences in F1 are taken"
     ),
-    first: Optional[str] = typer.Option(None, "--first", help=f"{FIELD} first text"),  # noqa: UP045
-    second: Optional[str] = typer.Option(None, "--second", help=f"{FIELD} second text"),  # noqa: UP045
-    label: Optional[str] = typer.Option(None, "--label", help=f"{FIELD} label"),  # noqa: UP045
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    first: str | None = typer.Option(None, "--first", help=f"{FIELD} first text"),
+    second: str | None = typer.Option(None, "--second", help=f"{FIELD} second text"),
+    label: str | None = typer.Option(None, "--label", help=f"{FIELD} label"),
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print accuracy and alignment scores of classifiers of text pairs, in percent.
 

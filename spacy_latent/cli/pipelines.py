@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -104,7 +105,6 @@ def not_calibrated(nlp: Language, docs: Iterable[Doc], names: Iterable[str]) -> 
     Structures that cannot be calibrated, and those without probabilities, are left out.
 
     Args:
-        nlp: The pipeline.
         docs: Docs that it has annotated.
         names: Names of stored structures.
     """
@@ -143,7 +143,6 @@ def annotated(
     Raises:
         LatentError: If alternatives are requested and a component has none.
     """
-    from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import (
         choose_components,
         inspect_pipe,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, GpuId, Model
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.corpora.text_files import forgiving_lines
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
@@ -37,21 +39,21 @@ COLUMNS = {
 
 
 def main(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: Model,
     corpus: Path = typer.Argument(
         ..., help="Docs with cats, and rationales if there are any: .spacy, or .jsonl"
     ),
     spans_key: str = typer.Option("rationale", "--spans-key", help="Where the rationales are"),
-    words: Optional[list[Path]] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    words: list[Path] | None = typer.Option(
         None, "--words", help="A list to compare with, one word a line, ';' starts a comment"
     ),
     limit: int = typer.Option(0, "--limit", min=0, help="Read so many docs; 0 for all"),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045
+    metrics: Path | None = typer.Option(
         None, "--metrics", help="Write the numbers to this JSON file"
     ),
     seed: int = typer.Option(0, "--seed", help="Of the random words"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print figures on the rationales of a trained pipeline, with controls.
 
@@ -64,7 +66,6 @@ def main(
     from spacy_latent.analysis.rationales import report
     from spacy_latent.cli.corpus import import_code, read_examples
     from spacy_latent.cli.progress import progress
-    from spacy_latent.errors import LatentError
 
     check_output(metrics)
     for path in words or []:

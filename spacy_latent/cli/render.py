@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, redirect_stdout
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Component, GpuId, Model
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -32,7 +33,7 @@ FORMATS = {".html": "html", ".htm": "html", ".svg": "svg"}
 
 
 def render_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: Model,
     data: str = typer.Argument(
         STDIN,
         metavar="INPUT",
@@ -42,17 +43,15 @@ def render_cli(
     output: str = typer.Argument(
         STDOUT, metavar="OUT", help="File (.html or .svg), or - for standard output"
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", "-c", help="Name of the component; all latent ones if not given"
-    ),
-    style: Optional[str] = typer.Option(  # noqa: UP045
+    component: Component = None,
+    style: str | None = typer.Option(
         None,
         "--style",
         "-s",
         help="tree, alignment, heatmap, tags, entities, rationale, brackets, parts; or displaCy's "
         "dep, ent, span. What fits if not given",
     ),
-    threshold: Optional[float] = typer.Option(  # noqa: UP045
+    threshold: float | None = typer.Option(
         None, "--threshold", "-t", min=0.0, max=1.0, help="Draw all parts at least this probable"
     ),
     alternatives: int = typer.Option(
@@ -65,7 +64,7 @@ def render_cli(
         False, "--counters", help="Draw the counters of the scorer below trees and brackets"
     ),
     limit: int = typer.Option(25, "--limit", "-n", min=1, help="Draw this many texts at most"),
-    text_key: Optional[list[str]] = typer.Option(  # noqa: UP045
+    text_key: list[str] | None = typer.Option(
         None,
         "--text-key",
         "-tk",
@@ -73,14 +72,14 @@ def render_cli(
         "with this option. If not given, 'text'; for pairs what the pipeline's config says, or "
         "'text_a,text_b'",
     ),
-    as_format: Optional[str] = typer.Option(  # noqa: UP045
+    as_format: str | None = typer.Option(
         None, "--format", "-f", help="html or svg; by the name of OUT if not given"
     ),
     minify: bool = typer.Option(False, "--minify", help="Without line breaks"),
-    code: Optional[Path] = typer.Option(  # noqa: UP045
+    code: Path | None = typer.Option(
         None, "--code", help="Python file with registered functions that the pipeline needs"
     ),
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    gpu_id: GpuId = -1,
 ) -> None:
     """Draw the latent structures of texts, as an HTML page or one SVG.
 
@@ -92,89 +91,41 @@ def render_cli(
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
     from spacy_latent.cli.corpus import import_code
-    from spacy_latent.corpora.text_pairs import WITH_FIELDS, pair_fields
-    from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.inspection import reads_pairs
     from spacy_latent.visualize import render, render_svg
-    from spacy_latent.visualize.drawing import is_drawn
     from spacy_latent.visualize.page import NOTHING
 
-    kind = as_format or FORMATS.get(Path(output).suffix.lower(), "")
-    if output == STDOUT and not as_format:
-        kind = "html"
     # Standard output may receive the drawing, and must receive nothing else.
     with redirect_stdout(sys.stderr):
-        if kind not in FORMATS.values():
-            fail(
-                f"{output} does not say what to draw",
-                "Give a file that ends in .html or .svg, or --format html or --format svg.",
-            )
+        kind = format_of(output, as_format)
         check_output(Path(output) if output != STDOUT else None)
-        if Path(data).is_dir():
-            fail(f"{data} is a folder", "Give a file of texts as INPUT.")
-        # A shell gives <(command) as the name of a pipe.
-        if data != STDIN and not (Path(data).is_file() or Path(data).is_fifo()):
-            fail(f"The file {data} does not exist")
-        if gold and Path(data).suffix != ".spacy":
-            fail("--gold needs the trees of a .spacy file", f"INPUT is {data}.")
+        check_input(data, gold)
         import_code(code)
         use_gpu(gpu_id)
         nlp = load(model)
-        pairs = reads_pairs(nlp)
-        if pairs and Path(data).suffix.lower() not in (".spacy", *WITH_FIELDS):
-            fail(
-                "The pipeline reads pairs of texts, and lines of text are none",
-                "Give a .jsonl file, or a .tsv or .csv file whose first line names its columns, "
-                "with a field for each text, or a .spacy file.",
-            )
-        if not pairs and Path(data).suffix.lower() in (".csv", ".tsv", ".json"):
-            # Read line by line, the header and all columns of a table would become texts.
-            fail(
-                f"{data} is no list of texts",
-                "Give .txt with a text per line, .jsonl with a text under --text-key, or .spacy. "
-                f"{FROM_A_TABLE}",
-            )
-        keys = [key for given in text_key or () for key in given.split(",")]
-        if len(keys) > 2:
-            fail(
-                f"--text-key names {len(keys)} keys: {', '.join(keys)}",
-                "Give one, or two for pairs of texts.",
-            )
-        if pairs and len(keys) == 1:
-            fail(
-                f"The pipeline reads pairs of texts, and --text-key names one key: {keys[0]}",
-                "Give two, as in --text-key text_a,text_b.",
-            )
-        if not keys:
-            keys = list(pair_fields(nlp.config.interpolate())[:2]) if pairs else [TEXT]
+        check_texts(nlp, data)
+        keys = keys_of_texts(nlp, text_key or ())
         try:
             docs, references, more = _annotate(
                 nlp, data, keys, limit, component, threshold, alternatives
             )
-            options = {"threshold": threshold, "alternatives": alternatives, "counters": counters}
             trees = [one for one in references if one is not None] if gold else None
             golds = trees or with_categories(docs, references)
-            count = sum(is_drawn(doc, component) for doc in docs)
-            if not count and any(len(doc._.latent) for doc in docs):
-                fail(f"No text of {data} has a structure to draw", BARE)
-            if trees and not any(doc.has_annotation("DEP") for doc in trees):
-                fail(f"The docs of {data} have no dependency trees; drop --gold")
+            count = count_drawn(docs, trees, component, data)
+            options = {"threshold": threshold, "alternatives": alternatives, "counters": counters}
             if kind == "svg":
                 drawn = render_svg(docs, component, style, options, golds)
             else:
-                table = agreement(docs, trees, component) if trees else NOTHING
-                note = not_calibrated(nlp, docs, [component] if component else nlp.pipe_names)
                 drawn = render(
                     docs,
                     component,
                     style,
-                    True,
-                    minify,
-                    False,
-                    options,
-                    golds,
-                    closing=table,
-                    note=note,
+                    page=True,
+                    minify=minify,
+                    jupyter=False,
+                    options=options,
+                    gold=golds,
+                    closing=agreement(docs, trees, component) if trees else NOTHING,
+                    note=not_calibrated(nlp, docs, [component] if component else nlp.pipe_names),
                 )
         except LatentError as error:
             fail("The texts could not be drawn", str(error))
@@ -207,6 +158,97 @@ def with_categories(docs: list[Doc], references: list[Doc | None]) -> list[Doc] 
         made.cats = dict(reference.cats) if reference is not None else {}
         found.append(made)
     return found
+
+
+def format_of(output: str, as_format: str | None) -> str:
+    """Return the format of the drawing, or exit with an error if neither option nor name has it."""
+    kind = as_format or FORMATS.get(Path(output).suffix.lower(), "")
+    if output == STDOUT and not as_format:
+        kind = "html"
+    if kind not in FORMATS.values():
+        fail(
+            f"{output} does not say what to draw",
+            "Give a file that ends in .html or .svg, or --format html or --format svg.",
+        )
+    return kind
+
+
+def check_input(data: str, gold: bool) -> None:
+    """Exit with an error if the input is no file, or lacks the trees that --gold needs."""
+    if Path(data).is_dir():
+        fail(f"{data} is a folder", "Give a file of texts as INPUT.")
+    # A shell gives <(command) as the name of a pipe.
+    if data != STDIN and not (Path(data).is_file() or Path(data).is_fifo()):
+        fail(f"The file {data} does not exist")
+    if gold and Path(data).suffix != ".spacy":
+        fail("--gold needs the trees of a .spacy file", f"INPUT is {data}.")
+
+
+def check_texts(nlp: Language, data: str) -> None:
+    """Exit with an error if the input cannot hold what the pipeline reads: texts, or pairs."""
+    from spacy_latent.corpora.text_pairs import WITH_FIELDS
+    from spacy_latent.pipeline.inspection import reads_pairs
+
+    ending = Path(data).suffix.lower()
+    pairs = reads_pairs(nlp)
+    if pairs and ending not in (".spacy", *WITH_FIELDS):
+        fail(
+            "The pipeline reads pairs of texts, and lines of text are none",
+            "Give a .jsonl file, or a .tsv or .csv file whose first line names its columns, "
+            "with a field for each text, or a .spacy file.",
+        )
+    if not pairs and ending in (".csv", ".tsv", ".json"):
+        # Read line by line, the header and all columns of a table would become texts.
+        fail(
+            f"{data} is no list of texts",
+            "Give .txt with a text per line, .jsonl with a text under --text-key, or .spacy. "
+            f"{FROM_A_TABLE}",
+        )
+
+
+def keys_of_texts(nlp: Language, text_key: Iterable[str]) -> list[str]:
+    """Return the key of the text, or the keys of both texts of a pair.
+
+    Args:
+        text_key: Values of the option, each with one key or more with commas between them.
+    """
+    from spacy_latent.corpora.text_pairs import pair_fields
+    from spacy_latent.pipeline.inspection import reads_pairs
+
+    pairs = reads_pairs(nlp)
+    keys = [key for given in text_key for key in given.split(",")]
+    if len(keys) > 2:
+        fail(
+            f"--text-key names {len(keys)} keys: {', '.join(keys)}",
+            "Give one, or two for pairs of texts.",
+        )
+    if pairs and len(keys) == 1:
+        fail(
+            f"The pipeline reads pairs of texts, and --text-key names one key: {keys[0]}",
+            "Give two, as in --text-key text_a,text_b.",
+        )
+    if keys:
+        return keys
+    return list(pair_fields(nlp.config.interpolate())[:2]) if pairs else [TEXT]
+
+
+def count_drawn(docs: list[Doc], trees: list[Doc] | None, component: str | None, data: str) -> int:
+    """Return the number of docs with a structure; exit with an error if there is nothing to draw.
+
+    Args:
+        docs: Processed docs.
+        trees: Docs with the gold trees to draw.
+        component: Name of the component; None for all.
+        data: Name of the file, for messages.
+    """
+    from spacy_latent.visualize.drawing import is_drawn
+
+    count = sum(is_drawn(doc, component) for doc in docs)
+    if not count and any(len(doc._.latent) for doc in docs):
+        fail(f"No text of {data} has a structure to draw", BARE)
+    if trees and not any(doc.has_annotation("DEP") for doc in trees):
+        fail(f"The docs of {data} have no dependency trees; drop --gold")
+    return count
 
 
 def agreement(docs: list[Doc], trees: list[Doc], component: str | None) -> Markup:
@@ -272,7 +314,6 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     A reference is the original doc. For a line with "cats" it is a doc without words that has them.
 
     Args:
-        nlp: The pipeline.
         data: The file.
         keys: Key of the text, or keys of both texts of a pair.
     """
@@ -289,7 +330,6 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
         pair_fields,
         read_text_pairs_v1,
     )
-    from spacy_latent.errors import LatentError
 
     path = Path(data)
     if path.suffix == ".spacy":

@@ -21,6 +21,7 @@ from spacy_latent.cli.config_blocks import (
     structure_block,
     tagged,
 )
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from thinc.api import Config
@@ -81,7 +82,6 @@ class Replacement:
     """Component with annotated structures that replaces one of spaCy's components.
 
     Attributes:
-        factory: Factory of the new component.
         replaces: Factories of the old components; the first is the name that users ask for.
         keeps: Settings that both have with the same meaning.
         learns: The structure of the component, in words.
@@ -161,8 +161,6 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
         made: The replacement.
     """
     from spacy.language import Language
-
-    from spacy_latent.errors import LatentError
 
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
@@ -270,13 +268,10 @@ def classifiers(
     """Return the text classifiers of spaCy's that are to be replaced.
 
     Args:
-        config: The config.
         names: Names that the user gave; empty for the only one.
         could: Description of the replacement, for the message.
         why_not: Function that returns the reason why a component cannot be replaced, or None.
     """
-    from spacy_latent.errors import LatentError
-
     components: dict[str, Block] = config["components"]
     pipeline: list[str] = config["nlp"]["pipeline"]
     able = [name for name in pipeline if components[name].get("factory") in TEXTCATS]
@@ -314,7 +309,6 @@ def no_classifier(name: str, component: Block, wanted: str) -> str | None:
     """Return the reason why a component is not a text classifier of spaCy's, or None.
 
     Args:
-        name: Name of the component.
         component: Block of the component.
         wanted: Description of the replacement, for the message.
     """

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Ignore, Limit, Model
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
 from spacy_latent.cli.progress import Stages
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -37,42 +39,40 @@ Examples:
 
 
 def report_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: Model,
     corpus: str = typer.Argument(
         ..., help="Texts to judge it on: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
     ),
     output: Path = typer.Argument(..., help="HTML page to write"),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    component: str | None = typer.Option(
         None, "--component", "-c", help="Name of the component; all if not given"
     ),
-    other: Optional[list[str]] = typer.Option(  # noqa: UP045
+    other: list[str] | None = typer.Option(
         None, "--other", "-o", help="A further pipeline, such as of another seed; may be repeated"
     ),
-    control: Optional[list[str]] = typer.Option(  # noqa: UP045
+    control: list[str] | None = typer.Option(
         None,
         "--control",
         help="A model of 'spacy latent control', or NAME=DIRECTORY,DIRECTORY for several seeds of "
         "it: does the learned structure help? May be repeated",
     ),
-    training_log: Optional[Path] = typer.Option(  # noqa: UP045
+    training_log: Path | None = typer.Option(
         None, "--training-log", "-l", help="What 'spacy train' printed, or its JSON lines"
     ),
-    ignore: Optional[list[str]] = typer.Option(  # noqa: UP045
-        None, "--ignore", help="Text of tokens that agreement with references leaves out"
-    ),
+    ignore: Ignore = None,
     random: bool = typer.Option(
         True,
         "--random/--no-random",
         help="Also predict with random structures: is the composer used to its own?",
     ),
-    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
+    limit: Limit = 0,
     seed: int = typer.Option(0, "--seed", help="Seed of random structures and intervals"),
-    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
+    as_json: FiguresAsJson = False,
     fail_trivial: bool = typer.Option(
         False, "--fail-trivial", help="Exit with code 2 if a structure looks trivial"
     ),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Write an HTML page on a pipeline's structures.
 
@@ -85,7 +85,6 @@ def report_cli(
     from spacy_latent.analysis.training_log import read_training_log
     from spacy_latent.analysis.verdicts import trivial
     from spacy_latent.cli.corpus import import_code, read_counted
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.visualize.report import render_report
 
@@ -137,8 +136,6 @@ def load_controls(given: Iterable[str]) -> dict[str, list[Language]]:
         given: For each control a directory, or several with commas between them, optionally after a
             name and =. A directory that 'spacy train' wrote stands for its best pipeline.
     """
-    from spacy_latent.errors import LatentError
-
     found: dict[str, list[Language]] = {}
     for entry in given:
         name, paths = "", entry

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
 from spacy_latent.cli.failure import fail, warn
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, GpuId, Limit, Model
 from spacy_latent.cli.output import check_output, write_json
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.errors import LatentError, number_of
@@ -31,17 +32,17 @@ SPEED = "speed"
 
 
 def scores_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: Model,
     corpora: list[str] = typer.Argument(
         ..., help="Annotated texts: .spacy, .jsonl, or what the config reads"
     ),
-    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
-    metrics: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    limit: Limit = 0,
+    metrics: Path | None = typer.Option(
         None, "--metrics", help="Write the scores to this file, as JSON"
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the scores as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print every score of a pipeline on one corpus or several.
 

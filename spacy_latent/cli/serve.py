@@ -7,14 +7,15 @@ import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.errors import number_of
+from spacy_latent.cli.options import Code, GpuId
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.visualize.explorer import Explorer, Limits
@@ -23,6 +24,18 @@ LOCAL = "127.0.0.1"
 # Hosts for which the server would have to answer to every name.
 EVERYWHERE = ("0.0.0.0", "::", "")
 MOST_STEPS = 40
+# Settings of uvicorn.
+SERVER: dict[str, Any] = {
+    "log_level": "warning",
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    "limit_concurrency": 64,
+    "timeout_keep_alive": 10,
+    "timeout_graceful_shutdown": 2,
+    "ws": "none",
+    "lifespan": "off",
+}
 EXAMPLE = "The film that we saw in Berlin last week was long, but great fun."
 EXAMPLE_PAIR = ["A man is sleeping on a bench in the park.", "Somebody rests outside."]
 EXAMPLES = """
@@ -39,20 +52,20 @@ Examples:
 
 
 def serve_cli(
-    model: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: str | None = typer.Argument(
         None,
         help="Trained pipeline: a directory or an installed package. That of 'spacy latent demo' "
         "if not given",
     ),
-    text: Optional[list[str]] = typer.Argument(  # noqa: UP045
+    text: list[str] | None = typer.Argument(
         None,
         help="Text that the page begins with, an example if not given; two for a pipeline that "
         "reads pairs",
     ),
-    beside: Optional[str] = typer.Option(  # noqa: UP045
+    beside: str | None = typer.Option(
         None, "--beside", "-b", help="Another pipeline, to compare side by side"
     ),
-    checkpoints: Optional[list[Path]] = typer.Option(  # noqa: UP045
+    checkpoints: list[Path] | None = typer.Option(
         None,
         "--checkpoints",
         help="Pipeline of an earlier step of training, or a directory of such; may be repeated. "
@@ -65,11 +78,11 @@ def serve_cli(
     timeout: float = typer.Option(30.0, "--timeout", min=0.1, help="Seconds for one text"),
     port: int = typer.Option(5000, "--port", "-p", min=0, max=65535, help="0 for any that is free"),
     host: str = typer.Option(LOCAL, "--host", help="Address to listen on; only this machine's own"),
-    allow_host: Optional[list[str]] = typer.Option(  # noqa: UP045
+    allow_host: list[str] | None = typer.Option(
         None, "--allow-host", help="Name that the page may be opened under; may be repeated"
     ),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Open a local page for typed text that shows categories, entities and structures.
 
@@ -110,19 +123,7 @@ def serve_cli(
     if host in EVERYWHERE:
         shown = (allow_host or [LOCAL])[0]
     msg.good(f"{', '.join(names)}: http://{shown}:{listening.getsockname()[1]} (Ctrl+C ends it)")
-    config = uvicorn.Config(
-        application,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=64,
-        timeout_keep_alive=10,
-        timeout_graceful_shutdown=2,
-        ws="none",
-        lifespan="off",
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(uvicorn.Config(application, **SERVER)).run(sockets=[listening])
 
 
 def application_of(
@@ -165,23 +166,7 @@ def application_of(
     limits = Limits(tokens=max_tokens, seconds=timeout, characters=max_tokens * 20)
     every = [*places, *([beside] if beside else [])]
     names = names_of(every)
-    explorers: list[Explorer] = []
-    for place, name in zip(every, names):
-        msg.text(f"Loading {name} ...")
-        explorers.append(explorer_of(place, name, alternatives, limits))
-        # Checked after each pipeline, so that users see an error as early as possible.
-        reads_pairs = explorers[0].pairs
-        if explorers[-1].pairs != reads_pairs:
-            fail(
-                "Some of the pipelines read pairs of texts, and others read texts",
-                "Give pipelines that read the same.",
-            )
-        if text and len(text) != 1 + reads_pairs:
-            fail(
-                f"{number_of(len(text), 'text')} given, and the pipeline reads "
-                f"{'pairs' if reads_pairs else 'single ones'}",
-                "Give two for a pipeline that reads pairs, else one, in quotation marks.",
-            )
+    explorers = explorers_of(every, names, alternatives, limits, text)
     steps = explorers[: len(places)]
     other = explorers[len(places)] if beside else None
     hosts = [*LOCAL_NAMES, *map(str.lower, allow_host)]
@@ -204,9 +189,36 @@ def example_for(explorer: Explorer) -> list[str]:
     return [EXAMPLE]
 
 
+def explorers_of(
+    places: Sequence[str],
+    names: Sequence[str],
+    alternatives: int,
+    limits: Limits,
+    text: Sequence[str],
+) -> list[Explorer]:
+    """Return the loaded pipelines, or exit with an error if they do not read the same texts."""
+    explorers: list[Explorer] = []
+    for place, name in zip(places, names):
+        msg.text(f"Loading {name} ...")
+        explorers.append(explorer_of(place, name, alternatives, limits))
+        # Checked after each pipeline, so that users see an error as early as possible.
+        reads_pairs = explorers[0].pairs
+        if explorers[-1].pairs != reads_pairs:
+            fail(
+                "Some of the pipelines read pairs of texts, and others read texts",
+                "Give pipelines that read the same.",
+            )
+        if text and len(text) != 1 + reads_pairs:
+            fail(
+                f"{number_of(len(text), 'text')} given, and the pipeline reads "
+                f"{'pairs' if reads_pairs else 'single ones'}",
+                "Give two for a pipeline that reads pairs, else one, in quotation marks.",
+            )
+    return explorers
+
+
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
     from spacy_latent.cli.pipelines import load
-    from spacy_latent.errors import LatentError
     from spacy_latent.pipeline.inspection import choose_components, reads_pairs
     from spacy_latent.visualize.explorer import Explorer
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
 from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, Component, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
+from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -23,18 +25,16 @@ CATEGORIES = 5
 
 
 def show_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    text: str = typer.Argument(STDIN, help="Text, or - for one text per line of standard input"),
-    second: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: Model,
+    text: Text = STDIN,
+    second: str | None = typer.Argument(
         None, help="The second text, for a pipeline that reads pairs of texts"
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045
-        None, "--component", "-c", help="Name of the component; all latent ones if not given"
-    ),
-    html: Optional[Path] = typer.Option(  # noqa: UP045
+    component: Component = None,
+    html: Path | None = typer.Option(
         None, "--html", help="Write a page with the drawings to this file"
     ),
-    threshold: Optional[float] = typer.Option(  # noqa: UP045
+    threshold: float | None = typer.Option(
         None,
         "--threshold",
         "-t",
@@ -45,37 +45,20 @@ def show_cli(
     alternatives: int = typer.Option(
         0, "--alternatives", "-k", min=0, help="How many alternative structures to show"
     ),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object per text, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    as_json: TextsAsJson = False,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
-    import srsly
-
-    from spacy_latent.annotations import to_json
     from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
     from spacy_latent.corpora.text_pairs import make_pair_doc
-    from spacy_latent.errors import LatentError
-    from spacy_latent.pipeline.inspection import reads_pairs
-    from spacy_latent.visualize.drawing import has_alternatives
-    from spacy_latent.visualize.picture import WEIGHTS
 
     check_output(html)
     import_code(code)
     use_gpu(gpu_id)
     nlp = load(model)
+    check_number_of_texts(nlp, second)
     docs: list[Doc] = []
-    if reads_pairs(nlp) and second is None:
-        fail(
-            "The pipeline reads pairs of texts, and here is one",
-            "Give both: 'spacy latent show MODEL FIRST SECOND'; or draw the pairs of a file with "
-            "'spacy latent render MODEL FILE PAGE'.",
-        )
-    if second is not None and not reads_pairs(nlp):
-        fail(
-            "The pipeline reads single texts, and here are two",
-            "Put a text of several words into quotation marks.",
-        )
     try:
         kinds = stored_kinds(nlp)
         texts: Iterable[str | Doc]
@@ -86,20 +69,9 @@ def show_cli(
         for doc in annotated(nlp, texts, component, threshold, alternatives):
             names = [component] if component else list(doc._.latent)
             if as_json:
-                words = [token.text for token in doc]
-                found = to_json(doc, names, kinds, threshold)
-                cats = {"cats": doc.cats} if doc.cats else {}
-                shown = {"text": doc.text, "tokens": words, **cats, "latent": found}
-                print(srsly.json_dumps(shown))
+                print_json(doc, names, kinds, threshold)
             else:
-                for name in names:
-                    if name in doc._.latent:
-                        msg.divider(name)
-                        note = not_calibrated(nlp, [doc], [name])
-                        notes = [note, WEIGHTS if has_alternatives([doc], [name]) else ""]
-                        print_structures(doc, name, threshold, " ".join(filter(None, notes)))
-                if doc.cats:
-                    msg.text(f"Scores of categories: {categories(doc)}")
+                print_doc(nlp, doc, names, threshold)
             if html is not None:
                 docs.append(doc)
         if html is not None:
@@ -114,6 +86,49 @@ def show_cli(
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:
         fail("The text could not be shown", str(error))
+
+
+def check_number_of_texts(nlp: Language, second: str | None) -> None:
+    """Exit with an error if the pipeline reads pairs and one text is given, or the other way."""
+    from spacy_latent.pipeline.inspection import reads_pairs
+
+    if reads_pairs(nlp) and second is None:
+        fail(
+            "The pipeline reads pairs of texts, and here is one",
+            "Give both: 'spacy latent show MODEL FIRST SECOND'; or draw the pairs of a file with "
+            "'spacy latent render MODEL FILE PAGE'.",
+        )
+    if second is not None and not reads_pairs(nlp):
+        fail(
+            "The pipeline reads single texts, and here are two",
+            "Put a text of several words into quotation marks.",
+        )
+
+
+def print_json(doc: Doc, names: list[str], kinds: dict[str, str], threshold: float | None) -> None:
+    import srsly
+
+    from spacy_latent.annotations import to_json
+
+    cats = {"cats": doc.cats} if doc.cats else {}
+    words = [token.text for token in doc]
+    found = to_json(doc, names, kinds, threshold)
+    print(srsly.json_dumps({"text": doc.text, "tokens": words, **cats, "latent": found}))
+
+
+def print_doc(nlp: Language, doc: Doc, names: list[str], threshold: float | None) -> None:
+    """Print the structures of these components, and the scores of categories."""
+    from spacy_latent.visualize.drawing import has_alternatives
+    from spacy_latent.visualize.picture import WEIGHTS
+
+    for name in names:
+        if name in doc._.latent:
+            msg.divider(name)
+            weights = WEIGHTS if has_alternatives([doc], [name]) else ""
+            notes = [not_calibrated(nlp, [doc], [name]), weights]
+            print_structures(doc, name, threshold, " ".join(filter(None, notes)))
+    if doc.cats:
+        msg.text(f"Scores of categories: {categories(doc)}")
 
 
 def print_structures(doc: Doc, name: str, threshold: float | None, note: str = "") -> None:

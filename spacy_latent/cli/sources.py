@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.options import Code, FindingsAsJson, Model
 from spacy_latent.cli.output import check_output, write_page
 from spacy_latent.cli.pipelines import load
 
@@ -27,12 +28,12 @@ Examples:
 
 
 def sources_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    picture: Optional[Path] = typer.Option(  # noqa: UP045
+    model: Model,
+    picture: Path | None = typer.Option(
         None, "--picture", help="Also draw what each source writes for each label (.svg)"
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print what is found as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    as_json: FindingsAsJson = False,
+    code: Code = None,
 ) -> None:
     """Show how reliable each source of annotation is for each label, as a crf_ner has learned it.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,9 +12,10 @@ from spacy_latent.cli.corpus import STDIN
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
 from spacy_latent.cli.messages import msg
+from spacy_latent.cli.options import Code, Component, FiguresAsJson, GpuId, Ignore, Limit, Model
 from spacy_latent.cli.pipelines import load, use_gpu
 from spacy_latent.cli.progress import progress
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import LayerFigures
@@ -32,26 +32,21 @@ Examples:
 
 
 def stats_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
+    model: Model,
     corpus: str = typer.Argument(
         STDIN, help="Texts: .spacy, .jsonl, .txt, what the config reads, or - (stdin)"
     ),
-    component: Optional[str] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
-        None, "--component", "-c", help="Name of the component; all latent ones if not given"
-    ),
-    ignore: Optional[list[str]] = typer.Option(  # noqa: UP045
-        None, "--ignore", help="Text of tokens that agreement with references leaves out"
-    ),
-    limit: int = typer.Option(0, "--limit", "-n", min=0, help="Read at most so many texts; 0: all"),
-    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON, nothing else"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    component: Component = None,
+    ignore: Ignore = None,
+    limit: Limit = 0,
+    as_json: FiguresAsJson = False,
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Print statistics of the structures of a corpus, with small histograms."""
     import srsly
 
     from spacy_latent.cli.corpus import import_code, read_counted
-    from spacy_latent.errors import LatentError
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 
@@ -117,7 +112,7 @@ def print_statistics(part: LayerFigures) -> None:
         print_bars(f"Agreement with reference {reference.of}", found, unicode)
 
 
-def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int = 30) -> None:
+def print_bars(title: str, shares: dict[str, float], unicode: bool) -> None:
     """Print a bar for each share of 1."""
     from spacy_latent.analysis.verdicts import percent
 
@@ -126,7 +121,7 @@ def print_bars(title: str, shares: dict[str, float], unicode: bool, width: int =
         return
     full = "█" if unicode else "#"
     rows = [
-        (name, percent(share), full * round(width * share))
+        (name, percent(share), full * round(30 * share))
         for name, share in sorted(finite.items(), key=lambda entry: -entry[1])
     ]
     msg.table(rows, header=(title, "", ""), aligns=("l", "r", "l"), divider=True)

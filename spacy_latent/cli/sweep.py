@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Optional
 
 import typer
 
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
-from spacy_latent.errors import number_of
+from spacy_latent.cli.options import Code, GpuId
+from spacy_latent.errors import LatentError, number_of
 
 EXAMPLES = """
 Examples:
@@ -26,11 +26,11 @@ def sweep_cli(
     grid: Path = typer.Option(..., "--grid", help="JSON or YAML: settings with their values"),
     seeds: int = typer.Option(5, "--seeds", min=1, help="Trainings of each setting"),
     study: Path = typer.Option(..., "--study", help="File that all workers share"),
-    output: Optional[Path] = typer.Option(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    output: Path | None = typer.Option(
         None, "--output", "-o", help="Directory for the pipelines; beside the study if not given"
     ),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for CPU"),
+    code: Code = None,
+    gpu_id: GpuId = -1,
 ) -> None:
     """Train a config with each setting of a grid and several seeds, and tabulate the results.
 
@@ -46,14 +46,13 @@ def sweep_cli(
     from spacy_latent.distributed.sweep import (
         SEED,
         cells_of,
-        open_study,
         read_grid,
         spacy_train,
         sweep,
         table,
         write_table,
     )
-    from spacy_latent.errors import LatentError
+    from spacy_latent.distributed.sweep_study import open_study
 
     if study.suffix in (".json", ".md"):
         fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacy_latent.cli.config_blocks import block_of
-from spacy_latent.errors import number_of
+from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -69,7 +69,6 @@ def development_mistakes(nlp: Language, compare: bool) -> list[Diagnostic]:
     """Return diagnostics on the development corpus, from its first :data:`JUDGED` examples.
 
     Args:
-        nlp: The pipeline.
         compare: Compare the labels with the labels of the training corpus, which must be readable.
     """
     from spacy_latent.analysis.reference_check import without_references
@@ -108,7 +107,6 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
     At most :data:`SEARCHED` training examples are read, and only until all labels are found.
 
     Args:
-        nlp: The pipeline.
         examples: Examples of the corpus ``judged``.
         judged: Name of the corpus.
     """
@@ -149,8 +147,6 @@ def corpus_reader(config: Config, name: str) -> Any:
     Only its own block is resolved, so that paths of other corpora may be missing.
     """
     from spacy.util import registry, resolve_dot_names
-
-    from spacy_latent.errors import LatentError
 
     block = block_of(config, name)
     if registry.is_promise(block):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from pathlib import Path
-from typing import Optional
 
 import typer
 from wasabi import msg
 
 from spacy_latent.cli.failure import fail
+from spacy_latent.cli.options import Code, Model
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
@@ -29,12 +28,12 @@ NOT_STORED = "Kernels are compiled in each process"
 
 
 def warm_up_cli(
-    model: str = typer.Argument(..., help="Trained pipeline: a directory or an installed package"),
-    corpus: Optional[str] = typer.Argument(  # noqa: UP045 (typer < 0.12 on Python 3.10)
+    model: Model,
+    corpus: str | None = typer.Argument(
         None, help="Texts like the later ones: .spacy, .jsonl or .txt; by default, generated ones"
     ),
     limit: int = typer.Option(500, "--limit", "-n", min=1, help="Read at most so many texts"),
-    code: Optional[Path] = typer.Option(None, "--code", help="Python file to import"),  # noqa: UP045
+    code: Code = None,
 ) -> None:
     """Run a pipeline once, so that its machine code is compiled and stored.
 

@@ -383,6 +383,3 @@ def _overlap(triples: list[Triple]) -> tuple[Triple, Triple] | None:
 def _shown(triple: Triple, text: str) -> str:
     start, end, label = triple
     return f"{text[start:end]!r} ({start} to {end}, {label})"
-
-
-__all__ = ["Line", "read_line", "words_of"]

@@ -32,6 +32,3 @@ def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
                 f"{place}: 'cats' has {label!r}: {shown}; expected a number, {example}."
             )
     return {label: float(value) for label, value in cats.items()}
-
-
-__all__ = ["read_categories"]

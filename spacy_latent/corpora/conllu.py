@@ -99,6 +99,3 @@ def _known(doc: Doc) -> Doc:
     if doc.has_annotation("ENT_IOB"):
         made.set_ents([Span(made, one.start, one.end, label=one.label) for one in doc.ents])
     return made
-
-
-__all__ = ["read_conllu", "split_documents"]

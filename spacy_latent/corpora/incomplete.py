@@ -183,13 +183,3 @@ def _seen(
     if end - start > 1 and chance.random() < 0.5:
         return start, end - 1, label
     return (start, end + 1, label) if end < size else (max(start - 1, 0), end, label)
-
-
-__all__ = [
-    "PREFIX",
-    "SOURCE",
-    "flag_all_but",
-    "keep_some",
-    "simulate_sources",
-    "split_by_labels",
-]

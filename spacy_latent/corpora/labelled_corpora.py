@@ -161,6 +161,3 @@ def read_labelled_corpora_v1(
                     yield example
 
     return examples
-
-
-__all__ = ["read_labelled_corpora_v1"]

@@ -137,6 +137,3 @@ def read_parsed_once_v1(
     corpus = Corpus(path, max_length=max_length, limit=limit)
     folder = None if keep is None else Path(keep)
     return ParsedOnce(corpus, components, folder, (Path(path), max_length, limit))
-
-
-__all__ = ["ParsedOnce", "read_parsed_once_v1"]

@@ -67,11 +67,7 @@ def read_source(source: Source, downloads: Path) -> str:
 
 
 def check_share(name: str, share: float, repeats: int) -> None:
-    """Refuse invalid shares and repeats of annotated docs.
-
-    Args:
-        name: name of the setting.
-    """
+    """Refuse invalid shares and repeats of annotated docs."""
     import typer
 
     if not 0 < share <= 1 or repeats < 1:

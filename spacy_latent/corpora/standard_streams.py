@@ -47,6 +47,3 @@ def run(main: Callable[..., Any]) -> None:
     """Run a function as the main program, with parameters from the command line."""
     prepare_streams()
     typer.run(main)
-
-
-__all__ = ["CommandGroup", "prepare_streams", "run"]

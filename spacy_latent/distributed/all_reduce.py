@@ -348,6 +348,3 @@ def _description(error: BaseException) -> str:
         trace = trace.tb_next
     text = describe(error)
     return f"{component!r}: {text}" if component and component not in text else text
-
-
-__all__ = ["AllReduce", "InnerSteps"]

@@ -281,13 +281,3 @@ def check_optimizer(optimizer: Any) -> None:
             f"training.optimizer is a {type(optimizer).__name__}; checkpoints are of Thinc's "
             "optimizers, as Adam.v1, RAdam.v1 and SGD.v1. Train without (--checkpoint-every 0)."
         )
-
-
-__all__ = [
-    "Progress",
-    "check_optimizer",
-    "checkpoints_in",
-    "folder_of",
-    "load_checkpoint",
-    "save_checkpoint",
-]

@@ -89,6 +89,3 @@ def _synchronize_entries(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-__all__ = ["finish_replacing", "locked", "replace_directory", "replace_file"]

@@ -94,6 +94,30 @@ def schema() -> Schema:
     """
     pa = pyarrow()
     index, real, text = pa.int32(), pa.float32(), pa.string()
+    place = [("start", index), ("end", index)]
+    entity = pa.struct([*place, ("label", text), ("probability", real)])
+    return pa.schema(
+        [
+            ("id", text),
+            ("text", text),
+            ("tokens", pa.list_(pa.struct(place))),
+            ("sent_starts", pa.list_(index)),
+            ("cats", pa.list_(pa.struct([("label", text), ("score", pa.float64())]))),
+            ("ents", pa.list_(entity)),
+            ("components", pa.list_(text)),
+            ("latent", pa.list_(_span_type())),
+            ("model", text),
+            ("model_version", text),
+            ("model_hash", text),
+            ("error", text),
+        ]
+    )
+
+
+def _span_type() -> Any:
+    """Return the type of a structure over a span."""
+    pa = pyarrow()
+    index, real, text = pa.int32(), pa.float32(), pa.string()
     indices, reals = pa.list_(index), pa.list_(real)
     alternative = pa.struct(
         [
@@ -103,7 +127,7 @@ def schema() -> Schema:
             ("entity_probabilities", reals),
         ]
     )
-    span = pa.struct(
+    return pa.struct(
         [
             ("component", text),
             ("start", index),
@@ -131,26 +155,6 @@ def schema() -> Schema:
             ("entities_calibrated", pa.bool_()),
             ("whole_probability", pa.float64()),
             ("labelled_whole_probability", pa.float64()),
-        ]
-    )
-    place = [("start", index), ("end", index)]
-    return pa.schema(
-        [
-            ("id", text),
-            ("text", text),
-            ("tokens", pa.list_(pa.struct(place))),
-            ("sent_starts", indices),
-            ("cats", pa.list_(pa.struct([("label", text), ("score", pa.float64())]))),
-            (
-                "ents",
-                pa.list_(pa.struct([*place, ("label", text), ("probability", real)])),
-            ),
-            ("components", pa.list_(text)),
-            ("latent", pa.list_(span)),
-            ("model", text),
-            ("model_version", text),
-            ("model_hash", text),
-            ("error", text),
         ]
     )
 
@@ -320,16 +324,13 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
     """Return a ``pyarrow.Table`` of these rows with the columns of :func:`schema`.
 
     Args:
-        rows: The rows.
         model: Name, version and hash of the pipeline.
     """
     pa, columns = pyarrow(), schema()
     there = np.array([row.doc is not None for row in rows], dtype="bool")
     attributes = [np.empty((0, len(ATTRIBUTES)), dtype="uint64")]
     cats, cat_labels, scores = _Lists(), _Names(), list[float]()
-    ents, ent_labels, ent_places = _Lists(), _Names(), list[tuple[int, int]]()
-    probabilities: list[float | None] = []
-    components, component_names, latent = _Lists(), _Names(), _Spans()
+    ents, components, component_names, latent = _Entities(), _Lists(), _Names(), _Spans()
     for row in rows:
         doc = row.doc
         if doc is None:
@@ -340,15 +341,7 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
         cats.add(len(doc.cats))
         cat_labels.extend(doc.cats)
         scores.extend(doc.cats.values())
-        found = doc.ents
-        ents.add(len(found))
-        if found:
-            known = confidences(doc)
-            for ent in found:
-                place = ent.start, ent.end
-                ent_places.append(place)
-                ent_labels.append(ent.label_)
-                probabilities.append(known.get((*place, ent.label_)))
+        ents.append(doc)
         written = DocAnnotations(doc)
         components.add(len(written))
         component_names.extend(written)
@@ -361,7 +354,6 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
     lengths = np.zeros(len(rows), dtype="int64")
     lengths[there] = [len(array) for array in attributes[1:]]
     tokens = _Tokens(np.concatenate(attributes), lengths, there)
-    ent_starts, ent_ends = np.array(ent_places, dtype="int32").reshape(-1, 2).T
     ents.nulls = (~there | ~tokens.any_of(ENT_IOB)).tolist()
     strings = next((row.doc.vocab.strings for row in rows if row.doc is not None), None)
     texts = tokens.texts(strings)
@@ -370,7 +362,6 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
         inner = columns.field(name).type.value_type
         return lists.around(_structs([pa.array(part) for part in parts], inner))
 
-    given = pa.array(probabilities, pa.float32())
     return pa.Table.from_arrays(
         [
             pa.array([row.id for row in rows], pa.string()),
@@ -381,7 +372,7 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
             around(tokens.lists(there), "tokens", tokens.starts, tokens.ends),
             tokens.sentences(),
             around(cats, "cats", cat_labels.build(), np.array(scores, dtype="float64")),
-            around(ents, "ents", ent_starts, ent_ends, ent_labels.build(), given),
+            around(ents, "ents", *ents.build()),
             components.around(component_names.build()),
             latent.build(columns.field("latent").type.value_type),
             *(pa.repeat(value, len(rows)) for value in model),
@@ -389,6 +380,31 @@ def to_table(rows: Sequence[Row], model: tuple[str, str, str] = ("", "", "")) ->
         ],
         schema=columns,
     )
+
+
+class _Entities(_Lists):
+    """Builder of the column of entities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[tuple[int, int]] = []
+        self.labels = _Names()
+        self.probabilities: list[float | None] = []
+
+    def append(self, doc: Doc) -> None:
+        found = doc.ents
+        self.add(len(found))
+        known = confidences(doc) if found else {}
+        for ent in found:
+            self.places.append((ent.start, ent.end))
+            self.labels.append(ent.label_)
+            self.probabilities.append(known.get((ent.start, ent.end, ent.label_)))
+
+    def build(self) -> tuple[Any, ...]:
+        """Return starts, ends, labels and probabilities."""
+        pa = pyarrow()
+        starts, ends = np.array(self.places, dtype="int32").reshape(-1, 2).T
+        return starts, ends, self.labels.build(), pa.array(self.probabilities, pa.float32())
 
 
 class _Tokens:
@@ -578,6 +594,3 @@ def read_annotated_v1(path: Path | None, limit: int = 0) -> Callable[[Language],
             yield Example(Doc(nlp.vocab, words=words, spaces=spaces), doc)
 
     return read_corpus
-
-
-__all__ = ["Row", "parquet_files", "read_annotated_v1", "read_rows", "schema", "to_table"]

@@ -95,6 +95,3 @@ def noise_of(*numbers: int) -> Iterator[None]:
     with left_alone():
         fix_random_seed(zlib.crc32(repr(numbers).encode()))
         yield
-
-
-__all__ = ["RandomState", "left_alone", "noise_of"]

@@ -175,6 +175,3 @@ def checksum_of_batch(batch: Sequence[Example]) -> int:
 
 def _words(examples: Sequence[Example]) -> int:
     return max(1, sum(len(example.predicted) for example in examples))
-
-
-__all__ = ["RankView", "checksum_of_batch"]

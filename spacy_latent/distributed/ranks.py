@@ -116,7 +116,6 @@ class Ranks:
         """Run an action on every rank.
 
         Args:
-            action: The action.
             what: Description of the action, for the message.
 
         Raises:
@@ -208,6 +207,3 @@ def gpu_of_this_rank() -> torch.device:
             "there are GPUs: torchrun --nproc-per-node gpu."
         )
     return torch.device("cuda", local)
-
-
-__all__ = ["Ranks", "RanksFailed", "RanksLost", "gpu_of_this_rank"]

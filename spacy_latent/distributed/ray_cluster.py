@@ -26,7 +26,6 @@ def part_of_ray(name: str, instead: str) -> Any:
     """Import a module of Ray.
 
     Args:
-        name: Name of the module.
         instead: Sentence on the alternative without Ray, for the message.
 
     Raises:
@@ -94,6 +93,3 @@ def _warn_of_listening(ray: Any) -> None:
                 LatentWarning,
                 stacklevel=4,
             )
-
-
-__all__ = ["connected", "import_ray", "part_of_ray"]

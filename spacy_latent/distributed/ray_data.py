@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -81,15 +81,7 @@ def annotate_with_ray(
             "Actors of Ray cannot read the standard input of this process. Give a file, or take "
             "--engine local."
         )
-    most = workers if most_workers is None else most_workers
-    for what, number, least in (
-        ("number of workers", workers, 1),
-        ("largest number of workers", most, workers),
-        ("number of threads", threads, 1),
-        ("number of GPUs", gpus, 0),
-    ):
-        if number < least:
-            raise LatentError(f"The {what} is {number}; expected a number >= {least}.")
+    actors = _Actors(workers, workers if most_workers is None else most_workers, threads, gpus)
     ray = import_ray(address, INSTEAD)
     data = part_of_ray("ray.data", INSTEAD)
     # Absolute paths, because an actor has its own working directory.
@@ -101,31 +93,10 @@ def annotate_with_ray(
     if not waiting:
         return total
     with _forgetting(output), connected(ray, address), _without_bars(data):
-        _check_capacity(ray, workers, threads, gpus)
-        actors = data.ActorPoolStrategy(
-            min_size=workers,
-            max_size=most,
-            # No other actor can take a shard that waits for its actor. Ray adds actors depending on
-            # the number of waiting shards, so that a growing pool needs waiting shards.
-            max_tasks_in_flight_per_actor=1 if most == workers else None,
-        )
-        results = (
-            # There are as many blocks as shards, so that each shard is a separate task.
-            data.from_items([_packed(*job) for job in waiting], override_num_blocks=len(waiting))
-            .map_batches(
-                _Annotator,
-                fn_constructor_args=(model, batch_size, threads, prepare, prepare_with),
-                batch_size=1,
-                compute=actors,
-                num_cpus=threads,
-                num_gpus=gpus,
-                max_restarts=-1,
-                max_task_retries=-1,
-            )
-            .iter_rows()
-        )
+        actors.check_capacity(ray)
+        made_with = (model, batch_size, threads, prepare, prepare_with)
         lost = []
-        for result in results:
+        for result in actors.results(data, waiting, made_with):
             if result["error"]:
                 raise LatentError(result["error"])
             if result["lost"]:
@@ -140,10 +111,6 @@ def annotate_with_ray(
             "workers or a smaller --batch-size, and start again to do the rest."
         )
     return total
-
-
-def _packed(shard: Shard, target: Path) -> dict[str, str]:
-    return {"job": json.dumps([asdict(shard), str(target)])}
 
 
 @contextmanager
@@ -176,28 +143,81 @@ def _without_bars(data: Any) -> Iterator[None]:
         context.enable_progress_bars = before
 
 
-def _check_capacity(ray: Any, workers: int, threads: int, gpus: float) -> None:
-    """Raise LatentError for a number of actors that would wait forever.
+@dataclass(frozen=True)
+class _Actors:
+    """Numbers of actors, and what each of them occupies."""
 
-    A cluster may add machines for more than the least number of actors. The least number must be
-    available at the start.
-    """
-    there = ray.cluster_resources()
-    cpus = int(there.get("CPU", 0))
-    if workers * threads >= cpus:
-        capacity = max(0, cpus - 1) // threads
-        fewer = f"at most {number_of(capacity, 'worker')}"
-        raise LatentError(
-            f"{workers} actor(s) with {threads} thread(s) each would take all of the "
-            f"{number_of(cpus, 'CPU')} that Ray has here, and Ray needs one to read what they are "
-            f"to do. Take {fewer if capacity else 'a cluster with more CPUs'}, or --engine local, "
-            "which needs none."
+    least: int
+    most: int
+    threads: int
+    gpus: float
+
+    def __post_init__(self) -> None:
+        for what, number, least in (
+            ("number of workers", self.least, 1),
+            ("largest number of workers", self.most, self.least),
+            ("number of threads", self.threads, 1),
+            ("number of GPUs", self.gpus, 0),
+        ):
+            if number < least:
+                raise LatentError(f"The {what} is {number}; expected a number >= {least}.")
+
+    def check_capacity(self, ray: Any) -> None:
+        """Raise LatentError for a number of actors that would wait forever.
+
+        A cluster may add machines for more than the least number of actors. The least number must
+        be available at the start.
+        """
+        there = ray.cluster_resources()
+        cpus = int(there.get("CPU", 0))
+        if self.least * self.threads >= cpus:
+            capacity = max(0, cpus - 1) // self.threads
+            fewer = f"at most {number_of(capacity, 'worker')}"
+            raise LatentError(
+                f"{self.least} actor(s) with {self.threads} thread(s) each would take all of the "
+                f"{number_of(cpus, 'CPU')} that Ray has here, and Ray needs one to read what they "
+                f"are to do. Take {fewer if capacity else 'a cluster with more CPUs'}, or --engine "
+                "local, which needs none."
+            )
+        if self.least * self.gpus > there.get("GPU", 0):
+            raise LatentError(
+                f"{self.least} actor(s) with {self.gpus} of a GPU each need more than the "
+                f"{there.get('GPU', 0):g} that Ray has. Take fewer workers, or a smaller share."
+            )
+
+    def results(
+        self, data: Any, jobs: list[tuple[Shard, Path]], made_with: tuple[object, ...]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the result of each job, in the order in which the actors finish.
+
+        Args:
+            data: The module ``ray.data``.
+            made_with: Arguments of :class:`_Annotator`.
+        """
+        pool = data.ActorPoolStrategy(
+            min_size=self.least,
+            max_size=self.most,
+            # No other actor can take a shard that waits for its actor. Ray adds actors depending on
+            # the number of waiting shards, so that a growing pool needs waiting shards.
+            max_tasks_in_flight_per_actor=1 if self.most == self.least else None,
         )
-    if workers * gpus > there.get("GPU", 0):
-        raise LatentError(
-            f"{workers} actor(s) with {gpus} of a GPU each need more than the "
-            f"{there.get('GPU', 0):g} that Ray has. Take fewer workers, or a smaller share."
+        packed = [{"job": json.dumps([asdict(shard), str(target)])} for shard, target in jobs]
+        # There are as many blocks as shards, so that each shard is a separate task.
+        results: Iterator[dict[str, Any]] = (
+            data.from_items(packed, override_num_blocks=len(packed))
+            .map_batches(
+                _Annotator,
+                fn_constructor_args=made_with,
+                batch_size=1,
+                compute=pool,
+                num_cpus=self.threads,
+                num_gpus=self.gpus,
+                max_restarts=-1,
+                max_task_retries=-1,
+            )
+            .iter_rows()
         )
+        return results
 
 
 class _Annotator:
@@ -301,6 +321,3 @@ def _first_on_this_machine(output: Path) -> Iterator[bool]:
         yield is_first
         if is_first:
             path.write_bytes(b".")
-
-
-__all__ = ["annotate_with_ray"]

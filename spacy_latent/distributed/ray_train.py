@@ -97,6 +97,3 @@ def _be_rank(settings: dict[str, Any]) -> None:
     from spacy_latent.distributed.train import train
 
     train(settings.pop("config_path"), settings.pop("output"), **settings)
-
-
-__all__ = ["ray_train"]

@@ -82,8 +82,6 @@ def shards_of(
     Args:
         source: A file or a directory.
         rows: Greatest number of rows of a shard.
-        id_field: Field of the ids.
-        text_field: Field of the texts.
         second_field: Field of the second texts of pairs.
 
     Raises:
@@ -338,7 +336,6 @@ def _source(id_: Any, texts: Sequence[Any]) -> Source:
     """Return the source for the values of a row.
 
     Args:
-        id_: The id.
         texts: One text, or both texts of a pair.
     """
     known = _encodable("" if id_ is None else str(id_))
@@ -360,6 +357,3 @@ def _source(id_: Any, texts: Sequence[Any]) -> Source:
 def _encodable(text: str) -> str:
     """Return the text with lone surrogates replaced, which JSON may contain and UTF-8 may not."""
     return text.encode("utf8", "replace").decode("utf8")
-
-
-__all__ = ["Shard", "Source", "form_of", "read_shard", "shards_of", "shards_of_lines"]

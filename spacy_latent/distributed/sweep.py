@@ -2,44 +2,43 @@
 
 Workers share one file, the journal of an Optuna study, and nothing else. Each worker takes a cell
 that no other worker has, trains it and records the scores. Workers may therefore be started at any
-time, on any number of machines. Journals have no heartbeat. The heartbeat of a worker is the
-modification time of a file next to the journal.
+time, on any number of machines.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import srsly
 
 from spacy_latent.distributed.directories import replace_file
+from spacy_latent.distributed.sweep_study import (
+    BEAT,
+    claim,
+    close,
+    heartbeat,
+    import_optuna,
+    is_alive,
+    keeps_cell,
+    note,
+    open_study,
+)
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.trial import FrozenTrial
 
-STUDY = "sweep"
-# Seconds between heartbeats, and the number of heartbeats that may be missed.
-BEAT = 10.0
-MISSED = 6
 SEED = "training.seed"
-# Attributes of a trial in the journal that are not settings.
-NOTES = ("cell", "worker", "token", "error", "scores")
 Scores = dict[str, float]
 
 
@@ -49,7 +48,6 @@ class Cell:
 
     Attributes:
         settings: Values by the names of the grid.
-        overrides: Overrides of the config.
     """
 
     settings: dict[str, str]
@@ -165,28 +163,27 @@ def sweep(
         beat: Seconds between heartbeats. A worker without a heartbeat for six of these intervals
             counts as dead.
         wait: Wait for cells of other workers, which may die.
-        progress: Called with messages.
     """
-    optuna = _optuna()
+    optuna = import_optuna()
     state = optuna.trial.TrialState
     journal = open_study(study, identity, cells)
     alive = study.with_name(f"{study.name}.alive")
     alive.mkdir(exist_ok=True)
-    with _heartbeat(alive, beat) as worker:
+    with heartbeat(alive, beat) as worker:
         while True:
             trials = journal.get_trials(deepcopy=False)
             for trial in trials:
-                if trial.state == state.RUNNING and not _is_alive(alive, trial, worker, beat):
+                if trial.state == state.RUNNING and not is_alive(alive, trial, worker, beat):
                     progress(f"Trial {trial.number} was left by its worker: it is run again")
-                    _close(journal, trial, state.FAIL)
-            taken = {trial.user_attrs["cell"] for trial in trials if _keeps_cell(trial)}
+                    close(journal, trial, state.FAIL)
+            taken = {trial.user_attrs["cell"] for trial in trials if keeps_cell(trial)}
             free = [cell for cell in cells if cell.name not in taken]
             if not free:
                 if not wait or not any(trial.state == state.RUNNING for trial in trials):
                     return
                 time.sleep(min(beat, 1.0))
                 continue
-            mine = _claim(journal, free[0], worker)
+            mine = claim(journal, free[0], worker)
             if mine is None:
                 continue
             progress(f"Trial {mine.number}: {free[0].name}")
@@ -194,163 +191,11 @@ def sweep(
                 scores = train(free[0], mine.number)
             except Exception as error:
                 progress(f"Trial {mine.number} failed: {error}")
-                _note(journal, mine, "error", f"{type(error).__name__}: {error}")
-                _close(journal, mine, state.FAIL)
+                note(journal, mine, "error", f"{type(error).__name__}: {error}")
+                close(journal, mine, state.FAIL)
                 continue
-            _note(journal, mine, "scores", scores)
-            _close(journal, mine, state.COMPLETE, [scores["score"]])
-
-
-def open_study(path: Path, identity: str, cells: Sequence[Cell]) -> Study:
-    """Return the study in a journal, which is created if it does not exist.
-
-    Raises:
-        LatentError: If the study is a study of something else, or the file is not a journal.
-    """
-    optuna = _optuna()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Optuna would append to any existing file.
-        with path.open("ab+") as file:
-            file.seek(0)
-            first = file.readline()
-    except OSError as error:
-        raise LatentError(
-            f"The study {path} cannot be written: {error.strerror}. Give another file."
-        ) from error
-    if first and not _is_of_journal(first):
-        raise LatentError(f"{path} is no study of a sweep. Give another file as --study.")
-    journal = optuna.storages.journal
-    # The default lock creates a symbolic link, which needs a privilege on Windows.
-    lock = journal.JournalFileOpenLock(str(path)) if os.name == "nt" else None
-    backend = journal.JournalFileBackend(str(path), lock_obj=lock)
-    study: Study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(backend),
-        study_name=STUDY,
-        direction="maximize",
-        load_if_exists=True,
-    )
-    names = hashlib.sha256("".join(cell.name for cell in cells).encode()).hexdigest()[:16]
-    ours = f"{identity} {names}"
-    if study.user_attrs.get("of", ours) != ours:
-        raise LatentError(
-            f"The study {path} is of another config, grid or number of seeds. Give what it was "
-            "begun with, to go on, or another file."
-        )
-    study.set_user_attr("of", ours)
-    return study
-
-
-def _is_of_journal(line: bytes) -> bool:
-    try:
-        return "op_code" in json.loads(line)
-    except (ValueError, TypeError):
-        return False
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-        import optuna.storages.journal
-    except ImportError as error:
-        raise LatentError(
-            "A sweep needs Optuna, which is not installed. Install it with pip install "
-            "'spacy-latent[sweep]'."
-        ) from error
-    return optuna
-
-
-def _keeps_cell(trial: FrozenTrial) -> bool:
-    """Return whether the cell of a trial is done, failed, or being trained."""
-    if trial.state.is_finished():
-        return trial.state.name == "COMPLETE" or "error" in trial.user_attrs
-    return True
-
-
-def _claim(study: Study, cell: Cell, worker: str) -> FrozenTrial | None:
-    """Record that this worker takes a cell.
-
-    All workers read the records in the same order, and the first record wins.
-
-    Returns:
-        The trial, or None if another worker was first.
-    """
-    optuna = _optuna()
-    running = optuna.trial.TrialState.RUNNING
-    token = uuid4().hex
-    # In one line of the journal, so that no other worker reads an incomplete trial.
-    attributes = {"cell": cell.name, "worker": worker, "token": token}
-    for name, value in cell.settings.items():
-        attributes[f"setting {name}" if name in NOTES else name] = value
-    study.add_trial(optuna.trial.create_trial(state=running, user_attrs=attributes))
-    at_it = [
-        trial
-        for trial in study.get_trials(deepcopy=False)
-        if trial.user_attrs["cell"] == cell.name and _keeps_cell(trial)
-    ]
-    if at_it[0].user_attrs["token"] == token:
-        return at_it[0]
-    mine = next(trial for trial in at_it if trial.user_attrs["token"] == token)
-    _close(study, mine, optuna.trial.TrialState.FAIL)
-    return None
-
-
-def _close(study: Study, trial: FrozenTrial, state: Any, values: list[float] | None = None) -> None:
-    """Set the state of a trial, unless another worker that considered this one dead has set it."""
-    with _unless_closed():
-        study._storage.set_trial_state_values(trial._trial_id, state=state, values=values)
-
-
-def _note(study: Study, trial: FrozenTrial, name: str, value: Any) -> None:
-    with _unless_closed():
-        study._storage.set_trial_user_attr(trial._trial_id, name, value)
-
-
-@contextmanager
-def _unless_closed() -> Iterator[None]:
-    # Optuna's error is a subclass of this one, but older versions do not have it.
-    with suppress(RuntimeError):
-        yield
-
-
-@contextmanager
-def _heartbeat(folder: Path, beat: float) -> Iterator[str]:
-    """Yield the name of this worker, whose file is touched regularly inside the context."""
-    name = uuid4().hex
-    path, stop = folder / name, threading.Event()
-    path.touch()
-
-    def touch() -> None:
-        while not stop.wait(beat):
-            # On a network disk a heartbeat may fail; the next one is enough.
-            with suppress(OSError):
-                path.touch()
-
-    thread = threading.Thread(target=touch, daemon=True)
-    thread.start()
-    try:
-        yield name
-    finally:
-        stop.set()
-        thread.join()
-        path.unlink(missing_ok=True)
-
-
-def _is_alive(folder: Path, trial: FrozenTrial, worker: str, beat: float) -> bool:
-    """Return whether the worker of a trial is alive, by the clock of the file server.
-
-    The clocks of machines differ.
-    """
-    if trial.user_attrs["worker"] == worker:
-        return True
-    ours = folder / worker
-    ours.touch()
-    try:
-        last = (folder / trial.user_attrs["worker"]).stat().st_mtime
-    except FileNotFoundError:
-        return False
-    return ours.stat().st_mtime - last < MISSED * beat
+            note(journal, mine, "scores", scores)
+            close(journal, mine, state.COMPLETE, [scores["score"]])
 
 
 # ---------------------------------------------------------------- trainings
@@ -365,7 +210,6 @@ def spacy_train(
     of the process.
 
     Args:
-        config: The config.
         output: Parent of the output directories.
         overrides: Overrides of the config for all cells.
         arguments: Further arguments of ``spacy train``.
@@ -425,7 +269,7 @@ def table(study: Study, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         "mean" and the "deviation" over the seeds. The deviation is the sample standard deviation,
         and None for one seed.
     """
-    trials = {t.user_attrs["cell"]: t for t in study.get_trials() if _keeps_cell(t)}
+    trials = {t.user_attrs["cell"]: t for t in study.get_trials() if keeps_cell(t)}
     rows: dict[str, dict[str, Any]] = {}
     measured: dict[str, list[Scores]] = {}
     for cell in cells:
@@ -484,6 +328,3 @@ def _shown(score: Mapping[str, float | None] | None) -> str:
         return ""
     deviation = score["deviation"]
     return f"{score['mean']:.4f}" + ("" if deviation is None else f" ± {deviation:.4f}")
-
-
-__all__ = ["Cell", "cells_of", "read_grid", "spacy_train", "sweep", "table", "write_table"]

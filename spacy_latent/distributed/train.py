@@ -66,7 +66,6 @@ def train(
     ranks that the environment declares, as ``torchrun`` does. Otherwise this process is alone.
 
     Args:
-        config_path: The config.
         output: Directory for ``model-best`` and ``model-last``, as in ``spacy train``, and
             ``checkpoints``. None saves nothing.
         overrides: Settings that replace settings of the config, such as ``{"training.max_steps":
@@ -77,8 +76,6 @@ def train(
         timeout: Seconds that a rank waits for the others before it gives up. An evaluation and a
             checkpoint must not take longer.
         use_gpu: Each rank uses the GPU with the rank's number on its machine.
-        stdout: Stream for output.
-        stderr: Stream for errors.
 
     Returns:
         The trained pipeline, the same on every rank, and the directory where it was saved last.
@@ -434,6 +431,3 @@ class RankTraining:
             ),
             f"Saving a checkpoint under {output}",
         )
-
-
-__all__ = ["RankTraining", "train"]

@@ -22,7 +22,6 @@ class Weights:
     """Array of weights.
 
     Attributes:
-        component: Name of the component.
         name: Name of the array, for messages.
         key: Key of the array in an optimizer.
     """
@@ -185,15 +184,3 @@ def labels_of(nlp: Language) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _as_torch(array: Any) -> Tensor:
     return xp2torch(array, device=None if hasattr(array, "toDlpack") else torch.device("cpu"))
-
-
-__all__ = [
-    "Weights",
-    "buffers_of",
-    "checksum",
-    "labels_of",
-    "models_of",
-    "shims_of",
-    "trained_components",
-    "weights_of",
-]

@@ -86,7 +86,6 @@ class Assessment:
         figures: numbers and names only, see docs/reports.md; NaN for unknown values.
             :func:`spacy_latent.analysis.figures.plain` makes JSON of them.
         verdicts: verdicts on each latent layer, by its name.
-        examples: examples with the predictions.
         uncertainties: for each example, the uncertainty of each layer.
         scores: score of each example by the first measure; NaN if there is none.
         heads: for each example, the reference's heads at the predicted tokens, −1 if unknown; or
@@ -128,7 +127,6 @@ def assess(
         ignore: texts of tokens that do not count for the agreement with reference heads.
         random: whether to run the pipeline with random structures too.
         seed: seed of random structures and of the bootstrap.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     run = _Run(nlp, list(examples), component, tuple(ignore), seed, batch_size, progress)
     alike = [name for name, other in (others or {}).items() if not differences(nlp, other)]
@@ -684,6 +682,3 @@ def _between(
         mean=float(np.mean(finite)) if finite else math.nan,
         chance=agreements.agreement(spans, random)[0] if random else math.nan,
     )
-
-
-__all__ = ["Assessment", "assess"]

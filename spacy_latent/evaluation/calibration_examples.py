@@ -119,7 +119,6 @@ def examples_up_to(
 
     Args:
         asked: name of the function that was given the examples.
-        name: name of the component.
     """
     examples = given_examples(asked, given)
     docs = [example.predicted for example in examples]
@@ -131,15 +130,3 @@ def examples_up_to(
     refuse_lost(len(examples), len(docs), "doc", advice)
     made = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
     return [example for example in made if len(example.predicted)]
-
-
-__all__ = [
-    "ARCS",
-    "ENTITIES",
-    "SPANS",
-    "Examples",
-    "choose_component",
-    "examples_up_to",
-    "given_examples",
-    "kind_of",
-]

@@ -241,11 +241,7 @@ class ScoreFit:
         return self._in_order(values)
 
     def _in_order(self, values: Sequence[Tensor]) -> Tensor:
-        """Return the values of all docs in their order, ``(D,)``.
-
-        Args:
-            values: values of the docs of each group.
-        """
+        """Return the values of all docs in their order, ``(D,)``."""
         return torch.cat(list(values))[self.order]
 
     def best(self, biases: bool, weights: Tensor, start: Tensor | None = None) -> Tensor:

@@ -205,13 +205,3 @@ def kind_of_trees(nlp: Language) -> str | None:
     given = [latent_module(node).latent.estimator for node in layers]
     named = [one.described for one in given if isinstance(one, GivenTrees)]
     return ", ".join(dict.fromkeys(named)) or None
-
-
-__all__ = [
-    "Change",
-    "control_config",
-    "differences",
-    "kind_of_trees",
-    "of_training",
-    "unintended_differences",
-]

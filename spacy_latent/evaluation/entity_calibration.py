@@ -148,7 +148,6 @@ def calibrate(
             support it, see :func:`choose_confidence`. With True the fit is kept in any case.
         coverage: share of the texts with entities whose set is to hold all of them; None for no
             sets.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
     """
     name = choose_component(nlp, component, entity_components(nlp), "crf_ner")
     if coverage is not None and not (_is_number(coverage) and 0 < coverage < 1):

@@ -62,7 +62,6 @@ class NoSuchEntity(LatentError):
 
     Attributes:
         doc: the text after the component.
-        component: name of the component.
     """
 
     def __init__(self, doc: Doc, component: str, message: str) -> None:
@@ -202,39 +201,17 @@ def explain(
         target = _Entity.found(pipe, name, doc, before, label, entity)
     else:
         target = _Category.found(pipe, name, doc, label)
+    if not len(doc):
+        return _of_no_words(doc, name, target)
     from_text = _FromText(nlp, name, doc, target)
-    count = len(doc)
-    if not count:
-        nothing = np.zeros(0)
-        return Explanation(
-            doc=doc,
-            component=name,
-            label=target.label,
-            entity=None,
-            probability=target.probability,
-            without=target.probability,
-            weights=nothing,
-            falls=nothing,
-            chosen=nothing.astype(bool),
-            hidden="text",
-            faithfulness={},
-            erased={},
-        )
     from_vectors = _vector_scores(nlp, name, pipe, before, doc, target)
     scores: Scores = from_text if from_vectors is None else from_vectors
+    count = len(doc)
     weights = learn_mask(
         scores, count, steps, margin, seed, lambda each: progress(each, "Hiding words", steps)
     )
     falls = leave_one_out(scores, count)
-    # The last digits of weights are noise. If weights are equal in the shown digits, the word with
-    # the larger fall comes first.
-    order = np.lexsort((-falls, -weights.round(SHOWN_DIGITS)))
-    kept = shortest_prefix(scores, order, margin)
-    chosen = mask_of(count, order[:kept])
-    alone = mask_of(count, np.argsort(-falls, kind="stable")[:kept])
-    rng = random.Random(seed)
-    draws = [mask_of(count, rng.sample(range(count), kept)) for _ in range(RANDOM_DRAWS)]
-    rivals = {MASK: [chosen], LEAVE_ONE_OUT: [alone], RANDOM: draws}
+    chosen, rivals = _choose_words(scores, weights, falls, margin, seed)
     return Explanation(
         doc=doc,
         component=name,
@@ -249,6 +226,51 @@ def explain(
         faithfulness={key: faithfulness(scores, masks) for key, masks in rivals.items()},
         erased={key: faithfulness(from_text, masks) for key, masks in rivals.items()},
     )
+
+
+def _of_no_words(doc: Doc, name: str, target: _Category | _Entity) -> Explanation:
+    """Return the explanation of a text without words."""
+    nothing = np.zeros(0)
+    return Explanation(
+        doc=doc,
+        component=name,
+        label=target.label,
+        entity=None,
+        probability=target.probability,
+        without=target.probability,
+        weights=nothing,
+        falls=nothing,
+        chosen=nothing.astype(bool),
+        hidden="text",
+        faithfulness={},
+        erased={},
+    )
+
+
+def _choose_words(
+    scores: Scores, weights: np.ndarray, falls: np.ndarray, margin: float, seed: int
+) -> tuple[np.ndarray, dict[str, list[np.ndarray]]]:
+    """Choose the words that suffice, and as many by leave-one-out and by chance.
+
+    Args:
+        scores: probability of the prediction by words.
+        weights, falls: weight of each word in the mask, and fall of the probability without it
+            alone, ``(n,)``.
+        margin: allowed drop of the probability.
+
+    Returns:
+        The chosen words, ``(n,)`` bool, and sets of words for each way to choose them.
+    """
+    count = len(weights)
+    # The last digits of weights are noise. If weights are equal in the shown digits, the word with
+    # the larger fall comes first.
+    order = np.lexsort((-falls, -weights.round(SHOWN_DIGITS)))
+    kept = shortest_prefix(scores, order, margin)
+    chosen = mask_of(count, order[:kept])
+    alone = mask_of(count, np.argsort(-falls, kind="stable")[:kept])
+    rng = random.Random(seed)
+    draws = [mask_of(count, rng.sample(range(count), kept)) for _ in range(RANDOM_DRAWS)]
+    return chosen, {MASK: [chosen], LEAVE_ONE_OUT: [alone], RANDOM: draws}
 
 
 def faithfulness(scores: Scores, chosen: Sequence[np.ndarray]) -> Faithfulness:

@@ -262,6 +262,3 @@ def _of_gradient(
 
 def _names(listening: list[Listening]) -> str:
     return ", ".join(dict.fromkeys(one.component for one in listening))
-
-
-__all__ = ["listeners_in", "listening_mistakes"]

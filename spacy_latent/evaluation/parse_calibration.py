@@ -149,7 +149,6 @@ def calibrate(
             ``doc.user_data["document"]``; then a promised precision counts documents as
             independent, not docs.
         component: name of a ``latent_parser``; may be left out if the pipeline has one.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
     Raises:
         LatentError: if no text has heads.
@@ -426,7 +425,6 @@ def _fit_map(
         warm: their probabilities at the temperature, ``(S,)``.
         left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
         folds: fold of each doc, ``(D,)``.
-        documents: documents of the docs.
     """
     apart = replace(before, probabilities=left_out.tolist())
     sure, mapped, gain = fit_map(apart, folds)

@@ -46,7 +46,6 @@ class ComparedLayer:
 
     Attributes:
         key: name under which the layer's structures are stored.
-        examples: examples with the predictions.
         spans: the layer's structures, by the index of the doc.
         controls: by the index of the doc, structures of no model for each span, by name. They have
             the form of ``comparable`` of the kind.
@@ -54,7 +53,6 @@ class ComparedLayer:
         trees: the reference's tree of each doc, or None if there is no tree.
         heads: the reference's heads at the predicted tokens of each doc, −1 if unknown.
         ignore: texts of tokens that do not count.
-        seed: seed of the bootstrap.
     """
 
     key: str
@@ -288,6 +286,3 @@ complete_kind(PARTS, reference=_compare_annotations)
 complete_kind("heads", reference=_compare_heads)
 complete_kind("spans", reference=_compare_brackets)
 complete_kind("cells", reference=_compare_links)
-
-
-__all__ = ["ComparedLayer", "Spans"]

@@ -71,7 +71,6 @@ def calibrate(
         component: name of a ``tree_spancat``; may be left out if the pipeline has one.
         confidence: whether to fit a slope and a shift; None to fit them if held-out spans support
             it. With True the fit is kept in any case.
-        progress: see :class:`spacy_latent.analysis.progress.Progress`.
 
     Raises:
         LatentError: if no text has annotated spans of the component's labels.
@@ -279,6 +278,3 @@ def _predicted(pipe: Any, docs: list[Doc]) -> list[tuple[list[tuple[int, int, st
 def _listed(place: tuple[int, int, str], labels: Sequence[str]) -> tuple[int, int, int]:
     start, end, label = place
     return start, -end, labels.index(label)
-
-
-__all__ = ["calibrate", "measure"]

@@ -536,16 +536,3 @@ def _summary(
             name: float(f_score(each["spans"].sum(0))) for name, each in counts.items()
         }
     return found
-
-
-__all__ = [
-    "ALL",
-    "CONTROLS",
-    "GOLD",
-    "MEANINGS",
-    "MEASURES",
-    "ListOpsAssessment",
-    "assess_listops",
-    "gold_doc",
-    "only_component",
-]

@@ -28,7 +28,6 @@ class Row:
     """Row of a table.
 
     Attributes:
-        name: Name of the row.
         shares: [share, low, high] for each column, None for an empty cell.
         own: True for the row of a model.
         below: True if the row belongs to the row above it.
@@ -206,7 +205,6 @@ def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
     """Return the beginning of a page: title, description and overview.
 
     Args:
-        figures: The figures.
         about: Sentence on the pipeline.
     """
     table = overview(figures, next(iter(figures["corpora"])))
@@ -259,14 +257,3 @@ def _side_by_side(tables: Sequence[Table]) -> Markup:
         ]
         made.append(figure_table(table.caption, table.columns, rows))
     return tag("div", made, class_="sl-side")
-
-
-__all__ = [
-    "Row",
-    "Table",
-    "by_depth",
-    "by_operator",
-    "make_closing",
-    "make_opening",
-    "overview",
-]

@@ -22,6 +22,3 @@ class Diagnostic:
     level: Level
     code: str
     text: str
-
-
-__all__ = ["Diagnostic", "Level"]

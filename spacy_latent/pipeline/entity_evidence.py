@@ -82,9 +82,6 @@ class EvidenceSettings:
     def of_block(cls, name: str, block: object) -> EvidenceSettings:
         """Make the settings from a block of the config.
 
-        Args:
-            name: name of the component.
-
         Raises:
             LatentError: if the block is invalid.
         """
@@ -342,7 +339,6 @@ class EvidenceSurvey:
     They come from one pass, since a corpus may be slow to read.
 
     Attributes:
-        texts: number of texts.
         inside: number of tokens in entities.
         outside: number of tokens that are annotated as outside of entities.
         missing: number of tokens without annotation.
@@ -462,13 +458,3 @@ class EvidenceSurvey:
                 f"teach, with a precision near 0. Set {ADVICE}."
             )
         return said
-
-
-__all__ = [
-    "ADVICE",
-    "DoubtfulEvidence",
-    "EvidenceReader",
-    "EvidenceSettings",
-    "EvidenceSurvey",
-    "Flag",
-]

@@ -53,7 +53,6 @@ class EntityGold:
         begin or end.
 
         Args:
-            example: the example.
             reader: reader of incomplete annotation.
             refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
 
@@ -104,7 +103,6 @@ class EntityGold:
         The reasons are those of :func:`spacy_latent.pipeline.open_tags.open_tags`. Each comes once.
 
         Args:
-            example: the example.
             allowed: mask of :meth:`allowed`.
             known: reasons to leave out.
         """

@@ -377,20 +377,3 @@ def uncalibrated_components(nlp: Language) -> list[str]:
     found = {*parse_components(nlp), *span_components(nlp), *entity_components(nlp)}
     named = [(name, nlp.get_pipe(name)) for name in nlp.pipe_names if name in found]
     return [name for name, pipe in named if getattr(pipe, "calibration", None) is None]
-
-
-__all__ = [
-    "LEAST_TREE",
-    "NEAR",
-    "EntityCalibration",
-    "ParseCalibration",
-    "ScoredGroup",
-    "add_spans",
-    "beginning_tags",
-    "confidence_of",
-    "confidences_of",
-    "entity_components",
-    "parse_components",
-    "span_components",
-    "uncalibrated_components",
-]

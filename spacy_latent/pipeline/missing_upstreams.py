@@ -45,6 +45,3 @@ def refuse_missing_upstreams(nlp: Language | None) -> None:
         for listener in _listeners(nlp, name):
             # Disabled components are not missing.
             listener.meet(listener.upstream_name, name)
-
-
-__all__ = ["missing_upstreams", "refuse_missing_upstreams"]

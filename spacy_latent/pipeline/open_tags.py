@@ -21,9 +21,7 @@ def open_tags(doc: Doc, tags: Sequence[str], labels: Sequence[str]) -> np.ndarra
     or end with white space.
 
     Args:
-        doc: the doc.
         tags: all tags, K.
-        labels: labels of the entities that the tags describe.
 
     Returns:
         A mask ``(n, K)`` bool, or None if every token may have every tag.

@@ -234,6 +234,3 @@ def _is_replaced(nlp: Language, name: str, weights: dict[str, float]) -> bool:
     ]
     given = _names_given(nlp) if owners else None
     return given is not None and all(given.of.get(pipe, set()) & set(weights) for pipe in owners)
-
-
-__all__ = ["ScoreNotGiven", "about_scores", "follow_settings", "warn_not_given"]

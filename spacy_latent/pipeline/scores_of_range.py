@@ -79,6 +79,3 @@ def _scorer_of_cats(pipe: Any) -> tuple[str, Any]:
     if isinstance(scorer, partial) and scorer.func is score_rationales:
         return f"{place}.cats_scorer", scorer.keywords["cats_scorer"]
     return place, scorer
-
-
-__all__ = ["JudgedAsLabels", "judged_as_labels", "warn_judged_as_labels", "weighed_as_labels"]

@@ -204,6 +204,3 @@ def _warn(name: str, upstream: str) -> None:
         LatentWarning,
         stacklevel=4,
     )
-
-
-__all__ = ["HeldBatch", "SharedBatch", "UpstreamListeners"]

@@ -69,6 +69,3 @@ def _model(nlp: Language, place: str, name: str, kind: str, wanted: str) -> Mode
             f"{', '.join(nlp.pipe_names) or 'none'}."
         )
     return model
-
-
-__all__ = ["build_start_from_parser_v1"]

@@ -252,6 +252,3 @@ def _alike(given: Any, value: Any) -> bool:
     if isinstance(given, numbers):
         return isinstance(value, numbers)
     return isinstance(value, type(given))
-
-
-__all__ = ["LEARNT", "StoredComponent"]

@@ -228,6 +228,3 @@ def _is_name(label: object) -> bool:
 
 def _are_names(labels: object) -> bool:
     return isinstance(labels, (list, tuple)) and all(map(_is_name, labels))
-
-
-__all__ = ["TrainedComponent"]

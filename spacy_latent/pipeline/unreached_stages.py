@@ -41,11 +41,7 @@ def latent_shims(model: Model) -> list[Any]:
 
 
 def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> None:
-    """Raise LatentError if training ends before a last stage.
-
-    Args:
-        name: name of the component.
-    """
+    """Raise LatentError if training ends before a last stage."""
     if nlp is None:
         return
     for sentence in unreached_stages(model, last_step(training_settings(nlp))):

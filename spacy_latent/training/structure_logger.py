@@ -8,30 +8,29 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import srsly
-from confection import ConfigValidationError
 from spacy.language import Language
-from spacy.tokens import Doc
-from spacy.util import SimpleFrozenList, registry, resolve_dot_names
+from spacy.util import SimpleFrozenList, registry
 from wasabi.util import ICONS, MESSAGES
 
 from spacy_latent.errors import LatentError, LatentWarning, number_of
+from spacy_latent.training.structure_observer import (
+    CHANGED,
+    Statistics,
+    StructureObserver,
+    changed_share,
+)
 
 if TYPE_CHECKING:
-    from spacy_latent.annotations import SpanStructure
-    from spacy_latent.models.inspection import Uncertainty
     from spacy_latent.visualize.film import Film
 
 LogStep = Callable[[dict[str, Any] | None], None]
 Setup = Callable[[Language, IO[str], IO[str]], tuple[LogStep, Callable[[], None]]]
-Statistics = dict[str, dict[str, float]]
 
-CHANGED = "changed"
 # Statistics that are drawn as curves above the drawings.
 CHARTS = ("depth", "left-branching", "left splits", "rate", "entropy", CHANGED)
 # Short titles for the columns of spaCy's table.
@@ -49,8 +48,6 @@ TITLES = {
     "relative entropy": "rel ent",
 }
 WIDEST_TITLE = 13
-# Number of docs that are drawn if no sentences are given.
-DRAWN = 3
 
 
 def build_structure_logger_v1(
@@ -99,46 +96,20 @@ def build_structure_logger_v1(
     def setup_logger(
         nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
     ) -> tuple[LogStep, Callable[[], None]]:
-        from spacy_latent.training.console_table import WidenedTable
-
         wrapped = logger or registry.get("loggers", "spacy.ConsoleLogger.v3")()
         drawn = None if drawings is None else list(sentences)
         observer = StructureObserver(nlp, corpus, limit, components, drawn)
-        shown = observer.columns(columns)
-        table = WidenedTable(stdout, _titles(shown))
-        if len({component for component, _ in shown}) > 1:
-            names = dict.fromkeys(component for component, _ in shown)
-            told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
-            # spaCy's character, or a replacement if the encoding lacks it.
-            icon = ICONS[MESSAGES.INFO]
-            stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
-        for path in (output_file, drawings):
-            if path is not None:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-        lines = None if output_file is None else open(output_file, "w", encoding="utf8")
-        log_wrapped, finalize_wrapped = wrapped(nlp, table, stderr)  # type: ignore[arg-type]
+        logging = _Logging(observer, observer.columns(columns), stdout, output_file)
+        if drawings is not None:
+            Path(drawings).parent.mkdir(parents=True, exist_ok=True)
+        log_wrapped, finalize_wrapped = wrapped(nlp, logging.table, stderr)  # type: ignore[arg-type]
 
         def log_step(info: dict[str, Any] | None) -> None:
-            if info is None:
-                log_wrapped(None)
-                return
-            found = observer.evaluate(info["step"])
-            table.expect_row(
-                info["epoch"], info["step"], [found.get(c, {}).get(name) for c, name in shown]
-            )
-            scores = info.get("other_scores")
-            if isinstance(scores, dict):
-                log_wrapped({**info, "other_scores": {**scores, **_flat(found)}})
-            else:
-                log_wrapped(info)
-            if lines is not None:
-                lines.write(srsly.json_dumps(_record(info, found)) + "\n")
-                lines.flush()
+            log_wrapped(None if info is None else logging.add(info))
 
         def finalize() -> None:
             finalize_wrapped()
-            if lines is not None:
-                lines.close()
+            logging.close()
             if drawings is not None:
                 try:
                     write_films(observer, Path(drawings), frames)
@@ -155,149 +126,54 @@ def build_structure_logger_v1(
     return setup_logger
 
 
-class StructureObserver:
-    """Observer of the structures of the same docs at each evaluation, with statistics and changes.
-
-    Other arguments are the same as in :func:`build_structure_logger_v1`.
+class _Logging:
+    """Statistics of each evaluation, in the console's table and in a file of JSON lines.
 
     Args:
-        nlp: pipeline, initialised, with its whole config.
-        sentences: texts whose structures are kept; the first three docs if there are none; None for
-            no texts.
+        shown: (layer, statistic) of each further column of the table.
+        stdout: stream of the table.
+        output_file: the file, or None.
     """
 
     def __init__(
         self,
-        nlp: Language,
-        corpus: str | None = None,
-        limit: int = 100,
-        components: Sequence[str] | None = None,
-        sentences: Sequence[str] | None = None,
+        observer: StructureObserver,
+        shown: list[tuple[str, str]],
+        stdout: IO[str],
+        output_file: str | Path | None,
     ) -> None:
-        from spacy_latent.pipeline.inspection import choose_components
+        from spacy_latent.training.console_table import WidenedTable
 
-        self.nlp = nlp
-        self.components = choose_components(nlp, None)
-        if components is not None:
-            self.components = [choose_components(nlp, name)[0] for name in components]
-        self.docs = _corpus_docs(nlp, corpus, limit)
-        self.drawn: list[Doc] = []
-        if sentences is not None:
-            made = [nlp.make_doc(text) for text in sentences] or self.docs
-            # Some of spaCy's layers fail on a doc without tokens.
-            self.drawn = [doc for doc in made if len(doc)][: len(sentences) or DRAWN]
-        self.steps: list[int] = []
-        # Drawn docs with their structures, and all statistics, at each evaluation.
-        self.history: list[list[Doc]] = []
-        self.statistics: list[Statistics] = []
-        self._before: dict[str, list[list[SpanStructure]]] = {}
+        self.observer, self.shown = observer, shown
+        self.table = WidenedTable(stdout, _titles(shown))
+        names = list(dict.fromkeys(component for component, _ in shown))
+        if len(names) > 1:
+            told = ", ".join(f"{i} is {name}" for i, name in enumerate(names, 1))
+            # spaCy's character, or a replacement if the encoding lacks it.
+            icon = ICONS[MESSAGES.INFO]
+            stdout.write(f"{icon} Numbers in the last columns' titles: {told}\n")
+        self.lines: IO[str] | None = None
+        if output_file is not None:
+            Path(output_file).parent.mkdir(parents=True, exist_ok=True)
+            self.lines = open(output_file, "w", encoding="utf8")
 
-    def columns(self, names: Sequence[str] | None) -> list[tuple[str, str]]:
-        """Return (layer, statistic) of each console column, and refuse unknown statistics."""
-        from spacy_latent.analysis.structures import MEANINGS
-        from spacy_latent.kinds import Kind, find_kind
-        from spacy_latent.pipeline.inspection import latent_components
-
-        latent = latent_components(self.nlp)
-        kinds: dict[str, Kind] = {}
-        for component in self.components:
-            own = latent[component].kinds
-            kinds |= {layer: find_kind(own[layer]) for layer in latent[component].layers}
-        known = {*MEANINGS, CHANGED}.union(*(kind.meanings for kind in kinds.values()))
-        if names is not None and not known.issuperset(names):
-            unknown = ", ".join(repr(name) for name in names if name not in known)
-            raise LatentError(
-                f"StructureLogger: columns has {unknown}; there are {', '.join(sorted(known))}."
-            )
-        return [
-            (layer, name)
-            for layer, kind in kinds.items()
-            for name in ((*kind.columns, CHANGED) if names is None else names)
-        ]
-
-    def evaluate(self, step: int) -> Statistics:
-        """Return the mean of each statistic, by layer."""
-        from spacy_latent.pipeline.inspection import inspect_pipe
-
-        docs = [doc.copy() for doc in self.docs]
-        rows: dict[str, dict[str, list[float]]] = {}
-        now: dict[str, list[list[SpanStructure]]] = {}
-        stream = inspect_pipe(
-            self.nlp, docs, components=self.components, annotate="map", uncertainty=True
+    def add(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Evaluate a step, and return its information with the statistics among the scores."""
+        found = self.observer.evaluate(info["step"])
+        self.table.expect_row(
+            info["epoch"], info["step"], [found.get(c, {}).get(name) for c, name in self.shown]
         )
-        for doc, known in stream:
-            for layer in known:
-                spans = doc._.latent[layer].spans if layer in doc._.latent else []
-                now.setdefault(layer, []).append(spans)
-                for row in _rows(spans, known[layer]):
-                    values = rows.setdefault(layer, {})
-                    for name, value in row.items():
-                        if math.isfinite(value):
-                            values.setdefault(name, []).append(value)
-        found = {
-            layer: {name: sum(each) / len(each) for name, each in values.items()}
-            for layer, values in rows.items()
-        }
-        for layer, spans_of_docs in now.items():
-            share = _changed(self._before.get(layer), spans_of_docs)
-            if share is not None:
-                found.setdefault(layer, {})[CHANGED] = share
-        self._before = now
-        self.steps.append(step)
-        self.statistics.append(found)
-        if self.drawn:
-            copies = [doc.copy() for doc in self.drawn]
-            kept = inspect_pipe(self.nlp, copies, components=self.components)
-            self.history.append([doc for doc, _ in kept])
-        return found
+        if self.lines is not None:
+            self.lines.write(srsly.json_dumps(_record(info, found)) + "\n")
+            self.lines.flush()
+        scores = info.get("other_scores")
+        if not isinstance(scores, dict):
+            return info
+        return {**info, "other_scores": {**scores, **_flat(found)}}
 
-
-def _corpus_docs(nlp: Language, corpus: str | None, limit: int) -> list[Doc]:
-    config = nlp.config.interpolate()
-    name = corpus or config["training"]["dev_corpus"]
-    try:
-        (read,) = resolve_dot_names(config, [name])
-    except ConfigValidationError as error:
-        raise LatentError(
-            f"StructureLogger: the config has no corpus {name!r} that can be read. Give the dot "
-            'name of a block with a reader, such as corpus = "corpora.dev".'
-        ) from error
-    docs = [example.predicted for example in islice(read(nlp), limit)]
-    if not docs:
-        raise LatentError(f"StructureLogger: the corpus {name!r} has no docs to look at.")
-    return docs
-
-
-def _rows(
-    spans: Sequence[SpanStructure], known: Sequence[Uncertainty]
-) -> Iterable[dict[str, float]]:
-    from spacy_latent.analysis.structures import structure_statistics
-
-    for span, sure in zip(spans, known):
-        row = structure_statistics(span)
-        if len(span):
-            row["entropy"] = sure.nats / len(span)
-        if sure.support:
-            row["support"] = float(sure.support)
-        yield row
-
-
-def _changed(
-    before: Sequence[Sequence[SpanStructure]] | None, now: Sequence[Sequence[SpanStructure]]
-) -> float | None:
-    """Return 1 − the share of parts that both have, or None if nothing can be compared."""
-    from spacy_latent.analysis.agreement import common_parts
-
-    if before is None:
-        return None
-    shared = parts = 0.0
-    for ours, theirs in zip(before, now):
-        for a, b in zip(ours, theirs):
-            # The sentences have changed, so their parts cannot be compared.
-            if (a.start, a.end, a.kind) == (b.start, b.end, b.kind):
-                both, either = common_parts(a.kind, a.decoded, b.decoded)
-                shared, parts = shared + both, parts + either
-    return 1.0 - shared / parts if parts else None
+    def close(self) -> None:
+        if self.lines is not None:
+            self.lines.close()
 
 
 def write_films(observer: StructureObserver, path: Path, frames: int) -> None:
@@ -344,7 +220,7 @@ def make_films(observer: StructureObserver, frames: int) -> list[Film]:
             for at in chosen:
                 doc = observer.history[at][d]
                 spans = doc._.latent[layer].spans
-                changed = _changed(None if before is None else [before], [spans])
+                changed = changed_share(None if before is None else [before], [spans])
                 note = "" if changed is None else f" · {100 * changed:.0f} % changed"
                 shown.append(Frame(f"step {observer.steps[at]}{note}", doc))
                 before = spans

@@ -29,7 +29,6 @@ class DrawnCell:
     Attributes:
         source: Position in the first text.
         target: Position in the second text.
-        probability: Probability of the pair.
         chosen: True if the pair is part of the best structure.
         set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
@@ -73,11 +72,7 @@ def draw_alignment(
     Args:
         source: Words of the first text.
         target: Words of the second text.
-        cells: The pairs to draw.
-        options: Options of the drawing.
-        title: Title of the drawing.
         known: True if probabilities are stored.
-        caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
     """
     first, second = (widest(map(shortened, words), WORD) for words in (source, target))
@@ -95,23 +90,7 @@ def draw_alignment(
     for cell in sorted(cells, key=lambda cell: cell.probability):
         left, right = options.x(start, across), options.x(end, across)
         ends = [left, y(cell.source, source), right, y(cell.target, target)]
-        a, b, c, d = map(number, ends)
-        middle = number((ends[0] + ends[2]) / 2)
-        own = cell.color == "accent" and options.color is not None
-        wide = width(cell.probability, 2 * options.arrow_stroke)
-        line = {
-            "class": f"sl-{cell.color}-stroke",
-            "d": f"M{a},{b}C{middle},{b} {middle},{d} {c},{d}",
-            "fill": "none",
-            "stroke": options.color if own else light(cell.color),
-            "stroke-width": 1.0 if cell.shared else wide,
-            "stroke-dasharray": "5 3" if cell.faint or cell.set_apart else None,
-            "stroke-linecap": None if cell.faint or cell.set_apart else "round",
-        }
-        tooltip = element("title", {}, text(said(cell, source, target, known)))
-        seen = opacity(cell.probability, cell.set_apart, cell.shared)
-        group = {"class": "sl-cell", "opacity": seen}
-        drawn = element("g", group, tooltip, element("path", line))
+        drawn = _line(cell, ends, said(cell, source, target, known), options)
         content.append(of_words(options.marked, (cell.source, f"b{cell.target}"), drawn))
     # For text from right to left, "end" is the left edge, so that the anchors need no mirroring.
     columns = ((source, start - 8, "end", ""), (target, end + 8, "start", "b"))
@@ -134,6 +113,30 @@ def draw_alignment(
         weight,
         signs=signs_of("pair", cells),
     )
+
+
+def _line(cell: DrawnCell, ends: Sequence[float], tooltip: str, options: DrawingOptions) -> str:
+    """Return the markup of the line of a cell.
+
+    Args:
+        ends: x and y of the first end, x and y of the second.
+        tooltip: The cell in words.
+    """
+    a, b, c, d = map(number, ends)
+    middle = number((ends[0] + ends[2]) / 2)
+    own = cell.color == "accent" and options.color is not None
+    wide = width(cell.probability, 2 * options.arrow_stroke)
+    line = {
+        "class": f"sl-{cell.color}-stroke",
+        "d": f"M{a},{b}C{middle},{b} {middle},{d} {c},{d}",
+        "fill": "none",
+        "stroke": options.color if own else light(cell.color),
+        "stroke-width": 1.0 if cell.shared else wide,
+        "stroke-dasharray": "5 3" if cell.faint or cell.set_apart else None,
+        "stroke-linecap": None if cell.faint or cell.set_apart else "round",
+    }
+    group = {"class": "sl-cell", "opacity": opacity(cell.probability, cell.set_apart, cell.shared)}
+    return element("g", group, element("title", {}, text(tooltip)), element("path", line))
 
 
 def said(cell: DrawnCell, source: Sequence[str], target: Sequence[str], known: bool) -> str:

@@ -34,8 +34,6 @@ class DrawnBracket:
 
     Attributes:
         start, end: Positions of the words.
-        probability: Probability of the span.
-        label: Text of the label.
         category: Number of the colour.
         faint, set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
@@ -62,11 +60,6 @@ def draw_brackets(
     """Draw a row of words with a bracket below each span; longer spans are lower.
 
     Args:
-        words: The words.
-        brackets: The spans to draw.
-        options: Options of the drawing.
-        title: Title of the drawing.
-        caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the brackets; see
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.

@@ -33,7 +33,6 @@ def draw_curves(
         ends: End of each word, from the side where writing begins.
         across: Width of the whole drawing.
         top: Vertical position of the first curve.
-        options: Options of the drawing.
     """
     if counters is None or not len(ends):
         return "", 0.0

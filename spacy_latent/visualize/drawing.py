@@ -238,7 +238,6 @@ def is_drawn(doc: Doc, component: str | None) -> bool:
     A doc without words has no structure, and neither has a pair of texts if one text has no words.
 
     Args:
-        doc: The doc.
         component: See :func:`render`.
     """
     names = [component] if component else list(doc._.latent)

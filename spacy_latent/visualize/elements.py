@@ -24,7 +24,6 @@ def tag(element: str, /, *children: object, **attributes: object) -> Markup:
     """Return an element.
 
     Args:
-        element: Name of the element.
         children: Content. Markup is inserted unchanged, lists item by item, None as nothing, and
             anything else as text.
         attributes: Attributes. ``class_`` is the attribute class, and underscores become hyphens.

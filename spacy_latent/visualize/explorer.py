@@ -105,7 +105,6 @@ class Axis(TypedDict):
     """Possible values of one number of a part.
 
     Attributes:
-        name: Name of the axis.
         first: Number of the first option.
         options: The options in words, in order.
     """
@@ -377,14 +376,3 @@ class Explorer:
             raise TooMuch(
                 f"{edits} parts are edited, and {self.limits.edits} may be at once. Take some back."
             )
-
-
-__all__ = [
-    "Busy",
-    "Explorer",
-    "Limits",
-    "PredictedPart",
-    "PredictedStructure",
-    "Prediction",
-    "TooMuch",
-]

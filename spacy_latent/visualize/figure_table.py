@@ -41,7 +41,6 @@ class FigureRow:
     """Row of a table of figures.
 
     Attributes:
-        name: Name of the row.
         cells: Text of each column, with a small line below it or "".
         own: True for the row of a model, false for a control.
         below: True if the row belongs to the row above it.
@@ -90,6 +89,3 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
 def _classes(row: FigureRow) -> str | None:
     names = {"sl-own": row.own, "sl-below": row.below, "sl-names": row.names_columns}
     return " ".join(name for name, given in names.items() if given) or None
-
-
-__all__ = ["RULES", "FigureRow", "figure_table"]

@@ -101,8 +101,6 @@ def film_page(films: Sequence[Film], title: str, charts: str = "") -> str:
     """Return an HTML page with each film as an animation and as a strip of drawings below it.
 
     Args:
-        films: The films.
-        title: Title of the page.
         charts: Markup before the films.
     """
     sections = "\n".join(_section(film) for film in films)

@@ -25,7 +25,6 @@ def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Ma
     """Return the gallery section of the report.
 
     Args:
-        assessment: The assessment of the pipeline.
         max_bytes: Greatest size of the gallery. The gallery of a larger corpus holds docs at equal
             distances.
     """
@@ -227,6 +226,3 @@ def _has_heads(kind: str) -> bool:
 
 def _percent(share: float) -> int:
     return round(100 * share) if math.isfinite(share) else 0
-
-
-__all__ = ["GALLERY_BYTES", "render_gallery"]

@@ -36,11 +36,7 @@ def draw_heat_map(
     Args:
         rows: Words of the rows; ``source`` of a cell is its row.
         columns: Words of the columns; ``target`` of a cell is its column.
-        cells: The cells.
-        options: Options of the drawing.
-        title: Title of the drawing.
         known: True if probabilities are stored.
-        caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
     """
     side = CELL if len(columns) <= MANY else SMALL_CELL
@@ -64,8 +60,8 @@ def draw_heat_map(
     }
     content = [element("path", grid)]
     for i, word in enumerate(rows):
-        place = {"x": options.x(left - 8, across), "y": top + (i + 0.5) * side + WORD / 3}
-        attributes = {**options.word("end"), **place, "font-size": WORD}
+        start = {"x": options.x(left - 8, across), "y": top + (i + 0.5) * side + WORD / 3}
+        attributes = {**options.word("end"), **start, "font-size": WORD}
         content.append(element("text", attributes, text(shortened(word))))
     for j, word in enumerate(columns):
         middle = options.x(left + (j + 0.5) * side, across) + WORD / 3
@@ -74,23 +70,9 @@ def draw_heat_map(
         content.append(element("text", {**attributes, "transform": turned}, text(shortened(word))))
     for cell in cells:
         corner = options.x(left + cell.target * side + (side if options.rtl else 0), across)
-        square = {"x": corner, "y": top + cell.source * side, "width": side, "height": side}
-        fill = {"class": "sl-accent", "fill": options.color or light("accent")}
-        inside = [
-            element("title", {}, text(said(cell, rows, columns, known))),
-            element("rect", {**square, **fill, "fill-opacity": shade(cell.probability)}),
-        ]
-        if known and options.probabilities and side == CELL:
-            inside.append(_number(cell, corner + side / 2, top + (cell.source + 0.5) * side))
-        if cell.chosen:
-            inner = {key: value + (1 if key in "xy" else -2) for key, value in square.items()}
-            color = "contrast" if cell.set_apart else "ink"
-            frame = {"class": f"sl-{color}-stroke", "fill": "none", "stroke": light(color)}
-            dashes = "4 2" if cell.set_apart else None
-            inside.append(
-                element("rect", {**inner, **frame, "stroke-width": 1.5, "stroke-dasharray": dashes})
-            )
-        content.append(element("g", {"class": "sl-cell"}, *inside))
+        place = corner, top + cell.source * side
+        tooltip = said(cell, rows, columns, known)
+        content.append(_square(cell, place, side, tooltip, known, options))
     return Picture(
         "".join(content),
         title,
@@ -100,6 +82,35 @@ def draw_heat_map(
         weight,
         signs=frozenset({"cell"} | ({"differs"} if any(c.set_apart for c in cells) else set())),
     )
+
+
+def _square(
+    cell: DrawnCell,
+    place: tuple[float, float],
+    side: int,
+    tooltip: str,
+    known: bool,
+    options: DrawingOptions,
+) -> str:
+    """Return the markup of a cell, whose upper left corner is at a place."""
+    x, y = place
+    square = {"x": x, "y": y, "width": side, "height": side}
+    fill = {"class": "sl-accent", "fill": options.color or light("accent")}
+    inside = [
+        element("title", {}, text(tooltip)),
+        element("rect", {**square, **fill, "fill-opacity": shade(cell.probability)}),
+    ]
+    if known and options.probabilities and side == CELL:
+        inside.append(_number(cell, x + side / 2, y + side / 2))
+    if cell.chosen:
+        inner = {key: value + (1 if key in "xy" else -2) for key, value in square.items()}
+        color = "contrast" if cell.set_apart else "ink"
+        frame = {"class": f"sl-{color}-stroke", "fill": "none", "stroke": light(color)}
+        dashes = "4 2" if cell.set_apart else None
+        inside.append(
+            element("rect", {**inner, **frame, "stroke-width": 1.5, "stroke-dasharray": dashes})
+        )
+    return element("g", {"class": "sl-cell"}, *inside)
 
 
 def _grid(rows: int, columns: int, left: float, top: float, right: float, down: float) -> str:

@@ -41,7 +41,6 @@ class Highlight:
 
     Attributes:
         start, end: Positions of the words.
-        label: Label of an entity.
         number: Text after the label.
         faint: True if the words are not part of the structure; underlined with dashes.
         left_out: True if the words are part of the structure and the component left them out of its
@@ -73,8 +72,6 @@ def draw_highlights(
     Args:
         words: Each word with the white space after it.
         highlights: The highlights in order, without overlap.
-        options: Options of the drawing.
-        title: Title of the drawing.
         weight: Weight of the structure among its alternatives.
     """
     listed = ", ".join(_said(words, mark) for mark in highlights if not mark.faint)

@@ -66,7 +66,6 @@ def signs_of(name: str, parts: Iterable[Part], below: Iterable[Part] = ()) -> fr
 
     Args:
         name: Name of the sign for a plain part.
-        parts: The parts.
         below: Parts of a gold structure, below the words.
     """
     above, gold = list(parts), list(below)
@@ -100,6 +99,3 @@ def _sample(sample: str) -> Markup | None:
         return tag("span", sample.strip("'"), class_="sl-key-number")
     names = " ".join(f"sl-key-{name}" for name in sample.split())
     return tag("span", class_=f"sl-key {names}", aria_hidden="true")
-
-
-__all__ = ["RULES", "SIGNS", "legend", "signs_of"]

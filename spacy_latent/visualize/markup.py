@@ -20,7 +20,6 @@ def element(name: str, attributes: Mapping[str, object] | None = None, *content:
     """Return an element of XML or HTML.
 
     Args:
-        name: Name of the element.
         attributes: Attributes, which are escaped here. None leaves an attribute out.
         content: Markup that is already escaped.
     """

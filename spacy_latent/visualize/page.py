@@ -62,11 +62,8 @@ def html_page(
     """Return a self-contained HTML page of the figures.
 
     Args:
-        figures: The figures.
-        options: Options of the drawings.
         opening: Markup above the figures, such as a
             :func:`spacy_latent.visualize.figure_table.figure_table`.
-        title: Title of the page.
         closing: Markup below the figures.
     """
     style = f"{overrides(options)}margin:0;min-height:100vh;box-sizing:border-box"

@@ -44,7 +44,6 @@ def opacity(probability: float, set_apart: bool = False, shared: bool = False) -
     """Return the opacity of a part, which grows with its probability and is never 0.
 
     Args:
-        probability: Probability of the part.
         set_apart: True for a part that must stand out, however improbable it is.
         shared: True for a part that other drawings have, too. All such parts have the same opacity.
     """

@@ -74,9 +74,7 @@ def folded(picture: Picture, ends: Sequence[float], options: DrawingOptions) -> 
     continue at the same height in the next row.
 
     Args:
-        picture: The drawing.
         ends: End of each word, from the left; from the right for text that runs from right to left.
-        options: Options of the drawing.
     """
     assert picture.size is not None
     across, down = picture.size
@@ -173,8 +171,6 @@ def svg(picture: Picture, options: DrawingOptions, standalone: bool) -> str:
     """Return an ``<svg>`` element.
 
     Args:
-        picture: The drawing.
-        options: Options of the drawing.
         standalone: True for a file of its own, with its own style.
     """
     assert picture.size is not None

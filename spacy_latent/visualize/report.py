@@ -65,7 +65,6 @@ def render_report(
     """Return the HTML page of the report.
 
     Args:
-        assessment: The assessment of the pipeline.
         model: Name of the pipeline, for the title.
         corpus: Name of the corpus, for the title.
         training: Rows of :func:`spacy_latent.analysis.training_log.read_training_log`.
@@ -652,11 +651,7 @@ ABOUT_ALIGNMENTS = (
 
 
 def _foot(kinds: set[str]) -> Markup:
-    """Return the explanations at the end of the page.
-
-    Args:
-        kinds: Kinds of the structures on the page.
-    """
+    """Return the explanations at the end of the page."""
     told = [ABOUT] if kinds else []
     told += [ABOUT_TREES] if any(find_kind(kind).trees for kind in kinds) else []
     told += [ABOUT_ALIGNMENTS] if "cells" in kinds else []
@@ -668,6 +663,3 @@ def _foot(kinds: set[str]) -> Markup:
         tag("p", f"spacy-latent {__version__}", class_="soft"),
         id="about",
     )
-
-
-__all__ = ["render_report"]

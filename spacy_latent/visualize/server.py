@@ -72,54 +72,7 @@ def make_application(
         hosts: Host names, without a port, that the server answers to.
         example: Text, or pair of texts, that the page begins with.
     """
-    explorers = [*steps, *([beside] if beside else [])]
-    waiting = 0
-
-    async def read(request: Request) -> Response:
-        nonlocal waiting
-        asked = await _body(request)
-        explorer, texts, interventions = _understood(asked, explorers)
-        if waiting >= WAITING:
-            raise _Refused(503, "Too many requests", "Wait until earlier ones are answered.")
-        waiting += 1
-
-        def work() -> dict[str, object]:
-            return explorer.predict(texts, interventions).to_json()
-
-        def ended(done: asyncio.Future[Any]) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if not done.cancelled():
-                # Read the exception, so that asyncio does not report it as never retrieved if the
-                # request was abandoned.
-                done.exception()
-
-        # A thread cannot be stopped. It continues, keeps the lock and counts as waiting.
-        found = asyncio.ensure_future(run_in_threadpool(work))
-        found.add_done_callback(ended)
-        try:
-            made = await asyncio.wait_for(asyncio.shield(found), explorer.limits.seconds)
-        except asyncio.TimeoutError:
-            raise _Refused(
-                503, "This takes too long", "Give a shorter text, or fewer edits."
-            ) from None
-        return JSONResponse({**made, "model": explorer.name})
-
-    async def models(request: Request) -> Response:
-        limits = explorers[0].limits
-        return JSONResponse(
-            {
-                "steps": [one.name for one in steps],
-                "beside": beside.name if beside else None,
-                "pairs": [one.pairs for one in explorers],
-                "example": list(example),
-                "characters": limits.characters,
-            }
-        )
-
-    async def nothing(request: Request) -> Response:
-        return Response(status_code=204)
-
+    endpoints = _Endpoints(steps, beside, example)
     contents = {
         "/": (packaged("serve.html"), "text/html"),
         "/page.js": (packaged("serve.js"), "text/javascript"),
@@ -131,15 +84,72 @@ def make_application(
         text, kind = contents[request.url.path]
         return Response(text, media_type=kind)
 
+    async def nothing(request: Request) -> Response:
+        return Response(status_code=204)
+
     routes = [Route(path, content) for path in contents]
     routes += [
-        Route("/models", models),
-        Route("/read", read, methods=["POST"]),
+        Route("/models", endpoints.models),
+        Route("/read", endpoints.read, methods=["POST"]),
         # Browsers request the icon whether or not the page has one.
         Route("/favicon.ico", nothing),
     ]
     application = Starlette(routes=routes, exception_handlers=_HANDLERS)
     return _Guard(application, frozenset(name.lower() for name in hosts))
+
+
+class _Endpoints:
+    """Answers of the pipelines.
+
+    Attributes:
+        waiting: Number of texts that are being read, or wait for it.
+    """
+
+    def __init__(
+        self, steps: Sequence[Explorer], beside: Explorer | None, example: Sequence[str]
+    ) -> None:
+        self.steps, self.beside, self.example = steps, beside, example
+        self.explorers = [*steps, *([beside] if beside else [])]
+        self.waiting = 0
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse(
+            {
+                "steps": [one.name for one in self.steps],
+                "beside": self.beside.name if self.beside else None,
+                "pairs": [one.pairs for one in self.explorers],
+                "example": list(self.example),
+                "characters": self.explorers[0].limits.characters,
+            }
+        )
+
+    async def read(self, request: Request) -> Response:
+        asked = await _body(request)
+        explorer, texts, interventions = _understood(asked, self.explorers)
+        if self.waiting >= WAITING:
+            raise _Refused(503, "Too many requests", "Wait until earlier ones are answered.")
+        self.waiting += 1
+
+        def work() -> dict[str, object]:
+            return explorer.predict(texts, interventions).to_json()
+
+        # A thread cannot be stopped. It continues, keeps the lock and counts as waiting.
+        found = asyncio.ensure_future(run_in_threadpool(work))
+        found.add_done_callback(self._ended)
+        try:
+            made = await asyncio.wait_for(asyncio.shield(found), explorer.limits.seconds)
+        except asyncio.TimeoutError:
+            raise _Refused(
+                503, "This takes too long", "Give a shorter text, or fewer edits."
+            ) from None
+        return JSONResponse({**made, "model": explorer.name})
+
+    def _ended(self, done: asyncio.Future[Any]) -> None:
+        self.waiting -= 1
+        if not done.cancelled():
+            # Read the exception, so that asyncio does not report it as never retrieved if the
+            # request was abandoned.
+            done.exception()
 
 
 class _Guard:
@@ -334,6 +344,3 @@ _HANDLERS: Mapping[Any, Any] = {
     405: _not_here,
     500: _fail,
 }
-
-
-__all__ = ["LOCAL", "make_application"]

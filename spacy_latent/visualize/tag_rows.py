@@ -36,9 +36,7 @@ class DrawnTag:
     """Tag of one word.
 
     Attributes:
-        number: Number of the tag.
         name: Name of the tag, or its number as text.
-        probability: Probability of the tag.
         other: True if the tag is not in the best sequence; drawn dashed.
         shown: True if the probability is shown.
     """

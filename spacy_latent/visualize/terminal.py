@@ -40,7 +40,6 @@ def format_annotation(annotation: LatentAnnotation, threshold: float | None = No
     - Other kinds, such as segments and pairs of words: a line for each part.
 
     Args:
-        annotation: The structures.
         threshold: Also list the parts outside of each structure with at least this probability.
     """
     blocks = []

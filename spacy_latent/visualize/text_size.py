@@ -66,7 +66,6 @@ def text_width(text: str, size: float) -> float:
     """Return a width in pixels that is enough for the text in any sans-serif font.
 
     Args:
-        text: The text.
         size: Font size in pixels.
     """
     return size * max(sum(map(_width, text)), BOX * sum(map(_is_drawn, text)))

@@ -47,7 +47,6 @@ class DrawnArc:
 
     Attributes:
         head, modifier: Positions of words. The head of a root is None.
-        probability: Probability of the arc.
         label: Text above the arc.
         set_apart: Draw the arc dashed and in the contrast colour.
         faint: Draw the arc dashed.
@@ -80,12 +79,7 @@ def draw_tree(
     below it, and crossing arcs have different heights.
 
     Args:
-        words: The words.
-        arcs: The arcs above the words.
-        options: Options of the drawing.
-        title: Title of the drawing.
         below: Arcs below the words, such as the arcs of a gold tree.
-        caption: Caption of the picture.
         weight: Weight of the structure among its alternatives.
         counters: Counters to draw below the tree; see
             :func:`spacy_latent.visualize.curves_svg.draw_curves`.

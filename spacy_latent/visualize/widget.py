@@ -62,12 +62,7 @@ b.changed{color:var(--sl-contrast)}
 
 @dataclass(frozen=True)
 class Widget:
-    """Page that a notebook shows in a frame, isolated from the notebook's own page.
-
-    Attributes:
-        page: The whole HTML page.
-        height: Height of the frame in pixels.
-    """
+    """Page that a notebook shows in a frame of a height in pixels, isolated from its own page."""
 
     page: str
     height: int
@@ -105,12 +100,10 @@ def explore(
     Pointing at a word highlights its parts.
 
     Args:
-        nlp: The pipeline.
         text: A text, or two texts for a pipeline that reads pairs.
         component: Name that the structures are stored under; None for all structures.
         most: Greatest number of parts to try. Each part needs one prediction. Parts of the best
             structures come first.
-        limits: Limits of a request.
 
     Raises:
         LatentError: If the text is too long, see :class:`~spacy_latent.visualize.explorer.Limits`;
@@ -228,6 +221,3 @@ def _page(seen: Prediction, structures: Sequence[Markup]) -> str:
 
 def shorter(given: str, longest: int = 300) -> str:
     return given if len(given) <= longest else given[: longest - 1] + "…"
-
-
-__all__ = ["Widget", "explore"]

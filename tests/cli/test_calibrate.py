@@ -16,12 +16,8 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
-from spacy_latent.cli.calibration_tables import (
-    print_calibration,
-    print_least,
-    print_left_out,
-    print_thresholds,
-)
+from spacy_latent.cli.calibration_tables import print_calibration, print_left_out
+from spacy_latent.cli.calibration_thresholds import print_least, print_thresholds
 from spacy_latent.evaluation.entity_calibration import Calibrated, EntityCalibration, calibrate
 from tests.evaluation.test_entity_calibration import TEXT, doubtful
 from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent.cli import demo
-from spacy_latent.cli.init_config import filled
+from spacy_latent.cli.added_structures import filled
 from tests import carried_pipeline
 
 CONFIG = Path(__file__).parents[2] / "configs" / "demo.cfg"

@@ -21,6 +21,7 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
+from spacy_latent.cli.added_structures import filled, loaded, with_refusal, with_structure
 from spacy_latent.cli.config_blocks import (
     estimator_block,
     latent_block,
@@ -28,15 +29,7 @@ from spacy_latent.cli.config_blocks import (
     registered_name,
     short,
 )
-from spacy_latent.cli.init_config import (
-    ESTIMATORS,
-    PURPOSES,
-    STRUCTURES,
-    filled,
-    loaded,
-    with_refusal,
-    with_structure,
-)
+from spacy_latent.cli.init_config import ESTIMATORS, PURPOSES, STRUCTURES
 from spacy_latent.cli.pair_components import with_pairs
 from spacy_latent.cli.replaced_components import (
     REPLACEMENTS,

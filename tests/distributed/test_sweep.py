@@ -20,11 +20,11 @@ from spacy_latent.distributed.sweep import (
     Cell,
     cells_of,
     markdown,
-    open_study,
     read_grid,
     sweep,
     table,
 )
+from spacy_latent.distributed.sweep_study import open_study
 from spacy_latent.errors import LatentError
 from tests.distributed.trainings import save_corpus, write_config
 from tests.pipeline.small_pipelines import TOK2VEC, stock

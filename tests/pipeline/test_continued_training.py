@@ -14,7 +14,7 @@ from spacy.cli.train import train
 from spacy.tokens import Doc, DocBin, Span
 from spacy.util import load_config
 
-from spacy_latent.cli.init_config import filled
+from spacy_latent.cli.added_structures import filled
 from tests.pipeline.small_pipelines import TOK2VEC
 from tests.repository.pages import ROOT, blocks
 

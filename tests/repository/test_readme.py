@@ -8,7 +8,7 @@ from spacy.training import Example
 from spacy.util import load_model_from_config, registry
 from thinc.api import Config
 
-from spacy_latent.cli.init_config import filled, with_refusal, with_structure
+from spacy_latent.cli.added_structures import filled, with_refusal, with_structure
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf8")
 

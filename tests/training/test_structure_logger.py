@@ -261,16 +261,16 @@ def test_every_kind_has_its_own_columns(kind: str, corpus: Path, tmp_path: Path)
 
 def test_what_changed_is_measured_on_parts() -> None:
     from spacy_latent.annotations import SpanStructure
-    from spacy_latent.training.structure_logger import _changed
+    from spacy_latent.training.structure_observer import changed_share
 
     def tree(*heads: int, start: int = 0) -> list[SpanStructure]:
         array = np.array(heads, dtype="int32")
         return [SpanStructure(start, start + len(heads), "SpanningTree", "heads", array)]
 
-    assert _changed(None, [tree(0, 1)]) is None
-    assert _changed([tree(0, 1, 2, 3)], [tree(0, 1, 2, 1)]) == 0.25
+    assert changed_share(None, [tree(0, 1)]) is None
+    assert changed_share([tree(0, 1, 2, 3)], [tree(0, 1, 2, 1)]) == 0.25
     # Sentences that begin elsewhere are not comparable.
-    assert _changed([tree(0, 1)], [tree(0, 1, start=1)]) is None
+    assert changed_share([tree(0, 1)], [tree(0, 1, start=1)]) is None
 
 
 def test_a_table_that_is_printed_in_pieces_and_other_lines() -> None:

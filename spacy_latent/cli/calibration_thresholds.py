@@ -1,0 +1,177 @@
+"""Thresholds of confidence that ``spacy latent calibrate`` prints, with their promises."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from spacy_latent.cli.messages import msg
+from spacy_latent.errors import number_of, plural
+
+if TYPE_CHECKING:
+    from spacy_latent.analysis.calibration import JudgedEntities, ThresholdResult
+    from spacy_latent.analysis.precision_bound import PromisedThreshold
+
+# Number of texts from which on the promise of a precision was simulated.
+CHECKED_TEXTS = 300
+# A text with a larger share of the predictions is named.
+LARGE = 0.2
+CALIBRATION_TEXTS, FURTHER_TEXTS = "the calibration texts", "the further texts"
+
+
+def setting_of(found: JudgedEntities) -> str:
+    """Return the name of the threshold of predictions."""
+    from spacy_latent.analysis.arc_calibration import OF_PARSES
+
+    return "a least probability" if found.noun in OF_PARSES else "min_confidence"
+
+
+def print_promise(least: PromisedThreshold, fitted: JudgedEntities) -> None:
+    """Print the promise of a threshold, what it rests on and what it costs."""
+    from spacy_latent.analysis.calibration import in_digits, threshold_for
+
+    if least.threshold:
+        name = f"With {setting_of(fitted)} = {in_digits(least.threshold)}"
+    else:
+        name = f"Without a threshold, {setting_of(fitted)} = 0,"
+    msg.info(
+        f"{name} at least {100 * least.promised:g} % of the {plural(fitted.noun)} found in other "
+        f"text are right, with a confidence of {100 * least.confidence:g} % (lower bound "
+        f"{100 * least.bound:.1f} %)"
+    )
+    text, counted = ("document" if least.by_document else "text"), number_of(least.texts, "doc")
+    assumed = (
+        "This assumes that the other texts are of the same source as these, that these were not "
+        f"used in training, and that {plural(text)} are independent of each other"
+    )
+    if least.by_document:
+        counted = number_of(least.texts, text)
+        msg.text(f"{assumed}; the bound counts {counted}")
+    else:
+        msg.text(
+            f"{assumed}; a text is a doc, and the bound counts {counted}. Where docs are pieces "
+            "of documents, say of which: --group-by, or --docs-per-document"
+        )
+    if least.texts < CHECKED_TEXTS:
+        msg.warn(
+            "Such promises were checked by simulation with "
+            f"{CHECKED_TEXTS} {plural(text)} or more, and there are {least.texts} with "
+            f"{plural(fitted.noun)}. It holds less often if those of a {text} are "
+            "right or wrong together."
+        )
+    if least.largest > LARGE:
+        msg.warn(
+            f"One {text} has {percent(least.largest)} of the {plural(fitted.noun)}. If it is not "
+            "like the others, neither is the bound. Add texts, or take some of its away."
+        )
+    if not least.threshold:
+        return
+    point = threshold_for(fitted, least.promised)
+    estimate = ""
+    if point is not None and point.threshold < least.threshold:
+        estimate = f"; {percent(point.recall)} at the point estimate, which promises nothing"
+    msg.text(
+        f"It costs recall: {percent(least.recall)} with it, {percent(least.full_recall)} without "
+        f"a threshold{estimate}"
+    )
+
+
+def print_least(
+    least: ThresholdResult, fitted: JudgedEntities, further: JudgedEntities | None
+) -> None:
+    from spacy_latent.analysis.calibration import (
+        FEW,
+        apply_threshold,
+        in_digits,
+        in_words,
+        keeps_few,
+    )
+    from spacy_latent.analysis.precision_bound import PromisedThreshold
+
+    several = plural(fitted.noun)
+    setting = setting_of(fitted)
+    name = f"{setting} = {in_digits(least.threshold)}"
+    cuts = [(least, fitted, CALIBRATION_TEXTS)]
+    if further is not None:
+        cuts.append((apply_threshold(further, least.threshold), further, FURTHER_TEXTS))
+    if isinstance(least, PromisedThreshold):
+        print_promise(least, fitted)
+    elif not least.threshold:
+        msg.info(
+            f"All {several} of the calibration texts together have the precision that was asked "
+            f"for, so {setting} is 0: none is dropped"
+        )
+    if not isinstance(least, PromisedThreshold):
+        msg.info(
+            "This is a point estimate: the precision is that of these texts, and other text has "
+            "less in more than half of all cases. Without --point-estimate it holds with the "
+            "confidence of --confidence."
+        )
+    for one, entities, texts in cuts:
+        msg.info(f"{name} keeps {in_words(one, entities, texts)}")
+    for one, entities, texts in cuts:
+        if not least.threshold and 0 < one.kept < FEW:
+            msg.warn(
+                f"There {'is' if one.kept == 1 else 'are'} only "
+                f"{number_of(one.kept, fitted.noun)} of {texts}, so their precision is "
+                "hardly known. Calibrate on more text."
+            )
+        elif not entities.probabilities:
+            msg.warn(
+                f"No {fitted.noun} of {texts} can be judged, so they tell nothing of {name}. Are "
+                "they annotated with what the component finds?"
+            )
+        elif least.threshold and keeps_few(one, entities):
+            msg.warn(
+                f"{name} leaves few {several} of {texts}: {one.kept} of "
+                f"{len(entities.probabilities)}. Little is left, and its precision "
+                "is hardly known. Ask for a lower --precision, or calibrate on more text."
+            )
+
+
+def print_thresholds(found: JudgedEntities, chosen: ThresholdResult | None) -> None:
+    from spacy_latent.analysis.calibration import THRESHOLDS, apply_threshold, in_digits
+
+    thresholds = {*THRESHOLDS, *([chosen.threshold] if chosen else [])}
+    rows = []
+    for row in (apply_threshold(found, threshold) for threshold in sorted(thresholds)):
+        interval = f"{percent(row.low)} to {percent(row.high)}" if row.kept else ""
+        label = in_digits(row.threshold)
+        values = (percent(row.precision), interval, percent(row.recall))
+        rows.append((label, str(row.kept), *values))
+    header = ("confidence", plural(found.noun), "precision", "95 % interval", "recall")
+    msg.table(rows, header=header, aligns=("r", "r", "r", "l", "r"), divider=True)
+
+
+def print_groups(found: JudgedEntities, texts: str) -> None:
+    """Print the calibration by label, and by length if lengths are known."""
+    from spacy_latent.analysis.calibration import FEW, by_label, by_length
+
+    several = plural(found.noun)
+    for what, groups in (("label", by_label(found)), ("length", by_length(found))):
+        if len(groups) < 2:
+            continue
+        shown = [one for one in groups if one.count >= FEW]
+        rows = [
+            (
+                one.name,
+                str(one.count),
+                percent(one.right),
+                percent(one.said),
+                percent(one.error),
+                percent(one.chance),
+            )
+            for one in shown
+        ]
+        if not rows:
+            continue
+        msg.divider(f"{several.capitalize()} of {texts} by {what}")
+        header = (what, several, "right", "confidence", "error", "by chance")
+        msg.table(rows, header=header, aligns=("l", *"rrrrr"), divider=True)
+        rest = sum(one.count for one in groups if one.count < FEW)
+        if rest:
+            msg.text(f"{number_of(rest, found.noun)} in groups of fewer than {FEW} left out")
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if math.isfinite(share) else "–"
