@@ -163,7 +163,8 @@ def calibrate_cli(
         examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)
         further = read_examples(nlp, test, limit) if test else []
         kind = kind_of(nlp, component)
-        name = component or first_component(nlp, kind)
+        first = first_component(nlp, kind)
+        name = component or first
         if not as_json and getattr(nlp.get_pipe(name), "calibration", None) is not None:
             msg.info(
                 f"{name} is calibrated already. This calibration is replaced, and the figures "

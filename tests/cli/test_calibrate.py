@@ -165,8 +165,9 @@ def test_a_pipeline_without_a_component_to_calibrate_is_named(few: Any, tmp_path
     nlp = spacy.blank("en")
     nlp.add_pipe("sentencizer")
     nlp.to_disk(tmp_path / "other")
-    said = run("calibrate", tmp_path / "other", dev, output, code=1)
-    assert "sentencizer" in said and "latent_parser" in said
+    for named in ((), ("--component", "sentencizer"), ("--component", "crf_ner")):
+        said = run("calibrate", tmp_path / "other", dev, output, *named, code=1)
+        assert "sentencizer" in said and "latent_parser" in said
 
 
 def test_texts_that_chose_the_checkpoint_are_told(made: Any, tmp_path: Path) -> None:
