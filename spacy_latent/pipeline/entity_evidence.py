@@ -392,9 +392,9 @@ class EvidenceSurvey:
                 self.given.update(span.label_ for span in doc.spans[source])
 
     def leaves_open(self, labels: Iterable[str]) -> bool:
-        """Return whether nothing says of some token if it is outside of entities.
+        """Return whether annotation leaves open if some token is outside of entities.
 
-        A source says it of each token.
+        With sources nothing is open: each of them judges every token of its texts.
 
         Args:
             labels: labels of the component.

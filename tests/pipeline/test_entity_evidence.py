@@ -498,6 +498,26 @@ def test_a_source_that_says_nothing_of_a_text_changes_nothing() -> None:
     assert agreeing(nlp, one) < agreeing(plain, one)
 
 
+@pytest.mark.parametrize(
+    ("default", "source", "share"),
+    [("outside", None, 1 / 5), ("missing", None, 1 / 2), ("missing", "s", 1 / 5)],
+)
+def test_tokens_begin_outside_where_neither_annotation_nor_a_source_judges_them(
+    default: str, source: str | None, share: float
+) -> None:
+    one = pipeline(evidence={"sources": [source]} if source else None)
+    given = example(one, [(0, 1, "A")], default=default)
+    if source:
+        given.reference.spans[source] = [Span(given.reference, 0, 1, label="A")]
+    with warnings.catch_warnings():
+        # Nothing is annotated as outside, which is the question here.
+        warnings.simplefilter("ignore", DoubtfulEvidence)
+        one.initialize(lambda: [given])
+    crf: Any = one.get_pipe("crf_ner")
+    scores = np.exp(crf.model.predict([given.predicted]).emissions)
+    np.testing.assert_allclose(scores[:, 0] / scores.sum(1), share, rtol=1e-5)
+
+
 def test_a_source_that_no_text_has_is_told() -> None:
     nlp = pipeline(evidence={"sources": ["annotator"]})
     with pytest.warns(DoubtfulEvidence, match="'annotator'"):
