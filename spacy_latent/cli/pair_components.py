@@ -47,7 +47,8 @@ def with_pairs(
         config: The filled config.
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. A bag of
             words becomes an embedder of single words.
-        structure, estimator: See :func:`with_structure`; None is OneToOneAlignment and SparseMAP.
+        structure, estimator: See :func:`~spacy_latent.cli.added_structures.with_structure`; None is
+            OneToOneAlignment and SparseMAP.
     """
     changed = config.copy()
     components: dict[str, Block] = changed["components"]

@@ -243,8 +243,8 @@ def with_rationale(
         config: The filled config.
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. Its
             embedder becomes the embedder of the selector. A bag of words gets an embedder.
-        structure, estimator: See :func:`with_structure`; None is KOfN and SparseMAP. If both are
-            None, the settings are those that were most accurate.
+        structure, estimator: See :func:`~spacy_latent.cli.added_structures.with_structure`; None is
+            KOfN and SparseMAP. If both are None, the settings are those that were most accurate.
     """
     changed = config.copy()
     components: dict[str, Block] = changed["components"]
