@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -357,9 +357,11 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
         for i, entry in json_lines(path):
             text = entry.get(keys[0]) if isinstance(entry, dict) else None
             reference = None
-            if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
-                reference = Doc(nlp.vocab)
-                reference.cats = cats
+            # Other corpora have other things under "cats", and a drawing needs no gold label.
+            with suppress(LatentError):
+                if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
+                    reference = Doc(nlp.vocab)
+                    reference.cats = cats
             if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
                 yield Doc(nlp.vocab, words=words), reference
                 continue

@@ -91,7 +91,9 @@ def test_gold_labels_stand_beside_predicted_ones(models: Any, tmp_path: Any, end
     if ending == "spacy":
         DocBin(docs=docs).to_disk(corpus)
     else:
-        srsly.write_jsonl(corpus, [{"text": TEXTS[0], "cats": cats}, {"text": TEXTS[1]}])
+        # The second line is of a corpus that has something else under this name.
+        lines = [{"text": TEXTS[0], "cats": cats}, {"text": TEXTS[1], "cats": ["cs.CL"]}]
+        srsly.write_jsonl(corpus, lines)
     run(models["heads"], corpus, page)
     html = page.read_text(encoding="utf8")
     assert html.count("gold label good") == 1 and "as in gold" not in html
