@@ -173,6 +173,7 @@ def set_tags(model: Model, tags: int) -> None:
     known = model.maybe_get_dim("nO")
     if known == tags:
         return
+    model.set_dim("nO", tags, force=True)
     *_, output, table = model.layers
     if known is not None and table.has_param("transitions"):
         old: Any = table.get_param("transitions")
@@ -187,9 +188,7 @@ def set_tags(model: Model, tags: int) -> None:
             _begin_as_outside(model, known)
             model.attrs[UNTRAINED] += tags - known
         elif output.get_param("b").any():
-            model.set_dim("nO", tags, force=True)
             begin_outside(model)
-    model.set_dim("nO", tags, force=True)
 
 
 def begin_outside(model: Model) -> None:
