@@ -463,13 +463,14 @@ AMOUNTS = (
 
 
 ENCODER_STEPS = 150
+ENCODER_SCORED = 1000
 
 
 def _over_encoder(config: str, what: str, path: str | None = None) -> Entry:
     """Return one row over a pre-trained encoder, with half the steps: each takes longer."""
     settings: tuple[tuple[str, Setting], ...] = (
         (DEVELOPMENT, f"{BC5CDR}/dev.spacy"),
-        ("corpora.dev.limit", 1000),
+        ("corpora.dev.limit", ENCODER_SCORED),
         ("training.max_steps", ENCODER_STEPS),
         ("training.eval_frequency", ENCODER_STEPS),
         ("training.optimizer.learn_rate.total_steps", ENCODER_STEPS),
