@@ -65,7 +65,11 @@ class PartScorer(nn.Module):
     def bind(
         self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float
     ) -> Structure:
-        """Return the structure that estimators get with the scores of these vectors."""
+        """Return the structure that estimators get with the scores of these vectors.
+
+        A structure with scores of parts must be returned as it is: its annotations and entropies
+        are computed from these scores alone.
+        """
         return structure
 
 

@@ -337,7 +337,16 @@ class LatentLayer(nn.Module):
         """Return the structure, with the scorer's bindings."""
         structure = self.present_structure
         temperature = self.temperature if temperature is None else temperature
-        return self.scorer.bind(structure, self._scored(vectors), lengths, temperature)
+        made = self.scorer.bind(structure, self._scored(vectors), lengths, temperature)
+        if structure.linear and made is not structure:
+            scorer = type(self.scorer).__name__
+            raise LatentError(
+                f"{scorer}.bind gives another structure than the {structure.name} that it gets; "
+                "expected the same one. Annotations, entropies and bounds on evidence have the "
+                "scores of the parts alone. Put all scores into these: those of adjacent tags into "
+                "the scores of a LinearChain, as TagSequence.chain_scores does."
+            )
+        return made
 
     def kept(self, vectors: Tensor) -> Tensor | None:
         """Return ``scored`` of :class:`LatentOutput` for these vectors."""

@@ -17,14 +17,17 @@ from spacy_latent.layers.base import Composer, PartScorer
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.child_sum_tree_lstm import build_child_sum_tree_lstm_v1
 from spacy_latent.layers.compatibility import build_part, check_parts
+from spacy_latent.layers.emission_scorer import EmissionScorer
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.item_scorer import build_item_scorer_v1
 from spacy_latent.layers.latent_layer import LatentLayer, without_traces
 from spacy_latent.layers.selection import build_selection_v1
+from spacy_latent.layers.tag_sequence_embedding import TagSequenceEmbedding
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.spanning_tree import SpanningTree
+from spacy_latent.structures.tag_sequence import TagSequence
 from tests.structures.oracles import listed_subsets
 
 
@@ -159,6 +162,30 @@ def test_a_scorer_that_gives_no_tensor_is_named() -> None:
     layer = LatentLayer(Wrong(), KOfN(1), Marginals(), build_selection_v1()(4))
     with pytest.raises(LatentError, match=r"Wrong.*ndarray"):
         layer(torch.zeros(2, 3, 4), torch.tensor([3, 2]))
+
+
+class _Bound(EmissionScorer):
+    """Scores of tags, and of adjacent tags by a structure of its own."""
+
+    def bind(
+        self, structure: Structure, vectors: Tensor, lengths: Tensor, temperature: float
+    ) -> Structure:
+        assert isinstance(structure, TagSequence)
+        return structure.bind(torch.eye(2) / temperature, torch.zeros(2), torch.zeros(2))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_scores_that_no_annotation_would_have_are_refused(training: bool) -> None:
+    """Annotations, entropies and bounds on evidence read the scores of parts, and no others."""
+    composer = TagSequenceEmbedding(3, 2)
+    lengths = torch.tensor([4, 2])
+    for scorer, fits in ((EmissionScorer(3, 2), True), (_Bound(3, 2), False)):
+        layer = LatentLayer(scorer, TagSequence(), Marginals(), composer).train(training)
+        if fits:
+            assert layer(torch.randn(2, 4, 3), lengths).draw.z.shape == (1, 2, 4, 2)
+            continue
+        with pytest.raises(LatentError, match="_Bound"):
+            layer(torch.randn(2, 4, 3), lengths)
 
 
 def test_a_scorer_in_the_place_of_what_makes_it_is_refused() -> None:
