@@ -23,12 +23,17 @@ Examples:
 
   spacy latent sources training/model-last
 
+  spacy latent sources training/model-last --totals
+
   spacy latent sources training/model-last --picture sources.svg
 """
 
 
 def sources_cli(
     model: Model,
+    totals: bool = typer.Option(
+        False, "--totals", help="One row for each source, over all labels, least reliable first"
+    ),
     picture: Path | None = typer.Option(
         None, "--picture", help="Also draw what each source writes for each label (.svg)"
     ),
@@ -44,6 +49,7 @@ def sources_cli(
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.corpus import import_code
+    from spacy_latent.models.tag_sources import source_totals
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
     if picture is not None and picture.suffix != ".svg":
@@ -63,18 +69,28 @@ def sources_cli(
         )
     if picture is not None:
         write_page(picture, _drawn(found))
+    rows = {
+        name: [asdict(one) for one in (source_totals(own) if totals else own)]
+        for name, own in found.items()
+    }
     if as_json:
-        rows = {name: [asdict(one) for one in own] for name, own in found.items()}
         print(srsly.json_dumps(plain(rows)))
         return
-    for name, own in found.items():
+    named = ("source",) if totals else ("source", "label")
+    for name, each in rows.items():
         msg.divider(name)
-        shares = [map(_percent, (one.precision, one.recall)) for one in own]
         table = [
-            (one.source, one.label, *pair, f"{one.tokens:,.0f}") for one, pair in zip(own, shares)
+            (
+                *(row[key] for key in named),
+                _percent(row["precision"]),
+                _percent(row["recall"]),
+                f"{row['tokens']:,.0f}",
+            )
+            for row in each
         ]
-        header = ("source", "label", "precision", "recall", "tokens")
-        msg.table(table, header=header, divider=True, aligns=("l", "l", "r", "r", "r"))
+        header = (*named, "precision", "recall", "tokens")
+        aligns = (*("l" for _ in named), "r", "r", "r")
+        msg.table(table, header=header, divider=True, aligns=aligns)
 
 
 def _drawn(found: dict[str, list[SourceReliability]]) -> str:

@@ -56,6 +56,7 @@ class SourceReliability:
         tokens: number of tokens to which the source gave the label, in the remembered batches.
         confusions: for each label, and for "O", the share of the tokens with the label to which the
             source gave it; NaN without any.
+        there: expected number of tokens with the label in the texts of the source.
     """
 
     source: str
@@ -64,6 +65,24 @@ class SourceReliability:
     recall: float
     tokens: float
     confusions: dict[str, float]
+    there: float
+
+
+@dataclass(frozen=True)
+class SourceTotal:
+    """Reliability of a source over all labels, in tokens, under the tagger's posterior.
+
+    Attributes:
+        precision: share of the source's tokens with a label that have this label; NaN without any.
+        recall: share of the tokens with a label to which the source gave this label; NaN without
+            any.
+        tokens: number of tokens to which the source gave a label, in the remembered batches.
+    """
+
+    source: str
+    precision: float
+    recall: float
+    tokens: float
 
 
 class TagSources:
@@ -139,10 +158,35 @@ class TagSources:
                 confusions = dict(zip(["O", *labels], shares.tolist()))
                 found.append(
                     SourceReliability(
-                        source, label, precision, confusions[label], float(given), confusions
+                        source,
+                        label,
+                        precision,
+                        confusions[label],
+                        float(given),
+                        confusions,
+                        float(there),
                     )
                 )
         return found
+
+
+def source_totals(found: Sequence[SourceReliability]) -> list[SourceTotal]:
+    """Sum the reliability of each source over labels.
+
+    Returns:
+        A total for each source, by rising F1 of its tokens. Sources of which nothing is remembered
+        are last.
+    """
+    totals, scores = [], []
+    for source in dict.fromkeys(one.source for one in found):
+        own = [one for one in found if one.source == source]
+        given, there = sum(one.tokens for one in own), sum(one.there for one in own)
+        # Precision is NaN if the source never gave the label.
+        right = sum(one.precision * one.tokens for one in own if one.tokens)
+        precision, recall = (right / of if of else float("nan") for of in (given, there))
+        totals.append(SourceTotal(source, precision, recall, given))
+        scores.append(2 * right / (given + there) if given + there else float("inf"))
+    return [totals[i] for i in sorted(range(len(totals)), key=scores.__getitem__)]
 
 
 def _prior_of_labels(count: int) -> np.ndarray:
@@ -256,10 +300,12 @@ def learn_counts(model: Model) -> TagSources | None:
 __all__ = [
     "PLACES",
     "SourceReliability",
+    "SourceTotal",
     "TagSources",
     "Written",
     "add_counts",
     "keep_sources",
     "learn_counts",
+    "source_totals",
     "sources_of",
 ]

@@ -8,7 +8,7 @@ import pytest
 from spacy_latent.models.crf_loss import crf_loss
 from spacy_latent.models.tag_evidence import EntityCount, TagEvidence
 from spacy_latent.models.tag_losses import bound_chain
-from spacy_latent.models.tag_sources import TagSources, Written
+from spacy_latent.models.tag_sources import TagSources, Written, source_totals
 from tests.models.test_crf_loss import TAGS, random_scores
 from tests.models.test_tag_evidence import ENDS, log_weight, totals_of
 
@@ -99,3 +99,21 @@ def test_reliability_by_hand() -> None:
     assert (first.precision, first.recall) == (pytest.approx(0.75), pytest.approx(0.6))
     assert first.confusions == pytest.approx({"O": 0.4, "A": 0.6, "B": 0.0})
     assert np.isnan(second.precision) and np.isnan(second.recall)
+    assert (first.there, second.there) == (50, 0)
+
+
+def test_totals_by_hand_begin_with_the_least_reliable_source() -> None:
+    nothing = np.zeros((3, 3))
+    good = np.array([[80.0, 0, 0], [10, 50, 0], [0, 0, 40]])
+    # It gives A to each token of B, and never B.
+    poor = np.array([[80.0, 10, 0], [10, 20, 0], [0, 30, 0]])
+    silent = np.array([[80.0, 0, 0], [10, 0, 0], [10, 0, 0]])
+    names, counts = ["unseen", "good", "poor", "silent"], [nothing, good, poor, silent]
+    sources = TagSources(np.array(counts), np.zeros((4, 5, 4)))
+    found = source_totals(sources.reliability(names, ["A", "B"]))
+    assert [one.source for one in found] == ["silent", "poor", "good", "unseen"]
+    assert np.isnan(found[0].precision) and found[0].recall == 0
+    assert (found[1].precision, found[1].recall) == (pytest.approx(20 / 60), pytest.approx(20 / 60))
+    assert (found[2].precision, found[2].recall) == (1, pytest.approx(0.9))
+    assert [one.tokens for one in found] == [0, 60, 90, 0]
+    assert np.isnan(found[3].precision) and np.isnan(found[3].recall)

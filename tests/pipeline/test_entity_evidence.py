@@ -437,6 +437,12 @@ def test_how_far_to_believe_sources_is_learned_with_the_tagger(tmp_path: Path) -
     result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--json"])
     (rows,) = srsly.json_loads(result.stdout).values()
     assert [row["source"] for row in rows] == list(rights)
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--totals"])
+    places = [result.stdout.index(name) for name in ("bad", "fair", "good")]
+    assert result.exit_code == 0 and places == sorted(places)
+    result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--totals", "--json"])
+    (rows,) = srsly.json_loads(result.stdout).values()
+    assert [row["source"] for row in rows] == ["bad", "fair", "good"] and "label" not in rows[0]
     picture = tmp_path / "sources.svg"
     result = CliRunner().invoke(latent_cli, ["sources", str(tmp_path), "--picture", str(picture)])
     assert result.exit_code == 0
