@@ -170,10 +170,7 @@ def _tags(decoded: np.ndarray, n: int) -> dict[str, Any]:
 def _segments(decoded: np.ndarray, n: int) -> dict[str, Any]:
     found = decoded.reshape(-1, 3)
     lengths = found[:, 1] - found[:, 0]
-    return {
-        "segments": len(found),
-        "segment length": float(lengths.mean()) if len(found) else None,
-    }
+    return {"segments": len(found), "segment length": float(lengths.mean()) if len(found) else None}
 
 
 def _phrases(decoded: np.ndarray, n: int) -> dict[str, Any]:

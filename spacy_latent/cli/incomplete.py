@@ -106,10 +106,7 @@ def incomplete_cli(
         docs = [doc for file in files for doc in _read(file, vocab)]
         check_annotation(docs, corpus)
         made, settings = remove_annotation(
-            docs,
-            Removal(keep, flags, full, wrong, label_sets, sources),
-            seed,
-            as_if_complete,
+            docs, Removal(keep, flags, full, wrong, label_sets, sources), seed, as_if_complete
         )
     except LatentError as error:
         fail("Nothing was written", str(error))

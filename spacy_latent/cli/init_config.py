@@ -12,12 +12,7 @@ import typer
 from wasabi import color
 
 from spacy_latent.cli.added_structures import filled, loaded, with_refusal, with_structure
-from spacy_latent.cli.config_blocks import (
-    OWNERS,
-    TEXTCATS,
-    latent_block,
-    owner_of,
-)
+from spacy_latent.cli.config_blocks import OWNERS, TEXTCATS, latent_block, owner_of
 from spacy_latent.cli.failure import fail
 from spacy_latent.cli.messages import msg
 from spacy_latent.cli.options import Code

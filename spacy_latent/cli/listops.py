@@ -34,10 +34,7 @@ NAMED = {
 MAX_DEPTH = 20
 
 app = typer.Typer(
-    name="listops",
-    cls=CommandGroup,
-    help="Make and judge ListOps corpora.",
-    no_args_is_help=True,
+    name="listops", cls=CommandGroup, help="Make and judge ListOps corpora.", no_args_is_help=True
 )
 
 

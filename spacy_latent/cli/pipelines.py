@@ -143,11 +143,7 @@ def annotated(
     Raises:
         LatentError: If alternatives are requested and a component has none.
     """
-    from spacy_latent.pipeline.inspection import (
-        choose_components,
-        inspect_pipe,
-        latent_components,
-    )
+    from spacy_latent.pipeline.inspection import choose_components, inspect_pipe, latent_components
 
     names = choose_components(nlp, component, annotating=True)
     found = latent_components(nlp, annotating=True)

@@ -49,11 +49,7 @@ MEASURED: Block = {
             "punctuation": False,
             "stop_words": False,
         },
-        "free": {
-            "@misc": "spacy-latent.ContentWords.v1",
-            "punctuation": False,
-            "stop_words": True,
-        },
+        "free": {"@misc": "spacy-latent.ContentWords.v1", "punctuation": False, "stop_words": True},
     },
 }
 # Key in doc.spans of the words of a rationale.

@@ -85,11 +85,7 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
     Raises:
         LatentError: If all references are missing.
     """
-    from spacy_latent.analysis.reference_check import (
-        in_words,
-        unknown_labels,
-        without_references,
-    )
+    from spacy_latent.analysis.reference_check import in_words, unknown_labels, without_references
     from spacy_latent.cli.corpus import field_hint, read_counted
 
     examples, left_out = read_counted(nlp, corpus, limit)

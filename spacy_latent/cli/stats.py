@@ -58,12 +58,7 @@ def stats_cli(
         choose_components(nlp, component)
         examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
-            nlp,
-            examples,
-            component=component,
-            ignore=ignore or (),
-            random=False,
-            progress=progress,
+            nlp, examples, component=component, ignore=ignore or (), random=False, progress=progress
         )
         assessment.figures.left_out = left_out
     except LatentError as error:

@@ -82,11 +82,7 @@ class RelaxedLoss(nn.Module):
         ]
 
     def draw(
-        self,
-        z: Tensor,
-        log_probs: Tensor,
-        relaxed: Sequence[Tensor],
-        extras: Sequence[Tensor],
+        self, z: Tensor, log_probs: Tensor, relaxed: Sequence[Tensor], extras: Sequence[Tensor]
     ) -> Draw:
         """Return the Draw of samples and their relaxations, of which only samples have a weight.
 

@@ -24,12 +24,7 @@ from spacy_latent.analysis.rationales import doc_of_words, mask_of
 from spacy_latent.confidence import confidences
 from spacy_latent.errors import LatentError
 from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
-from spacy_latent.models.learned_mask import (
-    Scores,
-    learn_mask,
-    leave_one_out,
-    shortest_prefix,
-)
+from spacy_latent.models.learned_mask import Scores, learn_mask, leave_one_out, shortest_prefix
 from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
@@ -497,12 +492,7 @@ class _FromText:
 
 
 def _vector_scores(
-    nlp: Language,
-    name: str,
-    pipe: Any,
-    before: Doc,
-    doc: Doc,
-    target: _Category | _Entity,
+    nlp: Language, name: str, pipe: Any, before: Doc, doc: Doc, target: _Category | _Entity
 ) -> Scores | None:
     """Return the scores of masks with words hidden from the model.
 

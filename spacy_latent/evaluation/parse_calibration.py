@@ -38,11 +38,7 @@ from spacy_latent.analysis.independent_texts import IndependentTexts, independen
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation.calibration_examples import (
-    Examples,
-    choose_component,
-    examples_up_to,
-)
+from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     TEMPERATURES,
     UNCHANGED,
@@ -131,11 +127,7 @@ class CalibratedParses:
 
 @recording()
 def calibrate(
-    nlp: Language,
-    examples: Examples,
-    component: str | None = None,
-    *,
-    progress: Progress = silent,
+    nlp: Language, examples: Examples, component: str | None = None, *, progress: Progress = silent
 ) -> CalibratedParses:
     """Fit temperatures and maps of a parser and store them in it, each if it gains.
 
@@ -174,10 +166,7 @@ def calibrate(
 
 
 def measure(
-    nlp: Language,
-    examples: Examples,
-    component: str | None = None,
-    progress: Progress = silent,
+    nlp: Language, examples: Examples, component: str | None = None, progress: Progress = silent
 ) -> dict[str, JudgedEntities]:
     """Judge the arcs and trees of a parser by annotation, without a new calibration.
 
@@ -202,11 +191,7 @@ def measure(
 
 
 def precise_arcs(
-    found: CalibratedParses,
-    precision: float,
-    *,
-    confidence: float | None = 0.9,
-    few: bool = False,
+    found: CalibratedParses, precision: float, *, confidence: float | None = 0.9, few: bool = False
 ) -> dict[str, ThresholdResult]:
     """Return the least probability from which on arcs, or whole trees, have a precision.
 

@@ -185,10 +185,7 @@ class GumbelTreeLstm(nn.Module):
         for new in ((chosen - 1).clamp(0, size - 1), chosen.clamp(0, size - 1)):
             left, right = (
                 (state[0][row, new], state[1][row, new]),
-                (
-                    state[0][row, new + 1],
-                    state[1][row, new + 1],
-                ),
+                (state[0][row, new + 1], state[1][row, new + 1]),
             )
             made = self.composer.merge(left, right)
             for array, value in zip(pairs, made):

@@ -47,11 +47,7 @@ from spacy_latent.pipeline.inspection import latent_components, refuse_lost
 ALL = "all"
 # Measures of the value, and of each kind of tree.
 VALUE_MEASURES: dict[str, Value] = {"accuracy": accuracy}
-BRACKET_MEASURES: dict[str, Value] = {
-    "spans": f_score,
-    "whole trees": accuracy,
-    "lists": accuracy,
-}
+BRACKET_MEASURES: dict[str, Value] = {"spans": f_score, "whole trees": accuracy, "lists": accuracy}
 MEASURES: dict[str, Value] = {**VALUE_MEASURES, **TREE_MEASURES, **BRACKET_MEASURES}
 KINDS = {"heads": {**TREE_MEASURES, "spans": f_score}, "spans": BRACKET_MEASURES}
 # Descriptions of the measures, for tables.
@@ -430,11 +426,7 @@ class _Control:
 
 
 def _controls(
-    nlp: Language,
-    expressions: list[tuple[str, list[str]]],
-    gold: _Gold,
-    kinds: set[str],
-    seed: int,
+    nlp: Language, expressions: list[tuple[str, list[str]]], gold: _Gold, kinds: set[str], seed: int
 ) -> dict[str, _Control]:
     """Make trees that do not depend on a model, for each kind of tree in use."""
     words = [tokens for _, tokens in expressions]

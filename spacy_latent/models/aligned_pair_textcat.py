@@ -89,11 +89,7 @@ def build_aligned_pair_textcat_v1(
         check_kind("evidence", evidence, AlignedWords, "spacy-latent.AlignedWords.v1")
         evidence.check(settings.structure, settings.estimator)
     pooling = used_poolings(
-        NAME,
-        first=use_reduce_first,
-        last=use_reduce_last,
-        max=use_reduce_max,
-        mean=use_reduce_mean,
+        NAME, first=use_reduce_first, last=use_reduce_last, max=use_reduce_max, mean=use_reduce_mean
     )
     latent = build_text_layer_model(
         settings,

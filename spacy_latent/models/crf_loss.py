@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spacy_latent.models.entity_counts import (
-    batch_sums,
-    jointly_counted,
-    log_sums_with_counts,
-)
+from spacy_latent.models.entity_counts import batch_sums, jointly_counted, log_sums_with_counts
 from spacy_latent.models.tag_evidence import EntityCount, Run, TagEvidence
 from spacy_latent.structures.tag_sequence import TagSequence
 

@@ -96,11 +96,7 @@ def build_document_code_v1(
     refuse_separate(NAME, tok2vec)
     layer = partial(DocumentCodeLayer, size=size, code_width=code_width, hidden_width=hidden_width)
     build = partial(
-        build_code_module,
-        layer=layer,
-        structure=structure,
-        estimator=estimator,
-        evidence=evidence,
+        build_code_module, layer=layer, structure=structure, estimator=estimator, evidence=evidence
     )
     texts = text_layer_model(
         build,

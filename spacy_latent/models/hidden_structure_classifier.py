@@ -101,11 +101,7 @@ class HiddenStructureModule(nn.Module):
         return parts, penalty, (outputs, means)
 
     def _outputs(
-        self,
-        read: list[tuple[Any, Tensor]],
-        placed: Placed,
-        members: list[Tensor],
-        logits: Tensor,
+        self, read: list[tuple[Any, Tensor]], placed: Placed, members: list[Tensor], logits: Tensor
     ) -> list[LatentOutput]:
         """Return the structures of each group, given the likeliest class of the whole doc."""
         likeliest = self.latent.likeliest(logits)

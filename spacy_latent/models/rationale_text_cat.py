@@ -129,11 +129,7 @@ def build_rationale_text_cat_v1(
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)
     build = partial(
-        build_rationale_module,
-        settings=settings,
-        choice=choice,
-        pooling=pooling,
-        evidence=evidence,
+        build_rationale_module, settings=settings, choice=choice, pooling=pooling, evidence=evidence
     )
     texts = text_layer_model(
         build,
@@ -224,12 +220,7 @@ def build_rationale_module(
     estimator = settings.estimator.each(lambda stage: stage.for_width(total_width))
     reader: Any = settings.composer(reader_width)
     layer = RationaleLayer(
-        scorer,
-        settings.structure,
-        estimator,
-        reader,
-        reader_width=reader_width,
-        settings=choice,
+        scorer, settings.structure, estimator, reader, reader_width=reader_width, settings=choice
     )
     return TextModule(layer, pooling, 1, settings.entropy_weight, evidence)
 

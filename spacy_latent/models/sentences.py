@@ -108,10 +108,7 @@ def _parted(start: int, end: int, scores: np.ndarray, max_length: int) -> Bounds
     middle = start + size // 2
     inner = scores[low:high]
     cut = middle if np.isneginf(inner).all() else low + int(inner.argmax())
-    return [
-        *_parted(start, cut, scores, max_length),
-        *_parted(cut, end, scores, max_length),
-    ]
+    return [*_parted(start, cut, scores, max_length), *_parted(cut, end, scores, max_length)]
 
 
 def hosts_of_space(spaces: np.ndarray) -> np.ndarray | None:

@@ -79,11 +79,7 @@ class Gold:
 
 
 def losses_and_gradient(
-    scores: Tensor,
-    lengths: Tensor,
-    gold: Gold,
-    cells: SpanCells,
-    unlabelled: Tensor | None = None,
+    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells, unlabelled: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return −log p(annotation) of each piece and the gradient of their sum.
 
@@ -118,11 +114,7 @@ def losses_and_gradient(
 
 
 def losses_by_tensors(
-    scores: Tensor,
-    lengths: Tensor,
-    gold: Gold,
-    cells: SpanCells,
-    unlabelled: Tensor | None = None,
+    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells, unlabelled: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the result of :func:`losses_and_gradient` by torch, on the device of the scores."""
     given = [gold.cells, gold.numbers, gold.classes, gold.crossing(scores.shape[2], cells.n)]

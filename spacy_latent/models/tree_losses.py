@@ -205,11 +205,7 @@ def _agreeing(scores: Tensor, heads: np.ndarray) -> Tensor:
 
 
 def _tree_loss(
-    structure: DependencyTree,
-    scores: Tensor,
-    agreeing: Tensor,
-    lengths: Tensor,
-    heads: np.ndarray,
+    structure: DependencyTree, scores: Tensor, agreeing: Tensor, lengths: Tensor, heads: np.ndarray
 ) -> tuple[Tensor, list[int]]:
     """Return the loss summed over the items, and the items that no tree agrees with."""
     b, m = np.nonzero(heads >= 0)

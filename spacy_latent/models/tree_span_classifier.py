@@ -88,11 +88,7 @@ def build_tree_span_classifier_v1(
             "it gives pairs of texts, and a tree is over one",
             "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1 as span_getter",
         )
-    attrs = {
-        "span_getter": span_getter or SentenceSpans(),
-        "max_width": max_width,
-        UNTRAINED: 0,
-    }
+    attrs = {"span_getter": span_getter or SentenceSpans(), "max_width": max_width, UNTRAINED: 0}
     layers: list[Model] = [tok2vec, Linear(3 * hidden_width), build_pairs(hidden_width)]
     model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO}, attrs=attrs)
     model.set_ref("tok2vec", tok2vec)
@@ -195,9 +191,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
             return backprop_tok2vec([ops.alloc2f(*array.shape) for array in arrays])
         with threads_of(leaves[0]):
             received = torch.autograd.grad(
-                scores,
-                leaves,
-                [xp2torch(part) for part in gradient.scores],
+                scores, leaves, [xp2torch(part) for part in gradient.scores]
             )
         d_roles, *d_weights = (torch2xp(part.contiguous()) for part in received)
         for name, d_weight in zip(PAIRS, d_weights):

@@ -489,10 +489,7 @@ class LatentEncoder(TrainedComponent):
         """Return None, since the losses of the listeners train this component."""
 
     def initialize(
-        self,
-        get_examples: Callable[[], Iterable[Example]],
-        *,
-        nlp: Language | None = None,
+        self, get_examples: Callable[[], Iterable[Example]], *, nlp: Language | None = None
     ) -> None:
         """Infer the widths from a sample of the data, and draw the weights."""
         self.check_initialize(get_examples, nlp)

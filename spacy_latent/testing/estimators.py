@@ -327,9 +327,7 @@ class _Contract:
             f"{where}: values lie between {float(z.detach().min())} and {float(z.detach().max())}.",
         )
         report.holds(
-            "z",
-            not z.detach()[:, ~case.parts()].any(),
-            f"{where}: it is not 0 at what is no part.",
+            "z", not z.detach()[:, ~case.parts()].any(), f"{where}: it is not 0 at what is no part."
         )
 
     def check_hardness(self) -> None:

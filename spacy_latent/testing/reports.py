@@ -116,8 +116,7 @@ class Report:
         unknown = found.detach().isnan().nonzero().tolist()
         if unknown:
             self.fail(
-                operation,
-                f"{item}: given NaN at {unknown[:3]}{NAN}; expected {written(expected)}.",
+                operation, f"{item}: given NaN at {unknown[:3]}{NAN}; expected {written(expected)}."
             )
         apart = (found.detach() - expected.detach().to(found)).abs()
         largest = written(apart.flatten().nan_to_num(torch.inf, torch.inf).max())
@@ -159,8 +158,7 @@ class Report:
             # Only whole words count, because "2" also occurs in "float32".
             if says and not re.search(rf"(?<![\w.]){re.escape(says)}(?![\w.])", str(raised)):
                 self.fail(
-                    operation,
-                    f"{given}: the message {str(raised)!r} does not name {says!r}.",
+                    operation, f"{given}: the message {str(raised)!r} does not name {says!r}."
                 )
         except Exception as raised:
             raise AssertionError(

@@ -751,12 +751,7 @@ class _Contract:
                 log_ratio = log_p - log_q if operation == "kl" else -log_q
                 listed.append((log_p.exp() * log_ratio).sum())
                 self.report.same(
-                    operation,
-                    listing.item(b),
-                    found[b],
-                    listed[-1],
-                    self.tolerance,
-                    self.tolerance,
+                    operation, listing.item(b), found[b], listed[-1], self.tolerance, self.tolerance
                 )
             for leaf, other in zip(leaves, others):
                 self.report.same(

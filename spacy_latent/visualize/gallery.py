@@ -49,11 +49,7 @@ def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Ma
             "distances in the corpus, to keep the page small. All figures above are of all docs.",
             class_="soft",
         )
-    data = {
-        "layers": layers,
-        "numbers": [d + 1 for d in kept],
-        "docs": [entries[d] for d in kept],
-    }
+    data = {"layers": layers, "numbers": [d + 1 for d in kept], "docs": [entries[d] for d in kept]}
     has_gold = any(heads is not None for heads in assessment.heads)
     has_score = any(math.isfinite(score) for score in assessment.scores)
     return tag(

@@ -267,10 +267,7 @@ class _Side:
         # The halo makes both arcs easy to follow at a crossing.
         return element("path", halo) + element(
             "g",
-            {
-                "class": name,
-                "opacity": opacity(arc.probability, arc.set_apart, arc.shared),
-            },
+            {"class": name, "opacity": opacity(arc.probability, arc.set_apart, arc.shared)},
             element("title", {}, text(_said(arc, words))),
             element("path", line),
             element("path", point),
