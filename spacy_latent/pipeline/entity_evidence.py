@@ -395,9 +395,6 @@ class EvidenceSurvey:
         """Return whether annotation leaves open if some token is outside of entities.
 
         With sources nothing is open: each of them judges every token of its texts.
-
-        Args:
-            labels: labels of the component.
         """
         partly = any(not asked.issuperset(labels) for asked in self.sets)
         return (bool(self.missing) or partly) and not self.there.intersection(self.settings.sources)

@@ -53,7 +53,6 @@ class EntityGold:
         begin or end.
 
         Args:
-            reader: reader of incomplete annotation.
             refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
 
         Returns:
