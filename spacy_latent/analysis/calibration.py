@@ -303,12 +303,7 @@ def in_digits(probability: float) -> str:
 
 
 def in_words(one: ThresholdResult, found: JudgedEntities, texts: str) -> str:
-    """Describe a :class:`ThresholdResult` of ``found`` in words.
-
-    Args:
-        one: the cut.
-        texts: description of the texts.
-    """
+    """Describe a :class:`ThresholdResult` of ``found`` in words."""
     said = f"{one.kept} of {number_of(len(found.probabilities), found.noun)} of {texts}"
     if not one.kept:
         return said

@@ -58,8 +58,6 @@ def lower_bound(right: int, count: int, confidence: float) -> float:
     """Return the lower bound of Clopper and Pearson (1934) of a share, one-sided.
 
     Args:
-        right: number of successes.
-        count: number of trials.
         confidence: probability, at least, that the share is above the bound.
     """
     if not right:

@@ -142,7 +142,6 @@ def erasure(
 
     Args:
         docs: docs whose tokens are used unchanged. Empty docs do not count.
-        rationales: mask of each doc.
         labels: label of the reference for each doc, or None.
 
     Raises:
@@ -190,7 +189,6 @@ def doc_of_words(doc: Doc, words: np.ndarray) -> Doc:
     """Return a new doc of the chosen words.
 
     Args:
-        doc: the original.
         words: mask of the words, ``(len(doc),)`` bool.
     """
     kept = [token for token in doc if words[token.i]]
@@ -268,7 +266,6 @@ def report(
         references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. Their
             texts go through the pipeline's tokenizer as in ``spacy train``, unless they were made
             of words without spaces.
-        spans_key: key of the rationales.
         words: a list of words to compare with, such as an opinion lexicon.
 
     Raises:

@@ -297,7 +297,6 @@ def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
     """Draw a histogram in one line of text.
 
     Args:
-        histogram: counts.
         unicode: whether blocks can be printed; otherwise ".", ":" and "#" are used.
     """
     top = max(histogram, default=0)
@@ -319,7 +318,6 @@ def position_share(
     different texts.
 
     Args:
-        sentences: words of each text.
         structures: one number for each token, such as its head.
         least: least number of different texts of a length.
 

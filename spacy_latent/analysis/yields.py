@@ -53,7 +53,6 @@ def compare_yields(
 
     Args:
         predicted: heads of each tree. A root is its own head. A word with −1 has no head.
-        reference: heads of each reference tree.
         counted: mask of the words in the sets, for each tree; all by default. Other words may still
             be heads.
 

@@ -13,7 +13,6 @@ def fail(title: str, text: str = "") -> NoReturn:
     """Print an error on standard error, and exit with code 1.
 
     Args:
-        title: The error.
         text: Advice for the user.
     """
     with redirect_stdout(sys.stderr):
@@ -25,7 +24,6 @@ def warn(title: str, text: str = "") -> None:
     """Print a warning on standard error.
 
     Args:
-        title: The warning.
         text: Advice for the user.
     """
     with redirect_stdout(sys.stderr):

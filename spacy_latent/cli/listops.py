@@ -223,8 +223,6 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
     """Return the page and a description of its content.
 
     Args:
-        found: The assessment.
-        nlp: Pipeline that drew the trees.
         about: Sentence on the pipeline, with which the page begins.
     """
     from spacy_latent.listops.expressions import CLOSE

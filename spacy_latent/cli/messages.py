@@ -29,7 +29,6 @@ class Messages(Printer):
         """Print rows of texts as a table.
 
         Args:
-            data: The rows.
             settings: ``header``, a row above the others. ``aligns``, "l" or "r" for each column, by
                 default "l". ``divider``, true for a line below the header. ``max_col``, the
                 greatest width of a column; wider cells exceed it. ``spacing``, the space between

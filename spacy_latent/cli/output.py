@@ -54,7 +54,6 @@ def write_page(path: Path, page: str) -> None:
     """Write a file, or exit with an error; missing directories are created.
 
     Args:
-        path: The file.
         page: HTML, SVG or other text.
     """
     try:

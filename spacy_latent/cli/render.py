@@ -236,10 +236,8 @@ def count_drawn(docs: list[Doc], trees: list[Doc] | None, component: str | None,
     """Return the number of docs with a structure; exit with an error if there is nothing to draw.
 
     Args:
-        docs: Processed docs.
         trees: Docs with the gold trees to draw.
         component: Name of the component; None for all.
-        data: Name of the file, for messages.
     """
     from spacy_latent.visualize.drawing import is_drawn
 
@@ -314,7 +312,6 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     A reference is the original doc. For a line with "cats" it is a doc without words that has them.
 
     Args:
-        data: The file.
         keys: Key of the text, or keys of both texts of a pair.
     """
     from spacy.tokens import Doc, DocBin

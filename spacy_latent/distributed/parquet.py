@@ -295,11 +295,7 @@ class _Spans(_Lists):
                 column.append(known[number] if number < len(known) else None)
 
     def build(self, of: Any) -> Any:
-        """Return the column.
-
-        Args:
-            of: Type of a span.
-        """
+        """Return the column."""
         pa = pyarrow()
         columns = {name: names.build() for name, names in self.names.items()}
         columns |= {name: pa.array(list_, pa.int32()) for name, list_ in self.numbers.items()}

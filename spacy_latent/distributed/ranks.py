@@ -146,8 +146,6 @@ class Ranks:
 
         Args:
             messages: Message of each rank, None for a rank without an error.
-            what: Description of the action.
-            own: Error of this rank.
         """
         failed: dict[str, list[str]] = {}
         for rank, text in enumerate(messages):

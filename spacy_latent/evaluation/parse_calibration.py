@@ -406,7 +406,6 @@ def _fit_map(
     """Fit the map of whole trees.
 
     Args:
-        before: trees as trained.
         warm: their probabilities at the temperature, ``(S,)``.
         left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
         folds: fold of each doc, ``(D,)``.

@@ -64,7 +64,6 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     Args:
         chain: tag sequences with bound transitions, float64, on the CPU.
         emissions: ``(T, K)``, the docs one after the other.
-        evidence: evidence about each doc.
     """
     terms = _Terms(chain, emissions.astype(np.float64, copy=False), evidence)
     terms.add_tags()

@@ -182,7 +182,6 @@ def codes(model: Model, docs: Sequence[Doc]) -> np.ndarray:
 
     Args:
         model: model of a component ``latent_textcat`` with a DocumentCode.
-        docs: any docs.
     """
     if not model.attrs.get("code"):
         raise LatentError(

@@ -54,9 +54,7 @@ def read_gold(
     "ROOT" at a word that has a head counts as not known, with a warning.
 
     Args:
-        example: prediction and reference.
         labels: numbers of labels by their hashes.
-        component: name in messages.
         max_length: bound on the tokens of a sentence.
 
     Raises:

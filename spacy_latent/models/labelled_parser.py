@@ -149,10 +149,7 @@ def build_module(
 
     Args:
         sizes: width of the embedder and number of labels.
-        structure: set of trees.
-        scorer: builder of the scorer of arcs.
         label_width: width of the hidden layers of labels.
-        evidence: objective of the words.
     """
     width, labels = sizes
     told = None if evidence is None else partial(TreeEvidence, evidence)

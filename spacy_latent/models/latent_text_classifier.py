@@ -276,9 +276,6 @@ def run_and_keep(
     That function returns the structures that :func:`inner_step` needs.
 
     Args:
-        model: model of a classifier.
-        docs: any docs.
-        is_train: whether to record gradients.
         with_evidence: whether training includes the terms of a bound on the evidence of words, if
             the model has one. Their gradients are then the last ones.
     """

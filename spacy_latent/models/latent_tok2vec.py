@@ -176,9 +176,6 @@ def run(
     """Return the vectors with their structures, and the backprop.
 
     Args:
-        model: model with a latent layer.
-        docs: any docs.
-        is_train: whether to record gradients.
         supervision: function that returns the gold structures of the spans, for training.
     """
     tok2vec, latent = model.layers

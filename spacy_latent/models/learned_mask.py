@@ -48,8 +48,6 @@ def learn_mask(
 
     Args:
         scores: function that returns the score of each mask.
-        count: number of words.
-        steps: number of steps.
         margin: largest decrease of the score, above 0.
         seed: seed of the draws. No other draws affect them.
         progress: function that iterates over the steps, and may report them.

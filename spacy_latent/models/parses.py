@@ -84,10 +84,8 @@ def parse(
     """Return the parses of docs.
 
     Args:
-        module: the torch module.
         rows: ``(N, width)``, for all tokens of the docs.
         docs: docs, at least one of which has tokens.
-        request: the requested annotation.
     """
     sizes = [len(doc) for doc in docs]
     starts = start_scores(module, rows, docs)

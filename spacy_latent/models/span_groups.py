@@ -59,14 +59,7 @@ class Placed:
     def of(
         cls, groups: Sequence[Group], count: int, device: torch.device, *others: Tensor
     ) -> Placed:
-        """Send groups to a device in one transfer, without waiting.
-
-        Args:
-            groups: groups of spans.
-            count: number of rows.
-            device: the device.
-            others: further tensors.
-        """
+        """Send groups to a device in one transfer, without waiting."""
         rows, lengths = [group.rows for group in groups], [group.lengths for group in groups]
         sent = send_together([_cells_of_rows(groups, count), *rows, *lengths, *others], device)
         ends = 1 + len(groups), 1 + 2 * len(groups)

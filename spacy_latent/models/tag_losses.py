@@ -122,8 +122,6 @@ def tag_loss(
     """Return losses ``(B,)`` in nats, never negative.
 
     Args:
-        kind: name of the loss.
-        chain: chain of tags.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
         allowed: ``(B, N, K)`` bool, the tags that agree with the annotation.
@@ -146,9 +144,6 @@ def loss_and_gradient(
     The docs share the transitions, and the gradient for these cannot be divided among docs later.
 
     Args:
-        kind: name of the loss.
-        found: scores.
-        tags: names of the tags.
         evidence: evidence about each doc. Losses other than "crf" need
             :attr:`TagEvidence.only_forbids`.
         posteriors: list that the loss "crf" extends by ``(n, K)`` for each doc, as in
@@ -292,7 +287,6 @@ class Probabilities:
         """Return the joint probability of tags of the best sequence.
 
         Args:
-            b: number of the doc.
             start: first token of the run.
             end: token after the run.
         """
@@ -325,8 +319,6 @@ def probabilities(
     induces for "quadratic", and the mixture of SparseMAP for "sparsemap".
 
     Args:
-        kind: name of the loss.
-        chain: chain of tags.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
         within_labels: whether to compute the steps within labels, for "crf" and "perceptron".

@@ -109,7 +109,6 @@ class TagSources:
         """Return the expected counts of a batch alone.
 
         Args:
-            written: annotations.
             posteriors: for each of them the probabilities of the text's tags, ``(n, K)``.
         """
         count = self.labels.shape[1] - 1
@@ -222,7 +221,6 @@ def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
     Args:
         model: a ``CrfTagger``.
         known: present counts, which are written to the model if it has none yet.
-        batch: counts of the batch.
     """
     table = model.get_ref("transitions")
     if not all(name in table.param_names and table.has_param(name) for name in _NAMES):

@@ -112,11 +112,8 @@ class TextModule(nn.Module):
 
         Args:
             rows: ``(N, d)``.
-            groups: groups of spans.
-            docs: the rows of each doc.
             texts: the rows of each text; the texts of a doc are adjacent.
             given: structures that are given for spans.
-            interventions: see SpanModule.
             words: ``(N,)`` int64 on the CPU, hashes of the words of all rows, for a bound on their
                 evidence; None without a bound.
 
@@ -209,8 +206,6 @@ class TextModule(nn.Module):
         Args:
             rows: ``(N, d)``.
             vectors, weights: ``(K, D, width)`` and ``(K, D)``, of K structures of D docs.
-            batch: the batch, with words.
-            outputs: structures of each group.
         """
         assert isinstance(self.evidence, EvidenceModule) and batch.words is not None
         count, docs = weights.shape
@@ -253,7 +248,6 @@ class TextModule(nn.Module):
 
         Args:
             rows: ``(N, d)``.
-            batch: the batch.
             draws, composed: structures and vectors of each group.
             count: the largest number K of structures of a group.
         """

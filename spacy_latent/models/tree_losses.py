@@ -59,10 +59,7 @@ def learn(
     """Return the summed loss of docs that have tokens, as a tuple, None and its parts.
 
     Args:
-        module: the torch module.
         rows: ``(N, width)``, for all tokens of the docs.
-        docs: docs with tokens.
-        gold: annotation of each doc.
         shares: weights of the words, if the module learns from them.
     """
     told = TreeLosses()

@@ -22,7 +22,6 @@ def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
     """Return a histogram of the counts.
 
     Args:
-        counts: The count of each bin.
         low: Label of the beginning of the axis.
         high: Label of the end of the axis.
     """
