@@ -135,6 +135,14 @@ class Report:
         if not bool(condition):
             self.fail(operation, what)
 
+    def has_shape(
+        self, operation: str, given: str, found: Tensor, expected: tuple[int, ...]
+    ) -> None:
+        shape = tuple(found.shape)
+        self.holds(
+            operation, shape == expected, f"{given}: given shape {shape}, expected {expected}."
+        )
+
     @contextmanager
     def refused(
         self, operation: str, given: str, error: type[Refusal], says: str = ""
@@ -263,6 +271,13 @@ class Report:
             raise AssertionError(
                 f"{self.of}: {operation}: {place}raised {type(raised).__name__}: {raised}"
             ) from raised
+
+
+def checks_of(contract: object, of: str, leave_out: str = "") -> Iterator[Check]:
+    """Yield the methods ``check_*`` of a contract, except one."""
+    for name in dir(contract):
+        if name.startswith("check_") and name != leave_out:
+            yield Check(name.removeprefix("check_"), of, getattr(contract, name))
 
 
 def first_failures(checks: Iterator[Check]) -> None:
