@@ -197,6 +197,10 @@ def print_calibration(found: Calibrated) -> None:
             f"sets with coverage {made.coverage}: all spans with a probability of at least "
             f"{in_digits(made.least)}; {mean:.1f} in a text on average"
         )
+    print_texts_left_out(found, several)
+
+
+def print_texts_left_out(found: Calibrated, several: str) -> None:
     if found.unknown:
         label = "a label" if len(found.unknown) == 1 else "labels"
         msg.warn(

@@ -186,13 +186,11 @@ def report_cli(
 
     Also reports the accuracy with other trees in place of the pipeline's own.
     """
-    from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.listops.assessment import assess_listops
     from spacy_latent.listops.record import add_recorded, recorded_runs
-    from spacy_latent.listops.tables import conclusion
 
     for path in (metrics, html):
         check_output(path)
@@ -209,10 +207,20 @@ def report_cli(
     except LatentError as error:
         fail("The report could not be made", str(error))
     print_tables(found.figures)
+    write_results(found, next(iter(models.values())), metrics, html)
+
+
+def write_results(
+    found: ListOpsAssessment, nlp: Language, metrics: Path | None, html: Path | None
+) -> None:
+    """Write the figures and the page of an assessment, and print its conclusion."""
+    from spacy_latent.analysis.figures import plain
+    from spacy_latent.listops.tables import conclusion
+
     if metrics is not None:
         write_json(metrics, plain(found.figures))
     if html is not None:
-        page, told = page_of(found, next(iter(models.values())))
+        page, told = page_of(found, nlp)
         write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
     for line in conclusion(found.figures):

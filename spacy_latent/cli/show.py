@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -75,17 +75,22 @@ def show_cli(
             if html is not None:
                 docs.append(doc)
         if html is not None:
-            from spacy_latent.visualize import render
-
             options = {"threshold": threshold, "alternatives": alternatives}
-            names = [component] if component else list(nlp.pipe_names)
-            note = not_calibrated(nlp, docs, names)
-            page = render(docs, component, page=True, jupyter=False, options=options, note=note)
-            write_page(html, page)
+            save_drawings(nlp, docs, component, html, options)
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
     except LatentError as error:
         fail("The text could not be shown", str(error))
+
+
+def save_drawings(
+    nlp: Language, docs: list[Doc], component: str | None, html: Path, options: dict[str, Any]
+) -> None:
+    from spacy_latent.visualize import render
+
+    note = not_calibrated(nlp, docs, [component] if component else list(nlp.pipe_names))
+    page = render(docs, component, page=True, jupyter=False, options=options, note=note)
+    write_page(html, page)
 
 
 def check_number_of_texts(nlp: Language, second: str | None) -> None:

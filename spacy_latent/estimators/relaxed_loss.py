@@ -214,6 +214,3 @@ class _Trained(torch.autograd.Function):
                 norm = norm - (known * (score * unscaled).sum(axes)).sum()
                 found += torch.autograd.grad(2 * norm, list(inner.weights))
         return None, estimate, *found
-
-
-__all__ = ["DIFFERENCE", "RelaxedLoss", "Sampled"]

@@ -344,10 +344,8 @@ class _Run:
             own = before[measure.name]
             drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
             _, low, _ = task.interval(measure.value, own, self.seed)
-            mixture: tuple[float | None, float | None] = (None, None)
-            if mixed:
-                counts = self.counts[measure.name]
-                mixture = task.interval(measure.value, counts, self.seed)[:2]
+            counts = self.counts[measure.name]
+            mixture = task.interval(measure.value, counts, self.seed) if mixed else (None, None)
             result.drops[measure.name] = RandomStructures(
                 **vars(drop),
                 before_low=low,

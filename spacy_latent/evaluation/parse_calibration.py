@@ -252,6 +252,18 @@ class _Table:
     trees: np.ndarray
     labels_of_trees: np.ndarray
 
+    def judged(self, noun: str, said: np.ndarray, right: np.ndarray) -> JudgedEntities:
+        return JudgedEntities(
+            said.tolist(),
+            right.tolist(),
+            self.labels,
+            len(right),
+            unannotated=self.unannotated,
+            texts=self.texts.tolist(),
+            lengths=self.lengths.tolist(),
+            noun=noun,
+        )
+
 
 def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
     from spacy_latent.models.labelled_parser import run
@@ -309,20 +321,8 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                     of_trees.append(product[None])
             text += 1
     arcs, of_labels, right, labelled, roots, texts, lengths = map(np.concatenate, columns)
-    return _Table(
-        arcs,
-        of_labels,
-        right,
-        labelled,
-        roots,
-        texts,
-        labels,
-        lengths,
-        unannotated,
-        judge,
-        np.concatenate(trees),
-        np.concatenate(of_trees),
-    )
+    further = labels, lengths, unannotated, judge, np.concatenate(trees), np.concatenate(of_trees)
+    return _Table(arcs, of_labels, right, labelled, roots, texts, *further)
 
 
 def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
@@ -335,27 +335,15 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     )
     every = np.arange(len(table.right))
 
-    def judged(noun: str, said: np.ndarray, right: np.ndarray) -> JudgedEntities:
-        return JudgedEntities(
-            said.tolist(),
-            right.tolist(),
-            table.labels,
-            len(right),
-            unannotated=table.unannotated,
-            texts=table.texts.tolist(),
-            lengths=table.lengths.tolist(),
-            noun=noun,
-        )
-
     plain = table.arcs[:, UNCHANGED]
     after = at_temperature(table.arcs, arcs.kept)
     fold = folds[table.texts]
     crossed = at_temperature(table.arcs, arcs.by_fold[fold])
     trees = FittedTemperature(
         arcs.gain,
-        judged(ARC, plain, table.right),
-        documents.group(judged(ARC, after, table.right)),
-        judged(ARC, crossed, table.right),
+        table.judged(ARC, plain, table.right),
+        documents.group(table.judged(ARC, after, table.right)),
+        table.judged(ARC, crossed, table.right),
         math.exp(arcs.kept),
     )
     before_labels = plain * table.of_labels[:, UNCHANGED]
@@ -363,9 +351,9 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     crossed_labels = crossed * at_temperature(table.of_labels, labels.by_fold[fold])
     labelled = FittedTemperature(
         labels.gain,
-        judged(LABELLED_ARC, before_labels, table.labelled_right),
-        documents.group(judged(LABELLED_ARC, after_labels, table.labelled_right)),
-        judged(LABELLED_ARC, crossed_labels, table.labelled_right),
+        table.judged(LABELLED_ARC, before_labels, table.labelled_right),
+        documents.group(table.judged(LABELLED_ARC, after_labels, table.labelled_right)),
+        table.judged(LABELLED_ARC, crossed_labels, table.labelled_right),
         math.exp(labels.kept),
     )
     fold_of_trees = folds[np.array(table.judge.trees.texts, dtype="int64")]

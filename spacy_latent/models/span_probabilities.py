@@ -187,6 +187,3 @@ def spans_of_tags(tags: Sequence[int] | np.ndarray) -> list[Place]:
         if prefix in (2, 3):
             found.append((start, i + 1, label))
     return found
-
-
-__all__ = ["LikelySpans", "Place", "SpanProbabilities", "spans_of_tags"]

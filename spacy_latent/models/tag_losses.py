@@ -163,13 +163,7 @@ def loss_and_gradient(
             ends = np.cumsum([len(own.potentials) for own in evidence])
             posteriors += np.split(likely, ends[:-1])
         return losses, gradient, left_out
-    if not all(own.only_forbids for own in evidence):
-        raise LatentError(
-            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
-            "entities are counted, or some tags are more probable than others; expected 'crf', the "
-            "loss that has probabilities of all these."
-        )
-    allowed = [torch.from_numpy(own.allowed) for own in evidence]
+    allowed = [torch.from_numpy(_only_allowed(kind, own)) for own in evidence]
     losses, left_out = [0.0] * len(allowed), []
     with recording():
         emissions = xp2torch(found.emissions).requires_grad_()
@@ -196,6 +190,17 @@ def loss_and_gradient(
         )
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
     return losses, gradient, left_out
+
+
+def _only_allowed(kind: str, evidence: TagEvidence) -> np.ndarray:
+    """Return the allowed tags, or raise an error for evidence that is more than these."""
+    if not evidence.only_forbids:
+        raise LatentError(
+            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
+            "entities are counted, or some tags are more probable than others; expected 'crf', the "
+            "loss that has probabilities of all these."
+        )
+    return evidence.allowed
 
 
 def _crf_loss_and_gradient(

@@ -249,15 +249,3 @@ def learn_counts(model: Model) -> TagSources | None:
         known.learn(batch)
         keep_sources(model, known)
     return known
-
-
-__all__ = [
-    "PLACES",
-    "SourceReliability",
-    "TagSources",
-    "Written",
-    "add_counts",
-    "keep_sources",
-    "learn_counts",
-    "sources_of",
-]

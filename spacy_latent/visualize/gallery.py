@@ -66,9 +66,10 @@ def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Ma
     )
 
 
-def _controls(
+def _orders(
     assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
-) -> Markup:
+) -> list[tuple[str, str]]:
+    """Return the names and labels of the orders of docs."""
     sorts = [("corpus", "order of the corpus"), ("length", "length")]
     if has_score:
         sorts.append(("score", "score"))
@@ -85,6 +86,13 @@ def _controls(
         sorts.append(("depth", "depth"))
     if has_gold and any(_has_heads(layer["kind"]) for layer in layers):
         sorts.append(("agreement", "agreement with the reference"))
+    return sorts
+
+
+def _controls(
+    assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
+) -> Markup:
+    sorts = _orders(assessment, layers, has_gold, has_score)
     select = [tag("option", label, value=value) for value, label in sorts]
     shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
     return tag(
