@@ -13,8 +13,7 @@ from spacy_latent.cli.calibration_thresholds import (
     print_least,
     print_thresholds,
 )
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, msg
 from spacy_latent.errors import number_of, plural
 
 if TYPE_CHECKING:

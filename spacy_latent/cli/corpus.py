@@ -9,8 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spacy_latent.cli.failure import fail, warn
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, msg, warn
 from spacy_latent.corpora.text_files import json_lines, lines_of, opened
 from spacy_latent.errors import LatentError, number_of
 
@@ -64,20 +63,6 @@ def typed_text(text: str) -> str:
             f"Give - and let standard input be the file, with a text per line: - < {text}",
         )
     return text
-
-
-def import_code(path: Path | None) -> None:
-    """Run the Python file of ``--code``, which may register functions."""
-    from spacy.util import import_file
-
-    if path is None:
-        return
-    if not path.is_file():
-        fail(f"--code: {path} does not exist. Give a Python file.")
-    try:
-        import_file("python_code", path)
-    except Exception as error:
-        fail(f"--code: {path} cannot be run: {type(error).__name__}: {error}")
 
 
 def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from wasabi import msg
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail, failing
 from spacy_latent.cli.output import check_output, finished_first
 from spacy_latent.errors import LatentError, number_of
 
@@ -102,14 +102,12 @@ def incomplete_cli(
         fail("Nothing is taken away", "Give one of --keep, --flags, --label-sets and --sources.")
     files = files_of(corpus, output)
     vocab = spacy.blank("xx").vocab
-    try:
+    with failing("Nothing was written"):
         docs = [doc for file in files for doc in _read(file, vocab)]
         check_annotation(docs, corpus)
         made, settings = remove_annotation(
             docs, Removal(keep, flags, full, wrong, label_sets, sources), seed, as_if_complete
         )
-    except LatentError as error:
-        fail("Nothing was written", str(error))
     output.parent.mkdir(parents=True, exist_ok=True)
     with finished_first():
         # User data only if there are any, because spaCy takes milliseconds per doc to read them.

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.errors import LatentError, number_of
@@ -195,7 +194,7 @@ def report_cli(
     for path in (metrics, html):
         check_output(path)
     use_gpu(gpu_id)
-    try:
+    with failing("The report could not be made"):
         files = named_files(corpora)
         paths = named_models(model, beside or ())
         asked = named("--recorded", recorded or ())
@@ -204,8 +203,6 @@ def report_cli(
         found = assess_listops(models, files, component, seed, progress)
         for name, runs in earlier.items():
             add_recorded(found.figures, name, runs)
-    except LatentError as error:
-        fail("The report could not be made", str(error))
     print_tables(found.figures)
     write_results(found, next(iter(models.values())), metrics, html)
 

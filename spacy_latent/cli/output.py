@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail
 
 
 @contextmanager

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Component, GpuId, Model
 from spacy_latent.cli.output import check_output, print_document, write_page
-from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
+from spacy_latent.cli.pipelines import annotated, load, not_calibrated, prepare
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -90,7 +89,6 @@ def render_cli(
       spacy latent render training/model-best pairs.jsonl map.html -s heatmap -tk first,second
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
-    from spacy_latent.cli.corpus import import_code
     from spacy_latent.visualize import render, render_svg
     from spacy_latent.visualize.page import NOTHING
 
@@ -99,12 +97,11 @@ def render_cli(
         kind = format_of(output, as_format)
         check_output(Path(output) if output != STDOUT else None)
         check_input(data, gold)
-        import_code(code)
-        use_gpu(gpu_id)
+        prepare(code, gpu_id)
         nlp = load(model)
         check_texts(nlp, data)
         keys = keys_of_texts(nlp, text_key or ())
-        try:
+        with failing("The texts could not be drawn"):
             docs, references, more = _annotate(
                 nlp, data, keys, limit, component, threshold, alternatives
             )
@@ -127,8 +124,6 @@ def render_cli(
                     closing=agreement(docs, trees, component) if trees else NOTHING,
                     note=not_calibrated(nlp, docs, [component] if component else nlp.pipe_names),
                 )
-        except LatentError as error:
-            fail("The texts could not be drawn", str(error))
     if output == STDOUT:
         print_document(drawn)
         return

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.errors import LatentError, number_of
 
@@ -58,10 +57,8 @@ def sweep_cli(
         fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")
     if code is not None and not code.is_file():
         fail(f"--code: {code} does not exist. Give a Python file.")
-    try:
+    with failing("The sweep could not be made"):
         overrides = config_overrides(context.args)
-    except LatentError as error:
-        fail("The sweep could not be made", str(error))
     if SEED in overrides:
         fail(
             f"--{SEED} is {overrides[SEED]}, and a sweep gives each training its own, from 0 on",
@@ -69,7 +66,7 @@ def sweep_cli(
         )
     output = output or study.with_name(f"{study.stem}-models")
     arguments = ["--gpu-id", str(gpu_id)] + ([] if code is None else ["--code", str(code)])
-    try:
+    with failing("The sweep could not be made"):
         text = read_text(config)
         values = read_grid(grid)
         cells = cells_of(values, seeds)
@@ -83,8 +80,6 @@ def sweep_cli(
         train = spacy_train(config, output, overrides, arguments)
         sweep(cells, study, train, identity=identity, progress=msg.text)
         rows = table(open_study(study, identity, cells), cells)
-    except LatentError as error:
-        fail("The sweep could not be made", str(error))
     as_json, as_markdown = write_table(rows, study)
     print(as_markdown.read_text(encoding="utf8"))
     msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
