@@ -124,7 +124,6 @@ class ReferenceTree:
 
     Attributes:
         heads: ``(n,)``, −1 if the reference has no head for the token.
-        words: text of each token.
         own: ``(n,)``, the predicted token that is identical to this one, −1 if there is not exactly
             one.
         back: for each predicted token the identical token of the reference, or −1.

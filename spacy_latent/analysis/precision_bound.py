@@ -36,7 +36,6 @@ class PromisedThreshold(ThresholdResult):
     """Threshold whose precision on other text is at least ``promised``.
 
     Attributes:
-        promised: the requested precision.
         confidence: share of the choices of texts in which the precision holds.
         bound: lower bound of the precision at this confidence.
         full_recall: recall without a threshold.

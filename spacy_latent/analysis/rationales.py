@@ -48,8 +48,6 @@ class Agreement:
     """Means over docs, 0 to 1.
 
     Attributes:
-        precision: precision of tokens.
-        recall: recall of tokens.
         token_f: F1 of tokens.
         iou_f: F1 of spans. A span is right if its intersection with a span of the other rationale
             is at least half of their union.

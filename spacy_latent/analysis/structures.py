@@ -248,9 +248,6 @@ class Distribution:
     """Distribution of one number over many structures.
 
     Attributes:
-        count: number of values.
-        low: start of the histogram.
-        high: end of the histogram.
         histogram: counts in equal bins from ``low`` to ``high``.
     """
 

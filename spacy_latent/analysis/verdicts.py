@@ -53,8 +53,6 @@ class Verdict:
     Attributes:
         level: "warning" for a trivial structure, "note" for a limit of the report, otherwise
             "good".
-        code: name for scripts.
-        text: a sentence.
     """
 
     level: Level

@@ -107,7 +107,6 @@ class _Forest:
         text: place of the text of each word.
         roots: root above each word; a word without a head is its own root.
         prints: number of the set of counted words under each word, uint64.
-        sizes: size of that set.
     """
 
     def __init__(

@@ -40,7 +40,6 @@ class Row:
     """Text with its annotation or its error.
 
     Attributes:
-        id: Id in the corpus.
         text: Text in the corpus. The column has the text of the doc if there is one, because a
             tokenizer may change the text.
         doc: Annotated doc, or None.

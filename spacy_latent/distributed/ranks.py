@@ -37,7 +37,6 @@ class Ranks:
 
     Attributes:
         rank: Number of this process, from 0.
-        world: Number of processes.
         timeout: Seconds that a rank waits for the others.
     """
 

@@ -53,11 +53,7 @@ class Faithfulness:
 
 
 class NoSuchEntity(LatentError):
-    """Error for a text in which the component found no such entity; another text may have one.
-
-    Attributes:
-        doc: the text after the component.
-    """
+    """Error for a text in which the component found no such entity; another text may have one."""
 
     def __init__(self, doc: Doc, component: str, message: str) -> None:
         self.doc = doc

@@ -110,7 +110,6 @@ class CalibratedParses:
         arcs: the temperature of trees, with arcs.
         labelled: the temperature of labels, with labelled arcs. Its gain is of the labels of right
             arcs.
-        trees: the map of whole trees.
         labelled_trees: the map of whole trees with their labels.
     """
 
@@ -231,7 +230,6 @@ class _Table:
         right, labelled_right: ``(A,)`` bool.
         roots: arcs without a label to be wrong, ``(A,)`` bool.
         texts: doc of each, ``(A,)`` int64.
-        labels: label of each.
         lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
         unannotated: number of further words, without a known head.
         judge: whole trees, with the probabilities as trained.

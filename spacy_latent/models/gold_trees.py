@@ -26,7 +26,6 @@ class GoldTrees:
     """Annotation of the n tokens of one prediction.
 
     Attributes:
-        spans: its sentences.
         heads: ``(n,)`` int64, position of the head in the doc. A root is its own head. −1 if not
             known.
         labels: ``(n,)`` int64, label of the arc to the head. −1 if not known, and for roots.

@@ -45,8 +45,6 @@ class LatentBatch:
 
     Attributes:
         vectors: for each doc ``(len(doc), width)``.
-        spans: for each doc its spans.
-        groups: groups of spans.
         outputs: for each group of spans its structures and scores, without gradient.
     """
 
@@ -62,7 +60,6 @@ class SpanModule(nn.Module):
     Each span has its own structure.
 
     Args:
-        latent: the latent layer.
         projection: linear map of the composer's output, or None.
         residual: whether the input is added to the result. The result then has a learned gain that
             starts small, so that training starts near the embedder alone (as in ReZero, Bachlechner

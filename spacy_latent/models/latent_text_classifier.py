@@ -53,7 +53,6 @@ class TextPredictions:
     Attributes:
         logits: ``(K, D, labels)``, for each structure.
         scores: ``(D, labels)``, the weighted mean of the probabilities of the structures.
-        made: weights, log-probabilities and structures.
         rewards: ``(K, D)``, rewards of the structures themselves, if the estimator uses these.
     """
 

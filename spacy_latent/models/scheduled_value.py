@@ -13,7 +13,6 @@ class ScheduledValue:
     kept, so copies share them. A pickled copy stays at the last value drawn.
 
     Args:
-        values: a number or a schedule.
         setting: name of the setting in messages.
     """
 

@@ -43,8 +43,6 @@ class Placed:
     """Groups of a batch of N rows on a device.
 
     Attributes:
-        rows: rows of each group.
-        lengths: lengths of each group.
         cells: ``(N,)`` int64, for each row its cell, if the cells of all groups come one after the
             other. It is the number of cells if the row is in no span.
         others: tensors that were sent with them.

@@ -45,7 +45,6 @@ class SpanProbabilities:
     "quadratic" keeps every pair of tags. Then a span takes time in proportion to its length.
 
     Args:
-        kind: name of the loss.
         chain: chain of BILUO tags, in the order of ``scheme_tags``.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.

@@ -36,7 +36,6 @@ class Written:
     """Annotation of one text by one source.
 
     Attributes:
-        number: the number of the source.
         classes: ``(n,)``, 0 for "O", otherwise the number of the label plus one.
         places: ``(n,)``, index in PLACES, −1 for "O".
     """

@@ -52,7 +52,6 @@ class TextModule(nn.Module):
     """Module from rows ``(N, d)`` to one vector per doc and structure.
 
     Args:
-        latent: the latent layer.
         pooling: reductions of the vectors of tokens, which are concatenated: some of "first",
             "last", "max", "mean" and "root". For "root", the vectors of tokens are summed, weighted
             by the degree to which each is a root. The result is the mean of these sums over the

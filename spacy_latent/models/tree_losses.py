@@ -35,9 +35,6 @@ class TreeLosses:
     """Sums of the losses of a batch in nats.
 
     Attributes:
-        trees: loss of trees.
-        labels: loss of labels.
-        starts: loss of sentence starts.
         words: loss of the words of each doc without its weights, ``(D,)`` float64, or None.
         left_out: docs with a sentence whose heads no tree of the structure has; they do not count.
     """

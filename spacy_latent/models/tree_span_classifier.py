@@ -38,7 +38,6 @@ class SpanScores:
 
     Attributes:
         spans: for each doc the pieces that have their own tree, as (start, end).
-        groups: groups of these pieces.
         cells: for each group its P spans; longer ones have only the class "no label", with score 0.
         scores: for each group ``(C, P, B)``, [class, span, piece]. Class 0 is "no label". Scores of
             spans that reach into the padding have no meaning.

@@ -33,7 +33,6 @@ class EntityGold:
 
     Attributes:
         name: name of the component, for messages.
-        labels: labels of its entities.
         tags: its tags, K.
         incorrect_spans_key: group of spans that are known not to be entities, or None.
     """

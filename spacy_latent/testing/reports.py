@@ -29,7 +29,6 @@ class Check:
     Attributes:
         name: Name of the checked property, such as "marginals".
         of: Name of the checked object, for messages.
-        run: The check.
     """
 
     name: str

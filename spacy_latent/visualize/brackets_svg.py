@@ -33,8 +33,6 @@ class DrawnBracket:
     """Bracket below the words ``start`` to ``end``, exclusive.
 
     Attributes:
-        start, end: Positions of the words.
-        category: Number of the colour.
         faint, set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
 

@@ -47,7 +47,6 @@ class DrawnArc:
 
     Attributes:
         head, modifier: Positions of words. The head of a root is None.
-        label: Text above the arc.
         set_apart: Draw the arc dashed and in the contrast colour.
         faint: Draw the arc dashed.
         shared: Draw the arc thin and grey and without its label, because a drawing next to it has
