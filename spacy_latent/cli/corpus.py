@@ -238,12 +238,17 @@ def field_hint(corpus: Path) -> str:
 
 def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     """Yield examples of pairs, with the field names of the config's reader."""
-    from spacy_latent.corpora.text_pairs import missing_labels, pair_fields, read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import (
+        NO_PAIRS,
+        missing_labels,
+        pair_fields,
+        read_text_pairs_v1,
+    )
 
     if corpus == STDIN or path.suffix == ".txt":
         raise LatentError(
-            "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl, .tsv or "
-            ".csv with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
+            f"{NO_PAIRS}. Give .jsonl, .tsv or .csv with a field for each text, as "
+            "spacy-latent.TextPairs.v1 reads them, or .spacy."
         )
     config = nlp.config.interpolate()
     first, second, label = pair_fields(config)

@@ -83,7 +83,8 @@ def warn(title: str, text: str = "") -> None:
 @contextmanager
 def failing(title: str, *others: type[Exception]) -> Iterator[None]:
     """Exit with the message of a LatentError, or of one of the other errors."""
+    refused = (LatentError, *others)
     try:
         yield
-    except (LatentError, *others) as error:
+    except refused as error:
         fail(title, str(error))

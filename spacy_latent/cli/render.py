@@ -181,14 +181,14 @@ def check_input(data: str, gold: bool) -> None:
 
 def check_texts(nlp: Language, data: str) -> None:
     """Exit with an error if the input cannot hold what the pipeline reads: texts, or pairs."""
-    from spacy_latent.corpora.text_pairs import WITH_FIELDS
+    from spacy_latent.corpora.text_pairs import NO_PAIRS, WITH_FIELDS
     from spacy_latent.pipeline.inspection import reads_pairs
 
     ending = Path(data).suffix.lower()
     pairs = reads_pairs(nlp)
     if pairs and ending not in (".spacy", *WITH_FIELDS):
         fail(
-            "The pipeline reads pairs of texts, and lines of text are none",
+            NO_PAIRS,
             "Give a .jsonl file, or a .tsv or .csv file whose first line names its columns, "
             "with a field for each text, or a .spacy file.",
         )

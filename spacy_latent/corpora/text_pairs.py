@@ -26,6 +26,8 @@ COMPOSED_PAIRS = "spacy-latent.ComposedPairTextCat."
 READER = "spacy-latent.TextPairs.v1"
 # Files whose pairs have named fields.
 WITH_FIELDS = (".jsonl", ".tsv", ".csv")
+# For commands that were given lines.
+NO_PAIRS = "The pipeline reads pairs of texts, and lines of text are none"
 # SNLI (Bowman et al. 2015) and MultiNLI have this label if annotators did not agree, and otherwise
 # one of these three.
 NO_LABEL, ITS_FIELD = "-", "gold_label"

@@ -25,9 +25,9 @@ from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, run
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import text_layer_model
 from spacy_latent.models.text_module import TextModule
 from spacy_latent.stages import periods

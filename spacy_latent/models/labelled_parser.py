@@ -20,9 +20,9 @@ from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
 from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.base import Structure

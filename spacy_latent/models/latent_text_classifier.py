@@ -27,10 +27,10 @@ from spacy_latent.models.evidence_bound import EvidenceModule, begin, words_of
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.layer_settings import LayerSettings
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import (
     TextVectors,
     build_text_layer_model,

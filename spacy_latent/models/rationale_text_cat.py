@@ -36,9 +36,9 @@ from spacy_latent.models.latent_text_classifier import (
 )
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.released_candidates import present_candidates
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import text_layer_model
 from spacy_latent.models.text_module import TextModule
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
