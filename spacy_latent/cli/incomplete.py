@@ -117,8 +117,12 @@ def incomplete_cli(
     if spans := sum(len(group) for doc in made for group in doc.spans.values()):
         counts.append(f"{number_of(spans, 'span', ',')} in doc.spans")
     msg.good(f"{output}: {', '.join(counts)}")
-    if as_if_complete:
-        return
+    if not as_if_complete:
+        print_settings(settings)
+
+
+def print_settings(settings: dict[str, Any]) -> None:
+    """Print how a crf_ner reads the annotation."""
     if settings:
         msg.info("A crf_ner reads it with this option of 'spacy train', NAME being its own name:")
         print(f"\n--components.NAME.evidence {shlex.quote(json.dumps(settings))}")

@@ -83,7 +83,7 @@ def warn(title: str, text: str = "") -> None:
 @contextmanager
 def failing(title: str, *others: type[Exception]) -> Iterator[None]:
     """Exit with the message of a LatentError, or of one of the other errors."""
-    refused = (LatentError, *others)
+    refused: tuple[type[Exception], ...] = (LatentError, *others)
     try:
         yield
     except refused as error:

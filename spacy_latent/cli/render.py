@@ -312,9 +312,7 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     from spacy.tokens import Doc, DocBin
 
     from spacy_latent.cli.corpus import lines_of_stdin
-    from spacy_latent.corpora.annotated_lines import words_of
-    from spacy_latent.corpora.categories import read_categories
-    from spacy_latent.corpora.text_files import json_lines, opened
+    from spacy_latent.corpora.text_files import opened
     from spacy_latent.corpora.text_pairs import (
         WITH_FIELDS,
         NoSuchField,
@@ -346,27 +344,37 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
             )
             fail(f"{data} cannot be read", f"{error}{advice}")
     elif path.suffix == ".jsonl":
-        for i, entry in json_lines(path):
-            text = entry.get(keys[0]) if isinstance(entry, dict) else None
-            reference = None
-            # Other corpora have other things under "cats", and a drawing needs no gold label.
-            with suppress(LatentError):
-                if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
-                    reference = Doc(nlp.vocab)
-                    reference.cats = cats
-            if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
-                yield Doc(nlp.vocab, words=words), reference
-                continue
-            if not isinstance(text, str):
-                there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
-                fail(
-                    f"Line {i} of {data} has no text under {keys[0]!r}",
-                    f"There is {there or 'nothing'}. Say where the text is with --text-key.",
-                )
-            yield text, reference
+        yield from _inputs_of_json(nlp, path, keys)
     else:
         given = nullcontext(lines_of_stdin()) if data == STDIN else opened(path)
         with given as lines:
             for line in lines:
                 if line.strip():
                     yield line.rstrip("\r\n"), None
+
+
+def _inputs_of_json(nlp: Language, path: Path, keys: list[str]) -> Iterator[tuple[Any, Any]]:
+    from spacy.tokens import Doc
+
+    from spacy_latent.corpora.annotated_lines import words_of
+    from spacy_latent.corpora.categories import read_categories
+    from spacy_latent.corpora.text_files import json_lines
+
+    for i, entry in json_lines(path):
+        text = entry.get(keys[0]) if isinstance(entry, dict) else None
+        reference = None
+        # Other corpora have other things under "cats", and a drawing needs no gold label.
+        with suppress(LatentError):
+            if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
+                reference = Doc(nlp.vocab)
+                reference.cats = cats
+        if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
+            yield Doc(nlp.vocab, words=words), reference
+            continue
+        if not isinstance(text, str):
+            there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
+            fail(
+                f"Line {i} of {path} has no text under {keys[0]!r}",
+                f"There is {there or 'nothing'}. Say where the text is with --text-key.",
+            )
+        yield text, reference

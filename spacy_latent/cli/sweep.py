@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -40,7 +42,7 @@ def sweep_cli(
 
     import srsly
 
-    from spacy_latent.cli.config_errors import config_overrides, unread_overrides
+    from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.distributed.sweep import (
         SEED,
@@ -70,11 +72,7 @@ def sweep_cli(
         text = read_text(config)
         values = read_grid(grid)
         cells = cells_of(values, seeds)
-        # Without this check, an unread setting would be a column of the table without any effect.
-        asked = [overrides, *(each for named in values.values() for each in named.values())]
-        unread = [said for each in asked for said in unread_overrides(config, each)]
-        if unread:
-            raise LatentError(" ".join(dict.fromkeys(unread)))
+        refuse_unread(config, overrides, values)
         whole = text + srsly.json_dumps([values, overrides])
         identity = hashlib.sha256(whole.encode()).hexdigest()[:16]
         train = spacy_train(config, output, overrides, arguments)
@@ -85,3 +83,13 @@ def sweep_cli(
     msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
     if failed := sum(row["failed"] for row in rows):
         fail(f"{failed} of {number_of(len(cells), 'training')} failed; why is in their log.txt")
+
+
+def refuse_unread(config: Path, overrides: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise LatentError for an unread setting, which would be a column without any effect."""
+    from spacy_latent.cli.config_errors import unread_overrides
+
+    asked = [overrides, *(each for named in values.values() for each in named.values())]
+    unread = [said for each in asked for said in unread_overrides(config, each)]
+    if unread:
+        raise LatentError(" ".join(dict.fromkeys(unread)))

@@ -143,27 +143,23 @@ def assess_listops(
             # Other pipelines may have another name for their component.
             named = component if not readings or component in nlp.pipe_names else None
             run = _Run(nlp, expressions, gold, named, seed, progress, f"{name} on {corpus}")
-            readings[name] = run.reading()
-            figures["models"][name] = {
-                "component": readings[name].component,
-                "kind": readings[name].kind,
-            }
+            own = readings[name] = run.reading()
+            figures["models"][name] = {"component": own.component, "kind": own.kind}
         kinds = {reading.kind for reading in readings.values()}
         controls = _controls(next(iter(models.values())), expressions, gold, kinds, seed)
-        depths = groups_by_depth(words)
-        everything = {ALL: np.ones(len(words), bool)}
+        depths = {ALL: np.ones(len(words), bool), **groups_by_depth(words)}
         sizes = [len(tokens) for tokens in words]
         figures["corpora"][corpus] = {
             "expressions": len(words),
             "tokens": [min(sizes), max(sizes)],
-            "depths": [int(depth) for depth in depths],
-            "by_depth": _by_group(everything | depths, readings, controls, seed),
+            "depths": [int(depth) for depth in depths if depth != ALL],
+            "by_depth": _by_group(depths, readings, controls, seed),
             "by_operator": _by_group(groups_by_operator(words), readings, controls, seed),
         }
         if first is None:
             name, reading = next(iter(readings.items()))
-            own = figures["corpora"][corpus]["by_depth"][ALL]["models"][name]
-            figures.update(_summary(own, reading, controls, words, seed))
+            best = figures["corpora"][corpus]["by_depth"][ALL]["models"][name]
+            figures.update(_summary(best, reading, controls, words, seed))
             first = ListOpsAssessment(figures, reading.examples, reading.component, reading.kind)
     if first is None:
         raise LatentError("There is no corpus to judge the pipelines on.")

@@ -253,7 +253,6 @@ def propagate(
         structures: each with marginals and a log-partition.
         factors: logic factors of each item.
         scores: ``(B, *parts)`` float64, −inf at what is no part of every structure.
-        iterations: largest number of rounds.
         tolerance: rounds end if no message changes by more.
         name: name of the set, for errors.
 

@@ -100,15 +100,9 @@ def structure_checks(
         seed: Seed of all scores and samples.
     """
     expect_made("check_structure", structure, Structure, "SpanningTree()")
-    contract = _Contract(
-        structure,
-        Listing(members, lengths, log_potential),
-        dict(encode_options or {}),
-        tuple(scales),
-        tolerance,
-        num_samples,
-        seed,
-    )
+    listing = Listing(members, lengths, log_potential)
+    given = dict(encode_options or {}), tuple(scales), tolerance, num_samples, seed
+    contract = _Contract(structure, listing, *given)
     yield from checks_of(contract, repr(structure))
 
 

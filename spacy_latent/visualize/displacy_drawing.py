@@ -68,7 +68,6 @@ def render_with_displacy(
             f"style is {style!r}; these structures are drawn with {', '.join(sorted(found))}. "
             "Leave style out, or name a component."
         )
-    theirs = {**_distances(drawings, theirs), **theirs}
     one_style = len(found) <= 1
     markup = [
         displacy.render(
@@ -77,7 +76,7 @@ def render_with_displacy(
             page=page and one_style,
             minify=minify,
             jupyter=jupyter,
-            options=theirs,
+            options={**_distances(drawings, theirs), **theirs},
             manual=True,
         )
         for name, group in groupby(drawings, key=_style)
