@@ -193,7 +193,6 @@ def loss_and_gradient(
 
 
 def _only_allowed(kind: str, evidence: TagEvidence) -> np.ndarray:
-    """Return the allowed tags, or raise an error for evidence that is more than these."""
     if not evidence.only_forbids:
         raise LatentError(
             f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "

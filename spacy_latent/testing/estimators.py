@@ -14,7 +14,8 @@ from spacy_latent.errors import IncompatiblePair, InfeasibleError, InvalidScores
 from spacy_latent.estimators.base import Estimator
 from spacy_latent.structures.base import Structure
 from spacy_latent.testing.contract_draws import STANDARD_ERRORS, WIDTH, DrawChecks, Gradient
-from spacy_latent.testing.estimator_cases import Case, Problem, problems
+from spacy_latent.testing.estimator_cases import Case, Problem
+from spacy_latent.testing.estimator_cases import problems as default_problems
 from spacy_latent.testing.random_scores import seeded
 from spacy_latent.testing.reports import Check, checks_of, expect_made, first_failures, written
 
@@ -95,13 +96,9 @@ def estimator_checks(
         seed: Seed of scores, losses and noise.
     """
     expect_made("check_estimator", estimator, Estimator, "SparseMAP()")
-    chosen = list(problems or _default())
+    chosen = list(problems or default_problems())
     contract = _Contract(estimator, chosen, gradient, strength, num_draws, seed)
     yield from checks_of(contract, estimator.name, "" if gradient else "check_the_gradient")
-
-
-def _default() -> list[Problem]:
-    return problems()
 
 
 class _Contract(DrawChecks):
@@ -203,10 +200,8 @@ class _Contract(DrawChecks):
             scores, structure = case.scores(), case.structure
             together = self.draw(case, scores, False).mean()
             for b in range(len(case.lengths)):
-                rows = slice(b, b + 1)
-                alone = self.drawn_by(
-                    self.fresh(), structure, scores[rows], case.lengths[rows], False
-                )
+                own = scores[b : b + 1], case.lengths[b : b + 1]
+                alone = self.drawn_by(self.fresh(), structure, *own, False)
                 where = f"{structure.name}, item {b} alone"
                 self.report.same("z", where, alone.mean()[0], together[b], 1e-6, 1e-6)
             for is_train in (True, False):
@@ -287,9 +282,8 @@ class _Contract(DrawChecks):
         for case in self.taken():
             self.drawn_from(made, case, case.scores(), True)
         for tensor, value in zip(_tensors(given), kept):
-            self.report.identical(
-                "for_width", "the original after a copy's training", tensor, value
-            )
+            told = "the original after a copy's training"
+            self.report.identical("for_width", told, tensor, value)
         used = self.fresh()
         for case in self.taken():
             self.drawn_from(used, case, case.scores(), True)
@@ -322,11 +316,9 @@ class _Contract(DrawChecks):
                     self.fresh()(case.structure, scores, case.lengths, is_train)
 
     def check_the_gradient(self) -> None:
+        check = self.by_differences if self.gradient == "exact" else self.by_enumeration
         for case in self.taken():
-            if self.gradient == "exact":
-                self.by_differences(case)
-            else:
-                self.by_enumeration(case)
+            check(case)
 
     def by_differences(self, case: Case) -> None:
         scores = case.scores(0.4, fill=0.0)
