@@ -195,7 +195,7 @@ def explain(
     if not len(doc):
         return _of_no_words(doc, name, target)
     from_text = _FromText(nlp, name, doc, target)
-    from_vectors = _vector_scores(nlp, name, pipe, before, doc, target)
+    from_vectors = _vector_scores(nlp, name, pipe, before, target)
     scores: Scores = from_text if from_vectors is None else from_vectors
     count = len(doc)
     weights = learn_mask(
@@ -488,16 +488,15 @@ class _FromText:
 
 
 def _vector_scores(
-    nlp: Language, name: str, pipe: Any, before: Doc, doc: Doc, target: _Category | _Entity
+    nlp: Language, name: str, pipe: Any, before: Doc, target: _Category | _Entity
 ) -> Scores | None:
     """Return the scores of masks with words hidden from the model.
 
     Return None if the model reads no word alone, or if its output still depends on the words when
     all of them are hidden.
     """
-    readers = find_word_readers(
-        pipe.model, _upstream(nlp, name, pipe.model), before, lambda docs: pipe.predict(docs)
-    )
+    listeners = _upstream(nlp, name)
+    readers = find_word_readers(pipe.model, listeners, before, lambda docs: pipe.predict(docs))
     if readers is None:
         return None
     scores = _hidden_scores(readers, before, target)
@@ -537,7 +536,7 @@ def _other_words(doc: Doc) -> Doc:
     return Doc(doc.vocab, words=words, sent_starts=starts)
 
 
-def _upstream(nlp: Language, component: str, model: Model) -> dict[Model, Model]:
+def _upstream(nlp: Language, component: str) -> dict[Model, Model]:
     """Return the listeners of the component, and of the components that it listens to.
 
     Each listener is mapped to the model that gives each token a vector.

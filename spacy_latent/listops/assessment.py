@@ -159,7 +159,7 @@ def assess_listops(
         if first is None:
             name, reading = next(iter(readings.items()))
             best = figures["corpora"][corpus]["by_depth"][ALL]["models"][name]
-            figures.update(_summary(best, reading, controls, words, seed))
+            figures.update(_summary(best, reading, controls, seed))
             first = ListOpsAssessment(figures, reading.examples, reading.component, reading.kind)
     if first is None:
         raise LatentError("There is no corpus to judge the pipelines on.")
@@ -478,11 +478,7 @@ def _by_group(
 
 
 def _summary(
-    own: dict[str, Any],
-    reading: _Reading,
-    controls: Mapping[str, _Control],
-    words: Sequence[list[str]],
-    seed: int,
+    own: dict[str, Any], reading: _Reading, controls: Mapping[str, _Control], seed: int
 ) -> dict[str, Any]:
     """Summarise the figures of one model."""
     found: dict[str, Any] = {}
