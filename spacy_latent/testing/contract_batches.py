@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
 from spacy_latent.structures.smoothed import smoothed_expectation
-from spacy_latent.testing.contract_scores import StructureContract
+from spacy_latent.testing.contract_scores import StructureChecks
 
 # Operations that sum over structures.
 SUMS = ("log_partition", "marginals", "entropy")
@@ -19,7 +19,7 @@ SUMS = ("log_partition", "marginals", "entropy")
 MASKS = 30
 
 
-class BatchChecks(StructureContract):
+class BatchChecks(StructureChecks):
     """Checks of changes of a batch that have no effect, and of refusals."""
 
     def deterministic(self, given: str = "") -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
@@ -40,7 +40,7 @@ class BatchChecks(StructureContract):
         able = {}
         for name, function in found.items():
             arguments = (scores, self.lengths, *([3] if name == "top_k" else []))
-            if self.call(name, *arguments, given=given) is not None:
+            if self._call(name, *arguments, given=given) is not None:
                 able[name] = function
         return able
 

@@ -33,7 +33,7 @@ MOST_LISTED_DRAWS = 1000
 
 
 @dataclass
-class EstimatorContract:
+class EstimatorChecks:
     """Base of the checks of an estimator: each method ``check_*`` is one check."""
 
     estimator: Estimator
@@ -63,9 +63,9 @@ class EstimatorContract:
     def draw(
         self, case: Case, scores: Tensor, is_train: bool, seed: int = 0, what: str = ""
     ) -> Draw:
-        return self.drawn_from(self.fresh(), case, scores, is_train, seed, what)
+        return self._drawn_from(self.fresh(), case, scores, is_train, seed, what)
 
-    def drawn_from(self, estimator: Estimator, case: Case, scores: Tensor, *how: Any) -> Draw:
+    def _drawn_from(self, estimator: Estimator, case: Case, scores: Tensor, *how: Any) -> Draw:
         """Return the draw for a case; see :meth:`drawn_by` for further arguments."""
         return self.drawn_by(estimator, case.structure, scores, case.lengths, *how)
 
@@ -102,7 +102,7 @@ class EstimatorContract:
     def objective(self, case: Case, scores: Tensor) -> Tensor:
         """Return the objective of each item, always with the same noise."""
         estimator = self.fresh()
-        draw = self.drawn_from(estimator, case, scores, True)
+        draw = self._drawn_from(estimator, case, scores, True)
         return self.total(estimator, case, draw)
 
     def slopes(self, where: str, total: Tensor, scores: Tensor) -> Tensor | None:
@@ -136,7 +136,7 @@ class EstimatorContract:
         return scores, length, z, case.structure.log_prob(z, scores, length)[:, 0]
 
 
-class DrawChecks(EstimatorContract):
+class DrawChecks(EstimatorChecks):
     """Checks of the structures and weights that an estimator gives."""
 
     def check_draws(self) -> None:
@@ -228,7 +228,7 @@ class DrawChecks(EstimatorContract):
                 scores = tied.masked_fill(~parts, 0.0).requires_grad_()
                 for is_train in (False, True):
                     estimator = self.fresh()
-                    draw = self.drawn_from(estimator, case, scores, is_train, 0, given)
+                    draw = self._drawn_from(estimator, case, scores, is_train, 0, given)
                     self.shapes(case, draw, given)
                     if self.estimator.hard if is_train else self.estimator.hard_at_prediction:
                         self.members(case, draw, is_train, f", {given}")

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spacy_latent.testing.contract_scores import StructureContract
+from spacy_latent.testing.contract_scores import StructureChecks
 from spacy_latent.testing.listing import scored
 
 # Share of the parts that get one of the largest scores, and the same share one of the smallest.
 LARGE = 0.15
 
 
-class MemberChecks(StructureContract):
+class MemberChecks(StructureChecks):
     """Checks of single structures: the best ones, membership and annotations."""
 
     def check_map(self) -> None:
@@ -21,7 +21,7 @@ class MemberChecks(StructureContract):
             self.best(given, scores.requires_grad_())
 
     def best(self, given: str, scores: Tensor) -> None:
-        z = self.call("map", scores, self.lengths, given=given)
+        z = self._call("map", scores, self.lengths, given=given)
         if z is None:
             return
         self.report.holds("map", not z.requires_grad, f"{given}: the result has a gradient.")
@@ -49,7 +49,7 @@ class MemberChecks(StructureContract):
         most = max(len(z) for z in listing.members)
         counts = (1, 3, min(most + 2, 40)) if self.structure.linear else (most + 2,)
         for k in counts:
-            best = self.call("top_k", scores, self.lengths, k, given=given)
+            best = self._call("top_k", scores, self.lengths, k, given=given)
             if best is None:
                 return
             shape = (k, len(listing))
@@ -96,8 +96,8 @@ class MemberChecks(StructureContract):
             scores = torch.where(chosen > 1 - LARGE, -size, scores).masked_fill(
                 ~self.parts(), torch.nan
             )
-            z = self.call("map", scores, self.lengths, given=given)
-            best = self.call("top_k", scores, self.lengths, k, given=given)
+            z = self._call("map", scores, self.lengths, given=given)
+            best = self._call("top_k", scores, self.lengths, k, given=given)
             if z is None or best is None:
                 return
             self.members("map", given, z[None], scores)
@@ -136,7 +136,7 @@ class MemberChecks(StructureContract):
             beyond[0, ~parts[b]] = 1.0
             given = torch.cat([known, changed, anything, halves, beyond])
             sizes = self.lengths[b : b + 1].expand(len(given), *self.lengths.shape[1:])
-            found = self.call("contains", given, sizes)
+            found = self._call("contains", given, sizes)
             if found is None:
                 return
             number = listing.find(b, given)

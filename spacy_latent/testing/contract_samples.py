@@ -7,11 +7,11 @@ from torch import Tensor
 
 from spacy_latent.structures.base import Reparameterized
 from spacy_latent.structures.results import ReparameterizedTrace
-from spacy_latent.testing.contract_scores import STANDARD_ERRORS, StructureContract
+from spacy_latent.testing.contract_scores import STANDARD_ERRORS, StructureChecks
 from spacy_latent.testing.random_scores import seeded
 
 
-class SampleChecks(StructureContract):
+class SampleChecks(StructureChecks):
     """Checks of samples, of their traces and of scores with noise."""
 
     def check_samples(self) -> None:
@@ -21,7 +21,9 @@ class SampleChecks(StructureContract):
             ("scores of scale 30", self.scores(30.0, offset=22)),
             ("with -inf at some parts", self.scores(forbids=True, offset=1000)),
         ):
-            drawn = self.call("sample", scores, self.lengths, count, self.generator(3), given=given)
+            drawn = self._call(
+                "sample", scores, self.lengths, count, self.generator(3), given=given
+            )
             if drawn is None:
                 return
             self.report.has_shape("sample", given, drawn, (count, *scores.shape))
@@ -51,7 +53,7 @@ class SampleChecks(StructureContract):
         count = 2000
         for given, scores in self.two_cases(41):
             leaf, sizes = self.copies(scores, count)
-            found = self.call("sample_trace", leaf, sizes, 1, self.generator(5), given=given)
+            found = self._call("sample_trace", leaf, sizes, 1, self.generator(5), given=given)
             if found is None:
                 return
             z = found.z.view(count, *scores.shape)
@@ -73,7 +75,7 @@ class SampleChecks(StructureContract):
         scores = self.scores(offset=31)
         repeated, sizes = self.copies(scores, count)
         with seeded(self.seed):
-            found = self.call("reparameterize", repeated, sizes)
+            found = self._call("reparameterize", repeated, sizes)
         if found is None:
             return
         z = found.z.detach().view(count, *scores.shape)
@@ -132,7 +134,7 @@ class SampleChecks(StructureContract):
         for given, scores in self.two_cases(51):
             repeated, sizes = self.copies(scores, count)
             with seeded(self.seed):
-                found = self.call(operation, repeated, sizes, given=given)
+                found = self._call(operation, repeated, sizes, given=given)
             if found is None:
                 return
             self.members(operation, given, found.z.view(count, *scores.shape), scores)

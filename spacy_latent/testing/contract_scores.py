@@ -22,12 +22,12 @@ STANDARD_ERRORS, DRAWS_BESIDE = 5.0, 3.0
 
 
 @dataclass
-class StructureContract:
+class StructureChecks:
     """Base of the checks of a structure: each method ``check_*`` is one check."""
 
     structure: Structure
     listing: Listing
-    encode_options: dict[str, Any]
+    encode_options: dict[str, object]
     scales: tuple[float, ...]
     tolerance: float
     num_samples: int
@@ -97,7 +97,7 @@ class StructureContract:
             return "entropy" in self.structure.tractable
         return operation in self.structure.tractable
 
-    def call(self, operation: str, *arguments: Any, given: str = "") -> Any:
+    def _call(self, operation: str, *arguments: Any, given: str = "") -> Any:
         """Return the result of an operation, or None if it is absent and may be."""
         try:
             with self.report.works(operation, given):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from spacy_latent.structures.base import SparseSolution
-from spacy_latent.testing.contract_scores import StructureContract
+from spacy_latent.testing.contract_scores import StructureChecks
 from spacy_latent.testing.reports import gradient
 
 
-class SparsemapChecks(StructureContract):
+class SparsemapChecks(StructureChecks):
     """Checks of SparseMAP."""
 
     def check_sparsemap(self) -> None:
@@ -20,7 +20,7 @@ class SparsemapChecks(StructureContract):
         if self.structure.has_map:
             for dtype in (torch.float16, torch.bfloat16):
                 given, scores = f"scores in {dtype}", self.scores(0.5, offset=2000).to(dtype)
-                solution = self.call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
+                solution = self._call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
                 self.of_the_list(given, solution)
         self.gradient_of_sparsemap()
 
@@ -30,7 +30,7 @@ class SparsemapChecks(StructureContract):
         Returns:
             False if the structure has no SparseMAP.
         """
-        solution = self.call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
+        solution = self._call("sparsemap", scores, self.lengths, 1000, 1e-9, given=given)
         if solution is None:
             return False
         self.nothing_outside("sparsemap", given, solution.mean, scores)

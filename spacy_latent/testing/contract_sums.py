@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.smoothed import Regularizer, maximum, smoothed_sample, smoothed_value
-from spacy_latent.testing.contract_scores import StructureContract
+from spacy_latent.testing.contract_scores import StructureChecks
 from spacy_latent.testing.reports import gradient, written
 
 # Shares of the parts with scores of a mask, which every structure then has to use.
@@ -19,7 +19,7 @@ MASKED = (0.4, 0.8, 1.0)
 UNLIKELY = -800.0
 
 
-class SumChecks(StructureContract):
+class SumChecks(StructureChecks):
     """Checks of sums over structures and of their gradients."""
 
     def check_log_partition(self) -> None:
@@ -40,7 +40,7 @@ class SumChecks(StructureContract):
     def sum(self, operation: str, given: str, scores: Tensor) -> None:
         listing = self.listing
         leaf, other = scores.clone().requires_grad_(), scores.clone().requires_grad_()
-        found = self.call(operation, leaf, self.lengths, given=given)
+        found = self._call(operation, leaf, self.lengths, given=given)
         if found is None:
             return
         values, listed = [], []
@@ -65,7 +65,7 @@ class SumChecks(StructureContract):
 
     def gradient_is_marginals(self) -> None:
         leaf = self.scores(forbids=True, offset=1000).requires_grad_()
-        marginals = self.call("marginals", leaf.detach(), self.lengths)
+        marginals = self._call("marginals", leaf.detach(), self.lengths)
         if marginals is None:
             return
         total = self.structure.log_partition(leaf, self.lengths).sum()
@@ -108,7 +108,7 @@ class SumChecks(StructureContract):
         free = self.parts() & scores.isfinite()
         leaf = scores[free].requires_grad_()
         for operation in ("log_partition", "marginals", "entropy"):
-            if self.call(operation, scores, self.lengths) is None:
+            if self._call(operation, scores, self.lengths) is None:
                 continue
 
             def of(values: Tensor, operation: str = operation) -> Tensor:
@@ -127,11 +127,11 @@ class SumChecks(StructureContract):
             for b, members in enumerate(listing.members):
                 place = torch.arange(most).clamp_max(len(members) - 1)
                 z[:, b] = listing.placed(b, members)[place]
-            found = self.call("log_prob", z, leaf, self.lengths, given=given)
+            found = self._call("log_prob", z, leaf, self.lengths, given=given)
             if found is None:
                 return
             self.report.has_shape("log_prob", given, found, (most, len(listing)))
-            alone = self.call("log_prob", z[0], leaf, self.lengths, given=given)
+            alone = self._call("log_prob", z[0], leaf, self.lengths, given=given)
             self.report.same("log_prob", f"{given}, first of each item", alone, found[0], 1e-12)
             other = scores.clone().requires_grad_()
             expected = []
@@ -161,7 +161,7 @@ class SumChecks(StructureContract):
         for operation in ("cross_entropy", "kl"):
             leaves = [p.clone().requires_grad_(), q.clone().requires_grad_()]
             others = [p.clone().requires_grad_(), q.clone().requires_grad_()]
-            found = self.call(operation, *leaves, self.lengths)
+            found = self._call(operation, *leaves, self.lengths)
             if found is None:
                 return
             listed = []
@@ -197,7 +197,7 @@ class SumChecks(StructureContract):
 
     def infinite_between(self, operation: str, p: Tensor, q: Tensor) -> None:
         leaf = p.clone().requires_grad_()
-        found = self.call(operation, leaf, q, self.lengths)
+        found = self._call(operation, leaf, q, self.lengths)
         for b in range(len(self.listing)):
             lost = bool((q[b].isneginf() & self.listing.used()[b]).any())
             totals = self.listing.feasible(p, b)[1]
@@ -216,7 +216,7 @@ class SumChecks(StructureContract):
 
     def check_log_count(self) -> None:
         for given, scores in self.cases():
-            found = self.call("log_count", scores, self.lengths, given=given)
+            found = self._call("log_count", scores, self.lengths, given=given)
             if found is None:
                 return
             for b in range(len(self.listing)):
@@ -242,7 +242,7 @@ class SumChecks(StructureContract):
             try:
                 for operation in ("log_partition", "marginals", "entropy", "kl"):
                     other = (torch.zeros_like(scores),) if operation == "kl" else ()
-                    found.append(self.call(operation, asked, *other, self.lengths, given=given))
+                    found.append(self._call(operation, asked, *other, self.lengths, given=given))
             except AssertionError as error:
                 # Refusing these scores is correct, too.
                 if isinstance(error.__cause__, InvalidScores):
@@ -288,7 +288,7 @@ class SumChecks(StructureContract):
             self.report.same(operation, there, one, own, 1e-12, 1e-6)
 
     def samples_of_fewest(self, given: str, masked: Tensor, scores: Tensor, asked: Tensor) -> None:
-        drawn = self.call("sample", asked, self.lengths, 20, self.generator(3), given=given)
+        drawn = self._call("sample", asked, self.lengths, 20, self.generator(3), given=given)
         if drawn is None:
             return
         log_p = self.structure.log_prob(drawn, asked, self.lengths)

@@ -136,7 +136,7 @@ class _Contract(DrawChecks):
                 for forbids in (False, True):
                     estimator = self.fresh()
                     scores = case.scores(0.5, forbids, seed).requires_grad_()
-                    draw = self.drawn_from(estimator, case, scores, True, seed)
+                    draw = self._drawn_from(estimator, case, scores, True, seed)
                     total = self.total(estimator, case, draw).sum()
                     where = f"{case.name}, seed {seed}"
                     found = self.finite_slopes(where, total, scores)
@@ -280,13 +280,13 @@ class _Contract(DrawChecks):
         kept = [tensor.clone() for tensor in _tensors(given)]
         first = [tensor.clone() for tensor in _tensors(self.fresh())]
         for case in self.taken():
-            self.drawn_from(made, case, case.scores(), True)
+            self._drawn_from(made, case, case.scores(), True)
         for tensor, value in zip(_tensors(given), kept):
             told = "the original after a copy's training"
             self.report.identical("for_width", told, tensor, value)
         used = self.fresh()
         for case in self.taken():
-            self.drawn_from(used, case, case.scores(), True)
+            self._drawn_from(used, case, case.scores(), True)
             break
         with seeded(self.seed):
             again = used.for_width(WIDTH)

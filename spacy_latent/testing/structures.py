@@ -172,7 +172,9 @@ class _Contract(MemberChecks, SumChecks, SampleChecks, SparsemapChecks, BatchChe
             self.several_best(given, scores)
             self.sum("marginals", given, scores)
             count = max(self.num_samples // 8, 1)
-            drawn = self.call("sample", scores, self.lengths, count, self.generator(3), given=given)
+            drawn = self._call(
+                "sample", scores, self.lengths, count, self.generator(3), given=given
+            )
             if drawn is not None:
                 self.frequencies("sample", given, drawn, scores)
             if self.average(given, scores):
