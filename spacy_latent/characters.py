@@ -114,15 +114,3 @@ def _is_part(before: str, character: str) -> bool:
         # Tones of skin.
         or (unicodedata.category(before) == "So" and "\U0001f3fb" <= character <= "\U0001f3ff")
     )
-
-
-__all__ = [
-    "BIDI_CONTROLS",
-    "columns",
-    "escaped",
-    "escaped_lines",
-    "is_harmless",
-    "is_seen",
-    "on_one_line",
-    "visible",
-]

@@ -182,6 +182,3 @@ def to_displacy(doc: Doc, digits: int = 2, kb_url_template: str | None = None) -
         "title": None if title is None else escape(str(title)),
         "settings": get_doc_settings(doc),
     }
-
-
-__all__ = ["confidence", "confidences", "register_extension", "to_displacy", "to_json"]

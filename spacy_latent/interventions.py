@@ -95,6 +95,3 @@ def intervening(interventions: Mapping[int, Intervention]) -> Iterator[None]:
 def intervention_on(model: Model) -> Intervention | None:
     """Return the condition that holds for a Thinc model, or None."""
     return _PRESENT.get({}).get(model.id)
-
-
-__all__ = ["Intervention", "intervening", "intervention_on"]

@@ -450,5 +450,3 @@ for own_kind in (
 ):
     _put(own_kind)
 BUILT_IN = frozenset(_KINDS)
-
-__all__ = ["Drawing", "Kind", "complete_kind", "find_kind", "known_kinds", "register_kind"]

@@ -19,7 +19,6 @@ from spacy_latent.analysis.attachment import (
     without_labels,
     without_words,
 )
-from spacy_latent.analysis.head_brackets import brackets_of_heads
 from spacy_latent.analysis.task import confidence_interval
 from spacy_latent.analysis.tree_measures import (
     SCORES,
@@ -38,6 +37,7 @@ from spacy_latent.analysis.trees import (
     Heads,
     TreeStatistics,
     bracketing_f1,
+    brackets_of_heads,
     control_trees,
     nearest_operator,
     random_earlier_operator,

@@ -190,7 +190,6 @@ def agreement(
     left out.
 
     Args:
-        ours: structures of each doc.
         theirs: the same of the other set.
 
     Returns:

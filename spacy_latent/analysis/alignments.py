@@ -49,7 +49,6 @@ def alignment_scores(
     is 0 if there are neither predicted nor sure links.
 
     Args:
-        predicted: links of each pair of texts.
         sure: sure links of each pair. They are also possible.
         possible: further possible links of each pair; without them only the sure links are
             possible.
@@ -177,7 +176,6 @@ def score_alignment(
     """Score the alignments of ``component`` against the reference annotations.
 
     Args:
-        component: its name in the pipeline.
         sure: name of the reference annotation of sure links.
         possible: name of the reference annotation of possible links.
 

@@ -55,7 +55,6 @@ def attachments(
 
     Args:
         predicted: heads of each tree; a root is its own head.
-        reference: heads of each reference tree.
         counted: mask of the tokens that count, for each tree; all by default.
         relations: names of the relations, for each token.
 
@@ -107,8 +106,6 @@ def attachment(
     """Return the unlabelled attachment: the share of tokens with the reference head, 0 to 1.
 
     Args:
-        predicted: heads of each tree.
-        reference: heads of each reference tree.
         counted: mask of the tokens that count, for each tree; all by default.
 
     Returns:
@@ -127,7 +124,6 @@ class ReferenceTree:
 
     Attributes:
         heads: ``(n,)``, −1 if the reference has no head for the token.
-        words: text of each token.
         own: ``(n,)``, the predicted token that is identical to this one, −1 if there is not exactly
             one.
         back: for each predicted token the identical token of the reference, or −1.
@@ -214,7 +210,6 @@ def attachment_table(
     """Return the unlabelled attachment of several sets of trees under several masks.
 
     Args:
-        references: the reference trees.
         trees: by name, heads of the predicted tokens.
         counted: by name, masks of the tokens of the references that count.
 
@@ -249,7 +244,6 @@ def edge_precision(
 
     Args:
         predicted: heads of each tree; a root is its own head, −1 if a token has no head.
-        reference: heads of each reference tree.
         counted: masks of the tokens that count.
     """
     shares = []
@@ -274,7 +268,6 @@ def score_attachment(
     """Score the attachment of the annotation of ``component`` to the heads of the reference.
 
     Args:
-        component: its name in the pipeline.
         ignore: texts of tokens that ``latent_uas_part`` leaves out. Without any, that score is
             absent.
 
@@ -318,7 +311,6 @@ def score_trees(
     """Score the unlabelled attachment of ``component`` to the heads of the references.
 
     Args:
-        component: its name in the pipeline.
         ignore_labels: labels of reference tokens that do not count, as in spaCy's ``dep_uas``.
 
     Returns:

@@ -66,11 +66,9 @@ class Bin:
     Attributes:
         low: lower end of the range.
         high: upper end of the range.
-        count: number of predictions.
         said: mean probability.
         right: share of correct predictions.
         right_low: lower end of the 95 % interval of ``right`` (Wilson 1927).
-        right_high: upper end of that interval.
     """
 
     low: float
@@ -121,8 +119,6 @@ class JudgedEntities:
     """Entities of a component, judged correct or wrong by the annotation.
 
     Attributes:
-        probabilities: probability of each entity.
-        correct: whether each entity is correct.
         gold: number of entities in the annotation.
         unannotated: number of further entities that were found on tokens whose annotation is
             missing.
@@ -256,10 +252,8 @@ class ThresholdResult:
 
     Attributes:
         threshold: the least probability of a kept entity.
-        kept: number of entities kept.
         precision: share of these that is correct, NaN if there are none.
         low: lower end of the 95 % interval of the precision.
-        high: upper end of that interval.
         recall: share of the gold entities that is kept, NaN without gold entities.
     """
 
@@ -303,12 +297,7 @@ def in_digits(probability: float) -> str:
 
 
 def in_words(one: ThresholdResult, found: JudgedEntities, texts: str) -> str:
-    """Describe a :class:`ThresholdResult` of ``found`` in words.
-
-    Args:
-        one: the cut.
-        texts: description of the texts.
-    """
+    """Describe a :class:`ThresholdResult` of ``found`` in words."""
     said = f"{one.kept} of {number_of(len(found.probabilities), found.noun)} of {texts}"
     if not one.kept:
         return said
@@ -370,7 +359,6 @@ class EntityFigures:
     """Calibration of the entities of a component.
 
     Attributes:
-        found: number of entities found.
         gold: number of entities in the annotation.
         error: expected calibration error.
         chance: mean error by chance, see :func:`error_by_chance`.
@@ -418,8 +406,6 @@ class GroupFigures:
     """Calibration of a group of predictions.
 
     Attributes:
-        name: what they have in common.
-        count: number of predictions.
         right: share of them that is right.
         said: mean confidence.
         error: expected calibration error.

@@ -23,9 +23,6 @@ def why_undecided(ours: float, theirs: float, docs: int, differ: int | None) -> 
     """Say why texts do not prove that two scores are equal, empty if they may prove it.
 
     Args:
-        ours: the first score.
-        theirs: the second score.
-        docs: number of texts that count.
         differ: number of texts whose own score differs, None if that is not known.
     """
     if min(ours, theirs) >= 1:
@@ -46,7 +43,6 @@ def size_in_words(every: int, judged: Iterable[int]) -> str:
     """Return the remark on the number of texts, empty if they are not few.
 
     Args:
-        every: number of texts with structures.
         judged: for each comparison, the number of texts that count in it.
     """
     least = min([every, *(docs for docs in judged if docs)])

@@ -46,7 +46,6 @@ class TaskFigures:
     """Scores of the task.
 
     Attributes:
-        measures: the measures with intervals.
         scores: all scores of ``nlp.evaluate`` that are numbers.
         unknown_labels: labels of the references that the pipeline does not know, by the name of the
             annotation that they belong to.
@@ -68,9 +67,7 @@ class OtherScore:
     """Value of a measure of another pipeline.
 
     Attributes:
-        value: the score.
         low: lower end of its 95 % interval.
-        high: upper end of that interval.
         drop: loss from replacing the first pipeline's predictions with the predictions of this one.
     """
 
@@ -87,9 +84,7 @@ class RandomStructures:
     Attributes:
         before: score with single best structures.
         after: score with random structures.
-        drop: the difference of both.
         low: lower end of the 95 % interval of ``drop``.
-        high: upper end of that interval.
         before_low: lower end of the interval of ``before``.
         docs: number of texts that count.
         draws: number of random structures drawn for each text.
@@ -144,7 +139,6 @@ class ControlScore:
     Attributes:
         value: mean over trainings.
         low: lower end of its interval over texts.
-        high: upper end of that interval.
         seeds: score of each training.
         difference: lead of the pipeline over the control, with its interval.
         spread: two standard deviations of the difference between trainings, NaN if each has only
@@ -190,10 +184,7 @@ class Statistic:
     """Distribution of one number over many structures.
 
     Attributes:
-        low: start of the histogram.
-        high: end of the histogram.
         histogram: counts in equal bins from ``low`` to ``high``.
-        count: number of structures.
     """
 
     mean: float
@@ -236,7 +227,6 @@ class ReferenceFigures:
     Attributes:
         key: the measure that counts.
         of: description of the compared annotation of the references.
-        docs: number of texts.
         rows: values by measure, by name of the layer, of controls and of random structures.
         ahead: lead of the layer over each of the others, by name.
     """
@@ -255,9 +245,6 @@ class OtherModels:
     """Agreement of every two of several pipelines, this one among them.
 
     Attributes:
-        names: names of the other pipelines.
-        matrix: agreement of every two.
-        mean: mean agreement.
         chance: agreement of random structures.
         alike: whether all are further trainings of the same model.
     """
@@ -294,7 +281,6 @@ class LayerFigures:
         kind: see :mod:`spacy_latent.kinds`.
         plural: name of the structures in sentences.
         constraint: the constraint on the set of structures, in words.
-        spans: number of structures.
         random: measures with random structures, by name of the measure.
         flat_share: for heads, the share of tokens that are roots or modifiers of one.
         controls: share of parts in common with structures that depend on no model, by name.
@@ -302,7 +288,6 @@ class LayerFigures:
         by_length: share of tokens whose part the length of the text determines, and number of
             tokens examined.
         reference: agreement with references, None without any.
-        others: agreement with other models.
         alone: single structures of SparseMAP's mixtures, None for other estimators.
         docs: number of texts that have structures.
     """
@@ -339,9 +324,6 @@ class Figures:
     """Figures of a pipeline on a corpus.
 
     Attributes:
-        docs: number of texts.
-        pipeline: names of the components.
-        task: scores of the task.
         components: figures of each latent layer, by the name under which its structures are stored.
         others: measures of further pipelines, by name.
         entities: calibration by name of each component that finds entities with probabilities. A

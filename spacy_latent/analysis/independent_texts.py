@@ -26,7 +26,6 @@ class IndependentTexts:
 
     Attributes:
         numbers: number of the text of each doc, ``(D,)``. Texts are numbered as they come.
-        count: number of texts.
         are_documents: whether the texts are named documents. Otherwise each doc is a text.
     """
 

@@ -36,7 +36,6 @@ class PromisedThreshold(ThresholdResult):
     """Threshold whose precision on other text is at least ``promised``.
 
     Attributes:
-        promised: the requested precision.
         confidence: share of the choices of texts in which the precision holds.
         bound: lower bound of the precision at this confidence.
         full_recall: recall without a threshold.
@@ -58,8 +57,6 @@ def lower_bound(right: int, count: int, confidence: float) -> float:
     """Return the lower bound of Clopper and Pearson (1934) of a share, one-sided.
 
     Args:
-        right: number of successes.
-        count: number of trials.
         confidence: probability, at least, that the share is above the bound.
     """
     if not right:

@@ -48,8 +48,6 @@ class Agreement:
     """Means over docs, 0 to 1.
 
     Attributes:
-        precision: precision of tokens.
-        recall: recall of tokens.
         token_f: F1 of tokens.
         iou_f: F1 of spans. A span is right if its intersection with a span of the other rationale
             is at least half of their union.
@@ -142,7 +140,6 @@ def erasure(
 
     Args:
         docs: docs whose tokens are used unchanged. Empty docs do not count.
-        rationales: mask of each doc.
         labels: label of the reference for each doc, or None.
 
     Raises:
@@ -190,7 +187,6 @@ def doc_of_words(doc: Doc, words: np.ndarray) -> Doc:
     """Return a new doc of the chosen words.
 
     Args:
-        doc: the original.
         words: mask of the words, ``(len(doc),)`` bool.
     """
     kept = [token for token in doc if words[token.i]]
@@ -268,7 +264,6 @@ def report(
         references: docs with ``cats`` and, if people marked words, ``spans[spans_key]``. Their
             texts go through the pipeline's tokenizer as in ``spacy train``, unless they were made
             of words without spaces.
-        spans_key: key of the rationales.
         words: a list of words to compare with, such as an opinion lexicon.
 
     Raises:

@@ -106,7 +106,6 @@ def unknown_labels(
     If the labels of a component are not known, no label of its annotation counts as unknown.
 
     Args:
-        examples: examples with references.
         learned: examples whose labels also count as known. They are read only until all labels are
             found.
 

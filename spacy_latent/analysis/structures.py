@@ -170,10 +170,7 @@ def _tags(decoded: np.ndarray, n: int) -> dict[str, Any]:
 def _segments(decoded: np.ndarray, n: int) -> dict[str, Any]:
     found = decoded.reshape(-1, 3)
     lengths = found[:, 1] - found[:, 0]
-    return {
-        "segments": len(found),
-        "segment length": float(lengths.mean()) if len(found) else None,
-    }
+    return {"segments": len(found), "segment length": float(lengths.mean()) if len(found) else None}
 
 
 def _phrases(decoded: np.ndarray, n: int) -> dict[str, Any]:
@@ -251,9 +248,6 @@ class Distribution:
     """Distribution of one number over many structures.
 
     Attributes:
-        count: number of values.
-        low: start of the histogram.
-        high: end of the histogram.
         histogram: counts in equal bins from ``low`` to ``high``.
     """
 
@@ -300,7 +294,6 @@ def sparkline(histogram: Sequence[int], unicode: bool = True) -> str:
     """Draw a histogram in one line of text.
 
     Args:
-        histogram: counts.
         unicode: whether blocks can be printed; otherwise ".", ":" and "#" are used.
     """
     top = max(histogram, default=0)
@@ -322,7 +315,6 @@ def position_share(
     different texts.
 
     Args:
-        sentences: words of each text.
         structures: one number for each token, such as its head.
         least: least number of different texts of a length.
 

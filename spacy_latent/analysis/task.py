@@ -325,12 +325,7 @@ class Drop:
     """Difference before − after, with its 95 % interval by the paired bootstrap over texts.
 
     Attributes:
-        before: first score.
-        after: second score.
-        drop: their difference.
         low: lower end of the interval.
-        high: upper end of the interval.
-        docs: number of texts that count.
         differ: number of these texts whose own score changes.
     """
 

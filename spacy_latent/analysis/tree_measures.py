@@ -54,7 +54,6 @@ def tree_counts(
 
     Args:
         predicted: heads of each tree; a root is its own head, −1 if a token has no head.
-        reference: heads of each reference tree.
         counted: mask of the tokens that count, for each tree; all by default.
 
     Raises:
@@ -95,7 +94,6 @@ def tree_table(
     """Return the scores of several sets of trees by each of :data:`TREE_MEASURES`.
 
     Args:
-        references: the reference trees.
         trees: by name, heads of the predicted tokens.
         counted: masks of the tokens of the references that count.
 
@@ -127,8 +125,6 @@ def bracket_counts(
     binary.
 
     Args:
-        predicted: spans of each tree.
-        reference: spans of each reference tree.
         lists: spans of the lists of each text.
         counted: masks of the tokens that count in "lists".
 
@@ -201,7 +197,6 @@ def score_tree_measures(
     """Score the annotation of ``component`` against the heads of the references by every measure.
 
     Args:
-        component: its name in the pipeline.
         ignore_labels: labels of reference tokens that do not count.
         ignore: texts of reference tokens that do not count.
 

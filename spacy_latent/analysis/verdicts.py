@@ -53,8 +53,6 @@ class Verdict:
     Attributes:
         level: "warning" for a trivial structure, "note" for a limit of the report, otherwise
             "good".
-        code: name for scripts.
-        text: a sentence.
     """
 
     level: Level
@@ -416,11 +414,7 @@ def _of_training(figures: LayerFigures) -> list[Verdict]:
 
 
 def _control_verdict(
-    figures: LayerFigures,
-    measure: str,
-    row: TrainedScore,
-    name: str,
-    control: TrainedControl,
+    figures: LayerFigures, measure: str, row: TrainedScore, name: str, control: TrainedControl
 ) -> Verdict:
     """Return the verdict from one control."""
     plural, theirs = figures.plural, row.controls[name]
@@ -650,9 +644,7 @@ def _of_references(figures: LayerFigures) -> list[Verdict]:
             )
         ]
     if own - rows[best] >= FAR * (1 - rows[best]):
-        return [
-            Verdict("good", "far-beyond-controls", f"Far better than the controls: {text}."),
-        ]
+        return [Verdict("good", "far-beyond-controls", f"Far better than the controls: {text}.")]
     return [Verdict("good", "beyond-controls", f"Better than the controls: {text}.")]
 
 

@@ -53,7 +53,6 @@ def compare_yields(
 
     Args:
         predicted: heads of each tree. A root is its own head. A word with −1 has no head.
-        reference: heads of each reference tree.
         counted: mask of the words in the sets, for each tree; all by default. Other words may still
             be heads.
 
@@ -108,7 +107,6 @@ class _Forest:
         text: place of the text of each word.
         roots: root above each word; a word without a head is its own root.
         prints: number of the set of counted words under each word, uint64.
-        sizes: size of that set.
     """
 
     def __init__(

@@ -462,7 +462,6 @@ def _check_kind(span: SpanStructure, accessor: str, wanted: str = "") -> None:
     """Raise LatentError if structures of the kind of the span do not have this accessor.
 
     Args:
-        span: The structure.
         wanted: Name of the values that the accessor returns, if it differs from ``accessor``.
     """
     accessors = find_kind(span.kind).accessors

@@ -67,7 +67,6 @@ def _record_of(
     """Return the record that is stored for a structure; :func:`_structure_of` reads it.
 
     Args:
-        span: The structure.
         idx: Offset of the first character of each token of the doc.
         length: Number of characters of each token.
     """

@@ -89,7 +89,6 @@ def with_structure(
     A component that has a structure already gets this structure and this estimator instead.
 
     Args:
-        config: The filled config.
         names: The components; empty for the only component that can be changed. A component that
             listens to a ``latent_encoder`` selects that encoder.
         structure, estimator: Registered names, or names that :func:`registered_name` accepts. None
@@ -148,11 +147,8 @@ def share_encoder(
     """Put a ``latent_encoder`` over the embedder of these components, and let them listen to it.
 
     Args:
-        components: The blocks of all components.
-        pipeline: The names in the pipeline.
         names: The components that share the encoder.
         embedders: Blocks of the components' embedders, which become blocks of listeners.
-        layers: Blocks of the latent layer.
     """
     if ENCODER in components:
         raise LatentError(

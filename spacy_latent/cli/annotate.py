@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, Model
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.cli.pipelines import prepare
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.distributed.shard_annotation import Done
@@ -95,7 +95,7 @@ def annotate_cli(
     }
     # Also in this process, so that a missing file or GPU causes one error and not one per process.
     prepare(code, gpu_id)
-    try:
+    with failing("The corpus could not be annotated"):
         if engine == "ray":
             done = annotate_with_ray(
                 model,
@@ -121,8 +121,6 @@ def annotate_cli(
                 prepare_with=(code, gpu_id) if workers > 1 else (),
                 **common,
             )
-    except LatentError as error:
-        fail("The corpus could not be annotated", str(error))
     report(done, output)
 
 
@@ -149,15 +147,6 @@ def report(done: Done, output: Path) -> None:
     before = f"; {number_of(done.skipped, 'file')} done before" if done.skipped else ""
     texts, files = number_of(done.rows, "text"), number_of(done.shards, "file")
     msg.good(f"{texts} in {files} in {output}{before}")
-
-
-def prepare(code: Path | None, gpu_id: int) -> None:
-    """Prepare a process before it loads the pipeline."""
-    from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import use_gpu
-
-    import_code(code)
-    use_gpu(gpu_id)
 
 
 def show(done: Done) -> None:

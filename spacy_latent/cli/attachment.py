@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.errors import LatentError
+from spacy_latent.cli.pipelines import import_code, use_gpu
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -49,8 +48,7 @@ def main(
     Also reports measures that do not depend on a convention for heads. The control trees use no
     model.
     """
-    from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import is_installed, load, trained_name, use_gpu
+    from spacy_latent.cli.pipelines import is_installed, load, trained_name
     from spacy_latent.cli.progress import progress
 
     check_output(metrics)
@@ -71,10 +69,8 @@ def main(
             fail(f"{path} puts no trees on docs: it has neither a parse nor latent heads.")
         if not any(example.reference.has_annotation("DEP") for example in examples):
             fail(f"The docs of {corpus} have no heads to compare with.")
-        try:
+        with failing(f"The heads of {corpus} cannot be compared with"):
             found = measure(examples, {f"{name}: {source}": each for source, each in trees.items()})
-        except LatentError as error:
-            fail(f"The heads of {corpus} cannot be compared with", str(error))
         # Each table ends with the controls. Keep them once.
         table = {**{row: table[row] for row in table if row not in found}, **found}
     print_table(table)
@@ -108,10 +104,8 @@ def read_docs(nlp: Language, corpus: Path, gold_preproc: bool) -> list[Example]:
     if corpus.is_file() and corpus.suffix != ".spacy":
         if gold_preproc:
             fail("--gold-preproc is for docs in spaCy's binary format", f"The corpus is {corpus}.")
-        try:
+        with failing(f"The corpus {corpus} cannot be read"):
             return read_examples(nlp, str(corpus))
-        except LatentError as error:
-            fail(f"The corpus {corpus} cannot be read", str(error))
     try:
         return list(Corpus(corpus, gold_preproc=gold_preproc)(nlp))
     except Exception as error:

@@ -16,11 +16,10 @@ from spacy_latent.cli.calibration_results import (
     calibrate_parses,
 )
 from spacy_latent.cli.calibration_tables import print_entities, print_parses
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit, Model
 from spacy_latent.cli.output import finished_first
-from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def calibrate_cli(
     import srsly
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.corpus import import_code, read_examples, read_grouped
+    from spacy_latent.cli.corpus import read_examples, read_grouped
     from spacy_latent.evaluation.calibration_examples import ARCS, kind_of
 
     refuse_to_overwrite(output, force)
@@ -155,9 +154,8 @@ def calibrate_cli(
         "--group-by": group_by is not None,
         "--docs-per-document": docs_per_document is not None,
     }
-    try:
-        import_code(code)
-        use_gpu(gpu_id)
+    with failing("The pipeline could not be calibrated", OSError):
+        prepare(code, gpu_id)
         asked.check_numbers()
         nlp = load(model)
         examples = read_grouped(nlp, dev, limit, group_by, docs_per_document)
@@ -187,8 +185,6 @@ def calibrate_cli(
             raise LatentError(found.refused)
         if not found.refused:
             save(nlp, output)
-    except (LatentError, OSError) as error:
-        fail("The pipeline could not be calibrated", str(error))
     if as_json:
         figures = (
             parses_to_json(found) if isinstance(found, ParseResult) else entities_to_json(found)

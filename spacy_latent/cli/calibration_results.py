@@ -72,8 +72,6 @@ class EntityResult:
     """Calibration of entities or nested spans.
 
     Attributes:
-        held_out: Judged entities of further texts.
-        least: Threshold for the requested precision.
         refused: Why there is no such threshold; empty if there is one, or none was requested.
     """
 

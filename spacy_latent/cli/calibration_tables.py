@@ -13,8 +13,7 @@ from spacy_latent.cli.calibration_thresholds import (
     print_least,
     print_thresholds,
 )
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, msg
 from spacy_latent.errors import number_of, plural
 
 if TYPE_CHECKING:
@@ -197,6 +196,10 @@ def print_calibration(found: Calibrated) -> None:
             f"sets with coverage {made.coverage}: all spans with a probability of at least "
             f"{in_digits(made.least)}; {mean:.1f} in a text on average"
         )
+    print_texts_left_out(found, several)
+
+
+def print_texts_left_out(found: Calibrated, several: str) -> None:
     if found.unknown:
         label = "a label" if len(found.unknown) == 1 else "labels"
         msg.warn(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Limit
-from spacy_latent.errors import LatentError
+from spacy_latent.cli.pipelines import prepare
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import OtherScore, Score
@@ -126,18 +125,17 @@ def _compare_pipelines(
 ) -> None:
     import srsly
 
-    from spacy_latent.cli.corpus import import_code, read_counted
+    from spacy_latent.cli.corpus import read_counted
     from spacy_latent.cli.figures import print_remarks, to_json
-    from spacy_latent.cli.pipelines import load, short_name, use_gpu
+    from spacy_latent.cli.pipelines import load, short_name
     from spacy_latent.cli.progress import progress
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 
     if corpus is None:
         fail("Pipelines are compared on texts. Give some with --corpus.")
-    try:
-        import_code(code)
-        use_gpu(gpu_id)
+    with failing("The pipelines could not be compared"):
+        prepare(code, gpu_id)
         names = [short_name(model, models) for model in models]
         nlp = load(models[0])
         choose_components(nlp, None)
@@ -149,8 +147,6 @@ def _compare_pipelines(
             progress=progress,
         )
         assessment.figures.left_out = left_out
-    except LatentError as error:
-        fail("The pipelines could not be compared", str(error))
     if as_json:
         print(srsly.json_dumps({"models": names, **to_json(assessment)}))
         return

@@ -140,7 +140,6 @@ def embedder_or_new(component: Block, default: Block) -> Block:
     vectors of tokens. See :func:`embedder_of`.
 
     Args:
-        component: The block of the component.
         default: The embedder for a component without one.
     """
     found = embedder_of(component)
@@ -250,7 +249,6 @@ def check_texts(name: str, block: Block, structure: Block) -> None:
 
     Args:
         block: Block of its latent layer, or of the embedder that gets one.
-        structure: Block of the structure.
 
     Raises:
         LatentError: If the structure aligns two texts and the component has one, the structure is
@@ -312,7 +310,6 @@ def estimator_block(given: str, structure: Block, chooses: bool = False) -> Bloc
 
     Args:
         given: Name of the estimator, as users write it.
-        structure: Block of its structure.
         chooses: See :func:`structure_block`.
     """
     from spacy.util import registry

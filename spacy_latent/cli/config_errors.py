@@ -247,7 +247,6 @@ def unread_overrides(path: Path, overrides: Mapping[str, Any]) -> Iterator[str]:
     setting, which spaCy ignores silently in its own sections.
 
     Args:
-        path: The config.
         overrides: Values by dotted names.
     """
     from spacy.language import DEFAULT_CONFIG

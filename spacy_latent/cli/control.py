@@ -6,10 +6,9 @@ from pathlib import Path
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
-from spacy_latent.errors import LatentError
+from spacy_latent.cli.pipelines import import_code
 
 EXAMPLES = """
 Examples:
@@ -61,7 +60,6 @@ def control_cli(
     from spacy.util import load_config
 
     from spacy_latent.cli.config_errors import config_overrides
-    from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.evaluation.controls import control_config
 
@@ -69,7 +67,7 @@ def control_cli(
         _be_verbose()
     if not config.is_file():
         fail(f"{config} does not exist. Give the config of a model.")
-    try:
+    with failing("The control cannot be trained"):
         import_code(code)
         overrides = config_overrides(context.args)
         # For a file with another encoding, this error names the invalid line.
@@ -86,8 +84,6 @@ def control_cli(
         output.mkdir(parents=True, exist_ok=True)
         changed.to_disk(output / CONFIG_NAME)
         train(output / CONFIG_NAME, output, use_gpu=gpu_id)
-    except LatentError as error:
-        fail("The control cannot be trained", str(error))
     msg.info(f"Compare: spacy latent report MODEL CORPUS PAGE --control {output}")
 
 

@@ -9,8 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spacy_latent.cli.failure import fail, warn
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, msg, warn
 from spacy_latent.corpora.text_files import json_lines, lines_of, opened
 from spacy_latent.errors import LatentError, number_of
 
@@ -64,20 +63,6 @@ def typed_text(text: str) -> str:
             f"Give - and let standard input be the file, with a text per line: - < {text}",
         )
     return text
-
-
-def import_code(path: Path | None) -> None:
-    """Run the Python file of ``--code``, which may register functions."""
-    from spacy.util import import_file
-
-    if path is None:
-        return
-    if not path.is_file():
-        fail(f"--code: {path} does not exist. Give a Python file.")
-    try:
-        import_file("python_code", path)
-    except Exception as error:
-        fail(f"--code: {path} cannot be run: {type(error).__name__}: {error}")
 
 
 def read_examples(nlp: Language, corpus: str, limit: int = 0) -> list[Example]:
@@ -253,12 +238,17 @@ def field_hint(corpus: Path) -> str:
 
 def _of_pairs(nlp: Language, corpus: str, path: Path) -> Iterator[Example]:
     """Yield examples of pairs, with the field names of the config's reader."""
-    from spacy_latent.corpora.text_pairs import missing_labels, pair_fields, read_text_pairs_v1
+    from spacy_latent.corpora.text_pairs import (
+        NO_PAIRS,
+        missing_labels,
+        pair_fields,
+        read_text_pairs_v1,
+    )
 
     if corpus == STDIN or path.suffix == ".txt":
         raise LatentError(
-            "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl, .tsv or "
-            ".csv with a field for each text, as spacy-latent.TextPairs.v1 reads them, or .spacy."
+            f"{NO_PAIRS}. Give .jsonl, .tsv or .csv with a field for each text, as "
+            "spacy-latent.TextPairs.v1 reads them, or .spacy."
         )
     config = nlp.config.interpolate()
     first, second, label = pair_fields(config)

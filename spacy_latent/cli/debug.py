@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, FindingsAsJson, GpuId
-from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.errors import LatentError, LatentWarning, NoLabels
 
 if TYPE_CHECKING:
@@ -55,16 +54,14 @@ def debug_cli(
 
     from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.config_errors import config_overrides
-    from spacy_latent.cli.corpus import import_code
     from spacy_latent.cli.training_corpus import development_mistakes, training_examples
     from spacy_latent.evaluation.diagnosis import describe
     from spacy_latent.evaluation.mistakes import find_traps
     from spacy_latent.pipeline.diagnostic import Diagnostic
     from spacy_latent.pipeline.inspection import choose_components
 
-    try:
-        import_code(code)
-        use_gpu(gpu_id)
+    with failing("This cannot work"):
+        prepare(code, gpu_id)
         overrides = config_overrides(context.args)
         of_settings: list[Diagnostic] = []
         sourced: list[str] = []
@@ -91,8 +88,6 @@ def debug_cli(
             diagnostics = more + diagnostics
         if is_new and corpus is None:
             diagnostics += development_mistakes(nlp, compare=bool(examples))
-    except LatentError as error:
-        fail("This cannot work", str(error))
     if as_json:
         found = {"layers": layers, "gradients": norms, "findings": [vars(f) for f in diagnostics]}
         print(srsly.json_dumps(plain(found)))

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from wasabi import Printer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import GpuId
 from spacy_latent.cli.output import check_output, write_page
-from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -175,10 +173,8 @@ def judge(nlp: Language, doc: Doc, tokens: list[str], html: Path | None, seed: i
             # A seed that differs from the seed of the training expressions.
             (made,) = listops.generate([JUDGED], OPERATORS, seed=seed + 1_000_003, **shape)
             listops.write(corpora[name], made)
-        try:
+        with failing("The pipeline could not be judged"):
             found = assess_listops({"this pipeline": nlp}, corpora, seed=seed, progress=progress)
-        except LatentError as error:
-            fail("The pipeline could not be judged", str(error))
     msg.divider(f"{JUDGED} new expressions each, in percent")
     header = ("", "right values", "whole trees", f"by {CONTROL}")
     msg.table(rows(found.figures), header=header, aligns=("l", "r", "r", "r"), divider=True)

@@ -11,12 +11,11 @@ import typer
 
 from spacy_latent.characters import escaped_lines
 from spacy_latent.cli.corpus import STDIN
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import failing, msg
 from spacy_latent.cli.options import Code, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
-from spacy_latent.cli.pipelines import load, use_gpu
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.cli.pipelines import load, prepare
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.evaluation.explanation import Explanation, Faithfulness, NoSuchEntity
@@ -67,15 +66,14 @@ def explain_cli(
     """
     import srsly
 
-    from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
+    from spacy_latent.cli.corpus import lines_of_stdin, typed_text
     from spacy_latent.cli.progress import progress
     from spacy_latent.evaluation.explanation import NoSuchEntity, explain
 
     check_output(html)
     every: list[Explanation] = []
-    try:
-        import_code(code)
-        use_gpu(gpu_id)
+    with failing("The text could not be explained", OSError):
+        prepare(code, gpu_id)
         nlp = load(model)
         for line in lines_of_stdin() if text == STDIN else [typed_text(text)]:
             try:
@@ -110,8 +108,6 @@ def explain_cli(
             write_page(html, render_explanations(every))
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
-    except (LatentError, OSError) as error:
-        fail("The text could not be explained", str(error))
 
 
 def print_without_entity(error: NoSuchEntity, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from wasabi import msg
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail, failing
 from spacy_latent.cli.output import check_output, finished_first
 from spacy_latent.errors import LatentError, number_of
 
@@ -102,17 +102,12 @@ def incomplete_cli(
         fail("Nothing is taken away", "Give one of --keep, --flags, --label-sets and --sources.")
     files = files_of(corpus, output)
     vocab = spacy.blank("xx").vocab
-    try:
+    with failing("Nothing was written"):
         docs = [doc for file in files for doc in _read(file, vocab)]
         check_annotation(docs, corpus)
         made, settings = remove_annotation(
-            docs,
-            Removal(keep, flags, full, wrong, label_sets, sources),
-            seed,
-            as_if_complete,
+            docs, Removal(keep, flags, full, wrong, label_sets, sources), seed, as_if_complete
         )
-    except LatentError as error:
-        fail("Nothing was written", str(error))
     output.parent.mkdir(parents=True, exist_ok=True)
     with finished_first():
         # User data only if there are any, because spaCy takes milliseconds per doc to read them.
@@ -122,8 +117,12 @@ def incomplete_cli(
     if spans := sum(len(group) for doc in made for group in doc.spans.values()):
         counts.append(f"{number_of(spans, 'span', ',')} in doc.spans")
     msg.good(f"{output}: {', '.join(counts)}")
-    if as_if_complete:
-        return
+    if not as_if_complete:
+        print_settings(settings)
+
+
+def print_settings(settings: dict[str, Any]) -> None:
+    """Print how a crf_ner reads the annotation."""
     if settings:
         msg.info("A crf_ner reads it with this option of 'spacy train', NAME being its own name:")
         print(f"\n--components.NAME.evidence {shlex.quote(json.dumps(settings))}")

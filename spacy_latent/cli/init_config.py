@@ -12,24 +12,18 @@ import typer
 from wasabi import color
 
 from spacy_latent.cli.added_structures import filled, loaded, with_refusal, with_structure
-from spacy_latent.cli.config_blocks import (
-    OWNERS,
-    TEXTCATS,
-    latent_block,
-    owner_of,
-)
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.config_blocks import OWNERS, TEXTCATS, latent_block, owner_of
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code
 from spacy_latent.cli.output import check_output, print_document, write_page
 from spacy_latent.cli.pair_components import with_pairs
+from spacy_latent.cli.pipelines import import_code
 from spacy_latent.cli.replaced_components import (
     REPLACEMENTS,
     hints,
     with_rationale,
     with_replacement,
 )
-from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -130,7 +124,6 @@ def init_cli(
     from confection import ConfigValidationError
     from thinc.api import Config
 
-    from spacy_latent.cli.corpus import import_code
     from spacy_latent.corpora.text_files import lines_of, read_text
 
     import_code(code)
@@ -146,7 +139,9 @@ def init_cli(
         purpose = asked_purpose(config, output)
     by_flags = [name for name, is_given in flags.items() if is_given]
     chosen = chosen_purpose(purpose, by_flags, shared, bool(structure or estimator))
-    try:
+    with failing(
+        "This config cannot be given a structure", ConfigValidationError, ValueError, OSError
+    ):
         given = "\n".join(lines_of(sys.stdin)) if config == STREAM else read_text(Path(config))
         before = filled(Config().from_str(given, interpolate=False))
         names = component or []
@@ -159,8 +154,6 @@ def init_cli(
         else:
             made = with_refusal(with_structure(before, names, structure, estimator, shared))
         nlp = loaded(made)
-    except (LatentError, ConfigValidationError, ValueError, OSError) as error:
-        fail("This config cannot be given a structure", str(error))
     if output == STREAM:
         print_document(f"{nlp.config.to_str()}\n")
     else:

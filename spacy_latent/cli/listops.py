@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.output import check_output, finished_first, write_json, write_page
 from spacy_latent.corpora.standard_streams import CommandGroup
 from spacy_latent.errors import LatentError, number_of
@@ -34,10 +33,7 @@ NAMED = {
 MAX_DEPTH = 20
 
 app = typer.Typer(
-    name="listops",
-    cls=CommandGroup,
-    help="Make and judge ListOps corpora.",
-    no_args_is_help=True,
+    name="listops", cls=CommandGroup, help="Make and judge ListOps corpora.", no_args_is_help=True
 )
 
 
@@ -189,18 +185,16 @@ def report_cli(
 
     Also reports the accuracy with other trees in place of the pipeline's own.
     """
-    from spacy_latent.analysis.figures import plain
     from spacy_latent.cli.listops_terminal import print_tables
     from spacy_latent.cli.pipelines import load, use_gpu
     from spacy_latent.cli.progress import progress
     from spacy_latent.listops.assessment import assess_listops
     from spacy_latent.listops.record import add_recorded, recorded_runs
-    from spacy_latent.listops.tables import conclusion
 
     for path in (metrics, html):
         check_output(path)
     use_gpu(gpu_id)
-    try:
+    with failing("The report could not be made"):
         files = named_files(corpora)
         paths = named_models(model, beside or ())
         asked = named("--recorded", recorded or ())
@@ -209,13 +203,21 @@ def report_cli(
         found = assess_listops(models, files, component, seed, progress)
         for name, runs in earlier.items():
             add_recorded(found.figures, name, runs)
-    except LatentError as error:
-        fail("The report could not be made", str(error))
     print_tables(found.figures)
+    write_results(found, next(iter(models.values())), metrics, html)
+
+
+def write_results(
+    found: ListOpsAssessment, nlp: Language, metrics: Path | None, html: Path | None
+) -> None:
+    """Write the figures and the page of an assessment, and print its conclusion."""
+    from spacy_latent.analysis.figures import plain
+    from spacy_latent.listops.tables import conclusion
+
     if metrics is not None:
         write_json(metrics, plain(found.figures))
     if html is not None:
-        page, told = page_of(found, next(iter(models.values())))
+        page, told = page_of(found, nlp)
         write_page(html, page)
         msg.good(f"{told}: {html.resolve()}")
     for line in conclusion(found.figures):
@@ -226,8 +228,6 @@ def page_of(found: ListOpsAssessment, nlp: Language, about: str = "") -> tuple[s
     """Return the page and a description of its content.
 
     Args:
-        found: The assessment.
-        nlp: Pipeline that drew the trees.
         about: Sentence on the pipeline, with which the page begins.
     """
     from spacy_latent.listops.expressions import CLOSE

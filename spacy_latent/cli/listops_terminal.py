@@ -7,15 +7,7 @@ from typing import Any
 
 from spacy_latent.characters import columns
 from spacy_latent.cli.messages import msg
-from spacy_latent.listops.tables import (
-    Row,
-    Share,
-    by_depth,
-    by_operator,
-    interval,
-    overview,
-    shown,
-)
+from spacy_latent.listops.tables import Row, Share, by_depth, by_operator, interval, overview, shown
 
 # Width of a terminal in characters, and space between two columns of a table.
 WIDTH = 100

@@ -1,12 +1,16 @@
-"""Messages and tables in the terminal, for all characters in names and labels."""
+"""Messages, errors and tables in the terminal, for all characters in names and labels."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, NoReturn
 
 from wasabi import Printer
 
 from spacy_latent.characters import columns, escaped, escaped_lines
+from spacy_latent.errors import LatentError
 
 # The defaults of wasabi.
 WIDEST, SPACING = 30, 3
@@ -29,7 +33,6 @@ class Messages(Printer):
         """Print rows of texts as a table.
 
         Args:
-            data: The rows.
             settings: ``header``, a row above the others. ``aligns``, "l" or "r" for each column, by
                 default "l". ``divider``, true for a line below the header. ``max_col``, the
                 greatest width of a column; wider cells exceed it. ``spacing``, the space between
@@ -54,3 +57,34 @@ def _padded(cell: str, width: int, align: str) -> str:
 
 
 msg = Messages()
+
+
+def fail(title: str, text: str = "") -> NoReturn:
+    """Print an error on standard error, and exit with code 1.
+
+    Args:
+        text: Advice for the user.
+    """
+    with redirect_stdout(sys.stderr):
+        msg.fail(title, text, spaced=True)
+    raise SystemExit(1)
+
+
+def warn(title: str, text: str = "") -> None:
+    """Print a warning on standard error.
+
+    Args:
+        text: Advice for the user.
+    """
+    with redirect_stdout(sys.stderr):
+        msg.warn(title, text)
+
+
+@contextmanager
+def failing(title: str, *others: type[Exception]) -> Iterator[None]:
+    """Exit with the message of a LatentError, or of one of the other errors."""
+    refused: tuple[type[Exception], ...] = (LatentError, *others)
+    try:
+        yield
+    except refused as error:
+        fail(title, str(error))

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail
 
 
 @contextmanager
@@ -54,7 +54,6 @@ def write_page(path: Path, page: str) -> None:
     """Write a file, or exit with an error; missing directories are created.
 
     Args:
-        path: The file.
         page: HTML, SVG or other text.
     """
     try:

@@ -44,7 +44,6 @@ def with_pairs(
     The corpora are then read as pairs.
 
     Args:
-        config: The filled config.
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. A bag of
             words becomes an embedder of single words.
         structure, estimator: See :func:`~spacy_latent.cli.added_structures.with_structure`; None is

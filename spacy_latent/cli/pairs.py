@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spacy_latent.cli.failure import fail, warn
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, msg, warn
 from spacy_latent.cli.options import Code, GpuId, Metrics, Models
 from spacy_latent.cli.output import check_output, write_json
+from spacy_latent.cli.pipelines import prepare
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 if TYPE_CHECKING:
@@ -165,13 +165,11 @@ def main(
     that --beside names. Fields that are not named are those of the reader in the pipeline's config,
     or else text_a, text_b and label.
     """
-    from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import is_installed, use_gpu
+    from spacy_latent.cli.pipelines import is_installed
     from spacy_latent.corpora.text_pairs import NoSuchField
 
     check_output(metrics)
-    import_code(code)
-    use_gpu(gpu_id)
+    prepare(code, gpu_id)
     for path in (*models, corpus):
         if not path.exists() and not is_installed(path):
             fail(f"{path} does not exist.")

@@ -6,12 +6,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
+
+
+def import_code(path: Path | None) -> None:
+    """Run the Python file of ``--code``, which may register functions."""
+    from spacy.util import import_file
+
+    if path is None:
+        return
+    if not path.is_file():
+        fail(f"--code: {path} does not exist. Give a Python file.")
+    try:
+        import_file("python_code", path)
+    except Exception as error:
+        fail(f"--code: {path} cannot be run: {type(error).__name__}: {error}")
 
 
 def use_gpu(gpu_id: int) -> None:
@@ -28,6 +42,12 @@ def use_gpu(gpu_id: int) -> None:
             "Leave --gpu-id out to run on the CPU, or install the GPU libraries with "
             "pip install 'spacy-latent[gpu]'.",
         )
+
+
+def prepare(code: Path | None, gpu_id: int) -> None:
+    """Prepare a process before it loads a pipeline."""
+    import_code(code)
+    use_gpu(gpu_id)
 
 
 def is_installed(model: Path | str) -> bool:
@@ -143,11 +163,7 @@ def annotated(
     Raises:
         LatentError: If alternatives are requested and a component has none.
     """
-    from spacy_latent.pipeline.inspection import (
-        choose_components,
-        inspect_pipe,
-        latent_components,
-    )
+    from spacy_latent.pipeline.inspection import choose_components, inspect_pipe, latent_components
 
     names = choose_components(nlp, component, annotating=True)
     found = latent_components(nlp, annotating=True)

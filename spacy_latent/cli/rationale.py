@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId, Model
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.corpora.text_files import forgiving_lines
-from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.rationales import RationaleReport
@@ -64,7 +62,7 @@ def main(
     from dataclasses import asdict
 
     from spacy_latent.analysis.rationales import report
-    from spacy_latent.cli.corpus import import_code, read_examples
+    from spacy_latent.cli.corpus import read_examples
     from spacy_latent.cli.progress import progress
 
     check_output(metrics)
@@ -73,15 +71,12 @@ def main(
             fail(f"{path} does not exist. Give a plain list of words.")
     if not corpus.exists():
         fail(f"{corpus} does not exist. Give a .spacy file, or .jsonl.")
-    import_code(code)
-    use_gpu(gpu_id)
+    prepare(code, gpu_id)
     nlp = load(model)
-    try:
+    with failing("The rationales could not be measured"):
         listed = {word for path in words or [] for word in read_words(path)}
         docs = [example.reference for example in read_examples(nlp, str(corpus), limit)]
         found = report(nlp, docs, spans_key, listed, seed, progress)
-    except LatentError as error:
-        fail("The rationales could not be measured", str(error))
     header = ("", *COLUMNS.values())
     aligns = ("l", *("r" for _ in COLUMNS))
     msg.table(table_rows(found), header=header, aligns=aligns, divider=True)

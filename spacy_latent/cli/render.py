@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.cli.corpus import FROM_A_TABLE, STDIN
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Component, GpuId, Model
 from spacy_latent.cli.output import check_output, print_document, write_page
-from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
+from spacy_latent.cli.pipelines import annotated, load, not_calibrated, prepare
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -90,7 +89,6 @@ def render_cli(
       spacy latent render training/model-best pairs.jsonl map.html -s heatmap -tk first,second
       echo "They solve it ." | spacy latent render training/model-best -k 3
     """
-    from spacy_latent.cli.corpus import import_code
     from spacy_latent.visualize import render, render_svg
     from spacy_latent.visualize.page import NOTHING
 
@@ -99,12 +97,11 @@ def render_cli(
         kind = format_of(output, as_format)
         check_output(Path(output) if output != STDOUT else None)
         check_input(data, gold)
-        import_code(code)
-        use_gpu(gpu_id)
+        prepare(code, gpu_id)
         nlp = load(model)
         check_texts(nlp, data)
         keys = keys_of_texts(nlp, text_key or ())
-        try:
+        with failing("The texts could not be drawn"):
             docs, references, more = _annotate(
                 nlp, data, keys, limit, component, threshold, alternatives
             )
@@ -127,8 +124,6 @@ def render_cli(
                     closing=agreement(docs, trees, component) if trees else NOTHING,
                     note=not_calibrated(nlp, docs, [component] if component else nlp.pipe_names),
                 )
-        except LatentError as error:
-            fail("The texts could not be drawn", str(error))
     if output == STDOUT:
         print_document(drawn)
         return
@@ -186,14 +181,14 @@ def check_input(data: str, gold: bool) -> None:
 
 def check_texts(nlp: Language, data: str) -> None:
     """Exit with an error if the input cannot hold what the pipeline reads: texts, or pairs."""
-    from spacy_latent.corpora.text_pairs import WITH_FIELDS
+    from spacy_latent.corpora.text_pairs import NO_PAIRS, WITH_FIELDS
     from spacy_latent.pipeline.inspection import reads_pairs
 
     ending = Path(data).suffix.lower()
     pairs = reads_pairs(nlp)
     if pairs and ending not in (".spacy", *WITH_FIELDS):
         fail(
-            "The pipeline reads pairs of texts, and lines of text are none",
+            NO_PAIRS,
             "Give a .jsonl file, or a .tsv or .csv file whose first line names its columns, "
             "with a field for each text, or a .spacy file.",
         )
@@ -236,10 +231,8 @@ def count_drawn(docs: list[Doc], trees: list[Doc] | None, component: str | None,
     """Return the number of docs with a structure; exit with an error if there is nothing to draw.
 
     Args:
-        docs: Processed docs.
         trees: Docs with the gold trees to draw.
         component: Name of the component; None for all.
-        data: Name of the file, for messages.
     """
     from spacy_latent.visualize.drawing import is_drawn
 
@@ -314,15 +307,12 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
     A reference is the original doc. For a line with "cats" it is a doc without words that has them.
 
     Args:
-        data: The file.
         keys: Key of the text, or keys of both texts of a pair.
     """
     from spacy.tokens import Doc, DocBin
 
     from spacy_latent.cli.corpus import lines_of_stdin
-    from spacy_latent.corpora.annotated_lines import words_of
-    from spacy_latent.corpora.categories import read_categories
-    from spacy_latent.corpora.text_files import json_lines, opened
+    from spacy_latent.corpora.text_files import opened
     from spacy_latent.corpora.text_pairs import (
         WITH_FIELDS,
         NoSuchField,
@@ -354,27 +344,37 @@ def _inputs(nlp: Language, data: str, keys: list[str]) -> Iterator[tuple[Any, An
             )
             fail(f"{data} cannot be read", f"{error}{advice}")
     elif path.suffix == ".jsonl":
-        for i, entry in json_lines(path):
-            text = entry.get(keys[0]) if isinstance(entry, dict) else None
-            reference = None
-            # Other corpora have other things under "cats", and a drawing needs no gold label.
-            with suppress(LatentError):
-                if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
-                    reference = Doc(nlp.vocab)
-                    reference.cats = cats
-            if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
-                yield Doc(nlp.vocab, words=words), reference
-                continue
-            if not isinstance(text, str):
-                there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
-                fail(
-                    f"Line {i} of {data} has no text under {keys[0]!r}",
-                    f"There is {there or 'nothing'}. Say where the text is with --text-key.",
-                )
-            yield text, reference
+        yield from _inputs_of_json(nlp, path, keys)
     else:
         given = nullcontext(lines_of_stdin()) if data == STDIN else opened(path)
         with given as lines:
             for line in lines:
                 if line.strip():
                     yield line.rstrip("\r\n"), None
+
+
+def _inputs_of_json(nlp: Language, path: Path, keys: list[str]) -> Iterator[tuple[Any, Any]]:
+    from spacy.tokens import Doc
+
+    from spacy_latent.corpora.annotated_lines import words_of
+    from spacy_latent.corpora.categories import read_categories
+    from spacy_latent.corpora.text_files import json_lines
+
+    for i, entry in json_lines(path):
+        text = entry.get(keys[0]) if isinstance(entry, dict) else None
+        reference = None
+        # Other corpora have other things under "cats", and a drawing needs no gold label.
+        with suppress(LatentError):
+            if isinstance(entry, dict) and (cats := read_categories(entry, f"line {i}")):
+                reference = Doc(nlp.vocab)
+                reference.cats = cats
+        if keys == [TEXT] and isinstance(entry, dict) and (words := words_of(entry)):
+            yield Doc(nlp.vocab, words=words), reference
+            continue
+        if not isinstance(text, str):
+            there = ", ".join(map(repr, entry)) if isinstance(entry, dict) else "no object"
+            fail(
+                f"Line {i} of {path} has no text under {keys[0]!r}",
+                f"There is {there or 'nothing'}. Say where the text is with --text-key.",
+            )
+        yield text, reference

@@ -49,11 +49,7 @@ MEASURED: Block = {
             "punctuation": False,
             "stop_words": False,
         },
-        "free": {
-            "@misc": "spacy-latent.ContentWords.v1",
-            "punctuation": False,
-            "stop_words": True,
-        },
+        "free": {"@misc": "spacy-latent.ContentWords.v1", "punctuation": False, "stop_words": True},
     },
 }
 # Key in doc.spans of the words of a rationale.
@@ -156,9 +152,7 @@ def with_replacement(config: Config, names: list[str], made: Replacement) -> Con
     The new component has the name, the position and the embedder of the old one.
 
     Args:
-        config: The filled config.
         names: The components; empty for every component of that kind.
-        made: The replacement.
     """
     from spacy.language import Language
 
@@ -240,7 +234,6 @@ def with_rationale(
     """Return a copy of a filled config whose text classifier reads only the words that it chose.
 
     Args:
-        config: The filled config.
         names: The components; empty for the only ``textcat`` or ``textcat_multilabel``. Its
             embedder becomes the embedder of the selector. A bag of words gets an embedder.
         structure, estimator: See :func:`~spacy_latent.cli.added_structures.with_structure`; None is
@@ -309,7 +302,6 @@ def no_classifier(name: str, component: Block, wanted: str) -> str | None:
     """Return the reason why a component is not a text classifier of spaCy's, or None.
 
     Args:
-        component: Block of the component.
         wanted: Description of the replacement, for the message.
     """
     if component.get("factory") in TEXTCATS and not has_latent(component.get("model", {})):

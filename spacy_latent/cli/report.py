@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_confidence, print_remarks, print_verdicts, to_json
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import failing, msg
 from spacy_latent.cli.options import Code, FiguresAsJson, GpuId, Ignore, Limit, Model
 from spacy_latent.cli.output import check_output, write_page
-from spacy_latent.cli.pipelines import best_pipeline, load, short_name, use_gpu
+from spacy_latent.cli.pipelines import best_pipeline, import_code, load, short_name, use_gpu
 from spacy_latent.cli.progress import Stages
 from spacy_latent.errors import LatentError
 
@@ -84,12 +83,12 @@ def report_cli(
 
     from spacy_latent.analysis.training_log import read_training_log
     from spacy_latent.analysis.verdicts import trivial
-    from spacy_latent.cli.corpus import import_code, read_counted
+    from spacy_latent.cli.corpus import read_counted
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.visualize.report import render_report
 
     check_output(output)
-    try:
+    with failing("The report could not be made", OSError):
         import_code(code)
         rows = read_training_log(training_log) if training_log else []
         use_gpu(gpu_id)
@@ -116,8 +115,6 @@ def report_cli(
             assessment, model=short_name(model), corpus=short_name(corpus), training=rows
         )
         write_page(output, page)
-    except (LatentError, OSError) as error:
-        fail("The report could not be made", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
     else:

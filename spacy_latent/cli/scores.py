@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spacy_latent.cli.failure import fail, warn
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg, warn
 from spacy_latent.cli.options import Code, GpuId, Limit, Model
 from spacy_latent.cli.output import check_output, write_json
-from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -51,19 +50,14 @@ def scores_cli(
     """
     import srsly
 
-    from spacy_latent.cli.corpus import import_code
-
     check_output(metrics)
     names = [Path(corpus).stem for corpus in corpora]
     if len(set(names)) < len(names):
         fail(f"Two corpora have one name: {', '.join(corpora)}.", "Score them one by one.")
-    try:
-        import_code(code)
-        use_gpu(gpu_id)
+    with failing("There are no scores"):
+        prepare(code, gpu_id)
         nlp = load(model)
         found = [evaluated(nlp, corpus, limit) for corpus in corpora]
-    except LatentError as error:
-        fail("There are no scores", str(error))
     if metrics is not None:
         write_json(metrics, joined(names, found))
     if as_json:
@@ -85,11 +79,7 @@ def evaluated(nlp: Language, corpus: str, limit: int = 0) -> dict[str, object]:
     Raises:
         LatentError: If all references are missing.
     """
-    from spacy_latent.analysis.reference_check import (
-        in_words,
-        unknown_labels,
-        without_references,
-    )
+    from spacy_latent.analysis.reference_check import in_words, unknown_labels, without_references
     from spacy_latent.cli.corpus import field_hint, read_counted
 
     examples, left_out = read_counted(nlp, corpus, limit)

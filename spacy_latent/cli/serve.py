@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.cli.pipelines import prepare
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.visualize.explorer import Explorer, Limits
@@ -141,14 +141,11 @@ def application_of(
     gpu_id: int = -1,
 ) -> tuple[Any, list[str]]:
     """Return the application and the names of its pipelines."""
-    from spacy_latent.cli.corpus import import_code
-    from spacy_latent.cli.pipelines import use_gpu
     from spacy_latent.visualize.explorer import Limits
     from spacy_latent.visualize.server import LOCAL as LOCAL_NAMES
     from spacy_latent.visualize.server import make_application
 
-    import_code(code)
-    use_gpu(gpu_id)
+    prepare(code, gpu_id)
     # MODEL is the last step, and may also be in the directory of checkpoints.
     earlier = [one for one in steps_of(checkpoints) if Path(one).resolve() != Path(model).resolve()]
     places = [*earlier, model]
@@ -223,10 +220,8 @@ def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Exp
     from spacy_latent.visualize.explorer import Explorer
 
     nlp = load(place)
-    try:
+    with failing(f"There is nothing to see in {place!r}"):
         choose_components(nlp, None, annotating=True)
-    except LatentError as error:
-        fail(f"There is nothing to see in {place!r}", str(error))
     return Explorer(nlp, name, pairs=reads_pairs(nlp), alternatives=alternatives, limits=limits)
 
 

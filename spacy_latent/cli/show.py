@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spacy_latent.cli.corpus import STDIN
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, Component, GpuId, Model, Text, TextsAsJson
 from spacy_latent.cli.output import check_output, write_page
-from spacy_latent.cli.pipelines import annotated, load, not_calibrated, use_gpu
-from spacy_latent.errors import LatentError
+from spacy_latent.cli.pipelines import annotated, load, not_calibrated, prepare
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -50,16 +48,15 @@ def show_cli(
     gpu_id: GpuId = -1,
 ) -> None:
     """Show the latent structures of a text: in the terminal, as JSON, or drawn on an HTML page."""
-    from spacy_latent.cli.corpus import import_code, lines_of_stdin, typed_text
+    from spacy_latent.cli.corpus import lines_of_stdin, typed_text
     from spacy_latent.corpora.text_pairs import make_pair_doc
 
     check_output(html)
-    import_code(code)
-    use_gpu(gpu_id)
+    prepare(code, gpu_id)
     nlp = load(model)
     check_number_of_texts(nlp, second)
     docs: list[Doc] = []
-    try:
+    with failing("The text could not be shown"):
         kinds = stored_kinds(nlp)
         texts: Iterable[str | Doc]
         if second is not None:
@@ -75,17 +72,20 @@ def show_cli(
             if html is not None:
                 docs.append(doc)
         if html is not None:
-            from spacy_latent.visualize import render
-
             options = {"threshold": threshold, "alternatives": alternatives}
-            names = [component] if component else list(nlp.pipe_names)
-            note = not_calibrated(nlp, docs, names)
-            page = render(docs, component, page=True, jupyter=False, options=options, note=note)
-            write_page(html, page)
+            save_drawings(nlp, docs, component, html, options)
             if not as_json:
                 msg.good(f"Drawings saved to {html}")
-    except LatentError as error:
-        fail("The text could not be shown", str(error))
+
+
+def save_drawings(
+    nlp: Language, docs: list[Doc], component: str | None, html: Path, options: dict[str, Any]
+) -> None:
+    from spacy_latent.visualize import render
+
+    note = not_calibrated(nlp, docs, [component] if component else list(nlp.pipe_names))
+    page = render(docs, component, page=True, jupyter=False, options=options, note=note)
+    write_page(html, page)
 
 
 def check_number_of_texts(nlp: Language, second: str | None) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 from wasabi import msg
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail
 from spacy_latent.cli.options import Code, FindingsAsJson, Model
 from spacy_latent.cli.output import check_output, write_page
-from spacy_latent.cli.pipelines import load
+from spacy_latent.cli.pipelines import import_code, load
 
 if TYPE_CHECKING:
     from spacy_latent.models.tag_sources import SourceReliability
@@ -48,7 +48,6 @@ def sources_cli(
     import srsly
 
     from spacy_latent.analysis.figures import plain
-    from spacy_latent.cli.corpus import import_code
     from spacy_latent.models.tag_sources import source_totals
     from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 

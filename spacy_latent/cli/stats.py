@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from spacy_latent.cli.corpus import STDIN
-from spacy_latent.cli.failure import fail
 from spacy_latent.cli.figures import print_remarks, print_verdicts, to_json
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import failing, msg
 from spacy_latent.cli.options import Code, Component, FiguresAsJson, GpuId, Ignore, Limit, Model
-from spacy_latent.cli.pipelines import load, use_gpu
+from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.cli.progress import progress
-from spacy_latent.errors import LatentError, number_of
+from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
     from spacy_latent.analysis.figures import LayerFigures
@@ -46,28 +45,20 @@ def stats_cli(
     """Print statistics of the structures of a corpus, with small histograms."""
     import srsly
 
-    from spacy_latent.cli.corpus import import_code, read_counted
+    from spacy_latent.cli.corpus import read_counted
     from spacy_latent.evaluation.assessment import assess
     from spacy_latent.pipeline.inspection import choose_components
 
-    try:
-        import_code(code)
-        use_gpu(gpu_id)
+    with failing("There are no statistics"):
+        prepare(code, gpu_id)
         nlp = load(model)
         # This command has only figures on structures.
         choose_components(nlp, component)
         examples, left_out = read_counted(nlp, corpus, limit)
         assessment = assess(
-            nlp,
-            examples,
-            component=component,
-            ignore=ignore or (),
-            random=False,
-            progress=progress,
+            nlp, examples, component=component, ignore=ignore or (), random=False, progress=progress
         )
         assessment.figures.left_out = left_out
-    except LatentError as error:
-        fail("There are no statistics", str(error))
     if as_json:
         print(srsly.json_dumps(to_json(assessment)))
         return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from spacy_latent.cli.failure import fail
-from spacy_latent.cli.messages import msg
+from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
 from spacy_latent.errors import LatentError, number_of
 
@@ -41,7 +42,7 @@ def sweep_cli(
 
     import srsly
 
-    from spacy_latent.cli.config_errors import config_overrides, unread_overrides
+    from spacy_latent.cli.config_errors import config_overrides
     from spacy_latent.corpora.text_files import read_text
     from spacy_latent.distributed.sweep import (
         SEED,
@@ -58,10 +59,8 @@ def sweep_cli(
         fail(f"The study {study} would be overwritten by its table", "Call it sweep.log, or so.")
     if code is not None and not code.is_file():
         fail(f"--code: {code} does not exist. Give a Python file.")
-    try:
+    with failing("The sweep could not be made"):
         overrides = config_overrides(context.args)
-    except LatentError as error:
-        fail("The sweep could not be made", str(error))
     if SEED in overrides:
         fail(
             f"--{SEED} is {overrides[SEED]}, and a sweep gives each training its own, from 0 on",
@@ -69,24 +68,28 @@ def sweep_cli(
         )
     output = output or study.with_name(f"{study.stem}-models")
     arguments = ["--gpu-id", str(gpu_id)] + ([] if code is None else ["--code", str(code)])
-    try:
+    with failing("The sweep could not be made"):
         text = read_text(config)
         values = read_grid(grid)
         cells = cells_of(values, seeds)
-        # Without this check, an unread setting would be a column of the table without any effect.
-        asked = [overrides, *(each for named in values.values() for each in named.values())]
-        unread = [said for each in asked for said in unread_overrides(config, each)]
-        if unread:
-            raise LatentError(" ".join(dict.fromkeys(unread)))
+        refuse_unread(config, overrides, values)
         whole = text + srsly.json_dumps([values, overrides])
         identity = hashlib.sha256(whole.encode()).hexdigest()[:16]
         train = spacy_train(config, output, overrides, arguments)
         sweep(cells, study, train, identity=identity, progress=msg.text)
         rows = table(open_study(study, identity, cells), cells)
-    except LatentError as error:
-        fail("The sweep could not be made", str(error))
     as_json, as_markdown = write_table(rows, study)
     print(as_markdown.read_text(encoding="utf8"))
     msg.good(f"The table is in {as_json} and {as_markdown}, the pipelines in {output}")
     if failed := sum(row["failed"] for row in rows):
         fail(f"{failed} of {number_of(len(cells), 'training')} failed; why is in their log.txt")
+
+
+def refuse_unread(config: Path, overrides: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise LatentError for an unread setting, which would be a column without any effect."""
+    from spacy_latent.cli.config_errors import unread_overrides
+
+    asked = [overrides, *(each for named in values.values() for each in named.values())]
+    unread = [said for each in asked for said in unread_overrides(config, each)]
+    if unread:
+        raise LatentError(" ".join(dict.fromkeys(unread)))

@@ -108,7 +108,6 @@ def labels_not_learned(nlp: Language, examples: list[Example], judged: str) -> I
 
     Args:
         examples: Examples of the corpus ``judged``.
-        judged: Name of the corpus.
     """
     from spacy_latent.analysis.reference_check import a_label, listed, unknown_labels
     from spacy_latent.pipeline.diagnostic import Diagnostic

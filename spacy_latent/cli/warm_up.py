@@ -8,9 +8,9 @@ import warnings
 import typer
 from wasabi import msg
 
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail, failing
 from spacy_latent.cli.options import Code, Model
-from spacy_latent.cli.pipelines import load
+from spacy_latent.cli.pipelines import import_code, load
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 
 EXAMPLES = """
@@ -42,10 +42,10 @@ def warm_up_cli(
     package, or the user's cache. An image for different processors is built and run with
     NUMBA_CPU_NAME=generic.
     """
-    from spacy_latent.cli.corpus import import_code, read_counted
+    from spacy_latent.cli.corpus import read_counted
     from spacy_latent.pipeline.inspection import reads_pairs
 
-    try:
+    with failing("Nothing was compiled"):
         import_code(code)
         nlp = load(model)
         if corpus is not None:
@@ -55,8 +55,6 @@ def warm_up_cli(
         else:
             texts = [" ".join(["Anna"] * size) for size in LENGTHS] * BATCH
             docs = [nlp.make_doc(text) for text in texts]
-    except LatentError as error:
-        fail("Nothing was compiled", str(error))
     start = time.perf_counter()
     try:
         with warnings.catch_warnings():

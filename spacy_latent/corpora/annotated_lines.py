@@ -59,7 +59,6 @@ def read_line(
             categories in "label", or in "options" and "accept"; or all keys of ``Doc.to_json``. Or
             it is a task of Label Studio, with "data" and "annotations". Offsets count characters.
             Spans are read as entities. Overlapping spans are only read for ``span_keys``.
-        place: name of the line, for messages.
         span_keys: groups of ``doc.spans`` that also get the spans.
         rejected_key: group of ``doc.spans`` for the spans of lines with the answer reject. The
             tokens of such a line are not annotated. None leaves these lines out.

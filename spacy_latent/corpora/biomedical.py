@@ -39,14 +39,10 @@ SOURCES = {
         "58379baf4614b8d757d93dd7a21b202849ca99f9b9d71b49185523ff5443300c",
     ),
     "GENE": Source(
-        FOLDER,
-        "BC2GM.tsv",
-        "46e17f4e1509483b82c03f27d6f0214020f738fb71704356fb3445eb824ab38d",
+        FOLDER, "BC2GM.tsv", "46e17f4e1509483b82c03f27d6f0214020f738fb71704356fb3445eb824ab38d"
     ),
     "Species": Source(
-        FOLDER,
-        "linnaeus.tsv",
-        "74c8612944a4de87665680989a3d589c843562d3ec175e3b512295691b221d9a",
+        FOLDER, "linnaeus.tsv", "74c8612944a4de87665680989a3d589c843562d3ec175e3b512295691b221d9a"
     ),
 }
 

@@ -11,9 +11,6 @@ from spacy_latent.errors import LatentError
 def read_categories(row: dict[str, Any], place: str) -> dict[str, float] | None:
     """Return the object of labels and numbers under "cats", or None if it is missing or empty.
 
-    Args:
-        place: name of the line, for messages.
-
     Raises:
         LatentError: if "cats" is anything else.
     """

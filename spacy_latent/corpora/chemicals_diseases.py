@@ -16,14 +16,10 @@ from spacy_latent.corpora.standard_streams import run
 FOLDER = "ner-bc5cdr"
 SOURCES = {
     "train": Source(
-        FOLDER,
-        "train.tsv",
-        "b731361c0ed73afd04cc5fdad39afcdfd8f325d6e46c282339185a91d1af4c14",
+        FOLDER, "train.tsv", "b731361c0ed73afd04cc5fdad39afcdfd8f325d6e46c282339185a91d1af4c14"
     ),
     "dev": Source(
-        FOLDER,
-        "devel.tsv",
-        "b909de65c4f7e3c23bb09ad52d654cdc92e96db941abe1a5dcf6f6010c03cff5",
+        FOLDER, "devel.tsv", "b909de65c4f7e3c23bb09ad52d654cdc92e96db941abe1a5dcf6f6010c03cff5"
     ),
 }
 

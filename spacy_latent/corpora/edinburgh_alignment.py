@@ -45,7 +45,6 @@ class Paraphrase:
     """Pair of sentences with their alignment.
 
     Attributes:
-        first, second: words.
         sure, possible: links (word of first, word of second). Sure links are also possible.
     """
 

@@ -34,9 +34,7 @@ SOURCES = {
         "7ac50ca3d70890f80e11ee59955cdbfc43f26b5078d0603717817ab224d2af18",
     ),
     "dev": Source(
-        FOLDER,
-        "dev_paired.tsv",
-        "4c2d8a70cbce23eba27fb1f0bb5043cf044811912435cf8d10c3ea6fc7a51363",
+        FOLDER, "dev_paired.tsv", "4c2d8a70cbce23eba27fb1f0bb5043cf044811912435cf8d10c3ea6fc7a51363"
     ),
 }
 

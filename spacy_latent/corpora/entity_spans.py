@@ -12,12 +12,7 @@ from spacy_latent.errors import LatentError, number_of
 
 
 def write_spans(source: Path, target: Path, key: str) -> int:
-    """Copy docs with their entities in ``doc.spans[key]``, and count the entities.
-
-    Args:
-        source: file of the docs.
-        target: file of the copies.
-    """
+    """Copy docs with their entities in ``doc.spans[key]``, and count the entities."""
     import spacy
     from spacy.tokens import DocBin
 

@@ -78,10 +78,7 @@ def flag_all_but(
 
 
 def split_by_labels(
-    docs: Iterable[Doc],
-    sets: Sequence[Sequence[str]],
-    seed: int = 0,
-    as_if_complete: bool = False,
+    docs: Iterable[Doc], sets: Sequence[Sequence[str]], seed: int = 0, as_if_complete: bool = False
 ) -> Iterator[Doc]:
     """Assign texts at random to sets of labels, in equal parts.
 
@@ -116,10 +113,7 @@ SOURCE = "source_"
 
 
 def simulate_sources(
-    docs: Iterable[Doc],
-    rights: Sequence[float],
-    seed: int = 0,
-    as_if_complete: bool = False,
+    docs: Iterable[Doc], rights: Sequence[float], seed: int = 0, as_if_complete: bool = False
 ) -> Iterator[Doc]:
     """Simulate several sources of annotation with errors, and remove all other annotation.
 

@@ -33,6 +33,35 @@ class _Corpus:
     unmarked: str | None
     rejected: str | None
 
+    @classmethod
+    def of_block(cls, name: str, block: Mapping[str, Any]) -> _Corpus:
+        """Read and check the settings of a block."""
+        unknown = set(block) - set(EXPECTED) if isinstance(block, Mapping) else {str(block)}
+        if unknown or block.get("path") is None:
+            given = f"has {min(unknown)!r}" if unknown else "has no path"
+            raise LatentError(
+                f"LabelledCorpora: the block {name!r} {given}; expected path, and perhaps "
+                f"{', '.join(EXPECTED[1:])}."
+            )
+        path, own, count = Path(block["path"]), block.get("labels"), block.get("repeat", 1)
+        names = isinstance(own, (list, tuple)) and all(isinstance(one, str) for one in own)
+        if own is not None and not names:
+            raise LatentError(
+                f"LabelledCorpora: {name}: the labels are {own!r}; expected a list of names, or "
+                "null if the corpus was annotated for all."
+            )
+        if not is_whole(count, 1):
+            raise LatentError(
+                f"LabelledCorpora: {name}: repeat is {count!r}; expected a whole number of at "
+                "least 1."
+            )
+        unmarked, rejected = block.get("unmarked"), block.get("incorrect_spans_key")
+        if unmarked is not None and unmarked not in UNMARKED:
+            raise LatentError(
+                f"LabelledCorpora: {name}: unmarked is {unmarked!r}; expected one of {UNMARKED}."
+            )
+        return cls(path, None if own is None else list(own), int(count), unmarked, rejected)
+
     def examples(self, nlp: Language) -> Iterator[Example]:
         if self.path.suffix not in LINES:
             from spacy.training import Corpus
@@ -119,34 +148,7 @@ def read_labelled_corpora_v1(
             f"LabelledCorpora: corpora is {corpora!r}; expected a block for each corpus, with "
             "path, labels and repeat."
         )
-    read: list[_Corpus] = []
-    for name, block in corpora.items():
-        unknown = set(block) - set(EXPECTED) if isinstance(block, Mapping) else {str(block)}
-        if unknown or block.get("path") is None:
-            given = f"has {min(unknown)!r}" if unknown else "has no path"
-            raise LatentError(
-                f"LabelledCorpora: the block {name!r} {given}; expected path, and perhaps "
-                f"{', '.join(EXPECTED[1:])}."
-            )
-        path, own, count = Path(block["path"]), block.get("labels"), block.get("repeat", 1)
-        names = isinstance(own, (list, tuple)) and all(isinstance(one, str) for one in own)
-        if own is not None and not names:
-            raise LatentError(
-                f"LabelledCorpora: {name}: the labels are {own!r}; expected a list of names, or "
-                "null if the corpus was annotated for all."
-            )
-        if not is_whole(count, 1):
-            raise LatentError(
-                f"LabelledCorpora: {name}: repeat is {count!r}; expected a whole number of at "
-                "least 1."
-            )
-        unmarked, rejected = block.get("unmarked"), block.get("incorrect_spans_key")
-        if unmarked is not None and unmarked not in UNMARKED:
-            raise LatentError(
-                f"LabelledCorpora: {name}: unmarked is {unmarked!r}; expected one of {UNMARKED}."
-            )
-        labels = None if own is None else list(own)
-        read.append(_Corpus(path, labels, int(count), unmarked, rejected))
+    read = [_Corpus.of_block(name, block) for name, block in corpora.items()]
 
     def examples(nlp: Language) -> Iterable[Example]:
         for own in read:

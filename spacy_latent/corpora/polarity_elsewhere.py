@@ -72,10 +72,7 @@ def main(output: Path, downloads: Path = Path("corpus/downloads"), seed: int = 0
         side: read_source(source, downloads) for side, source in product_aspects.SOURCES.items()
     }
     table = read_source(edited_reviews.SOURCES["dev"], downloads)
-    corpora = {
-        "products": read_products(sides, seed, OF_EACH_SIDE),
-        "reviews": read_reviews(table),
-    }
+    corpora = {"products": read_products(sides, seed, OF_EACH_SIDE), "reviews": read_reviews(table)}
     tokenizer = spacy.blank("en").tokenizer
     for name, examples in corpora.items():
         split = [

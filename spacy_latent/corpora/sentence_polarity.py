@@ -41,11 +41,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def split_lines(texts: dict[str, str], seed: int) -> dict[str, list[tuple[str, str]]]:
-    """Return the shuffled (sentence, label) of each part.
-
-    Args:
-        texts: file of each label.
-    """
+    """Return the shuffled (sentence, label) of each part."""
     rng = random.Random(seed)
     parts: dict[str, list[tuple[str, str]]] = {name: [] for name in SPLITS}
     for label in sorted(texts):

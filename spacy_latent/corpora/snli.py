@@ -21,19 +21,13 @@ from spacy_latent.errors import LatentError, number_of
 FOLDER = "snli-dev"
 SOURCES = {
     "text_a": Source(
-        FOLDER,
-        "s1.dev",
-        "28a398b5478b10b4b851d4bb5b2e5767171519add6586015ed50b9436df11d00",
+        FOLDER, "s1.dev", "28a398b5478b10b4b851d4bb5b2e5767171519add6586015ed50b9436df11d00"
     ),
     "text_b": Source(
-        FOLDER,
-        "s2.dev",
-        "a8c59709630b64ba103f7784c0cb7104a6baf23234562487264d9634714f5d2b",
+        FOLDER, "s2.dev", "a8c59709630b64ba103f7784c0cb7104a6baf23234562487264d9634714f5d2b"
     ),
     "label": Source(
-        FOLDER,
-        "labels.dev",
-        "d164d72435c3289fe53cb01e983f7c06e104bf192c0cae9caf2e99bf2e15f974",
+        FOLDER, "labels.dev", "d164d72435c3289fe53cb01e983f7c06e104bf192c0cae9caf2e99bf2e15f974"
     ),
 }
 LABELS = ("contradiction", "entailment", "neutral")

@@ -24,8 +24,6 @@ class Source:
 
     Attributes:
         folder: folder under the directory named by SPACY_LATENT_DATA.
-        name: file name.
-        sha256: checksum of the file.
         archive: name of the downloaded zip that contains it, or "" if it is downloaded as it is.
     """
 

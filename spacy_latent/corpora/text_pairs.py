@@ -26,6 +26,8 @@ COMPOSED_PAIRS = "spacy-latent.ComposedPairTextCat."
 READER = "spacy-latent.TextPairs.v1"
 # Files whose pairs have named fields.
 WITH_FIELDS = (".jsonl", ".tsv", ".csv")
+# For commands that were given lines.
+NO_PAIRS = "The pipeline reads pairs of texts, and lines of text are none"
 # SNLI (Bowman et al. 2015) and MultiNLI have this label if annotators did not agree, and otherwise
 # one of these three.
 NO_LABEL, ITS_FIELD = "-", "gold_label"
@@ -127,7 +129,7 @@ def read_docs(
         )
     read = _json_lines if _ending(path) == ".jsonl" else _table
     if missing is None:
-        missing = _missing_of_snli(path, read(path), label)
+        missing = _missing_of_snli(read(path), label)
     lacking = {str(one) for one in missing}
     labels = _labels(path, read(path), label, lacking)
     for number, row in read(path):
@@ -141,9 +143,7 @@ def read_docs(
         yield doc
 
 
-def _missing_of_snli(
-    path: Path, rows: Iterable[tuple[int, dict[str, Any]]], label: str
-) -> Sequence[str]:
+def _missing_of_snli(rows: Iterable[tuple[int, dict[str, Any]]], label: str) -> Sequence[str]:
     """Return the values for a missing label in a file like SNLI."""
     if label == ITS_FIELD:
         return [NO_LABEL]

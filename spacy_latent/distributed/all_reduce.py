@@ -67,7 +67,6 @@ class AllReduce:
         """Begin a step.
 
         Args:
-            step: Number of the step.
             batch: Checksum of the global batch, 0 at the end of the data.
         """
         self.step, self.batch = step, batch
@@ -139,7 +138,6 @@ class AllReduce:
         it.
 
         Args:
-            weights: The arrays of weights.
             unchecked: Ids of shims in which a gradient of mixed precision overflowed.
 
         Returns:

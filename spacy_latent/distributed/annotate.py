@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from spacy_latent.corpora.text_pairs import NO_PAIRS
 from spacy_latent.distributed.directories import replace_file
 from spacy_latent.distributed.parquet import pyarrow
 from spacy_latent.distributed.shard_annotation import (
@@ -128,9 +129,8 @@ def jobs_of(
         listed = shards_of(Path(source), rows, id_field, **fields)
     if "second_field" in fields and (listed is None or any(map(_is_of_lines, listed))):
         raise LatentError(
-            "The pipeline reads pairs of texts, and lines of text are none. Give .jsonl or "
-            ".parquet with a field for each of both, named by --text-field text_a,text_b, or so; "
-            "or .spacy."
+            f"{NO_PAIRS}. Give .jsonl or .parquet with a field for each of both, named by "
+            "--text-field text_a,text_b, or so; or .spacy."
         )
     shards = shards_of_lines(sys.stdin, rows) if listed is None else listed
     names = id_field, ",".join(fields.values())

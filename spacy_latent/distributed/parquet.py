@@ -40,7 +40,6 @@ class Row:
     """Text with its annotation or its error.
 
     Attributes:
-        id: Id in the corpus.
         text: Text in the corpus. The column has the text of the doc if there is one, because a
             tokenizer may change the text.
         doc: Annotated doc, or None.
@@ -295,11 +294,7 @@ class _Spans(_Lists):
                 column.append(known[number] if number < len(known) else None)
 
     def build(self, of: Any) -> Any:
-        """Return the column.
-
-        Args:
-            of: Type of a span.
-        """
+        """Return the column."""
         pa = pyarrow()
         columns = {name: names.build() for name, names in self.names.items()}
         columns |= {name: pa.array(list_, pa.int32()) for name, list_ in self.numbers.items()}

@@ -37,7 +37,6 @@ class Ranks:
 
     Attributes:
         rank: Number of this process, from 0.
-        world: Number of processes.
         timeout: Seconds that a rank waits for the others.
     """
 
@@ -146,8 +145,6 @@ class Ranks:
 
         Args:
             messages: Message of each rank, None for a rank without an error.
-            what: Description of the action.
-            own: Error of this rank.
         """
         failed: dict[str, list[str]] = {}
         for rank, text in enumerate(messages):

@@ -37,7 +37,6 @@ class Done:
     """Result of the annotation of one shard or of many.
 
     Attributes:
-        rows: Number of texts written.
         failed: Number of these texts without a doc.
         skipped: Number of shards that existed already.
         reason: Id of a text that failed, and its error.

@@ -69,11 +69,7 @@ class Source:
 
 
 def shards_of(
-    source: Path,
-    rows: int,
-    id_field: str = "id",
-    text_field: str = "text",
-    second_field: str = "",
+    source: Path, rows: int, id_field: str = "id", text_field: str = "text", second_field: str = ""
 ) -> list[Shard]:
     """Return the shards of a file, or of all files below a directory.
 

@@ -84,30 +84,21 @@ def train(
         RanksFailed: On all ranks, if one of them failed.
         RanksLost: If a rank died or does not answer.
     """
-    config_path = Path(config_path)
     if checkpoint_every is not None and checkpoint_every < 0:
         raise LatentError(
             f"checkpoint_every is {checkpoint_every}; expected a number of steps, or 0 for none."
         )
     if resume and output is None:
         raise LatentError("resume needs the output directory of the training to go on with.")
-    gpu = -1
+    gpu = gpu_of_this_rank().index if use_gpu else -1
     if use_gpu:
-        gpu = gpu_of_this_rank().index
         require_gpu(gpu)
     ranks = Ranks.join(use_gpu=use_gpu, timeout=timeout)
     drawn = ranks.of_first(lambda: random.SystemRandom().randrange(2**31), "Drawing a seed")
+    places = Path(config_path), None if output is None else Path(output)
+    settings: dict[str, Any] = {"gpu": gpu, "drawn": drawn, "stdout": stdout, "stderr": stderr}
     training = ranks.together(
-        lambda: RankTraining(
-            ranks,
-            config_path,
-            None if output is None else Path(output),
-            dict(overrides or {}),
-            gpu=gpu,
-            drawn=drawn,
-            stdout=stdout,
-            stderr=stderr,
-        ),
+        lambda: RankTraining(ranks, *places, dict(overrides or {}), **settings),
         "Initializing the pipeline",
     )
     training.begin(resume=resume, checkpoint_every=checkpoint_every)

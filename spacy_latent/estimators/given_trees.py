@@ -233,6 +233,3 @@ def tree_within(heads: np.ndarray, start: int, end: int) -> np.ndarray | None:
         return None
     inside = (chosen >= start) & (chosen < end) & (chosen != np.arange(start, end))
     return np.where(inside, chosen - start + 1, 0).astype("int32")
-
-
-__all__ = ["GivenTrees", "doc_heads", "random_tree", "text_seed", "tree_within"]

@@ -47,6 +47,3 @@ class PerturbedBest(Estimator):
             )
         z = solve_copies(partial(self.best, structure), scores, lengths, batch)
         return Draw.equal(z.view(count, batch, *parts))
-
-
-__all__ = ["PerturbedBest"]

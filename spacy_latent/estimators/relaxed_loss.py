@@ -82,11 +82,7 @@ class RelaxedLoss(nn.Module):
         ]
 
     def draw(
-        self,
-        z: Tensor,
-        log_probs: Tensor,
-        relaxed: Sequence[Tensor],
-        extras: Sequence[Tensor],
+        self, z: Tensor, log_probs: Tensor, relaxed: Sequence[Tensor], extras: Sequence[Tensor]
     ) -> Draw:
         """Return the Draw of samples and their relaxations, of which only samples have a weight.
 
@@ -218,6 +214,3 @@ class _Trained(torch.autograd.Function):
                 norm = norm - (known * (score * unscaled).sum(axes)).sum()
                 found += torch.autograd.grad(2 * norm, list(inner.weights))
         return None, estimate, *found
-
-
-__all__ = ["DIFFERENCE", "RelaxedLoss", "Sampled"]

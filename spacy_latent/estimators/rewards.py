@@ -36,11 +36,7 @@ class Reward(ABC):
 
     @abstractmethod
     def __call__(
-        self,
-        structure: Structure,
-        z: Tensor,
-        lengths: Tensor,
-        gold: Sequence[np.ndarray | None],
+        self, structure: Structure, z: Tensor, lengths: Tensor, gold: Sequence[np.ndarray | None]
     ) -> Tensor:
         """Return the reward of each structure, ``(K, B)``; more is better.
 
@@ -62,11 +58,7 @@ class ShortArcs(Reward):
     parts = "arcs"
 
     def __call__(
-        self,
-        structure: Structure,
-        z: Tensor,
-        lengths: Tensor,
-        gold: Sequence[np.ndarray | None],
+        self, structure: Structure, z: Tensor, lengths: Tensor, gold: Sequence[np.ndarray | None]
     ) -> Tensor:
         node = torch.arange(z.shape[-1], device=z.device, dtype=z.dtype)
         between = z[..., 1:, 1:].sum((-2, -1))
@@ -88,11 +80,7 @@ class GoldAgreement(Reward):
     needs_gold = True
 
     def __call__(
-        self,
-        structure: Structure,
-        z: Tensor,
-        lengths: Tensor,
-        gold: Sequence[np.ndarray | None],
+        self, structure: Structure, z: Tensor, lengths: Tensor, gold: Sequence[np.ndarray | None]
     ) -> Tensor:
         rewards = z.new_zeros(z.shape[:2])
         for b, (one, length) in enumerate(zip(gold, lengths.tolist(), strict=True)):

@@ -38,10 +38,7 @@ class TopKSparsemax(Estimator):
     hard = True
 
     def __init__(
-        self,
-        k: int = 10,
-        prediction: Prediction = "map",
-        criterion: Criterion = "expected_loss",
+        self, k: int = 10, prediction: Prediction = "map", criterion: Criterion = "expected_loss"
     ) -> None:
         check_marginalization(self.name, "k", k, prediction)
         self.k = k

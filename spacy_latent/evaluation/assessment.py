@@ -305,18 +305,14 @@ class _Run:
         if not random:
             return result
         pipe: Any = self.nlp.get_pipe(name)
-        keys = list(self.latent[name].layers)
+        keys, kept = list(self.latent[name].layers), {name: self.kept[name]}
         draws = min(MOST_DRAWS, max(1, DRAWN // len(self.examples)))
         totals = {m.name: 0.0 * self.counts[m.name] for m in self.measures}
         for draw in range(draws):
             with substitute_structures([pipe.model], "random", self.seed + draw):
+                told = f"Random structures in {name}"
                 examples, _ = self._predict(
-                    self.nlp,
-                    self.examples,
-                    f"Random structures in {name}",
-                    [name],
-                    annotate="map",
-                    kept={name: self.kept[name]},
+                    self.nlp, self.examples, told, [name], annotate="map", kept=kept
                 )
             for measure in self.measures:
                 totals[measure.name] += measure.counts(examples) / draws
@@ -331,23 +327,17 @@ class _Run:
         )
         if mixed and self.measures:
             with substitute_structures([pipe.model], "best", self.seed):
+                told = f"Best structures in {name}"
                 examples, _ = self._predict(
-                    self.nlp,
-                    self.examples,
-                    f"Best structures in {name}",
-                    [],
-                    annotate="none",
-                    kept={name: self.kept[name]},
+                    self.nlp, self.examples, told, [], annotate="none", kept=kept
                 )
             before = {m.name: m.counts(examples) for m in self.measures}
         for measure in self.measures:
             own = before[measure.name]
             drop = task.paired_drop(measure.value, own, totals[measure.name], self.seed)
             _, low, _ = task.interval(measure.value, own, self.seed)
-            mixture: tuple[float | None, float | None] = (None, None)
-            if mixed:
-                counts = self.counts[measure.name]
-                mixture = task.interval(measure.value, counts, self.seed)[:2]
+            counts = self.counts[measure.name]
+            mixture = task.interval(measure.value, counts, self.seed) if mixed else (None, None)
             result.drops[measure.name] = RandomStructures(
                 **vars(drop),
                 before_low=low,

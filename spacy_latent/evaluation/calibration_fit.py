@@ -176,7 +176,6 @@ class ScoredDocs:
     """Scores of docs with similar length, and the tags that their annotation allows.
 
     Attributes:
-        docs: indices of the docs.
         scores: ``(B, N, K)``.
         allowed: ``(B, N, K)`` bool.
         lengths: ``(B,)``.

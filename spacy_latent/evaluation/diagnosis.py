@@ -150,13 +150,11 @@ def gradient_norms(
             pipe.finish_update(recorder)  # type: ignore[attr-defined]
             if isinstance(getattr(pipe, "model", None), Model):
                 nodes = list(latent[name].layers.values()) if name in latent else []
-                found[name] = _by_part(pipe, nodes, recorder.squares)
+                found[name] = _by_part(nodes, recorder.squares)
     return found
 
 
-def _by_part(
-    pipe: Any, nodes: Sequence[Model], squares: Mapping[tuple[int, str], float]
-) -> dict[str, float]:
+def _by_part(nodes: Sequence[Model], squares: Mapping[tuple[int, str], float]) -> dict[str, float]:
     from spacy_latent.models.inspection import latent_shim
 
     owners = _owners(nodes)

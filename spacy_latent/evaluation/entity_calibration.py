@@ -48,11 +48,7 @@ from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SPAN
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, PartlyAnnotated, number_of, plural
-from spacy_latent.evaluation.calibration_examples import (
-    Examples,
-    choose_component,
-    examples_up_to,
-)
+from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     Gain,
     ScoredDocs,
@@ -308,10 +304,7 @@ class Measured:
 
 
 def measure(
-    nlp: Language,
-    examples: Examples,
-    component: str | None = None,
-    progress: Progress = silent,
+    nlp: Language, examples: Examples, component: str | None = None, progress: Progress = silent
 ) -> Measured:
     """Compare the predictions of a component with annotation, without a new calibration.
 
@@ -397,11 +390,7 @@ def check_precision(name: str, precision: object, point_estimate: bool) -> None:
 
 
 def precise_threshold(
-    found: JudgedEntities,
-    precision: float,
-    *,
-    confidence: float | None = 0.9,
-    few: bool = False,
+    found: JudgedEntities, precision: float, *, confidence: float | None = 0.9, few: bool = False
 ) -> ThresholdResult:
     """Return the lowest threshold at which predictions have a precision.
 

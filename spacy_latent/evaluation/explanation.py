@@ -24,12 +24,7 @@ from spacy_latent.analysis.rationales import doc_of_words, mask_of
 from spacy_latent.confidence import confidences
 from spacy_latent.errors import LatentError
 from spacy_latent.models.hidden_words import CLOSE, WordReaders, find_word_readers
-from spacy_latent.models.learned_mask import (
-    Scores,
-    learn_mask,
-    leave_one_out,
-    shortest_prefix,
-)
+from spacy_latent.models.learned_mask import Scores, learn_mask, leave_one_out, shortest_prefix
 from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.pipeline.crf_ner import CrfEntityRecognizer
 
@@ -58,11 +53,7 @@ class Faithfulness:
 
 
 class NoSuchEntity(LatentError):
-    """Error for a text in which the component found no such entity; another text may have one.
-
-    Attributes:
-        doc: the text after the component.
-    """
+    """Error for a text in which the component found no such entity; another text may have one."""
 
     def __init__(self, doc: Doc, component: str, message: str) -> None:
         self.doc = doc
@@ -204,7 +195,7 @@ def explain(
     if not len(doc):
         return _of_no_words(doc, name, target)
     from_text = _FromText(nlp, name, doc, target)
-    from_vectors = _vector_scores(nlp, name, pipe, before, doc, target)
+    from_vectors = _vector_scores(nlp, name, pipe, before, target)
     scores: Scores = from_text if from_vectors is None else from_vectors
     count = len(doc)
     weights = learn_mask(
@@ -497,21 +488,15 @@ class _FromText:
 
 
 def _vector_scores(
-    nlp: Language,
-    name: str,
-    pipe: Any,
-    before: Doc,
-    doc: Doc,
-    target: _Category | _Entity,
+    nlp: Language, name: str, pipe: Any, before: Doc, target: _Category | _Entity
 ) -> Scores | None:
     """Return the scores of masks with words hidden from the model.
 
     Return None if the model reads no word alone, or if its output still depends on the words when
     all of them are hidden.
     """
-    readers = find_word_readers(
-        pipe.model, _upstream(nlp, name, pipe.model), before, lambda docs: pipe.predict(docs)
-    )
+    listeners = _upstream(nlp, name)
+    readers = find_word_readers(pipe.model, listeners, before, lambda docs: pipe.predict(docs))
     if readers is None:
         return None
     scores = _hidden_scores(readers, before, target)
@@ -551,7 +536,7 @@ def _other_words(doc: Doc) -> Doc:
     return Doc(doc.vocab, words=words, sent_starts=starts)
 
 
-def _upstream(nlp: Language, component: str, model: Model) -> dict[Model, Model]:
+def _upstream(nlp: Language, component: str) -> dict[Model, Model]:
     """Return the listeners of the component, and of the components that it listens to.
 
     Each listener is mapped to the model that gives each token a vector.

@@ -200,11 +200,7 @@ def _of_order(nlp: Language, upstream: str, found: list[Listening]) -> Iterator[
 
 
 def _of_training(
-    nlp: Language,
-    upstream: str,
-    listening: list[Listening],
-    frozen: set[str],
-    annotating: set[str],
+    nlp: Language, upstream: str, listening: list[Listening], frozen: set[str], annotating: set[str]
 ) -> Iterator[Diagnostic]:
     """Yield mistakes that come from frozen and annotating components."""
     awake = [one for one in listening if one.component not in frozen]

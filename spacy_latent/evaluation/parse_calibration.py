@@ -38,11 +38,7 @@ from spacy_latent.analysis.independent_texts import IndependentTexts, independen
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation.calibration_examples import (
-    Examples,
-    choose_component,
-    examples_up_to,
-)
+from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     TEMPERATURES,
     UNCHANGED,
@@ -114,7 +110,6 @@ class CalibratedParses:
         arcs: the temperature of trees, with arcs.
         labelled: the temperature of labels, with labelled arcs. Its gain is of the labels of right
             arcs.
-        trees: the map of whole trees.
         labelled_trees: the map of whole trees with their labels.
     """
 
@@ -131,11 +126,7 @@ class CalibratedParses:
 
 @recording()
 def calibrate(
-    nlp: Language,
-    examples: Examples,
-    component: str | None = None,
-    *,
-    progress: Progress = silent,
+    nlp: Language, examples: Examples, component: str | None = None, *, progress: Progress = silent
 ) -> CalibratedParses:
     """Fit temperatures and maps of a parser and store them in it, each if it gains.
 
@@ -174,10 +165,7 @@ def calibrate(
 
 
 def measure(
-    nlp: Language,
-    examples: Examples,
-    component: str | None = None,
-    progress: Progress = silent,
+    nlp: Language, examples: Examples, component: str | None = None, progress: Progress = silent
 ) -> dict[str, JudgedEntities]:
     """Judge the arcs and trees of a parser by annotation, without a new calibration.
 
@@ -202,11 +190,7 @@ def measure(
 
 
 def precise_arcs(
-    found: CalibratedParses,
-    precision: float,
-    *,
-    confidence: float | None = 0.9,
-    few: bool = False,
+    found: CalibratedParses, precision: float, *, confidence: float | None = 0.9, few: bool = False
 ) -> dict[str, ThresholdResult]:
     """Return the least probability from which on arcs, or whole trees, have a precision.
 
@@ -246,7 +230,6 @@ class _Table:
         right, labelled_right: ``(A,)`` bool.
         roots: arcs without a label to be wrong, ``(A,)`` bool.
         texts: doc of each, ``(A,)`` int64.
-        labels: label of each.
         lengths: distance of each between head and modifier, 0 for roots, ``(A,)`` int64.
         unannotated: number of further words, without a known head.
         judge: whole trees, with the probabilities as trained.
@@ -266,6 +249,18 @@ class _Table:
     judge: TreeJudge
     trees: np.ndarray
     labels_of_trees: np.ndarray
+
+    def judged(self, noun: str, said: np.ndarray, right: np.ndarray) -> JudgedEntities:
+        return JudgedEntities(
+            said.tolist(),
+            right.tolist(),
+            self.labels,
+            len(right),
+            unannotated=self.unannotated,
+            texts=self.texts.tolist(),
+            lengths=self.lengths.tolist(),
+            noun=noun,
+        )
 
 
 def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table:
@@ -324,20 +319,8 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                     of_trees.append(product[None])
             text += 1
     arcs, of_labels, right, labelled, roots, texts, lengths = map(np.concatenate, columns)
-    return _Table(
-        arcs,
-        of_labels,
-        right,
-        labelled,
-        roots,
-        texts,
-        labels,
-        lengths,
-        unannotated,
-        judge,
-        np.concatenate(trees),
-        np.concatenate(of_trees),
-    )
+    further = labels, lengths, unannotated, judge, np.concatenate(trees), np.concatenate(of_trees)
+    return _Table(arcs, of_labels, right, labelled, roots, texts, *further)
 
 
 def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
@@ -350,27 +333,15 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     )
     every = np.arange(len(table.right))
 
-    def judged(noun: str, said: np.ndarray, right: np.ndarray) -> JudgedEntities:
-        return JudgedEntities(
-            said.tolist(),
-            right.tolist(),
-            table.labels,
-            len(right),
-            unannotated=table.unannotated,
-            texts=table.texts.tolist(),
-            lengths=table.lengths.tolist(),
-            noun=noun,
-        )
-
     plain = table.arcs[:, UNCHANGED]
     after = at_temperature(table.arcs, arcs.kept)
     fold = folds[table.texts]
     crossed = at_temperature(table.arcs, arcs.by_fold[fold])
     trees = FittedTemperature(
         arcs.gain,
-        judged(ARC, plain, table.right),
-        documents.group(judged(ARC, after, table.right)),
-        judged(ARC, crossed, table.right),
+        table.judged(ARC, plain, table.right),
+        documents.group(table.judged(ARC, after, table.right)),
+        table.judged(ARC, crossed, table.right),
         math.exp(arcs.kept),
     )
     before_labels = plain * table.of_labels[:, UNCHANGED]
@@ -378,9 +349,9 @@ def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:
     crossed_labels = crossed * at_temperature(table.of_labels, labels.by_fold[fold])
     labelled = FittedTemperature(
         labels.gain,
-        judged(LABELLED_ARC, before_labels, table.labelled_right),
-        documents.group(judged(LABELLED_ARC, after_labels, table.labelled_right)),
-        judged(LABELLED_ARC, crossed_labels, table.labelled_right),
+        table.judged(LABELLED_ARC, before_labels, table.labelled_right),
+        documents.group(table.judged(LABELLED_ARC, after_labels, table.labelled_right)),
+        table.judged(LABELLED_ARC, crossed_labels, table.labelled_right),
         math.exp(labels.kept),
     )
     fold_of_trees = folds[np.array(table.judge.trees.texts, dtype="int64")]
@@ -421,7 +392,6 @@ def _fit_map(
     """Fit the map of whole trees.
 
     Args:
-        before: trees as trained.
         warm: their probabilities at the temperature, ``(S,)``.
         left_out: their probabilities at temperatures fitted to the other folds, ``(S,)``.
         folds: fold of each doc, ``(D,)``.

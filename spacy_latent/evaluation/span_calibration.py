@@ -25,11 +25,7 @@ from spacy_latent.analysis.independent_texts import independent_texts
 from spacy_latent.analysis.progress import Progress, silent
 from spacy_latent.analysis.span_calibration import SET_OF_SPANS, SPAN, SpanJudge
 from spacy_latent.errors import LatentError
-from spacy_latent.evaluation.calibration_examples import (
-    Examples,
-    choose_component,
-    examples_up_to,
-)
+from spacy_latent.evaluation.calibration_examples import Examples, choose_component, examples_up_to
 from spacy_latent.evaluation.calibration_fit import (
     TEMPERATURES,
     UNCHANGED,
@@ -96,10 +92,7 @@ def calibrate(
 
 
 def measure(
-    nlp: Language,
-    examples: Examples,
-    component: str | None = None,
-    progress: Progress = silent,
+    nlp: Language, examples: Examples, component: str | None = None, progress: Progress = silent
 ) -> Measured:
     """Compare the spans of a component with annotation, without a new calibration.
 

@@ -20,9 +20,7 @@ class ArcLabeller(nn.Module):
     tree, and not all n².
 
     Args:
-        width: of the vectors of words.
         hidden_width: of each role's hidden layer.
-        labels: number of labels.
     """
 
     def __init__(self, width: int, hidden_width: int, labels: int) -> None:

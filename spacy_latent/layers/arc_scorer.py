@@ -89,9 +89,5 @@ def arc_scorer_builder(
     check_hidden_width(kind.__name__, hidden_width)
     make: Callable[..., ArcScorer] = kind
     return partial(
-        make,
-        hidden_width=hidden_width,
-        encoder=encoder,
-        distance=distance,
-        direction=direction,
+        make, hidden_width=hidden_width, encoder=encoder, distance=distance, direction=direction
     )

@@ -83,7 +83,6 @@ class Composer(nn.Module):
     Parts of a batch may be composed apart, and equal structures of an item once.
 
     Attributes:
-        output_width: width of the result.
         requires_hard: whether the structures must be 0/1.
         parts: kind of the structures' parts, see :class:`spacy_latent.structures.base.Structure`;
             empty: not checked.

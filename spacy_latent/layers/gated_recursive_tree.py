@@ -14,12 +14,7 @@ from torch.nn.functional import gelu
 
 from spacy_latent.errors import check_whole
 from spacy_latent.layers.base import ComposerBuilder, check_output_width
-from spacy_latent.layers.binary_tree_lstm import (
-    BinaryTreeComposer,
-    Output,
-    State,
-    check_output,
-)
+from spacy_latent.layers.binary_tree_lstm import BinaryTreeComposer, Output, State, check_output
 from spacy_latent.structures.merge_sequence import trees_of_merges
 
 

@@ -114,9 +114,8 @@ class GumbelTreeLstm(nn.Module):
             preferred = scores
             if wanted is not None and known is not None:
                 # The first pair that makes a span of the tree.
-                spans = wanted[
-                    torch.arange(batch, device=wanted.device)[:, None], first[:, :-1], last[:, 1:]
-                ]
+                item = torch.arange(batch, device=wanted.device)[:, None]
+                spans = wanted[item, first[:, :-1], last[:, 1:]]
                 order = spans * (longest - token[: longest - 1 - step])
                 preferred = torch.where(known[:, None], order.to(scores), scores)
             choice = self.choose(preferred, allowed)
@@ -125,9 +124,8 @@ class GumbelTreeLstm(nn.Module):
             end = last.gather(1, chosen[:, None] + 1).squeeze(1)
             z[active, begin[active], end[active]] = 1.0
             merged.append((choice.unsqueeze(-1) * pairs[0]).sum(1))
-            contains.append(
-                (begin[:, None] <= token) & (token <= end[:, None]) & active[:, None] & inside
-            )
+            within = (begin[:, None] <= token) & (token <= end[:, None])
+            contains.append(within & active[:, None] & inside)
             # A finished doc chooses nothing, and its first place stays unchanged.
             upto = choice.cumsum(1)
             state = tuple(
@@ -147,8 +145,7 @@ class GumbelTreeLstm(nn.Module):
             above = torch.stack(merged, 1) if merged else leaves[:, :0]
             around = torch.stack(contains, 1) if contains else z[:, :0]
             rows = add_constituents(leaves, above, around.to(leaves.dtype))
-        weights = vectors.new_ones((1, batch))
-        return LatentOutput(rows, Draw(z[None], weights), z)
+        return LatentOutput(rows, Draw(z[None], vectors.new_ones((1, batch))), z)
 
     def choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
         """Choose one pair of each row that has any, with the gradient of a softmax.
@@ -185,10 +182,7 @@ class GumbelTreeLstm(nn.Module):
         for new in ((chosen - 1).clamp(0, size - 1), chosen.clamp(0, size - 1)):
             left, right = (
                 (state[0][row, new], state[1][row, new]),
-                (
-                    state[0][row, new + 1],
-                    state[1][row, new + 1],
-                ),
+                (state[0][row, new + 1], state[1][row, new + 1]),
             )
             made = self.composer.merge(left, right)
             for array, value in zip(pairs, made):

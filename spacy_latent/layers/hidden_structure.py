@@ -35,8 +35,6 @@ class ClassScores(Composer):
     tokens.
 
     Args:
-        width: width of the vectors.
-        classes: number of classes C.
         scorer: builder of the scorer of each class.
     """
 
@@ -82,11 +80,9 @@ class HiddenStructureLayer(LatentLayer):
     """Layer that sums over the structures of each class.
 
     Args:
-        width: width of the vectors.
         structure: set of structures with a log-partition.
         scorer: builder of the scorer of s.
         class_scorer: builder of the scorers of t.
-        classes: number of classes.
         exclusive: whether an item has one class. If not, each class is a binary decision, and its
             absence has the scores s.
     """

@@ -70,11 +70,7 @@ class BoundShiftReduce(ShiftReduce):
     """
 
     def __init__(
-        self,
-        beam_size: int,
-        scorer: StackScorer,
-        leaves: tuple[Tensor, Tensor],
-        temperature: float,
+        self, beam_size: int, scorer: StackScorer, leaves: tuple[Tensor, Tensor], temperature: float
     ) -> None:
         super().__init__(beam_size)
         self.scorer = scorer
@@ -112,11 +108,7 @@ class StackStates(Policy):
     """
 
     def __init__(
-        self,
-        scorer: StackScorer,
-        leaves: tuple[Tensor, Tensor],
-        temperature: float,
-        copies: int,
+        self, scorer: StackScorer, leaves: tuple[Tensor, Tensor], temperature: float, copies: int
     ) -> None:
         batch, self.longest, _ = leaves[0].shape
         self.scorer = scorer

@@ -47,11 +47,7 @@ from spacy_latent.pipeline.inspection import latent_components, refuse_lost
 ALL = "all"
 # Measures of the value, and of each kind of tree.
 VALUE_MEASURES: dict[str, Value] = {"accuracy": accuracy}
-BRACKET_MEASURES: dict[str, Value] = {
-    "spans": f_score,
-    "whole trees": accuracy,
-    "lists": accuracy,
-}
+BRACKET_MEASURES: dict[str, Value] = {"spans": f_score, "whole trees": accuracy, "lists": accuracy}
 MEASURES: dict[str, Value] = {**VALUE_MEASURES, **TREE_MEASURES, **BRACKET_MEASURES}
 KINDS = {"heads": {**TREE_MEASURES, "spans": f_score}, "spans": BRACKET_MEASURES}
 # Descriptions of the measures, for tables.
@@ -147,27 +143,23 @@ def assess_listops(
             # Other pipelines may have another name for their component.
             named = component if not readings or component in nlp.pipe_names else None
             run = _Run(nlp, expressions, gold, named, seed, progress, f"{name} on {corpus}")
-            readings[name] = run.reading()
-            figures["models"][name] = {
-                "component": readings[name].component,
-                "kind": readings[name].kind,
-            }
+            own = readings[name] = run.reading()
+            figures["models"][name] = {"component": own.component, "kind": own.kind}
         kinds = {reading.kind for reading in readings.values()}
         controls = _controls(next(iter(models.values())), expressions, gold, kinds, seed)
-        depths = groups_by_depth(words)
-        everything = {ALL: np.ones(len(words), bool)}
+        depths = {ALL: np.ones(len(words), bool), **groups_by_depth(words)}
         sizes = [len(tokens) for tokens in words]
         figures["corpora"][corpus] = {
             "expressions": len(words),
             "tokens": [min(sizes), max(sizes)],
-            "depths": [int(depth) for depth in depths],
-            "by_depth": _by_group(everything | depths, readings, controls, seed),
+            "depths": [int(depth) for depth in depths if depth != ALL],
+            "by_depth": _by_group(depths, readings, controls, seed),
             "by_operator": _by_group(groups_by_operator(words), readings, controls, seed),
         }
         if first is None:
             name, reading = next(iter(readings.items()))
-            own = figures["corpora"][corpus]["by_depth"][ALL]["models"][name]
-            figures.update(_summary(own, reading, controls, words, seed))
+            best = figures["corpora"][corpus]["by_depth"][ALL]["models"][name]
+            figures.update(_summary(best, reading, controls, seed))
             first = ListOpsAssessment(figures, reading.examples, reading.component, reading.kind)
     if first is None:
         raise LatentError("There is no corpus to judge the pipelines on.")
@@ -430,11 +422,7 @@ class _Control:
 
 
 def _controls(
-    nlp: Language,
-    expressions: list[tuple[str, list[str]]],
-    gold: _Gold,
-    kinds: set[str],
-    seed: int,
+    nlp: Language, expressions: list[tuple[str, list[str]]], gold: _Gold, kinds: set[str], seed: int
 ) -> dict[str, _Control]:
     """Make trees that do not depend on a model, for each kind of tree in use."""
     words = [tokens for _, tokens in expressions]
@@ -490,11 +478,7 @@ def _by_group(
 
 
 def _summary(
-    own: dict[str, Any],
-    reading: _Reading,
-    controls: Mapping[str, _Control],
-    words: Sequence[list[str]],
-    seed: int,
+    own: dict[str, Any], reading: _Reading, controls: Mapping[str, _Control], seed: int
 ) -> dict[str, Any]:
     """Summarise the figures of one model."""
     found: dict[str, Any] = {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -160,8 +161,7 @@ def generate(
         tokens = sample_expression(rng, operators, max_depth, max_arguments, expansion)
         text = " ".join(tokens)
         fits = min_length <= len(tokens) and (max_length is None or len(tokens) <= max_length)
-        fits = fits and depth(tokens) >= min_depth
-        if fits and text not in found and text not in without:
+        if fits and depth(tokens) >= min_depth and text not in found and text not in without:
             found[text] = tokens
             misses = 0
             progress(1)
@@ -174,11 +174,8 @@ def generate(
                 )
     expressions = list(found.values())
     rng.shuffle(expressions)
-    splits, start = [], 0
-    for size in sizes:
-        splits.append(expressions[start : start + size])
-        start += size
-    return splits
+    rest = iter(expressions)
+    return [list(islice(rest, size)) for size in sizes]
 
 
 def generate_depths(

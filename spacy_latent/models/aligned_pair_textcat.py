@@ -18,9 +18,9 @@ from spacy_latent.models.alignment_evidence import AlignedWords
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, used_poolings
 from spacy_latent.models.layer_settings import LayerSettings
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.span_getters import PairSpans, SpanGetter
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import build_text_layer_model
 from spacy_latent.structures.base import Structure
 
@@ -89,11 +89,7 @@ def build_aligned_pair_textcat_v1(
         check_kind("evidence", evidence, AlignedWords, "spacy-latent.AlignedWords.v1")
         evidence.check(settings.structure, settings.estimator)
     pooling = used_poolings(
-        NAME,
-        first=use_reduce_first,
-        last=use_reduce_last,
-        max=use_reduce_max,
-        mean=use_reduce_mean,
+        NAME, first=use_reduce_first, last=use_reduce_last, max=use_reduce_max, mean=use_reduce_mean
     )
     latent = build_text_layer_model(
         settings,

@@ -127,7 +127,6 @@ class AlignmentEvidence(nn.Module):
         """Return the objective of B pairs, ``(B,)`` float64, in nats.
 
         Args:
-            structure: set of alignments.
             scores: scores q of the cells, ``(B, n, m)``.
             words: ``(B, N)`` int64, hashes of the words of both texts, one after the other.
             lengths: ``(B, 2)``.

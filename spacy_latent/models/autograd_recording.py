@@ -44,6 +44,3 @@ def recorded(forward: Forward) -> Forward:
         return made, backprop_recorded
 
     return run
-
-
-__all__ = ["recorded", "recording_if"]

@@ -27,6 +27,3 @@ def only_a_share(share: float) -> Iterator[None]:
         yield
     finally:
         _share.reset(token)
-
-
-__all__ = ["only_a_share", "share_of_batch"]

@@ -169,7 +169,6 @@ class LabelField:
     """Sums over the sets of labels that all tables allow.
 
     Args:
-        size: number of labels.
         tables: allowed states.
     """
 

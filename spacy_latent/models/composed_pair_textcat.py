@@ -24,10 +24,10 @@ from spacy_latent.layers.latent_layer import LatentOutput
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, used_poolings
 from spacy_latent.models.layer_settings import LayerSettings
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.span_getters import PairSpans
 from spacy_latent.models.span_groups import Group, no_loss
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_batch import Range
 from spacy_latent.models.text_layer_model import build_text_layer_model
 from spacy_latent.models.text_module import TextModule

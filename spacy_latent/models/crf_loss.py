@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spacy_latent.models.entity_counts import (
-    batch_sums,
-    jointly_counted,
-    log_sums_with_counts,
-)
+from spacy_latent.models.entity_counts import batch_sums, jointly_counted, log_sums_with_counts
 from spacy_latent.models.tag_evidence import EntityCount, Run, TagEvidence
 from spacy_latent.structures.tag_sequence import TagSequence
 
@@ -68,7 +64,6 @@ def crf_loss(chain: TagSequence, emissions: np.ndarray, evidence: Sequence[TagEv
     Args:
         chain: tag sequences with bound transitions, float64, on the CPU.
         emissions: ``(T, K)``, the docs one after the other.
-        evidence: evidence about each doc.
     """
     terms = _Terms(chain, emissions.astype(np.float64, copy=False), evidence)
     terms.add_tags()

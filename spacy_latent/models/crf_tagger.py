@@ -9,15 +9,7 @@ from functools import partial
 from typing import Any
 
 from spacy.tokens import Doc
-from thinc.api import (
-    Linear,
-    Maxout,
-    Model,
-    chain,
-    expand_window,
-    with_array,
-    zero_init,
-)
+from thinc.api import Linear, Maxout, Model, chain, expand_window, with_array, zero_init
 from thinc.layers.resizable import resize_linear_weighted
 from thinc.types import Floats2d
 

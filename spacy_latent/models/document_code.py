@@ -25,9 +25,9 @@ from spacy_latent.layers.latent_layer import check_kind, check_parts
 from spacy_latent.models.evidence_bound import EvidenceBound
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import classifier, init, run
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import text_layer_model
 from spacy_latent.models.text_module import TextModule
 from spacy_latent.stages import periods
@@ -96,11 +96,7 @@ def build_document_code_v1(
     refuse_separate(NAME, tok2vec)
     layer = partial(DocumentCodeLayer, size=size, code_width=code_width, hidden_width=hidden_width)
     build = partial(
-        build_code_module,
-        layer=layer,
-        structure=structure,
-        estimator=estimator,
-        evidence=evidence,
+        build_code_module, layer=layer, structure=structure, estimator=estimator, evidence=evidence
     )
     texts = text_layer_model(
         build,
@@ -186,7 +182,6 @@ def codes(model: Model, docs: Sequence[Doc]) -> np.ndarray:
 
     Args:
         model: model of a component ``latent_textcat`` with a DocumentCode.
-        docs: any docs.
     """
     if not model.attrs.get("code"):
         raise LatentError(

@@ -189,6 +189,3 @@ def _sum_again(
     transitions = np.concatenate([uses[rows, columns].sum(0), ends])
     emissions = emissions.reshape(len(scores), number, tags).sum(1)
     return float(sums.log_partition[0]), emissions, transitions
-
-
-__all__ = ["MOST", "CountedLogSums", "batch_sums", "jointly_counted", "log_sums_with_counts"]

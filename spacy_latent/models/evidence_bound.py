@@ -230,7 +230,6 @@ class EvidenceTerms:
 
         Args:
             weights: ``(K, D)``.
-            kl_weight: weight of the KL.
         """
         divergence = self.divergence[0]
         if len(self.divergence) > 1:
@@ -276,9 +275,7 @@ def objective(
     """Return the objective to minimise for each text, ``(D,)``.
 
     Args:
-        estimator: the estimator.
         losses: losses of the task, ``(K, D)``.
-        terms: terms of the bound.
         exact: see :func:`is_exact`.
         share: weight of the bound in the loss of each text, ``(D,)``.
         kl_weight: weight of the KL in the bound.

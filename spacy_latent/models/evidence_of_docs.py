@@ -28,7 +28,6 @@ def evidence_bounds(model: Model, docs: Iterable[Doc]) -> np.ndarray:
 
     Args:
         model: model with a bound on evidence, and with its own embedder rather than a listener.
-        docs: any docs.
     """
     parses = model.name == labelled_parser.NAME
     known = labelled_parser.evidence_of(model) if parses else evidence_of(model)

@@ -26,7 +26,6 @@ class GoldTrees:
     """Annotation of the n tokens of one prediction.
 
     Attributes:
-        spans: its sentences.
         heads: ``(n,)`` int64, position of the head in the doc. A root is its own head. −1 if not
             known.
         labels: ``(n,)`` int64, label of the arc to the head. −1 if not known, and for roots.
@@ -54,9 +53,7 @@ def read_gold(
     "ROOT" at a word that has a head counts as not known, with a warning.
 
     Args:
-        example: prediction and reference.
         labels: numbers of labels by their hashes.
-        component: name in messages.
         max_length: bound on the tokens of a sentence.
 
     Raises:

@@ -27,10 +27,10 @@ from spacy_latent.models.added_labels import UNTRAINED, count_as_trained
 from spacy_latent.models.latent_layer_model import total_penalty
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_text_classifier import forward, set_refs
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
 from spacy_latent.models.span_groups import Group, Placed, no_loss, of_group
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_batch import Range
 from spacy_latent.models.text_layer_model import text_layer_model
 from spacy_latent.models.token_vectors import with_tokens
@@ -101,11 +101,7 @@ class HiddenStructureModule(nn.Module):
         return parts, penalty, (outputs, means)
 
     def _outputs(
-        self,
-        read: list[tuple[Any, Tensor]],
-        placed: Placed,
-        members: list[Tensor],
-        logits: Tensor,
+        self, read: list[tuple[Any, Tensor]], placed: Placed, members: list[Tensor], logits: Tensor
     ) -> list[LatentOutput]:
         """Return the structures of each group, given the likeliest class of the whole doc."""
         likeliest = self.latent.likeliest(logits)

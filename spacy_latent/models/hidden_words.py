@@ -85,8 +85,6 @@ def find_word_readers(
     """Return the nodes of a model that read words.
 
     Args:
-        model: model of a component.
-        upstream: models that listeners listen to.
         doc: doc with words, for a trial.
         run: function that returns the model's prediction for docs.
 

@@ -161,12 +161,7 @@ def read_batch(model: Model, docs: Sequence[Doc]) -> LatentBatch:
 
 
 def read_uncertainty(batch: LatentBatch, layer: LatentModule) -> list[list[Uncertainty]]:
-    """Return the uncertainty of each span, for each doc of the batch.
-
-    Args:
-        batch: output of the layer.
-        layer: the layer.
-    """
+    """Return the uncertainty of each span, for each doc of the batch."""
     unknown = Uncertainty(math.nan, math.nan, 0)
     result = [[unknown] * len(spans) for spans in batch.spans]
     with torch.no_grad():

@@ -61,11 +61,7 @@ def interventions_of(
     """Return the intervention on each group of spans with structures of this set.
 
     Args:
-        found: the intervention.
         groups: for each span its doc and its place among the doc's spans.
-        spans: spans of each doc.
-        structure: the set of structures.
-        kind: name of the kind of structure.
     """
     starts = {span[0] for doc_spans in spans for span in doc_spans}
     for start, part in (*found.forbidden, *found.forced):

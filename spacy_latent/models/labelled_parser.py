@@ -20,9 +20,9 @@ from spacy_latent.models.autograd_recording import recorded
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.shim_model import rows_of
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
 from spacy_latent.models.tree_evidence import Shares, TreeEvidence
 from spacy_latent.structures.base import Structure
@@ -75,21 +75,12 @@ def build_labelled_parser_v1(
         evidence.check_trees(trees_of)
     refuse_separate("LabelledParser", tok2vec)
     encoded = build_relative_biaffine_scorer_v1(128, build_bilstm_v1(64))
-    build = partial(
-        build_module,
-        structure=trees_of,
-        scorer=scorer or encoded,
-        label_width=label_hidden_width,
-        evidence=evidence,
-    )
+    build = partial(build_module, structure=trees_of, scorer=scorer or encoded, evidence=evidence)
+    of_width = partial(build, label_width=label_hidden_width)
+    # The first prefix of a name counts.
     own_rates = {} if evidence is None else {"evidence.": evidence.learn_rate}
-    shim = LatentShim(
-        build,
-        training,
-        # The first prefix of a name counts.
-        learn_rates={**own_rates, "": scorer_learn_rate},
-        has_layer=False,
-    )
+    rates = {**own_rates, "": scorer_learn_rate}
+    shim = LatentShim(of_width, training, learn_rates=rates, has_layer=False)
     trees: Model = Model("labelled_trees", forward_trees, attrs=training.attrs, shims=[shim])
     model: Model = Model(
         NAME,
@@ -149,10 +140,7 @@ def build_module(
 
     Args:
         sizes: width of the embedder and number of labels.
-        structure: set of trees.
-        scorer: builder of the scorer of arcs.
         label_width: width of the hidden layers of labels.
-        evidence: objective of the words.
     """
     width, labels = sizes
     told = None if evidence is None else partial(TreeEvidence, evidence)

@@ -45,8 +45,6 @@ class LatentBatch:
 
     Attributes:
         vectors: for each doc ``(len(doc), width)``.
-        spans: for each doc its spans.
-        groups: groups of spans.
         outputs: for each group of spans its structures and scores, without gradient.
     """
 
@@ -62,7 +60,6 @@ class SpanModule(nn.Module):
     Each span has its own structure.
 
     Args:
-        latent: the latent layer.
         projection: linear map of the composer's output, or None.
         residual: whether the input is added to the result. The result then has a learned gain that
             starts small, so that training starts near the embedder alone (as in ReZero, Bachlechner
@@ -102,9 +99,7 @@ class SpanModule(nn.Module):
 
         Args:
             rows: ``(N, d)``.
-            groups: groups of spans.
             given: structures that are given for spans.
-            supervision: gold structures, for training.
             interventions: conditions on the structures of each group, for prediction, or None.
         """
         # Supervision leaves out items without a structure, so it must know them.
@@ -275,10 +270,8 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     """Return the latent batch of docs and its backprop.
 
     Args:
-        model: model of the layer.
         inputs: rows of each doc, and its spans. Then optionally structures that are given for spans
             or None, and in training a Supervision or None.
-        is_train: whether to record gradients.
     """
     arrays, spans, *known = inputs
     shim: Any = model.shims[0]
@@ -345,9 +338,6 @@ def given_structures(
 
     Args:
         model: node with the layer, of either kind.
-        docs: any docs.
-        spans: spans of each doc.
-        is_train: whether for training.
     """
     prepare(model, is_train)
     shim: Any = model.shims[0]

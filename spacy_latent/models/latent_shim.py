@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.kernels.core.pool import one_torch_thread
-from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.stages import Staged, unreached
 from spacy_latent.structures.derivatives import recording
 

@@ -27,10 +27,10 @@ from spacy_latent.models.evidence_bound import EvidenceModule, begin, words_of
 from spacy_latent.models.latent_layer_model import given_structures
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.layer_settings import LayerSettings
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import (
     TextVectors,
     build_text_layer_model,
@@ -53,7 +53,6 @@ class TextPredictions:
     Attributes:
         logits: ``(K, D, labels)``, for each structure.
         scores: ``(D, labels)``, the weighted mean of the probabilities of the structures.
-        made: weights, log-probabilities and structures.
         rewards: ``(K, D)``, rewards of the structures themselves, if the estimator uses these.
     """
 
@@ -276,9 +275,6 @@ def run_and_keep(
     That function returns the structures that :func:`inner_step` needs.
 
     Args:
-        model: model of a classifier.
-        docs: any docs.
-        is_train: whether to record gradients.
         with_evidence: whether training includes the terms of a bound on the evidence of words, if
             the model has one. Their gradients are then the last ones.
     """

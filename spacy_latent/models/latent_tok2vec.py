@@ -23,13 +23,13 @@ from spacy_latent.models.latent_layer_model import (
 from spacy_latent.models.latent_shim import TrainingSettings, Width
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.listener import renew_listeners
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import width_of
 from spacy_latent.models.shim_model import initialize_over
 from spacy_latent.models.span_getters import SentenceSpans, SpanGetter
 from spacy_latent.models.span_groups import Spans
 from spacy_latent.models.structure_reader import read_structures
 from spacy_latent.models.supervision import Supervision
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.spanning_tree import SpanningTree
@@ -176,9 +176,6 @@ def run(
     """Return the vectors with their structures, and the backprop.
 
     Args:
-        model: model with a latent layer.
-        docs: any docs.
-        is_train: whether to record gradients.
         supervision: function that returns the gold structures of the spans, for training.
     """
     tok2vec, latent = model.layers

@@ -20,10 +20,6 @@ class LayerSettings:
     """Parts of a latent layer, which fit together.
 
     Args:
-        structure: set of structures.
-        estimator: the estimator.
-        scorer: builder of the scorer.
-        composer: builder of the composer.
         entropy_weight: see ``build_latent_tok2vec_v1``.
     """
 

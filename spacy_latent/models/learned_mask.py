@@ -48,16 +48,11 @@ def learn_mask(
 
     Args:
         scores: function that returns the score of each mask.
-        count: number of words.
-        steps: number of steps.
         margin: largest decrease of the score, above 0.
         seed: seed of the draws. No other draws affect them.
         progress: function that iterates over the steps, and may report them.
     """
-    if steps < 1:
-        raise LatentError(f"steps is {steps}; expected at least 1.")
-    if not 0 < margin < 1:
-        raise LatentError(f"margin is {margin}; expected a number between 0 and 1.")
+    _check(steps, margin)
     masks = HardConcrete()
     generator = torch.Generator().manual_seed(seed)
     logits = torch.full((count,), START, dtype=torch.float64, requires_grad=True)
@@ -79,9 +74,8 @@ def learn_mask(
         multiplier = max(0.0, multiplier + MULTIPLIER_RATE * excess)
         gains = torch.zeros(count, dtype=torch.float64)
         # Words that were not tried count like the average of those that were.
-        gains[torch.from_numpy(places)] = (
-            torch.from_numpy(within - without) / margin * count / tried
-        )
+        gained = torch.from_numpy(within - without)
+        gains[torch.from_numpy(places)] = gained / margin * count / tried
         objective = masks.nonzero(logits).sum() - force * (gains * masks.mean(logits)).sum()
         optimizer.zero_grad()
         objective.backward()
@@ -89,6 +83,13 @@ def learn_mask(
         if step >= steps // 2:
             kept += masks.nonzero(logits.detach()) / (steps - steps // 2)
     return kept.numpy()
+
+
+def _check(steps: int, margin: float) -> None:
+    if steps < 1:
+        raise LatentError(f"steps is {steps}; expected at least 1.")
+    if not 0 < margin < 1:
+        raise LatentError(f"margin is {margin}; expected a number between 0 and 1.")
 
 
 def _with(drawn: np.ndarray, places: np.ndarray, *values: float) -> np.ndarray:

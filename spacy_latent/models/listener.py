@@ -61,11 +61,8 @@ def no_such_component(
     """Write sentences on a component that listens to a name that no component has.
 
     Args:
-        component: the component.
-        upstream: the unknown name.
         there: description of the components of the pipeline.
         meant: names that may be meant.
-        listener: description of the listener.
         expected: description of the components that it can listen to.
     """
     near = get_close_matches(upstream, list(meant), n=1)

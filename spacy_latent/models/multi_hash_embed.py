@@ -11,9 +11,7 @@ from thinc.types import Floats2d, Ragged
 
 
 def build_multi_hash_embed_v1(
-    width: int,
-    attrs: list[str | int],
-    rows: list[int],
+    width: int, attrs: list[str | int], rows: list[int]
 ) -> Model[list[Doc], list[Floats2d]]:
     """Build ``spacy.MultiHashEmbed.v2`` without static vectors, in a faster variant.
 

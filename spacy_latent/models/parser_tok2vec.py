@@ -11,9 +11,9 @@ from spacy_latent.layers.gumbel_tree_lstm import ParserBuilder, build_gumbel_tre
 from spacy_latent.models.latent_layer_model import SpanModule, layer_model, span_module
 from spacy_latent.models.latent_shim import TrainingSettings
 from spacy_latent.models.latent_tok2vec import check_widths, over_embedder
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate
 from spacy_latent.models.span_getters import SpanGetter
-from spacy_latent.models.temperature import Temperature
 
 
 def build_parser_tok2vec_v1(

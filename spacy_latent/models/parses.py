@@ -42,9 +42,7 @@ class Request:
 
     Attributes:
         names: the label of roots, the labels that the module scores, and the label of white space.
-        level: level of annotation.
         threshold: least probability of annotated parts.
-        alternatives: number of further trees.
         max_length: bound on the tokens of a sentence.
         asked: intervention on the trees, or None.
         untrained: number of the last labels that were added and not trained yet.
@@ -84,10 +82,8 @@ def parse(
     """Return the parses of docs.
 
     Args:
-        module: the torch module.
         rows: ``(N, width)``, for all tokens of the docs.
         docs: docs, at least one of which has tokens.
-        request: the requested annotation.
     """
     sizes = [len(doc) for doc in docs]
     starts = start_scores(module, rows, docs)

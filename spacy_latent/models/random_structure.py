@@ -48,7 +48,6 @@ def substitute_structures(
     span count. Single tokens and the whole span may be omitted.
 
     Args:
-        models: models of components.
         substitute: "random", "best", or given trees.
         seed: seed of the random structures, which are the same for the same docs in the same
             batches.

@@ -36,9 +36,9 @@ from spacy_latent.models.latent_text_classifier import (
 )
 from spacy_latent.models.layer_settings import LayerSettings
 from spacy_latent.models.released_candidates import present_candidates
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import DocSpans, SpanGetter
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_layer_model import text_layer_model
 from spacy_latent.models.text_module import TextModule
 from spacy_latent.models.token_vectors import token_vectors, with_tokens
@@ -129,11 +129,7 @@ def build_rationale_text_cat_v1(
         check_kind("evidence", evidence, EvidenceBound)
         evidence.check(structure, estimator)
     build = partial(
-        build_rationale_module,
-        settings=settings,
-        choice=choice,
-        pooling=pooling,
-        evidence=evidence,
+        build_rationale_module, settings=settings, choice=choice, pooling=pooling, evidence=evidence
     )
     texts = text_layer_model(
         build,
@@ -224,12 +220,7 @@ def build_rationale_module(
     estimator = settings.estimator.each(lambda stage: stage.for_width(total_width))
     reader: Any = settings.composer(reader_width)
     layer = RationaleLayer(
-        scorer,
-        settings.structure,
-        estimator,
-        reader,
-        reader_width=reader_width,
-        settings=choice,
+        scorer, settings.structure, estimator, reader, reader_width=reader_width, settings=choice
     )
     return TextModule(layer, pooling, 1, settings.entropy_weight, evidence)
 

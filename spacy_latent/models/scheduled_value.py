@@ -13,7 +13,6 @@ class ScheduledValue:
     kept, so copies share them. A pickled copy stays at the last value drawn.
 
     Args:
-        values: a number or a schedule.
         setting: name of the setting in messages.
     """
 
@@ -52,3 +51,15 @@ class ScheduledValue:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"setting": self.setting, "_drawn": list(self._drawn), "_source": None}
+
+
+class Temperature(ScheduledValue):
+    """Schedule of values above 0, see :class:`ScheduledValue`."""
+
+    expected = "a finite number above 0"
+
+    def __init__(self, values: float | Iterable[float]) -> None:
+        super().__init__(values, "temperature")
+
+    def allows(self, value: float) -> bool:
+        return 0 < value < float("inf")

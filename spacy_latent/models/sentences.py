@@ -28,7 +28,6 @@ def log_of_bounds(doc: Doc, scores: np.ndarray, sentences: Bounds) -> np.ndarray
     sentence. Annotated tokens, white space and the first word are certain.
 
     Args:
-        doc: a doc with tokens.
         scores: ``(n,)`` log-odds that a sentence starts.
         sentences: result of :func:`find_sentences`.
     """
@@ -68,7 +67,6 @@ def find_sentences(doc: Doc, scores: np.ndarray, max_length: int) -> Bounds:
     A sentence of more than ``max_length`` tokens is split at the highest scores.
 
     Args:
-        doc: a doc with tokens.
         scores: ``(n,)`` log-odds.
         max_length: bound on the tokens of a sentence.
     """
@@ -108,10 +106,7 @@ def _parted(start: int, end: int, scores: np.ndarray, max_length: int) -> Bounds
     middle = start + size // 2
     inner = scores[low:high]
     cut = middle if np.isneginf(inner).all() else low + int(inner.argmax())
-    return [
-        *_parted(start, cut, scores, max_length),
-        *_parted(cut, end, scores, max_length),
-    ]
+    return [*_parted(start, cut, scores, max_length), *_parted(cut, end, scores, max_length)]
 
 
 def hosts_of_space(spaces: np.ndarray) -> np.ndarray | None:

@@ -29,14 +29,10 @@ def shim_model(
     """Build the Thinc model.
 
     Args:
-        name: name of the model.
-        forward: its forward function.
         build: function that makes the module for the width of the input. The module has an
             ``output_width``.
-        training: settings of its training.
         input_width: width of the input, None if it is not known.
         width: width of the output, None if it is not known.
-        staged: see LatentShim.
         learn_rates: see LatentShim, in addition to the scorer's rate.
     """
     shim = LatentShim(

@@ -37,5 +37,3 @@ class SpanConfidence:
 
 
 UNCHANGED = SpanConfidence()
-
-__all__ = ["NEAR", "UNCHANGED", "SpanConfidence"]

@@ -43,8 +43,6 @@ class Placed:
     """Groups of a batch of N rows on a device.
 
     Attributes:
-        rows: rows of each group.
-        lengths: lengths of each group.
         cells: ``(N,)`` int64, for each row its cell, if the cells of all groups come one after the
             other. It is the number of cells if the row is in no span.
         others: tensors that were sent with them.
@@ -59,14 +57,7 @@ class Placed:
     def of(
         cls, groups: Sequence[Group], count: int, device: torch.device, *others: Tensor
     ) -> Placed:
-        """Send groups to a device in one transfer, without waiting.
-
-        Args:
-            groups: groups of spans.
-            count: number of rows.
-            device: the device.
-            others: further tensors.
-        """
+        """Send groups to a device in one transfer, without waiting."""
         rows, lengths = [group.rows for group in groups], [group.lengths for group in groups]
         sent = send_together([_cells_of_rows(groups, count), *rows, *lengths, *others], device)
         ends = 1 + len(groups), 1 + 2 * len(groups)

@@ -56,8 +56,6 @@ class Gold:
 
         Args:
             pieces: observed spans of each piece, counted from its start. They do not cross.
-            group_cells: cells of the group.
-            classes: number of classes.
         """
         places = [(b, start, end - 1) for b, piece in enumerate(pieces) for start, end, _ in piece]
         known = [own for piece in pieces for _, _, own in piece]
@@ -79,11 +77,7 @@ class Gold:
 
 
 def losses_and_gradient(
-    scores: Tensor,
-    lengths: Tensor,
-    gold: Gold,
-    cells: SpanCells,
-    unlabelled: Tensor | None = None,
+    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells, unlabelled: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return −log p(annotation) of each piece and the gradient of their sum.
 
@@ -118,11 +112,7 @@ def losses_and_gradient(
 
 
 def losses_by_tensors(
-    scores: Tensor,
-    lengths: Tensor,
-    gold: Gold,
-    cells: SpanCells,
-    unlabelled: Tensor | None = None,
+    scores: Tensor, lengths: Tensor, gold: Gold, cells: SpanCells, unlabelled: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the result of :func:`losses_and_gradient` by torch, on the device of the scores."""
     given = [gold.cells, gold.numbers, gold.classes, gold.crossing(scores.shape[2], cells.n)]
@@ -257,7 +247,6 @@ def loss_and_gradient(
     """Return the loss summed over all pieces, and its gradient.
 
     Args:
-        found: scores.
         observed: the observed spans of each doc. They do not cross, and each lies in one piece.
         unlabelled: for each doc the classes that its other spans may have; empty for class 0.
     """
@@ -287,9 +276,6 @@ def log_probabilities(
     """Return the log-probability that each doc has exactly the observed spans, ``(D,)``.
 
     The first arguments are those of :func:`loss_and_gradient`.
-
-    Args:
-        temperature: divisor of the scores.
     """
     within, total = _by_piece(found, observed), np.zeros(len(found.spans))
     for group, cells, array in zip(found.groups, found.cells, found.scores):
@@ -361,9 +347,7 @@ def edit_spans(
     """Return the scores of one doc, changed so that its labelled spans satisfy an intervention.
 
     Args:
-        found: scores.
         label_sets: see :func:`find_spans`.
-        asked: the intervention.
 
     Raises:
         LatentError: if no tree has a part of the intervention.
@@ -433,11 +417,9 @@ def find_spans(
     A calibration changes the confidences of these spans, and not which they are.
 
     Args:
-        found: scores.
         label_sets: the labels of each class except the first.
         threshold: least probability of chosen spans.
         least: least probability of ``likely`` spans, or None for no such spans.
-        sure: calibrated confidences of spans.
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)
@@ -497,7 +479,6 @@ class LikelySpans:
         Args:
             scores: ``(C, P, B)``.
             lengths: ``(B,)``.
-            cells: cells of the spans.
             member: ``(C − 1, L)``, 1 if a class, without the first, has a label.
             least: least probability of a label.
 
@@ -545,7 +526,6 @@ def labels_at(
 
     Args:
         scores: ``(C, P, B)``.
-        cells: cells of the spans.
         member: see :meth:`LikelySpans.of`.
         marginals: result of :func:`span_marginals`.
         places: piece, first and last token of each span.
@@ -569,7 +549,6 @@ def choose(spans: LikelySpans, member: Tensor, lengths: Tensor, threshold: float
     """Return which labels of which spans are predicted, ``(L, K)`` bool; see :func:`find_spans`.
 
     Args:
-        spans: probable spans.
         member: see :meth:`LikelySpans.of`.
         lengths: ``(B,)``.
         threshold: least probability.

@@ -45,7 +45,6 @@ class SpanProbabilities:
     "quadratic" keeps every pair of tags. Then a span takes time in proportion to its length.
 
     Args:
-        kind: name of the loss.
         chain: chain of BILUO tags, in the order of ``scheme_tags``.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
@@ -187,6 +186,3 @@ def spans_of_tags(tags: Sequence[int] | np.ndarray) -> list[Place]:
         if prefix in (2, 3):
             found.append((start, i + 1, label))
     return found
-
-
-__all__ = ["LikelySpans", "Place", "SpanProbabilities", "spans_of_tags"]

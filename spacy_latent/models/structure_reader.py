@@ -32,8 +32,6 @@ def read_structures(
     a point of a relaxation is found, there are no alternatives.
 
     Args:
-        batch: output of the layer.
-        layer: the layer.
         level: "map" for the best structure; "probabilities" also for the probabilities of the
             parts, and for the counters of a scorer that has them.
         threshold: least probability of parts.

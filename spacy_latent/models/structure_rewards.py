@@ -29,10 +29,6 @@ def rewards_of(
     A text with several spans has their mean, a text without spans 0.
 
     Args:
-        reward: function of structures.
-        examples: pairs of prediction and reference.
-        batch: structures.
-        structure: set of structures.
         component: name under which references have structures.
         like: tensor of the result's shape, dtype and device.
     """

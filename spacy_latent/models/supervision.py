@@ -56,11 +56,7 @@ class Supervision:
         return draw_noise("gaussian", copies, self.noise)
 
     def encode(
-        self,
-        structure: Structure,
-        members: list[tuple[int, int]],
-        lengths: Tensor,
-        scores: Tensor,
+        self, structure: Structure, members: list[tuple[int, int]], lengths: Tensor, scores: Tensor
     ) -> Known:
         """Return the known structures of the spans of a group."""
         z = torch.zeros_like(scores)

@@ -99,6 +99,3 @@ class Contradiction(LatentError):
             "is said to have, and agrees with the tags that are known. Expected evidence that one "
             "sequence at least agrees with."
         )
-
-
-__all__ = ["Contradiction", "EntityCount", "Run", "TagEvidence"]

@@ -122,8 +122,6 @@ def tag_loss(
     """Return losses ``(B,)`` in nats, never negative.
 
     Args:
-        kind: name of the loss.
-        chain: chain of tags.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
         allowed: ``(B, N, K)`` bool, the tags that agree with the annotation.
@@ -146,9 +144,6 @@ def loss_and_gradient(
     The docs share the transitions, and the gradient for these cannot be divided among docs later.
 
     Args:
-        kind: name of the loss.
-        found: scores.
-        tags: names of the tags.
         evidence: evidence about each doc. Losses other than "crf" need
             :attr:`TagEvidence.only_forbids`.
         posteriors: list that the loss "crf" extends by ``(n, K)`` for each doc, as in
@@ -168,13 +163,7 @@ def loss_and_gradient(
             ends = np.cumsum([len(own.potentials) for own in evidence])
             posteriors += np.split(likely, ends[:-1])
         return losses, gradient, left_out
-    if not all(own.only_forbids for own in evidence):
-        raise LatentError(
-            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
-            "entities are counted, or some tags are more probable than others; expected 'crf', the "
-            "loss that has probabilities of all these."
-        )
-    allowed = [torch.from_numpy(own.allowed) for own in evidence]
+    allowed = [torch.from_numpy(_only_allowed(kind, own)) for own in evidence]
     losses, left_out = [0.0] * len(allowed), []
     with recording():
         emissions = xp2torch(found.emissions).requires_grad_()
@@ -201,6 +190,16 @@ def loss_and_gradient(
         )
     gradient = TagScores(torch2xp(d_emissions), torch2xp(d_transitions))  # type: ignore[arg-type]
     return losses, gradient, left_out
+
+
+def _only_allowed(kind: str, evidence: TagEvidence) -> np.ndarray:
+    if not evidence.only_forbids:
+        raise LatentError(
+            f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
+            "entities are counted, or some tags are more probable than others; expected 'crf', the "
+            "loss that has probabilities of all these."
+        )
+    return evidence.allowed
 
 
 def _crf_loss_and_gradient(
@@ -292,7 +291,6 @@ class Probabilities:
         """Return the joint probability of tags of the best sequence.
 
         Args:
-            b: number of the doc.
             start: first token of the run.
             end: token after the run.
         """
@@ -325,8 +323,6 @@ def probabilities(
     induces for "quadratic", and the mixture of SparseMAP for "sparsemap".
 
     Args:
-        kind: name of the loss.
-        chain: chain of tags.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.
         within_labels: whether to compute the steps within labels, for "crf" and "perceptron".

@@ -36,7 +36,6 @@ class Written:
     """Annotation of one text by one source.
 
     Attributes:
-        number: the number of the source.
         classes: ``(n,)``, 0 for "O", otherwise the number of the label plus one.
         places: ``(n,)``, index in PLACES, −1 for "O".
     """
@@ -128,7 +127,6 @@ class TagSources:
         """Return the expected counts of a batch alone.
 
         Args:
-            written: annotations.
             posteriors: for each of them the probabilities of the text's tags, ``(n, K)``.
         """
         count = self.labels.shape[1] - 1
@@ -266,7 +264,6 @@ def add_counts(model: Model, known: TagSources, batch: TagSources) -> None:
     Args:
         model: a ``CrfTagger``.
         known: present counts, which are written to the model if it has none yet.
-        batch: counts of the batch.
     """
     table = model.get_ref("transitions")
     if not all(name in table.param_names and table.has_param(name) for name in _NAMES):
@@ -295,17 +292,3 @@ def learn_counts(model: Model) -> TagSources | None:
         known.learn(batch)
         keep_sources(model, known)
     return known
-
-
-__all__ = [
-    "PLACES",
-    "SourceReliability",
-    "SourceTotal",
-    "TagSources",
-    "Written",
-    "add_counts",
-    "keep_sources",
-    "learn_counts",
-    "source_totals",
-    "sources_of",
-]

@@ -103,6 +103,3 @@ def _forward(
         return given
 
     return found, backpropagate
-
-
-__all__ = ["build_text_cat_reduce_v1", "refuses_empty_texts"]

@@ -68,13 +68,9 @@ def build_text_layer_model(
     gradients of the rows.
 
     Args:
-        settings: parts of the layer.
-        training: settings of its training.
         input_width: width of the rows, None if it is not known.
         pooling: reductions of the vectors of tokens, see TextModule.
         texts: number of texts of each doc that are pooled separately: 1, or 2 for pairs of spans.
-        evidence: objective of the words of pairs.
-        module: class of the torch module.
     """
     structure = settings.structure
     if "root" in pooling and structure.parts != "arcs":
@@ -112,7 +108,6 @@ def text_layer_model(
     """Build the model around a module that ``build`` makes for the width of the input.
 
     Args:
-        staged: see LatentShim.
         evidence: objective of the words that the module has.
     """
     return shim_model(
@@ -131,10 +126,8 @@ def forward(model: Model, inputs: tuple[Any, ...], is_train: bool) -> Any:
     """Return the vectors of texts and their backprop.
 
     Args:
-        model: model of the layer.
         inputs: rows of each doc, and its spans. Then optionally structures that are given for
             spans, or None, and hashes of the words, if training needs a bound on their evidence.
-        is_train: whether to record gradients.
     """
     arrays, spans, *known = inputs
     words = known.pop() if len(known) == 2 else None
@@ -207,11 +200,8 @@ def inner_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip
     """Add the gradient of PPO's clipped objective (Schulman et al. 2017, eq. 7) to the scorer's.
 
     Args:
-        model: model of the layer.
-        kept: structures of an update.
         advantage: ``(K, D)``, gradient of the objective for log_probs at the draw.
         before: ``(K, D)``, log_probs at the draw.
-        clip: largest change of the ratio.
     """
     shim: Any = model.shims[0]
 

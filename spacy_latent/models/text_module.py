@@ -52,7 +52,6 @@ class TextModule(nn.Module):
     """Module from rows ``(N, d)`` to one vector per doc and structure.
 
     Args:
-        latent: the latent layer.
         pooling: reductions of the vectors of tokens, which are concatenated: some of "first",
             "last", "max", "mean" and "root". For "root", the vectors of tokens are summed, weighted
             by the degree to which each is a root. The result is the mean of these sums over the
@@ -112,11 +111,8 @@ class TextModule(nn.Module):
 
         Args:
             rows: ``(N, d)``.
-            groups: groups of spans.
-            docs: the rows of each doc.
             texts: the rows of each text; the texts of a doc are adjacent.
             given: structures that are given for spans.
-            interventions: see SpanModule.
             words: ``(N,)`` int64 on the CPU, hashes of the words of all rows, for a bound on their
                 evidence; None without a bound.
 
@@ -209,8 +205,6 @@ class TextModule(nn.Module):
         Args:
             rows: ``(N, d)``.
             vectors, weights: ``(K, D, width)`` and ``(K, D)``, of K structures of D docs.
-            batch: the batch, with words.
-            outputs: structures of each group.
         """
         assert isinstance(self.evidence, EvidenceModule) and batch.words is not None
         count, docs = weights.shape
@@ -253,7 +247,6 @@ class TextModule(nn.Module):
 
         Args:
             rows: ``(N, d)``.
-            batch: the batch.
             draws, composed: structures and vectors of each group.
             count: the largest number K of structures of a group.
         """

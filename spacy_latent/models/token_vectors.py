@@ -67,6 +67,3 @@ def with_tokens(docs: Iterable[Doc] | None) -> list[Doc] | None:
     Thinc takes the width from the first one, which an empty doc may lack.
     """
     return [doc for doc in docs or () if len(doc)] or None
-
-
-__all__ = ["token_vectors", "with_tokens"]

@@ -127,7 +127,6 @@ def autoencoded(structure: DependencyTree, q: Tensor, told: Tensor, lengths: Ten
     """Return log Σ_T q(T) p(x | T), ``(B,)``.
 
     Args:
-        structure: set of trees.
         q: scores ``(B, n+1, n+1)``.
         told: log p(word | head) of each arc.
         lengths: ``(B,)``.
@@ -146,12 +145,10 @@ def bound(
     """Return E_q[log p(x | T)] − kl_weight · KL(q ‖ p), ``(B,)``.
 
     Args:
-        structure: set of trees.
         q: scores ``(B, n+1, n+1)``.
         told: log p(word | head) of each arc.
         prior: scores of the same shape, −inf only if q is.
         lengths: ``(B,)``.
-        kl_weight: weight of the KL.
     """
     open_arcs = ~q.isneginf()
     # Both are exponential families, so that the KL is linear in the marginals.

@@ -35,9 +35,6 @@ class TreeLosses:
     """Sums of the losses of a batch in nats.
 
     Attributes:
-        trees: loss of trees.
-        labels: loss of labels.
-        starts: loss of sentence starts.
         words: loss of the words of each doc without its weights, ``(D,)`` float64, or None.
         left_out: docs with a sentence whose heads no tree of the structure has; they do not count.
     """
@@ -59,10 +56,7 @@ def learn(
     """Return the summed loss of docs that have tokens, as a tuple, None and its parts.
 
     Args:
-        module: the torch module.
         rows: ``(N, width)``, for all tokens of the docs.
-        docs: docs with tokens.
-        gold: annotation of each doc.
         shares: weights of the words, if the module learns from them.
     """
     told = TreeLosses()
@@ -205,11 +199,7 @@ def _agreeing(scores: Tensor, heads: np.ndarray) -> Tensor:
 
 
 def _tree_loss(
-    structure: DependencyTree,
-    scores: Tensor,
-    agreeing: Tensor,
-    lengths: Tensor,
-    heads: np.ndarray,
+    structure: DependencyTree, scores: Tensor, agreeing: Tensor, lengths: Tensor, heads: np.ndarray
 ) -> tuple[Tensor, list[int]]:
     """Return the loss summed over the items, and the items that no tree agrees with."""
     b, m = np.nonzero(heads >= 0)

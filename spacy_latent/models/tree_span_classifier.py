@@ -38,7 +38,6 @@ class SpanScores:
 
     Attributes:
         spans: for each doc the pieces that have their own tree, as (start, end).
-        groups: groups of these pieces.
         cells: for each group its P spans; longer ones have only the class "no label", with score 0.
         scores: for each group ``(C, P, B)``, [class, span, piece]. Class 0 is "no label". Scores of
             spans that reach into the padding have no meaning.
@@ -88,11 +87,7 @@ def build_tree_span_classifier_v1(
             "it gives pairs of texts, and a tree is over one",
             "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1 as span_getter",
         )
-    attrs = {
-        "span_getter": span_getter or SentenceSpans(),
-        "max_width": max_width,
-        UNTRAINED: 0,
-    }
+    attrs = {"span_getter": span_getter or SentenceSpans(), "max_width": max_width, UNTRAINED: 0}
     layers: list[Model] = [tok2vec, Linear(3 * hidden_width), build_pairs(hidden_width)]
     model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO}, attrs=attrs)
     model.set_ref("tok2vec", tok2vec)
@@ -195,9 +190,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
             return backprop_tok2vec([ops.alloc2f(*array.shape) for array in arrays])
         with threads_of(leaves[0]):
             received = torch.autograd.grad(
-                scores,
-                leaves,
-                [xp2torch(part) for part in gradient.scores],
+                scores, leaves, [xp2torch(part) for part in gradient.scores]
             )
         d_roles, *d_weights = (torch2xp(part.contiguous()) for part in received)
         for name, d_weight in zip(PAIRS, d_weights):

@@ -14,7 +14,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer
+from thinc.api import Model, Optimizer
 
 from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError
@@ -26,6 +26,7 @@ from spacy_latent.pipeline.entity_evidence import (
     EvidenceSurvey,
 )
 from spacy_latent.pipeline.entity_gold import EntityGold
+from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.learnt_calibration import (
     CalibratedEntities,
     EntityCalibration,
@@ -64,51 +65,10 @@ gain = 4.0
 
 [crf_ner.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
-pretrained_vectors = null
-width = 96
-depth = 4
-embed_size = 2000
-window_size = 1
-maxout_pieces = 3
-subword_features = true
 """
 LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
 # Number of texts in the survey of the evidence if labels are given.
 SURVEYED = 1000
-
-
-@Language.factory(
-    "crf_ner",
-    assigns=["doc.ents", "token.ent_iob", "token.ent_type", "doc._.latent"],
-    default_config=Config().from_str(DEFAULT_CONFIG)["crf_ner"],
-    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
-)
-def make_crf_ner(
-    nlp: Language,
-    name: str,
-    model: Model,
-    loss: str,
-    annotate: str,
-    threshold: float,
-    alternatives: int,
-    min_confidence: float,
-    incorrect_spans_key: str | None,
-    scorer: Callable | None,
-    evidence: dict[str, object] | None = None,
-) -> "CrfEntityRecognizer":
-    return CrfEntityRecognizer(
-        nlp.vocab,
-        model,
-        name,
-        loss=loss,
-        annotate=annotate,
-        threshold=threshold,
-        alternatives=alternatives,
-        min_confidence=min_confidence,
-        incorrect_spans_key=incorrect_spans_key,
-        scorer=scorer,
-        evidence=evidence,
-    )
 
 
 class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
@@ -677,6 +637,15 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
 
         self._learn(examples, measure, drop, sgd, losses)
         return losses
+
+
+make_crf_ner = Language.factory(
+    "crf_ner",
+    assigns=["doc.ents", "token.ent_iob", "token.ent_type", "doc._.latent"],
+    default_config=default_config("crf_ner", DEFAULT_CONFIG),
+    default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
+    func=factory_of(CrfEntityRecognizer, "crf_ner"),
+)
 
 
 def _tensor(array: Any) -> "Tensor":

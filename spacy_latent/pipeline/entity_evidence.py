@@ -342,11 +342,8 @@ class EvidenceSurvey:
         inside: number of tokens in entities.
         outside: number of tokens that are annotated as outside of entities.
         missing: number of tokens without annotation.
-        found: labels of entities.
         asked: labels for which texts were annotated.
         sets: for each text that says for which labels it was annotated, these labels.
-        flagged: labels of flags on docs.
-        given: labels that sources give.
         there: categories of flags, and sources, that some text has.
     """
 
@@ -395,9 +392,6 @@ class EvidenceSurvey:
         """Return whether annotation leaves open if some token is outside of entities.
 
         With sources nothing is open: each of them judges every token of its texts.
-
-        Args:
-            labels: labels of the component.
         """
         partly = any(not asked.issuperset(labels) for asked in self.sets)
         return (bool(self.missing) or partly) and not self.there.intersection(self.settings.sources)

@@ -33,7 +33,6 @@ class EntityGold:
 
     Attributes:
         name: name of the component, for messages.
-        labels: labels of its entities.
         tags: its tags, K.
         incorrect_spans_key: group of spans that are known not to be entities, or None.
     """
@@ -53,7 +52,6 @@ class EntityGold:
         begin or end.
 
         Args:
-            reader: reader of incomplete annotation.
             refuse_unknown: whether an unknown label is an error. If not, no tag agrees with it.
 
         Returns:

@@ -17,13 +17,14 @@ from spacy.pipeline.tok2vec import Tok2Vec, Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer, get_array_module, set_dropout_rate
+from thinc.api import Model, Optimizer, get_array_module, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.kinds import find_kind
 from spacy_latent.models.listener import LatentListener, remember
+from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.pipeline.shared_upstream import HeldBatch, UpstreamListeners
 from spacy_latent.pipeline.stored_component import StoredComponent
@@ -55,13 +56,6 @@ width = null
 
 [latent_encoder.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
-pretrained_vectors = null
-width = 96
-depth = 4
-embed_size = 2000
-window_size = 1
-maxout_pieces = 3
-subword_features = true
 
 [latent_encoder.model.structure]
 @misc = "spacy-latent.SpanningTree.v1"
@@ -79,45 +73,6 @@ subword_features = true
 @misc = "spacy-latent.SentenceSpans.v1"
 max_length = 128
 """
-
-
-@Language.factory(
-    "latent_encoder",
-    assigns=["doc._.latent"],
-    default_config=Config().from_str(DEFAULT_CONFIG)["latent_encoder"],
-)
-def make_latent_encoder(
-    nlp: Language,
-    name: str,
-    model: Model[list[Doc], list[Floats2d]],
-    annotate: str,
-    threshold: float,
-    alternatives: int,
-    set_heads: bool,
-    supervision: float,
-    supervision_loss: str,
-    supervision_margin: float,
-    supervision_noise: float,
-    supervision_samples: int,
-    teacher_forcing: bool,
-    scorer: Callable | None,
-) -> "LatentEncoder":
-    return LatentEncoder(
-        nlp.vocab,
-        model,
-        name,
-        annotate=annotate,
-        threshold=threshold,
-        alternatives=alternatives,
-        set_heads=set_heads,
-        supervision=supervision,
-        supervision_loss=supervision_loss,
-        supervision_margin=supervision_margin,
-        supervision_noise=supervision_noise,
-        supervision_samples=supervision_samples,
-        teacher_forcing=teacher_forcing,
-        scorer=scorer,
-    )
 
 
 class TrainingBatch(HeldBatch):
@@ -489,10 +444,7 @@ class LatentEncoder(TrainedComponent):
         """Return None, since the losses of the listeners train this component."""
 
     def initialize(
-        self,
-        get_examples: Callable[[], Iterable[Example]],
-        *,
-        nlp: Language | None = None,
+        self, get_examples: Callable[[], Iterable[Example]], *, nlp: Language | None = None
     ) -> None:
         """Infer the widths from a sample of the data, and draw the weights."""
         self.check_initialize(get_examples, nlp)
@@ -572,6 +524,14 @@ class LatentEncoder(TrainedComponent):
     def from_disk(self, path: str | Path, *, exclude: Iterable[str] = ()) -> StoredComponent:
         self._forget_batch()
         return super().from_disk(path, exclude=exclude)
+
+
+make_latent_encoder = Language.factory(
+    "latent_encoder",
+    assigns=["doc._.latent"],
+    default_config=default_config("latent_encoder", DEFAULT_CONFIG),
+    func=factory_of(LatentEncoder, "latent_encoder"),
+)
 
 
 __all__ = ["LatentEncoder", "inspect_docs", "make_latent_encoder"]

@@ -14,12 +14,13 @@ from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer, set_dropout_rate
+from thinc.api import Model, Optimizer, set_dropout_rate
 
 from spacy_latent import annotations
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent
@@ -42,13 +43,6 @@ scorer_learn_rate = 3.0
 
 [latent_parser.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
-pretrained_vectors = null
-width = 96
-depth = 4
-embed_size = 2000
-window_size = 1
-maxout_pieces = 3
-subword_features = true
 
 [latent_parser.model.structure]
 @misc = "spacy-latent.SpanningTree.v1"
@@ -64,39 +58,6 @@ hidden_width = 64
 """
 # Labels of roots and of white space, as in spaCy's parser.
 ROOT, OTHER = "ROOT", "dep"
-
-
-@Language.factory(
-    "latent_parser",
-    assigns=["token.dep", "token.head", "token.is_sent_start", "doc.sents", "doc._.latent"],
-    default_config=Config().from_str(DEFAULT_CONFIG)["latent_parser"],
-    default_score_weights={
-        "dep_uas": 0.5,
-        "dep_las": 0.5,
-        "dep_las_per_type": None,
-        "sents_p": None,
-        "sents_r": None,
-        "sents_f": 0.0,
-    },
-)
-def make_latent_parser(
-    nlp: Language,
-    name: str,
-    model: Model,
-    annotate: str,
-    threshold: float,
-    alternatives: int,
-    scorer: Callable | None,
-) -> "LatentParser":
-    return LatentParser(
-        nlp.vocab,
-        model,
-        name,
-        annotate=annotate,
-        threshold=threshold,
-        alternatives=alternatives,
-        scorer=scorer,
-    )
 
 
 class LatentParser(TrainedComponent):
@@ -369,6 +330,22 @@ class LatentParser(TrainedComponent):
                 labels is not None,
             )
         warn_not_given(self, nlp)
+
+
+make_latent_parser = Language.factory(
+    "latent_parser",
+    assigns=["token.dep", "token.head", "token.is_sent_start", "doc.sents", "doc._.latent"],
+    default_config=default_config("latent_parser", DEFAULT_CONFIG),
+    default_score_weights={
+        "dep_uas": 0.5,
+        "dep_las": 0.5,
+        "dep_las_per_type": None,
+        "sents_p": None,
+        "sents_r": None,
+        "sents_f": 0.0,
+    },
+    func=factory_of(LatentParser, "latent_parser"),
+)
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:

@@ -14,11 +14,12 @@ from spacy.pipeline.textcat import TextCategorizer
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer, set_dropout_rate
+from thinc.api import Model, Optimizer, set_dropout_rate
 from thinc.types import Floats2d
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError, NoLabels
+from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.scores_given import warn_not_given
 from spacy_latent.pipeline.trained_component import TrainedComponent, sample_of
 
@@ -46,13 +47,6 @@ use_reduce_mean = true
 
 [latent_textcat.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
-pretrained_vectors = null
-width = 96
-depth = 4
-embed_size = 2000
-window_size = 1
-maxout_pieces = 3
-subword_features = true
 
 [latent_textcat.model.structure]
 @misc = "spacy-latent.SpanningTree.v1"
@@ -87,36 +81,6 @@ SCORE_WEIGHTS: dict[str, float | None] = {
     "cats_macro_auc": None,
     "cats_f_per_type": None,
 }
-
-
-@Language.factory(
-    "latent_textcat",
-    assigns=["doc.cats", "doc._.latent"],
-    default_config=Config().from_str(DEFAULT_CONFIG)["latent_textcat"],
-    default_score_weights=SCORE_WEIGHTS,
-)
-def make_latent_textcat(
-    nlp: Language,
-    name: str,
-    model: Model[list[Doc], Floats2d],
-    threshold: float,
-    annotate: str,
-    probability_threshold: float,
-    alternatives: int,
-    spans_key: str | None,
-    scorer: Callable | None,
-) -> "LatentTextCategorizer":
-    return LatentTextCategorizer(
-        nlp.vocab,
-        model,
-        name,
-        threshold=threshold,
-        annotate=annotate,
-        probability_threshold=probability_threshold,
-        alternatives=alternatives,
-        spans_key=spans_key,
-        scorer=scorer,
-    )
 
 
 class LatentTextCategorizer(TrainedComponent, TextCategorizer):
@@ -604,6 +568,15 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             self.finish_update(sgd)
         losses[self.name] += float((gradient**2).sum())
         return losses
+
+
+make_latent_textcat = Language.factory(
+    "latent_textcat",
+    assigns=["doc.cats", "doc._.latent"],
+    default_config=default_config("latent_textcat", DEFAULT_CONFIG),
+    default_score_weights=SCORE_WEIGHTS,
+    func=factory_of(LatentTextCategorizer, "latent_textcat"),
+)
 
 
 def _filled(examples: list[Example]) -> Any:

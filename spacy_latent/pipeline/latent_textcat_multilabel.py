@@ -12,10 +12,11 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.vocab import Vocab
-from thinc.api import Config, Model
+from thinc.api import Model
 from thinc.types import Floats2d
 
 from spacy_latent.errors import LatentError
+from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.latent_textcat import (
     DEFAULT_CONFIG,
     SCORE_WEIGHTS,
@@ -36,47 +37,13 @@ if TYPE_CHECKING:
 
 
 def _default_config() -> dict[str, Any]:
-    config = Config().from_str(DEFAULT_CONFIG)["latent_textcat"]
+    config = default_config("latent_textcat", DEFAULT_CONFIG)
     config["threshold"] = 0.5
     config["scorer"] = {"@scorers": "spacy.textcat_multilabel_scorer.v2"}
     config["model"]["exclusive_classes"] = False
     config["score_range"] = None
     config["constraints"] = None
     return config
-
-
-@Language.factory(
-    "latent_textcat_multilabel",
-    assigns=["doc.cats", "doc._.latent"],
-    default_config=_default_config(),
-    default_score_weights=SCORE_WEIGHTS,
-)
-def make_latent_textcat_multilabel(
-    nlp: Language,
-    name: str,
-    model: Model[list[Doc], Floats2d],
-    threshold: float,
-    annotate: str,
-    probability_threshold: float,
-    alternatives: int,
-    spans_key: str | None,
-    score_range: list[float] | None,
-    constraints: "CategoryConstraints | None",
-    scorer: Callable | None,
-) -> "MultiLabelLatentTextCategorizer":
-    return MultiLabelLatentTextCategorizer(
-        nlp.vocab,
-        model,
-        name,
-        threshold=threshold,
-        annotate=annotate,
-        probability_threshold=probability_threshold,
-        alternatives=alternatives,
-        spans_key=spans_key,
-        score_range=score_range,
-        constraints=constraints,
-        scorer=scorer,
-    )
 
 
 class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
@@ -263,3 +230,12 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
                     f"{self.name}: {quoted(example)} has the label {label!r}: {value}, outside of "
                     f"score_range [{low}, {high}]."
                 )
+
+
+make_latent_textcat_multilabel = Language.factory(
+    "latent_textcat_multilabel",
+    assigns=["doc.cats", "doc._.latent"],
+    default_config=_default_config(),
+    default_score_weights=SCORE_WEIGHTS,
+    func=factory_of(MultiLabelLatentTextCategorizer, "latent_textcat_multilabel"),
+)

@@ -293,7 +293,6 @@ class ScoredGroup:
     """Scores of docs with similar length.
 
     Attributes:
-        docs: indices of the docs.
         transitions: learned transitions, ``(K + 2, K)``.
         scores: ``(B, N, K)``.
         lengths: ``(B,)``.

@@ -161,7 +161,6 @@ class TrainedComponent(StoredComponent):
 
         Args:
             node: layer of the model that has weights of its own after initialize().
-            param: name of one of its weights.
         """
         if not node.has_param(param):
             raise ValueError(Errors.E109.format(name=self.name))

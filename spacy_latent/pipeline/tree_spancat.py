@@ -13,11 +13,12 @@ from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example, validate_examples
 from spacy.util import check_lexeme_norms
 from spacy.vocab import Vocab
-from thinc.api import Config, Model, Optimizer
+from thinc.api import Model, Optimizer
 
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
 from spacy_latent.pipeline.trained_component import TrainedComponent
@@ -46,45 +47,8 @@ max_length = 128
 
 [tree_spancat.model.tok2vec]
 @architectures = "spacy.HashEmbedCNN.v2"
-pretrained_vectors = null
-width = 96
-depth = 4
-embed_size = 2000
-window_size = 1
-maxout_pieces = 3
-subword_features = true
 """
 STRUCTURE = "ConstituencyTree"
-
-
-@Language.factory(
-    "tree_spancat",
-    assigns=["doc.spans", "doc._.latent"],
-    default_config=Config().from_str(DEFAULT_CONFIG)["tree_spancat"],
-    default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
-)
-def make_tree_spancat(
-    nlp: Language,
-    name: str,
-    model: Model,
-    spans_key: str,
-    threshold: float,
-    min_confidence: float,
-    annotate: str,
-    probability_threshold: float,
-    scorer: Callable | None,
-) -> "TreeSpanCategorizer":
-    return TreeSpanCategorizer(
-        nlp.vocab,
-        model,
-        name,
-        spans_key=spans_key,
-        threshold=threshold,
-        min_confidence=min_confidence,
-        annotate=annotate,
-        probability_threshold=probability_threshold,
-        scorer=scorer,
-    )
 
 
 class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
@@ -525,6 +489,15 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
             self._warn_of_crossing(lost)
         singles = sorted({label for names in found for label in names})
         return [[label] for label in singles] + [list(names) for names in sorted(found)]
+
+
+make_tree_spancat = Language.factory(
+    "tree_spancat",
+    assigns=["doc.spans", "doc._.latent"],
+    default_config=default_config("tree_spancat", DEFAULT_CONFIG),
+    default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
+    func=factory_of(TreeSpanCategorizer, "tree_spancat"),
+)
 
 
 def _rows(piece: "FoundSpans", found: Sequence["LabelledSpan"]) -> np.ndarray:

@@ -14,18 +14,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import (
-    InfeasibleError,
-    InvalidScores,
-    NotTractable,
-    check_whole,
-)
-from spacy_latent.kernels.autograd.tracing import (
-    NOT_FINITE,
-    has_numbers,
-    not_traced,
-    refuse,
-)
+from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable, check_whole
+from spacy_latent.kernels.autograd.tracing import NOT_FINITE, has_numbers, not_traced, refuse
 from spacy_latent.kernels.core.gpu_transfers import send_together
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.contract import StructureContract

@@ -36,6 +36,3 @@ def solve_copies(
     for copy in zip(scores.detach().split(batch), lengths.split(batch)):
         solve(*copy)
     raise refused
-
-
-__all__ = ["solve_copies"]

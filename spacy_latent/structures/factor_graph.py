@@ -363,9 +363,7 @@ class FactorGraph(Structure):
 # Arguments are Any: a config is filled in before its blocks are made, and blocks in a dict are then
 # still dicts.
 def build_factor_graph_v1(
-    structures: dict[str, Any],
-    constraints: dict[str, Any] | None = None,
-    loopy_iterations: int = 0,
+    structures: dict[str, Any], constraints: dict[str, Any] | None = None, loopy_iterations: int = 0
 ) -> FactorGraph:
     """Build the set of members that several structures have in common, under constraints.
 

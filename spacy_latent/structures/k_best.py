@@ -62,8 +62,7 @@ def lawler(structure: Oracle, scores: Tensor, lengths: Tensor, k: int) -> TopK:
             if candidate is not None:
                 heapq.heappush(heaps[b], candidate)
     return TopK(
-        torch.from_numpy(z).view(k, batch, *shape).to(scores),
-        torch.from_numpy(values).to(scores),
+        torch.from_numpy(z).view(k, batch, *shape).to(scores), torch.from_numpy(values).to(scores)
     )
 
 
@@ -120,9 +119,7 @@ class _Solver:
         self.made = 0
 
     def solve(
-        self,
-        subsets: list[tuple[int, tuple[int, ...], tuple[int, ...]]],
-        required: bool = False,
+        self, subsets: list[tuple[int, tuple[int, ...], tuple[int, ...]]], required: bool = False
     ) -> list[_Candidate | None]:
         size = max(1, CALL_PARTS // max(1, self.flat.shape[1]))
         results: list[_Candidate | None] = []

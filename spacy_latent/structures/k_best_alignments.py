@@ -81,6 +81,3 @@ def _cells(
             cells.append((row - 1, column - 1))
         row, column = row - down, column - across
     return np.asarray(cells[::-1], dtype="int64").reshape(-1, 2)
-
-
-__all__ = ["MATCHING", "WARPING", "k_best_alignments"]

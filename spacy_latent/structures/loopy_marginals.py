@@ -253,7 +253,6 @@ def propagate(
         structures: each with marginals and a log-partition.
         factors: logic factors of each item.
         scores: ``(B, *parts)`` float64, −inf at what is no part of every structure.
-        iterations: largest number of rounds.
         tolerance: rounds end if no message changes by more.
         name: name of the set, for errors.
 
@@ -280,21 +279,20 @@ def propagate(
             result = result.index_add(0, group.parts.flatten(), told.flatten())
         return result
 
+    def damp(messages: list[Tensor], number: int, told: Tensor) -> None:
+        change = (1 - DAMPING) * (told - messages[number])
+        messages[number] = messages[number] + change
+        changes.append(change.flatten())
+
     for _ in range(iterations):
         odds, changes = total(), [own.new_zeros(1)]
         for number, structure in enumerate(structures):
-            before = of_structures[number]
-            left = odds - before
+            left = odds - of_structures[number]
             told = log_odds(structure.marginals(given(left), lengths).flatten()) - left
-            change = (1 - DAMPING) * (torch.where(flat, told, 0.0) - before)
-            of_structures[number] = before + change
-            changes.append(change)
+            damp(of_structures, number, torch.where(flat, told, 0.0))
         for number, group in enumerate(groups):
-            before = of_groups[number]
-            left = odds[group.parts] - before
-            change = (1 - DAMPING) * (group.messages(left, flat[group.parts]) - before)
-            of_groups[number] = before + change
-            changes.append(change.flatten())
+            left = odds[group.parts] - of_groups[number]
+            damp(of_groups, number, group.messages(left, flat[group.parts]))
         if float(torch.cat(changes).detach().abs().max()) <= tolerance:
             break
     return _beliefs(structures, groups, given, total(), (of_structures, of_groups), lengths)
@@ -341,6 +339,3 @@ def _beliefs(
         residual = residual.scatter_reduce(0, group.item, apart, "amax")
     shared = torch.where(flat, (1 - degree) * softplus(odds), 0.0)
     return Beliefs(found[0], log_partition.index_add(0, item, shared), residual)
-
-
-__all__ = ["Beliefs", "propagate"]

@@ -43,9 +43,7 @@ class MonotoneAlignment(Alignment, CompiledStructure):
     tractable = CompiledStructure.tractable | {"smoothed"}
 
     def __init__(
-        self,
-        moves: Literal["dtw", "needleman_wunsch"] = "dtw",
-        window: int | None = None,
+        self, moves: Literal["dtw", "needleman_wunsch"] = "dtw", window: int | None = None
     ) -> None:
         if moves not in MOVES:
             raise InvalidScores(f"{self.name}: moves is {moves!r}; expected one of {list(MOVES)}.")

@@ -31,11 +31,7 @@ class OneOfN(ItemSet):
 
     masks_itself = True
     keeps_digits = True
-    tractable = ItemSet.tractable | {
-        "reparameterize",
-        "sample_trace",
-        "reparameterize_trace",
-    }
+    tractable = ItemSet.tractable | {"reparameterize", "sample_trace", "reparameterize_trace"}
     # Axis along which parts exclude each other, as in RowChoices.
     choice_axis: ClassVar[int] = 0
 

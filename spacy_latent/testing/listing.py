@@ -140,12 +140,17 @@ class Listing:
         result[every] = z
         return result
 
+    def totals(self, scores: Tensor, b: int, members: Tensor | None = None) -> Tensor:
+        """Return the scores of all structures of item b, or of ``members``, differentiable."""
+        members = self.members[b] if members is None else members
+        return self.log_potential(members, self.own(scores, b), self.sizes[b])
+
     def feasible(self, scores: Tensor, b: int) -> tuple[Tensor, Tensor]:
         """Return the structures of item b that are not forbidden, and their scores, differentiable.
 
         A structure is forbidden if its score is −inf.
         """
-        totals = self.log_potential(self.members[b], self.own(scores, b), self.sizes[b])
+        totals = self.totals(scores, b)
         kept = ~totals.detach().isneginf()
         return self.members[b][kept], totals[kept]
 

@@ -29,7 +29,6 @@ class Check:
     Attributes:
         name: Name of the checked property, such as "marginals".
         of: Name of the checked object, for messages.
-        run: The check.
     """
 
     name: str
@@ -116,8 +115,7 @@ class Report:
         unknown = found.detach().isnan().nonzero().tolist()
         if unknown:
             self.fail(
-                operation,
-                f"{item}: given NaN at {unknown[:3]}{NAN}; expected {written(expected)}.",
+                operation, f"{item}: given NaN at {unknown[:3]}{NAN}; expected {written(expected)}."
             )
         apart = (found.detach() - expected.detach().to(found)).abs()
         largest = written(apart.flatten().nan_to_num(torch.inf, torch.inf).max())
@@ -135,6 +133,14 @@ class Report:
     def holds(self, operation: str, condition: bool | Tensor, what: str) -> None:
         if not bool(condition):
             self.fail(operation, what)
+
+    def has_shape(
+        self, operation: str, given: str, found: Tensor, expected: tuple[int, ...]
+    ) -> None:
+        shape = tuple(found.shape)
+        self.holds(
+            operation, shape == expected, f"{given}: given shape {shape}, expected {expected}."
+        )
 
     @contextmanager
     def refused(
@@ -159,8 +165,7 @@ class Report:
             # Only whole words count, because "2" also occurs in "float32".
             if says and not re.search(rf"(?<![\w.]){re.escape(says)}(?![\w.])", str(raised)):
                 self.fail(
-                    operation,
-                    f"{given}: the message {str(raised)!r} does not name {says!r}.",
+                    operation, f"{given}: the message {str(raised)!r} does not name {says!r}."
                 )
         except Exception as raised:
             raise AssertionError(
@@ -265,6 +270,13 @@ class Report:
             raise AssertionError(
                 f"{self.of}: {operation}: {place}raised {type(raised).__name__}: {raised}"
             ) from raised
+
+
+def checks_of(contract: object, of: str, leave_out: str = "") -> Iterator[Check]:
+    """Yield the methods ``check_*`` of a contract, except one."""
+    for name in dir(contract):
+        if name.startswith("check_") and name != leave_out:
+            yield Check(name.removeprefix("check_"), of, getattr(contract, name))
 
 
 def first_failures(checks: Iterator[Check]) -> None:

@@ -20,7 +20,6 @@ class WidenedTable:
     is added.
 
     Args:
-        stream: destination of the text.
         columns: titles, at most 13 characters each, as in spaCy's table.
     """
 

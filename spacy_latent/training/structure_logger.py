@@ -131,7 +131,6 @@ class _Logging:
 
     Args:
         shown: (layer, statistic) of each further column of the table.
-        stdout: stream of the table.
         output_file: the file, or None.
     """
 

@@ -70,8 +70,6 @@ def draw_alignment(
     are not chosen are dashed. Columns, unlike rows, keep the lines short when the texts are long.
 
     Args:
-        source: Words of the first text.
-        target: Words of the second text.
         known: True if probabilities are stored.
         weight: Weight of the structure among its alternatives.
     """
@@ -120,7 +118,6 @@ def _line(cell: DrawnCell, ends: Sequence[float], tooltip: str, options: Drawing
 
     Args:
         ends: x and y of the first end, x and y of the second.
-        tooltip: The cell in words.
     """
     a, b, c, d = map(number, ends)
     middle = number((ends[0] + ends[2]) / 2)

@@ -33,8 +33,6 @@ class DrawnBracket:
     """Bracket below the words ``start`` to ``end``, exclusive.
 
     Attributes:
-        start, end: Positions of the words.
-        category: Number of the colour.
         faint, set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
 
@@ -72,13 +70,8 @@ def draw_brackets(
     breaks = [options.x(end, across) for end in row_ends(edges[1:], options)]
     content = []
     for i, word in enumerate(words):
-        center = (edges[i] + edges[i + 1]) / 2
-        attributes = {
-            **options.word(),
-            "class": TOKEN,
-            "x": options.x(center, across),
-            "y": 12 + WORD,
-        }
+        center = options.x((edges[i] + edges[i + 1]) / 2, across)
+        attributes = {**options.word(), "class": TOKEN, "x": center, "y": 12 + WORD}
         if options.marked:
             attributes["data-word"] = i
         content.append(element("text", attributes, text(shortened(word))))

@@ -22,7 +22,6 @@ def histogram(counts: Sequence[int], low: str, high: str) -> Markup:
     """Return a histogram of the counts.
 
     Args:
-        counts: The count of each bin.
         low: Label of the beginning of the axis.
         high: Label of the end of the axis.
     """
@@ -176,16 +175,8 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
             )
         )
         ends.append((y(found[-1][1]), name, found[-1][1], COLOURS[i % len(COLOURS)]))
-    at, room = -math.inf, 150.0
-    for place, name, value, colour in sorted(ends):
-        said = f"{name} {_short(value)}"
-        room = max(room, 20 + text_width(said, SMALL))
-        # Keep a distance between the names.
-        at = max(place + 4, at + 16)
-        parts.append(
-            tag("path", d=f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}", stroke=colour)
-        )
-        parts.append(tag("text", said, class_="small", x=width + 16, y=f"{at:.1f}"))
+    names, at, room = _names_of_curves(ends, width)
+    parts += names
     full = max(height + below, at + 8)
     drawn = tag(
         "svg",
@@ -198,6 +189,23 @@ def curves(title: str, steps: Sequence[float], lines: Mapping[str, Sequence[floa
         height=f"{full:.0f}",
     )
     return tag("figure", tag("figcaption", title), drawn, style="margin:0")
+
+
+def _names_of_curves(
+    ends: Sequence[tuple[float, str, float, str]], width: int
+) -> tuple[list[Markup], float, float]:
+    """Return the names at the ends of curves, the lowest position, and the room at the right."""
+    parts = []
+    at, room = -math.inf, 150.0
+    for place, name, value, colour in sorted(ends):
+        said = f"{name} {_short(value)}"
+        room = max(room, 20 + text_width(said, SMALL))
+        # Keep a distance between the names.
+        at = max(place + 4, at + 16)
+        line = f"M{width + 2},{place:.1f}L{width + 12},{at - 4:.1f}"
+        parts.append(tag("path", d=line, stroke=colour))
+        parts.append(tag("text", said, class_="small", x=width + 16, y=f"{at:.1f}"))
+    return parts, at, room
 
 
 def _short(value: float) -> str:

@@ -45,45 +45,46 @@ def draw_curves(
         scale = HEIGHT / max(high - low, 1e-3)
         heights = [bottom - (value - low) * scale for value in values]
         name = f"counter {k + 1}: {_rounded(low)} to {_rounded(high)}"
-        points = [
-            f"{number(options.x(x, across))},{number(y)}"
-            for x, y in zip(places, heights, strict=True)
-        ]
-        zero = number(heights[0])
-        begin, end = (number(options.x(x, across)) for x in (places[0], ends[-1]))
-        level = {
-            "class": "sl-line-stroke",
-            "d": f"M{begin},{zero}H{end}",
-            "fill": "none",
-            "stroke": light("line"),
-            "stroke-dasharray": "2 3",
-        }
-        curve = {
-            "d": f"M{'L'.join(points)}",
-            "fill": "none",
-            "stroke": category_color(k),
-            "stroke-width": 2,
-            "stroke-linejoin": "round",
-        }
-        label = {
-            "class": "displacy-label sl-number",
-            "x": options.x(places[0], across),
-            "y": bottom - HEIGHT - 3,
-            "font-size": LABEL,
-            "text-anchor": "end" if options.rtl else "start",
-            "direction": "ltr",
-        }
-        drawn.append(
-            element(
-                "g",
-                {"class": "sl-counter"},
-                element("title", {}, text(name)),
-                element("path", level),
-                element("path", curve),
-                element("text", label, text(name)),
-            )
-        )
+        columns = [options.x(x, across) for x in places]
+        drawn.append(_curve(k, name, columns, heights, bottom, options))
     return "".join(drawn), counters.shape[1] * (HEIGHT + GAP) + GAP
+
+
+def _curve(
+    k: int,
+    name: str,
+    columns: Sequence[float],
+    heights: Sequence[float],
+    bottom: float,
+    options: DrawingOptions,
+) -> str:
+    """Return the markup of the curve of counter k, of its zero and of its name."""
+    points = [f"{number(x)},{number(y)}" for x, y in zip(columns, heights, strict=True)]
+    level = {
+        "class": "sl-line-stroke",
+        "d": f"M{number(columns[0])},{number(heights[0])}H{number(columns[-1])}",
+        "fill": "none",
+        "stroke": light("line"),
+        "stroke-dasharray": "2 3",
+    }
+    curve = {
+        "d": f"M{'L'.join(points)}",
+        "fill": "none",
+        "stroke": category_color(k),
+        "stroke-width": 2,
+        "stroke-linejoin": "round",
+    }
+    label = {
+        "class": "displacy-label sl-number",
+        "x": columns[0],
+        "y": bottom - HEIGHT - 3,
+        "font-size": LABEL,
+        "text-anchor": "end" if options.rtl else "start",
+        "direction": "ltr",
+    }
+    said = text(name)
+    inside = element("path", level), element("path", curve), element("text", label, said)
+    return element("g", {"class": "sl-counter"}, element("title", {}, said), *inside)
 
 
 def said_of_curves(counters: np.ndarray | None) -> str:

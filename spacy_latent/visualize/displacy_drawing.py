@@ -68,13 +68,6 @@ def render_with_displacy(
             f"style is {style!r}; these structures are drawn with {', '.join(sorted(found))}. "
             "Leave style out, or name a component."
         )
-    words = [word for drawing in drawings for word in drawing.get("words", ())]
-    shown = (word.get(part) or "" for word in words for part in ("text", "tag"))
-    across = widest(shown, WORD) + 20
-    theirs.setdefault("distance", max(90, math.ceil(across)))
-    # displaCy moves an arrow by this for each level of arcs above it: trees here are deep.
-    theirs.setdefault("arrow_spacing", 4)
-    theirs.setdefault("offset_x", theirs["distance"] // 2)
     one_style = len(found) <= 1
     markup = [
         displacy.render(
@@ -83,7 +76,7 @@ def render_with_displacy(
             page=page and one_style,
             minify=minify,
             jupyter=jupyter,
-            options=theirs,
+            options={**_distances(drawings, theirs), **theirs},
             manual=True,
         )
         for name, group in groupby(drawings, key=_style)
@@ -100,6 +93,15 @@ def render_with_displacy(
             content=figures, lang=settings.get("lang", "en"), dir=settings.get("direction", "ltr")
         )
     return markup[0] if one_style else "".join(drawn or "" for drawn in markup)
+
+
+def _distances(drawings: list[dict[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return defaults of displaCy's distances, for the widest word."""
+    words = [word for drawing in drawings for word in drawing.get("words", ())]
+    shown = (word.get(part) or "" for word in words for part in ("text", "tag"))
+    distance = given.get("distance", max(90, math.ceil(widest(shown, WORD) + 20)))
+    # displaCy moves an arrow by the spacing for each level of arcs above it: trees here are deep.
+    return {"distance": distance, "arrow_spacing": 4, "offset_x": distance // 2}
 
 
 def no_structure_of(component: str, there: str) -> str:

@@ -135,12 +135,7 @@ class DrawingOptions:
         return self.direction == "rtl"
 
     def x(self, value: float, across: float) -> float:
-        """Return the x coordinate of a position that is counted from the side where writing begins.
-
-        Args:
-            value: The position.
-            across: Width of the drawing.
-        """
+        """Return the x coordinate of a position counted from the side where writing begins."""
         return across - value if self.rtl else value
 
     def word(self, anchor: str = "middle") -> dict[str, object]:

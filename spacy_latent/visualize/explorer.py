@@ -105,7 +105,6 @@ class Axis(TypedDict):
     """Possible values of one number of a part.
 
     Attributes:
-        first: Number of the first option.
         options: The options in words, in order.
     """
 
@@ -121,7 +120,6 @@ class PredictedStructure:
     Attributes:
         seen: The predictions that the structure belongs to.
         key: Name that the structure is stored under.
-        span: The structure.
         why_not: Reason if the structure cannot be edited, or "".
     """
 

@@ -76,12 +76,7 @@ def figure_table(caption: str, columns: Sequence[str], rows: Sequence[FigureRow]
         )
         for row in rows
     ]
-    table = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", head)),
-        tag("tbody", body),
-    )
+    table = tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", body))
     # A region that scrolls has to be reachable with the keyboard.
     return tag("div", table, class_="sl-figures", tabindex=0, role="region", aria_label=caption)
 

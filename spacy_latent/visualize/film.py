@@ -98,11 +98,7 @@ def animated_svg(film: Film) -> str:
 
 
 def film_page(films: Sequence[Film], title: str, charts: str = "") -> str:
-    """Return an HTML page with each film as an animation and as a strip of drawings below it.
-
-    Args:
-        charts: Markup before the films.
-    """
+    """Return an HTML page with each film as an animation and as a strip of drawings below it."""
     sections = "\n".join(_section(film) for film in films)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -49,11 +49,7 @@ def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Ma
             "distances in the corpus, to keep the page small. All figures above are of all docs.",
             class_="soft",
         )
-    data = {
-        "layers": layers,
-        "numbers": [d + 1 for d in kept],
-        "docs": [entries[d] for d in kept],
-    }
+    data = {"layers": layers, "numbers": [d + 1 for d in kept], "docs": [entries[d] for d in kept]}
     has_gold = any(heads is not None for heads in assessment.heads)
     has_score = any(math.isfinite(score) for score in assessment.scores)
     return tag(
@@ -70,9 +66,10 @@ def render_gallery(assessment: Assessment, max_bytes: int = GALLERY_BYTES) -> Ma
     )
 
 
-def _controls(
+def _orders(
     assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
-) -> Markup:
+) -> list[tuple[str, str]]:
+    """Return the names and labels of the orders of docs."""
     sorts = [("corpus", "order of the corpus"), ("length", "length")]
     if has_score:
         sorts.append(("score", "score"))
@@ -89,6 +86,13 @@ def _controls(
         sorts.append(("depth", "depth"))
     if has_gold and any(_has_heads(layer["kind"]) for layer in layers):
         sorts.append(("agreement", "agreement with the reference"))
+    return sorts
+
+
+def _controls(
+    assessment: Assessment, layers: list[dict[str, str]], has_gold: bool, has_score: bool
+) -> Markup:
+    sorts = _orders(assessment, layers, has_gold, has_score)
     select = [tag("option", label, value=value) for value, label in sorts]
     shows = [("all", "all docs"), ("right", "right ones"), ("wrong", "wrong ones")]
     return tag(

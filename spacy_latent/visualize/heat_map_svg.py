@@ -45,19 +45,9 @@ def draw_heat_map(
     across = left + len(columns) * side + options.offset_x
     down = top + len(rows) * side + 12
 
-    grid = {
-        "class": "sl-line-stroke",
-        "fill": "none",
-        "stroke": light("line"),
-        "d": _grid(
-            len(rows),
-            len(columns),
-            options.x(left, across),
-            top,
-            -side if options.rtl else side,
-            side,
-        ),
-    }
+    step = -side if options.rtl else side
+    lines = _grid(len(rows), len(columns), options.x(left, across), top, step, side)
+    grid = {"class": "sl-line-stroke", "fill": "none", "stroke": light("line"), "d": lines}
     content = [element("path", grid)]
     for i, word in enumerate(rows):
         start = {"x": options.x(left - 8, across), "y": top + (i + 0.5) * side + WORD / 3}

@@ -40,7 +40,6 @@ class Highlight:
     """Highlight of the words ``start`` to ``end``, exclusive.
 
     Attributes:
-        start, end: Positions of the words.
         number: Text after the label.
         faint: True if the words are not part of the structure; underlined with dashes.
         left_out: True if the words are part of the structure and the component left them out of its

@@ -37,7 +37,6 @@ def of_words(marked: bool, words: Iterable[int | str], *content: str) -> str:
     Args:
         marked: If false, the content is returned unchanged.
         words: Positions of the words in the span. Positions in a second text follow a "b".
-        content: Markup of the part.
     """
     if not marked:
         return "".join(content)

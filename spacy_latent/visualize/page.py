@@ -64,7 +64,6 @@ def html_page(
     Args:
         opening: Markup above the figures, such as a
             :func:`spacy_latent.visualize.figure_table.figure_table`.
-        closing: Markup below the figures.
     """
     style = f"{overrides(options)}margin:0;min-height:100vh;box-sizing:border-box"
     lang, direction = escape(options.lang), escape(options.direction)

@@ -24,24 +24,12 @@ from spacy_latent.analysis.figures import (
 )
 from spacy_latent.analysis.remarks import remarks
 from spacy_latent.analysis.training_log import Evaluation
-from spacy_latent.analysis.verdicts import (
-    Verdict,
-    answer,
-    headline,
-    percent,
-    points,
-    trivial,
-)
+from spacy_latent.analysis.verdicts import Verdict, answer, headline, percent, points, trivial
 from spacy_latent.errors import number_of
 from spacy_latent.evaluation.assessment import Assessment
 from spacy_latent.kinds import find_kind
 from spacy_latent.visualize.charts import bar, curves, histogram, reliability_diagram
-from spacy_latent.visualize.elements import (
-    Markup,
-    join,
-    script_policy,
-    tag,
-)
+from spacy_latent.visualize.elements import Markup, join, script_policy, tag
 from spacy_latent.visualize.gallery import GALLERY_BYTES, render_gallery
 from spacy_latent.visualize.page import packaged
 
@@ -489,11 +477,7 @@ def _others(part: LayerFigures) -> Markup | None:
         return None
     names = ["this", *others.names]
     rows = [
-        tag(
-            "tr",
-            tag("th", name),
-            [tag("td", _share(value), class_="number") for value in row],
-        )
+        tag("tr", tag("th", name), [tag("td", _share(value), class_="number") for value in row])
         for name, row in zip(names, others.matrix)
     ]
     chance = others.chance

@@ -68,7 +68,6 @@ def make_application(
 
     Args:
         steps: Pipelines in the order of training. The page begins with the last one.
-        beside: Pipeline to compare with.
         hosts: Host names, without a port, that the server answers to.
         example: Text, or pair of texts, that the page begins with.
     """

@@ -360,8 +360,7 @@ _OF_ARCS = {
 }
 _OF_BRACKETS = {
     "brackets": Drawing(
-        _brackets,
-        seen="Below the words, a bracket joins those that the pipeline takes together.",
+        _brackets, seen="Below the words, a bracket joins those that the pipeline takes together."
     )
 }
 _RATIONALE_SEEN = "Marked are the words that the pipeline chose to decide by."

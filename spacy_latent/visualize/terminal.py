@@ -270,11 +270,7 @@ complete_kind(
     part_text=_arc_text,
     heading=("number of the token, token under its head", "probability of the arc"),
 )
-complete_kind(
-    "arcs",
-    part_text=_arc_text,
-    heading=("token <- its head", "probability of the arc"),
-)
+complete_kind("arcs", part_text=_arc_text, heading=("token <- its head", "probability of the arc"))
 complete_kind(
     "items",
     text=_items,

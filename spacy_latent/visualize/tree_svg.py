@@ -47,7 +47,6 @@ class DrawnArc:
 
     Attributes:
         head, modifier: Positions of words. The head of a root is None.
-        label: Text above the arc.
         set_apart: Draw the arc dashed and in the contrast colour.
         faint: Draw the arc dashed.
         shared: Draw the arc thin and grey and without its label, because a drawing next to it has
@@ -267,10 +266,7 @@ class _Side:
         # The halo makes both arcs easy to follow at a crossing.
         return element("path", halo) + element(
             "g",
-            {
-                "class": name,
-                "opacity": opacity(arc.probability, arc.set_apart, arc.shared),
-            },
+            {"class": name, "opacity": opacity(arc.probability, arc.set_apart, arc.shared)},
             element("title", {}, text(_said(arc, words))),
             element("path", line),
             element("path", point),

@@ -10,9 +10,9 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from spacy_latent.cli import compare, corpus, listops, pairs, pipelines
+from spacy_latent.cli import compare, listops, pairs, pipelines
 from spacy_latent.cli.app import latent_cli
-from spacy_latent.cli.failure import fail
+from spacy_latent.cli.messages import fail
 
 
 def commands(group: Any, path: str = "latent") -> Iterator[tuple[str, Any]]:
@@ -86,7 +86,7 @@ def test_why_a_command_failed_stands_on_standard_error(
     assert "This cannot be" in printed.err and "Do that." in printed.err
     for attempt in (
         lambda: pipelines.load(str(tmp_path / "none")),
-        lambda: corpus.import_code(tmp_path / "none.py"),
+        lambda: pipelines.import_code(tmp_path / "none.py"),
         lambda: compare.main([tmp_path / "none"], None, 0, True, None, -1),
         lambda: pairs.main([], tmp_path / "none.spacy", None, code=None, gpu_id=-1),
     ):

@@ -44,9 +44,9 @@ from spacy_latent.models import latent_shim, tag_losses
 from spacy_latent.models.crf_tagger import TagScores
 from spacy_latent.models.latent_layer_model import build_module
 from spacy_latent.models.layer_settings import LayerSettings
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.models.span_groups import group_spans
 from spacy_latent.models.tag_evidence import TagEvidence
-from spacy_latent.models.temperature import Temperature
 from spacy_latent.models.text_module import build_text_module
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.budget_tree import BudgetTree

@@ -18,7 +18,7 @@ from thinc.api import Adam, Model, fix_random_seed
 
 from spacy_latent.errors import LatentError
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
-from spacy_latent.models.temperature import Temperature
+from spacy_latent.models.scheduled_value import Temperature
 from spacy_latent.structures.base import Structure
 from tests.pipeline.small_pipelines import INLINE, LISTENER, TOK2VEC, examples, stock
 

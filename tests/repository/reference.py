@@ -166,7 +166,7 @@ def _of_component(function: Callable[..., Any]) -> str:
 
 def _of_result(function: Callable[..., Any]) -> str:
     """The text of the class that a factory makes."""
-    made = function.__globals__[function.__annotations__["return"].strip('"')]
+    made = function.__annotations__["return"]
     return _with_inherited(function, _text(made, function), made)
 
 

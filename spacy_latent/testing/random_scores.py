@@ -1,11 +1,25 @@
-"""Scores under which many structures are equally good."""
+"""Reproducible random numbers, and scores under which many structures are equally good."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the CPU generator inside the context, and restore its state at the end.
+
+    If no GPU is in use, ``torch.manual_seed`` stores the stack of its callers for each kind of GPU
+    that may be used later. This takes longer than most of the checks, so this function does not
+    call it.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def tied_scores(batch: int, shape: Sequence[int], seed: int) -> Iterator[tuple[str, Tensor]]:

@@ -1,0 +1,56 @@
+"""Factories of components for spaCy, and the default embedder of their models."""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import Any
+
+from spacy.language import Language
+from thinc.api import Config, Model
+
+# Embedder of all models, of which their defaults only name the architecture.
+EMBEDDER = {
+    "@architectures": "spacy.HashEmbedCNN.v2",
+    "pretrained_vectors": None,
+    "width": 96,
+    "depth": 4,
+    "embed_size": 2000,
+    "window_size": 1,
+    "maxout_pieces": 3,
+    "subword_features": True,
+}
+
+# Arguments that spaCy gives each factory, and the model.
+FIRST = ("nlp", "name", "model")
+
+
+def default_config(name: str, text: str) -> dict[str, Any]:
+    """Return the section ``name`` of a config, with the settings of its embedder."""
+    config: dict[str, Any] = Config().from_str(text)[name]
+    config["model"]["tok2vec"] |= EMBEDDER
+    return config
+
+
+def factory_of(component: type, name: str) -> Callable[..., Any]:
+    """Return the factory of a component, with the settings of its constructor as arguments.
+
+    spaCy checks the types of a config against the signature of the factory.
+
+    Args:
+        component: class whose constructor has the vocab, the model and the name of the component,
+            then settings by keyword.
+    """
+
+    def make(nlp: Language, name: str, model: Model, **settings: Any) -> Any:
+        return component(nlp.vocab, model, name, **settings)
+
+    of_class = signature(component).parameters.values()
+    settings = [one for one in of_class if one.kind is Parameter.KEYWORD_ONLY]
+    known = {one.name: one.annotation for one in of_class if one.name != "vocab"}
+    annotations = {"nlp": Language, **known}
+    first = [Parameter(key, Parameter.KEYWORD_ONLY, annotation=annotations[key]) for key in FIRST]
+    shown = Signature([*first, *settings], return_annotation=component)
+    make.__signature__ = shown  # type: ignore[attr-defined]
+    make.__annotations__ = {**annotations, "return": component}
+    make.__name__ = make.__qualname__ = f"make_{name}"
+    make.__module__ = component.__module__
+    return make
