@@ -5,10 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import library
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.k_best import lawler
 from spacy_latent.structures.linear_chain import LinearChain
 
@@ -158,16 +156,3 @@ def test_codes_go_both_ways() -> None:
         STRUCTURE.encode(tags, 3)
     with pytest.raises(InvalidScores, match="from 0 to 1"):
         STRUCTURE.encode(tags, 3, num_tags=2)
-
-
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    arguments = (
-        scores,
-        torch.tensor([3, 2]),
-        "spacy_latent.kernels.chains.linear_chain:FAMILY",
-        [],
-    )
-    library.opcheck(operators._log_partition.overload, arguments)
-    library.opcheck(operators._marginals.overload, (*arguments, True))
-    library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))

@@ -5,10 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
-from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.tag_sequence import TagSequence
 from tests.enumeration import segmentations
@@ -206,16 +205,3 @@ def test_codes_go_both_ways() -> None:
             structure.encode(wrong, 6, num_tags=2)
     with pytest.raises(InvalidScores, match="num_tags"):
         structure.encode(segments, 6)
-
-
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 3 * 2 + 2 + 2, 2, dtype=torch.float64, requires_grad=True)
-    arguments = (
-        scores,
-        torch.tensor([3, 2]),
-        "spacy_latent.kernels.chains.semi_markov:FAMILY",
-        [2],
-    )
-    library.opcheck(operators._log_partition.overload, arguments)
-    library.opcheck(operators._marginals.overload, (*arguments, True))
-    library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))

@@ -8,10 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
-from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
 from tests.enumeration import tag_sequences
@@ -342,19 +341,6 @@ def test_codes_go_both_ways() -> None:
     with pytest.raises(InvalidScores, match="num_tags"):
         TagSequence().encode(tags, 3)
     assert TagSequence().encode(tags, 3, num_tags=5).shape == (3, 5)
-
-
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 3 + 2 + 2, 2, dtype=torch.float64, requires_grad=True)
-    arguments = (
-        scores,
-        torch.tensor([3, 2]),
-        "spacy_latent.kernels.chains.tag_sequence:FAMILY",
-        [],
-    )
-    library.opcheck(operators._log_partition.overload, arguments)
-    library.opcheck(operators._marginals.overload, (*arguments, True))
-    library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
