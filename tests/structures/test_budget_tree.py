@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import re
 from typing import Any
 
@@ -662,11 +661,6 @@ def test_estimators_that_need_the_best_tree_are_refused() -> None:
     ):
         with pytest.raises(IncompatiblePair, match=rf"{estimator.name}.*BudgetTree"):
             estimator.check(structure)
-
-
-def test_pickles() -> None:
-    again = pickle.loads(pickle.dumps(BudgetTree(3, projective=True)))
-    assert repr(again) == repr(BudgetTree(3, projective=True))
 
 
 @pytest.mark.parametrize("projective", [False, True])

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from functools import cache
-from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -19,49 +17,12 @@ from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 SIZES = [(0, 0), (0, 3), (1, 1), (2, 1), (1, 4), (3, 3), (4, 2), (3, 4)]
 
 
-@cache
-def alignments(rows: int, columns: int, unaligned: bool) -> Tensor:
-    """Every alignment, ``(K, rows, columns)``."""
-    found = []
-    shorter = min(rows, columns)
-    for size in range(shorter + 1) if unaligned else [shorter]:
-        for chosen in combinations(range(rows), size):
-            for partners in permutations(range(columns), size):
-                z = np.zeros((rows, columns))
-                z[list(chosen), list(partners)] = 1.0
-                found.append(z)
-    return torch.from_numpy(np.stack(found))
-
-
 def padded(sizes: list[tuple[int, int]], scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Scores of ragged items, NaN in the padding, and lengths."""
     scores = torch.full((len(sizes), 6, 5), torch.nan, dtype=torch.float64)
     for item, (rows, columns) in zip(scores, sizes):
         item[:rows, :columns] = torch.randn(rows, columns, dtype=torch.float64) * scale
     return scores, torch.tensor(sizes)
-
-
-@pytest.mark.parametrize("unaligned", [False, True])
-@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e3, 1e30])
-@pytest.mark.parametrize("ties", [False, True])
-def test_best_against_enumeration(unaligned: bool, scale: float, ties: bool) -> None:
-    structure = OneToOneAlignment(unaligned)
-    torch.manual_seed(0)
-    for _ in range(5):
-        scores, lengths = padded(SIZES)
-        scores = (scores.round() if ties else scores) * scale
-        scores[5, 1, 2] = scores[7, :2, 0] = -torch.inf
-        best = structure.map(scores, lengths)
-        assert torch.equal(best, structure.map(scores, lengths))
-        for z, own, (rows, columns) in zip(best, scores, SIZES):
-            listed = alignments(rows, columns, unaligned)
-            window = own[:rows, :columns]
-            totals = torch.where(listed > 0, window, 0.0).sum((1, 2))
-            assert (listed == z[:rows, :columns]).all(2).all(1).sum() == 1
-            reached = torch.where(z[:rows, :columns] > 0, window, 0.0).sum()
-            torch.testing.assert_close(reached, totals.max(), rtol=1e-12, atol=1e-12 * scale)
-            z[:rows, :columns] = 0.0
-            assert not z.any()
 
 
 @pytest.mark.parametrize("rows, columns", [(60, 60), (40, 70), (70, 40)])
@@ -109,13 +70,6 @@ def test_sparsemap_is_the_generic_one(unaligned: bool, scale: float, ties: bool)
     torch.testing.assert_close(
         solution.weights.sum(0), torch.ones(len(scores), dtype=torch.float64)
     )
-    for atoms, weight, (rows, columns) in zip(
-        solution.atoms.unbind(1), solution.weights.T, lengths.tolist()
-    ):
-        if rows * columns <= 12:
-            listed = alignments(rows, columns, unaligned)
-            same = (atoms[weight > 0][:, None, :rows, :columns] == listed).all(3).all(2)
-            assert (same.sum(1) == 1).all()
     if not ties:
         upstream = torch.randn_like(scores)
         (found,) = torch.autograd.grad((solution.mean * upstream).sum(), scores)
@@ -214,14 +168,9 @@ def test_sinkhorn_tends_to_the_best() -> None:
 
 def test_what_is_intractable_says_what_to_use() -> None:
     structure, scores, lengths = OneToOneAlignment(), torch.zeros(1, 2, 2), torch.tensor([[2, 2]])
-    for operation in (
-        structure.log_partition,
-        structure.marginals,
-        structure.entropy,
-        structure.log_count,
-    ):
+    for name in ("log_partition", "marginals", "entropy", "log_count"):
         with pytest.raises(NotTractable, match="sinkhorn"):
-            operation(scores, lengths)
+            getattr(structure, name)(scores, lengths)
     with pytest.raises(NotTractable, match="PerturbAndMap"):
         structure.sample(scores, lengths)
     with pytest.raises(ValueError, match="OneToOneAlignment"):

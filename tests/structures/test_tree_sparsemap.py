@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spacy_latent.errors import InfeasibleError
 from spacy_latent.kernels.core import pool
 from spacy_latent.structures.base import SparseSolution
 from spacy_latent.structures.projective_tree import ProjectiveTree
@@ -84,17 +83,11 @@ def test_long_sentences_are_exact_and_independent_of_their_batch(projective: boo
 
 
 @pytest.mark.parametrize("projective", [False, True])
-def test_limits_and_infeasible_items(projective: bool) -> None:
+def test_unfinished_items_say_how_far_they_are(projective: bool) -> None:
     torch.manual_seed(0)
     short = compiled(torch.randn(1, 9, 9), torch.tensor([8]), projective, False, max_iter=2)
     assert short.gap.item() > 1e-6
     torch.testing.assert_close(short.weights.sum(0), torch.ones(1))
-    empty = compiled(torch.zeros(0, 3, 3), torch.zeros(0, dtype=torch.int64), projective, False)
-    assert empty.mean.shape == (0, 3, 3)
-    scores = torch.zeros(3, 3, 3)
-    scores[1, :, 2] = -torch.inf
-    with pytest.raises(InfeasibleError, match=r"\b1\b"):
-        compiled(scores, torch.tensor([2, 2, 2]), projective, False)
 
 
 @pytest.mark.parametrize("projective, single_root", KINDS)
