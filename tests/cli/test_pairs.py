@@ -17,7 +17,7 @@ import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent import annotations
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
-from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
+from tests.models.pair_pipelines import NAME, PAIRS, docs, pipeline, trained
 from tests.pipeline.small_pipelines import initialized, latent_pipeline, save_small_transformer
 from tests.repository.recipes import RECIPES
 from tests.repository.test_recipes import OVER_A_PARSER

@@ -21,7 +21,7 @@ from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.assessment import assess
 from spacy_latent.pipeline.inspection import choose_components
-from tests.models.test_aligned_pair_textcat import NAME, PAIRS, misc, pipeline, trained
+from tests.models.pair_pipelines import NAME, PAIRS, misc, pipeline, trained
 
 # Controls are told apart on longer texts than those that it is trained on.
 ROWS = [*PAIRS, ("the dog runs home", "home runs the dog", "same")]

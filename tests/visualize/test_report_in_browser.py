@@ -15,7 +15,7 @@ from spacy.training import Example
 
 from spacy_latent.evaluation.assessment import assess
 from spacy_latent.visualize.report import render_report
-from tests.models import test_aligned_pair_textcat as aligned_pairs
+from tests.models import pair_pipelines as aligned_pairs
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline
 from tests.visualize.browser import chromium, requests
 from tests.visualize.test_report import LOG, NASTY
