@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -22,23 +24,22 @@ from tests.structures.listed_sequences import random_bound
     ids=lambda given: given.name if isinstance(given, Structure) else "",
 )
 def test_layout_threads_and_other_items_do_not_matter(
-    structure: Structure, shape: tuple[int, ...], longest: int
+    structure: Structure,
+    shape: tuple[int, ...],
+    longest: int,
+    set_threads: Callable[[int], None],
 ) -> None:
     torch.manual_seed(7)
     scores = torch.randn(*shape[::-1], 30).permute(*range(len(shape), -1, -1))
     lengths, vector = torch.randint(0, longest + 1, (30,)), torch.randn(scores.shape)
-    before = torch.get_num_threads()
     results = []
-    try:
-        for threads, given in ((1, scores), (3, scores.contiguous())):
-            torch.set_num_threads(threads)
-            leaf = given.clone().requires_grad_()
-            marginals = structure.marginals(leaf, lengths)
-            (product,) = torch.autograd.grad((marginals * vector).sum(), leaf)
-            drawn = structure.sample(given, lengths, 2, torch.Generator().manual_seed(1))
-            results.append((marginals, product, drawn, structure.map(given, lengths)))
-    finally:
-        torch.set_num_threads(before)
+    for threads, given in ((1, scores), (3, scores.contiguous())):
+        set_threads(threads)
+        leaf = given.clone().requires_grad_()
+        marginals = structure.marginals(leaf, lengths)
+        (product,) = torch.autograd.grad((marginals * vector).sum(), leaf)
+        drawn = structure.sample(given, lengths, 2, torch.Generator().manual_seed(1))
+        results.append((marginals, product, drawn, structure.map(given, lengths)))
     for one, many in zip(*results):
         assert torch.equal(one, many)
     alone = structure.marginals(scores[7:8], lengths[7:8])

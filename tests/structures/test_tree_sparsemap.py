@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -92,7 +94,10 @@ def test_unfinished_items_say_how_far_they_are(projective: bool) -> None:
 
 @pytest.mark.parametrize("projective, single_root", KINDS)
 def test_a_batch_gives_what_each_item_gives(
-    projective: bool, single_root: bool, monkeypatch: pytest.MonkeyPatch
+    projective: bool,
+    single_root: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    set_threads: Callable[[int], None],
 ) -> None:
     """More sentences than are open at a time, of which some end early; one, and several threads."""
     torch.manual_seed(4)
@@ -107,14 +112,10 @@ def test_a_batch_gives_what_each_item_gives(
         for b in range(len(lengths))
     ]
     monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 0)
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            together = compiled(scores, lengths, projective, single_root)
-            for b, own in enumerate(alone):
-                assert torch.equal(together.mean[b], own.mean[0])
-                assert torch.equal(together.weights[: len(own.weights), b], own.weights[:, 0])
-                assert torch.equal(together.gap[b], own.gap[0])
-    finally:
-        torch.set_num_threads(threads)
+    for count in (1, 2, 3):
+        set_threads(count)
+        together = compiled(scores, lengths, projective, single_root)
+        for b, own in enumerate(alone):
+            assert torch.equal(together.mean[b], own.mean[0])
+            assert torch.equal(together.weights[: len(own.weights), b], own.weights[:, 0])
+            assert torch.equal(together.gap[b], own.gap[0])
