@@ -20,6 +20,7 @@ from tests.pipeline.small_pipelines import (
     TOK2VEC,
     examples,
     initialized,
+    learn,
 )
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC}
@@ -34,8 +35,7 @@ def pipeline(**config: Any) -> Language:
 def trained(steps: int = 20, **config: Any) -> Language:
     nlp = pipeline(**config)
     optimizer = initialized(nlp)
-    for _ in range(steps):
-        nlp.update(examples(nlp), sgd=optimizer)
+    learn(nlp, examples(nlp), steps, optimizer)
     return nlp
 
 
@@ -193,8 +193,7 @@ def test_missing_annotation_is_not_taken_for_the_absence_of_entities() -> None:
     for complete in (True, False):
         optimizer = initialized(nlp, sample=[example(complete)])
         before = outside()
-        for _ in range(40):
-            losses = nlp.update([example(complete)], sgd=optimizer)
+        losses = learn(nlp, [example(complete)], 40, optimizer)
         assert losses["crf_ner"] < 0.5 and outside()[0] < 0
         gained.append(outside()[2] - before[2])
     complete_gain, missing_gain = gained
@@ -257,8 +256,7 @@ def test_a_span_known_to_be_wrong_is_unlearned(tmp_path: Path) -> None:
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path)
     optimizer = Adam(0.005)
-    for _ in range(60):
-        again.update([rejection(again, text, 2, 3, "GPE")], sgd=optimizer)
+    learn(again, [rejection(again, text, 2, 3, "GPE")], 60, optimizer)
     assert entities(again(text)) == [] and loss_of(again, example) < min(0.7, before)
 
 
@@ -268,8 +266,7 @@ def test_accepted_and_rejected_spans_of_one_doc_both_count() -> None:
     example = rejection(nlp, "London met Paris", 2, 3, "GPE")
     reference = example.reference
     reference.set_ents([Span(reference, 0, 1, label="GPE")], default="missing")
-    for _ in range(40):
-        nlp.update([Example(nlp.make_doc("London met Paris"), reference)], sgd=optimizer)
+    learn(nlp, [Example(nlp.make_doc("London met Paris"), reference)], 40, optimizer)
     found = entities(nlp("London met Paris"))
     assert ("London", "GPE") in found and ("Paris", "GPE") not in found
 

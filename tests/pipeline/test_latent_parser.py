@@ -24,7 +24,7 @@ from spacy_latent.models.gold_trees import GoldTrees, read_gold
 from spacy_latent.models.labelled_parser import module_of
 from spacy_latent.models.sentences import find_sentences, hosts_of_space, log_of_bounds
 from spacy_latent.structures.spanning_tree import SpanningTree
-from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step
+from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, learn, step
 
 
 def tree(name: str, **settings: Any) -> dict[str, Any]:
@@ -82,8 +82,7 @@ def joined(nlp: Language) -> list[Example]:
 
 def trained(nlp: Language, sample: list[Example], steps: int = 40) -> Language:
     optimizer = initialized(nlp, sample=sample)
-    for _ in range(steps):
-        nlp.update(sample, sgd=optimizer)
+    learn(nlp, sample, steps, optimizer)
     return nlp
 
 
@@ -422,8 +421,7 @@ def test_sentence_starts_alone_teach_sentences() -> None:
     reference = Doc(made.vocab, words=words, sent_starts=[True, False, True, False])
     sample = [Example(Doc(made.vocab, words=words), reference)]
     optimizer = initialized(made, sample=parsed(made))
-    for _ in range(30):
-        made.update(sample, sgd=optimizer)
+    learn(made, sample, 30, optimizer)
     assert [sentence.start for sentence in made(Doc(made.vocab, words=words)).sents] == [0, 2]
 
 
@@ -478,15 +476,13 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     assert [tree_of(made(text)) for text, _, _ in PARSED] == before
     optimizer = made.resume_training()
     new = parsed(made, ("She gave him", [1, 1, 1], "nsubj ROOT iobj"))
-    for _ in range(40):
-        made.update(new, sgd=optimizer)
+    learn(made, new, 40, optimizer)
     assert made("She gave him")[2].dep_ == "iobj"
     again = spacy.blank("en").from_config(made.config).from_bytes(made.to_bytes())
     assert again("She gave him")[2].dep_ == "iobj"
     # The optimizer has kept moments of smaller arrays.
     parser.add_label("vocative")
-    for _ in range(2):
-        made.update(new, sgd=optimizer)
+    learn(made, new, 2, optimizer)
     weight = module_of(parser.model).labeller.weight
     assert len(weight) == 6 and torch.isfinite(weight).all() and weight.abs().max() < 10
 

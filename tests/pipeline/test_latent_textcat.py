@@ -17,7 +17,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NoLabels
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
-from tests.pipeline.small_pipelines import REDUCE, TOK2VEC
+from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, learn
 
 DATA = [
     ("this is good stuff", "A"),
@@ -133,8 +133,7 @@ def test_regression_gives_scores_in_its_range() -> None:
     ]
     optimizer = nlp.initialize(lambda: made)
     optimizer.learn_rate = 0.02
-    for _ in range(80):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, 80, optimizer)
     for example in made:
         doc = nlp(example.text)
         assert doc.cats["stars"] == pytest.approx(example.reference.cats["stars"], abs=0.3)
@@ -287,8 +286,7 @@ def test_control_variates_with_a_state_learn_and_are_stored(name: str) -> None:
     made = examples(nlp)
     optimizer = nlp.initialize(lambda: made)
     before = {key: value.clone() for key, value in state(nlp).items()}
-    for _ in range(3):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, 3, optimizer)
     after = state(nlp)
     assert all(not torch.equal(before[key], after[key]) for key in before)
     other = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
@@ -452,8 +450,7 @@ def test_the_root_gets_a_gradient_through_soft_trees() -> None:
     shim = nlp.get_pipe("latent_textcat").model.layers[1].shims[0]
     start = shim.module.latent.scorer.root.detach().clone()
     optimizer = nlp.create_optimizer()
-    for _ in range(2):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, 2, optimizer)
     assert not torch.equal(start, shim.module.latent.scorer.root)
 
 

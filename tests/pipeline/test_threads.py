@@ -10,7 +10,7 @@ from spacy.language import Language
 from thinc.api import fix_random_seed
 
 from spacy_latent.kernels.core import pool
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline, learn
 
 COUNTERS = {"@misc": "spacy-latent.CounterScorer.v1", "counters": 2, "hidden_width": 4}
 RECURSIVE = {"@misc": "spacy-latent.RecursiveMessagePassing.v1"}
@@ -53,7 +53,6 @@ def test_weights_do_not_depend_on_threads(
         fix_random_seed(0)
         nlp = make()
         optimizer = initialized(nlp)
-        for _ in range(3):
-            nlp.update(examples(nlp), sgd=optimizer)
+        learn(nlp, examples(nlp), 3, optimizer)
         found.append(nlp.to_bytes(exclude=["vocab"]))
     assert found[0] == found[1]

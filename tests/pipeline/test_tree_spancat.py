@@ -19,7 +19,7 @@ from spacy_latent.analysis.label_sets import build_label_set_scorer_v1
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.models.span_losses import crosses
-from tests.pipeline.small_pipelines import TOK2VEC, initialized, step, stock
+from tests.pipeline.small_pipelines import TOK2VEC, initialized, learn, step, stock
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC, "hidden_width": 16}
 KEY = "sc"
@@ -54,8 +54,7 @@ def trained(steps: int = 60, data: list[Any] = NESTED, **config: Any) -> Languag
     nlp = pipeline(**config)
     batch = [example(nlp, *one) for one in data]
     optimizer = initialized(nlp, sample=batch)
-    for _ in range(steps):
-        nlp.update(batch, sgd=optimizer)
+    learn(nlp, batch, steps, optimizer)
     return nlp
 
 
@@ -328,8 +327,7 @@ def test_labels_may_be_added_and_what_was_learned_stays() -> None:
     nlp.update(examples(nlp), sgd=optimizer)
     assert {label for *_, label in found(nlp("ran fast in the park"))} <= {"NP", "PP"}
     batch = [*examples(nlp), example(nlp, "ran fast", [(0, 2, "VP")])]
-    for _ in range(60):
-        nlp.update(batch, sgd=optimizer)
+    learn(nlp, batch, 60, optimizer)
     assert found(nlp("ran fast")) == [(0, 2, "VP")] and found(nlp(FIRST)) == NESTED_FIRST
     again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     assert found(again("ran fast")) == [(0, 2, "VP")]
@@ -361,8 +359,7 @@ def test_other_keys_of_spans() -> None:
         one.reference.spans["phrases"] = one.reference.spans.pop(KEY)
         batch.append(one)
     optimizer = initialized(nlp, sample=batch)
-    for _ in range(60):
-        nlp.update(batch, sgd=optimizer)
+    learn(nlp, batch, 60, optimizer)
     assert nlp.evaluate(batch)["spans_phrases_f"] == 1.0
     assert KEY not in nlp(FIRST).spans
 
@@ -453,8 +450,7 @@ def test_each_text_teaches_the_labels_that_it_was_annotated_for() -> None:
     complete = examples(nlp)
     optimizer = initialized(nlp, sample=complete)
     batch = [*annotated_for(nlp, "NP"), *annotated_for(nlp, "PP")]
-    for _ in range(60):
-        nlp.update(batch, sgd=optimizer)
+    learn(nlp, batch, 60, optimizer)
     assert nlp.evaluate(complete)["spans_sc_f"] == 1.0
     # A span of a label that its text was not annotated for is neither right nor wrong.
     score = build_label_set_scorer_v1(KEY)
