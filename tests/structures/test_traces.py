@@ -90,6 +90,17 @@ def subset_traces(scores: Tensor, k: int) -> Iterator[tuple[frozenset[int], Tens
         yield frozenset(order), total
 
 
+def expected_loss(
+    scores: Tensor, single_root: bool, weights: Tensor, arc: Arc, more: float
+) -> Tensor:
+    """Over all traces, where a tree costs the weights of its arcs, and more if it has this one."""
+    losses = [
+        (sum(float(weights[own]) for own in tree) + more * (arc in tree)) * total.exp()
+        for tree, total in tree_traces(scores, single_root)
+    ]
+    return torch.stack(losses).sum()
+
+
 def by_tree(traces: list[Trace]) -> dict[frozenset[Arc], float]:
     found: dict[frozenset[Arc], float] = {}
     for tree, total in traces:
