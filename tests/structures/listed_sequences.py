@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from spacy_latent.errors import InfeasibleError
 from spacy_latent.structures.semi_markov import SemiMarkov
 from spacy_latent.structures.tag_sequence import TagSequence
 
@@ -88,3 +89,14 @@ def check_gradients(
 
     assert torch.autograd.gradcheck(marginals, inputs)
     assert torch.autograd.gradgradcheck(log_partition, inputs)
+
+
+def check_infeasible(
+    structure: TagSequence | SemiMarkov, scores: Tensor, lengths: Tensor, item: int
+) -> None:
+    """That each operation names the item without a sequence."""
+    for operation in ("map", "marginals", "log_partition", "sample", "top_k"):
+        more = (2,) if operation == "top_k" else ()
+        with pytest.raises(InfeasibleError) as error:
+            getattr(structure, operation)(scores, lengths, *more)
+        assert error.value.items == [item]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 from typing import Any
 
@@ -661,6 +662,11 @@ def test_estimators_that_need_the_best_tree_are_refused() -> None:
     ):
         with pytest.raises(IncompatiblePair, match=rf"{estimator.name}.*BudgetTree"):
             estimator.check(structure)
+
+
+def test_pickles() -> None:
+    again = pickle.loads(pickle.dumps(BudgetTree(3, projective=True)))
+    assert repr(again) == repr(BudgetTree(3, projective=True))
 
 
 @pytest.mark.parametrize("projective", [False, True])

@@ -97,10 +97,15 @@ def test_the_gradient_of_a_forbidden_transition_is_zero_whatever_comes_from_abov
 def test_wrong_input_is_refused() -> None:
     scores, lengths = torch.zeros(2, 4, 3, 3), torch.tensor([4, 3])
     for bad, match in (
+        ((scores.int(), lengths), "float"),
+        ((scores, torch.tensor([3, 5])), "0 to 4"),
+        ((scores, torch.tensor([-1, 3])), "-1"),
         ((scores, torch.tensor([3])), "shape"),
         ((scores, torch.tensor([[3], [3]])), r"\(B,\)"),
         ((scores[:, :, :2], lengths), "previous tag"),
         ((scores[..., :0, :0], lengths), "tag"),
+        ((scores[0], lengths), "shape"),
+        ((scores, lengths.float()), "int64"),
     ):
         with pytest.raises(InvalidScores, match=match):
             STRUCTURE.map(*bad)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,8 +14,15 @@ from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
+from tests.structures.contracts import one_to_one
 
 SIZES = [(0, 0), (0, 3), (1, 1), (2, 1), (1, 4), (3, 3), (4, 2), (3, 4)]
+
+
+@cache
+def alignments(rows: int, columns: int, unaligned: bool) -> Tensor:
+    """Every alignment, ``(K, rows, columns)``."""
+    return torch.from_numpy(np.stack(one_to_one(unaligned)((rows, columns))))
 
 
 def padded(sizes: list[tuple[int, int]], scale: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -23,6 +31,29 @@ def padded(sizes: list[tuple[int, int]], scale: float = 1.0) -> tuple[Tensor, Te
     for item, (rows, columns) in zip(scores, sizes):
         item[:rows, :columns] = torch.randn(rows, columns, dtype=torch.float64) * scale
     return scores, torch.tensor(sizes)
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e3, 1e30])
+@pytest.mark.parametrize("ties", [False, True])
+def test_best_against_enumeration(unaligned: bool, scale: float, ties: bool) -> None:
+    structure = OneToOneAlignment(unaligned)
+    torch.manual_seed(0)
+    for _ in range(5):
+        scores, lengths = padded(SIZES)
+        scores = (scores.round() if ties else scores) * scale
+        scores[5, 1, 2] = scores[7, :2, 0] = -torch.inf
+        best = structure.map(scores, lengths)
+        assert torch.equal(best, structure.map(scores, lengths))
+        for z, own, (rows, columns) in zip(best, scores, SIZES):
+            listed = alignments(rows, columns, unaligned)
+            window = own[:rows, :columns]
+            totals = torch.where(listed > 0, window, 0.0).sum((1, 2))
+            assert (listed == z[:rows, :columns]).all(2).all(1).sum() == 1
+            reached = torch.where(z[:rows, :columns] > 0, window, 0.0).sum()
+            torch.testing.assert_close(reached, totals.max(), rtol=1e-12, atol=1e-12 * scale)
+            z[:rows, :columns] = 0.0
+            assert not z.any()
 
 
 @pytest.mark.parametrize("rows, columns", [(60, 60), (40, 70), (70, 40)])
@@ -70,6 +101,13 @@ def test_sparsemap_is_the_generic_one(unaligned: bool, scale: float, ties: bool)
     torch.testing.assert_close(
         solution.weights.sum(0), torch.ones(len(scores), dtype=torch.float64)
     )
+    for atoms, weight, (rows, columns) in zip(
+        solution.atoms.unbind(1), solution.weights.T, lengths.tolist()
+    ):
+        if rows * columns <= 12:
+            listed = alignments(rows, columns, unaligned)
+            same = (atoms[weight > 0][:, None, :rows, :columns] == listed).all(3).all(2)
+            assert (same.sum(1) == 1).all()
     if not ties:
         upstream = torch.randn_like(scores)
         (found,) = torch.autograd.grad((solution.mean * upstream).sum(), scores)

@@ -14,6 +14,7 @@ from tests.enumeration import segmentations
 from tests.structures.listed_sequences import (
     check_against_all,
     check_gradients,
+    check_infeasible,
     random_bound,
 )
 
@@ -107,11 +108,18 @@ def test_sparsemap_meets_its_optimality_conditions() -> None:
         SemiMarkov().bind(*random_bound(2)).sparsemap(scores, lengths)
 
 
-def test_scores_of_no_label_or_of_other_axes_are_refused() -> None:
-    scores, lengths = torch.zeros(3, 4, 1, 2), torch.tensor([2, 3, 4])
-    for bad in (scores[:, :, :0], scores[:, :, 0]):
-        with pytest.raises(InvalidScores):
-            SemiMarkov().map(bad, lengths)
+def test_infeasible_and_wrong_items_are_named() -> None:
+    structure, lengths = SemiMarkov(), torch.tensor([2, 3, 4])
+    scores = torch.zeros(3, 4, 1, 2)
+    scores[1, 1] = -torch.inf
+    check_infeasible(structure, scores, lengths, 1)
+    for bad, match in (
+        ((scores[:, :, :0], lengths), "1"),
+        ((scores[:, :, 0], lengths), "shape"),
+        ((scores, lengths + 1), "0 to 4"),
+    ):
+        with pytest.raises(InvalidScores, match=match):
+            structure.map(*bad)
 
 
 def test_codes_go_both_ways() -> None:

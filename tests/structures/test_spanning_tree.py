@@ -152,8 +152,13 @@ def test_wrong_input_is_refused() -> None:
     structure, scores = SpanningTree(), torch.zeros(2, 4, 4)
     lengths = torch.tensor([3, 3])
     for bad, match in (
+        ((scores.int(), lengths), "float"),
+        ((scores, torch.tensor([3, 4])), "0 to 3"),
+        ((scores, torch.tensor([-1, 3])), "-1"),
         ((scores, torch.tensor([3])), "shape"),
         ((scores[:, :, :3], lengths), "N\\+1"),
+        ((scores[0], lengths), "shape"),
+        ((scores, lengths.float()), "int64"),
     ):
         with pytest.raises(InvalidScores, match=match):
             structure.map(*bad)

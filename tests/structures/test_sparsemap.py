@@ -166,6 +166,13 @@ def test_subsets_against_projection(sizes: tuple[int, int]) -> None:
         np.testing.assert_allclose(solution.mean[b, :n], expected, atol=1e-6)
 
 
+def test_empty_batch_and_dtype() -> None:
+    solution = SpanningTree().sparsemap(torch.zeros(0, 3, 3), torch.zeros(0, dtype=torch.int64))
+    assert solution.mean.shape == (0, 3, 3) and solution.atoms.shape[1:] == (0, 3, 3)
+    solution = SpanningTree().sparsemap(torch.zeros(1, 3, 3), torch.tensor([2]))
+    assert solution.mean.dtype == solution.weights.dtype == solution.atoms.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     "structure, shape, lengths",
     [

@@ -18,6 +18,7 @@ from tests.structures.listed_sequences import (
     Bound,
     check_against_all,
     check_gradients,
+    check_infeasible,
     padded,
     random_bound,
 )
@@ -112,6 +113,14 @@ def test_partial_annotation_is_minus_infinity_elsewhere() -> None:
     torch.testing.assert_close(found[0], expected)
     marginals = structure.marginals(restricted, lengths)[0]
     assert marginals[1, 0] == 0 and marginals[3].tolist() == [1, 0, 0]
+
+
+def test_infeasible_items_are_named() -> None:
+    structure = TagSequence().bind(*allowed_transitions(["O", "B-X", "I-X", "L-X"], "biluo"))
+    scores = torch.zeros(3, 2, 4)
+    # Without U there is no span of one token.
+    scores[1, 0, 0] = -torch.inf
+    check_infeasible(structure, scores, torch.tensor([2, 1, 2]), 1)
 
 
 def test_without_transitions_positions_are_independent() -> None:

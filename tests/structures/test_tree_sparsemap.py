@@ -85,11 +85,13 @@ def test_long_sentences_are_exact_and_independent_of_their_batch(projective: boo
 
 
 @pytest.mark.parametrize("projective", [False, True])
-def test_unfinished_items_say_how_far_they_are(projective: bool) -> None:
+def test_unfinished_items_say_how_far_they_are_and_none_is_done(projective: bool) -> None:
     torch.manual_seed(0)
     short = compiled(torch.randn(1, 9, 9), torch.tensor([8]), projective, False, max_iter=2)
     assert short.gap.item() > 1e-6
     torch.testing.assert_close(short.weights.sum(0), torch.ones(1))
+    empty = compiled(torch.zeros(0, 3, 3), torch.zeros(0, dtype=torch.int64), projective, False)
+    assert empty.mean.shape == (0, 3, 3)
 
 
 @pytest.mark.parametrize("projective, single_root", KINDS)
