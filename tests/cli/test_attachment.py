@@ -1,5 +1,6 @@
 """The report of attachment: what it counts, and what it says of pipelines without trees."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,10 @@ import spacy
 import srsly
 from spacy.tokens import Doc, DocBin
 from spacy.training import Corpus
-from typer.testing import CliRunner
 
 from spacy_latent.analysis import CONTROLS
-from spacy_latent.cli.app import latent_cli
 from spacy_latent.evaluation.assessment import assess
+from tests.cli.commands import latent
 from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, stock
 
 HEADS = [1, 1, 1, 1, 5, 5]
@@ -33,8 +33,7 @@ def files(tmp_path_factory):
     return path
 
 
-def run(*arguments):
-    return CliRunner().invoke(latent_cli, ["evaluate", "attachment", *map(str, arguments)])
+run = partial(latent, "evaluate", "attachment")
 
 
 def shares(row):
@@ -43,9 +42,7 @@ def shares(row):
 
 def refused(*arguments: object) -> str:
     """The message, in one line."""
-    result = run(*arguments)
-    assert result.exit_code == 1
-    return " ".join(result.stderr.split())
+    return " ".join(run(*arguments, code=1).stderr.split())
 
 
 def test_the_other_order_is_told_of(files: Path) -> None:
@@ -69,7 +66,6 @@ def test_trees_of_a_pipeline_beside_controls(files: Path, options: list[str]):
     metrics = files / "metrics" / "trees.json"
     model = files / "both" / "model-best"
     result = run(model, files / "dev.spacy", "--metrics", metrics, *options)
-    assert result.exit_code == 0, result.output
     figures = srsly.read_json(metrics)
     assert set(figures) == {"both: token.head", "both: latent_encoder", *CONTROLS}
     assert shares(figures["previous token"]) == pytest.approx([1 / 5, 1 / 6])
@@ -109,22 +105,19 @@ def test_the_report_says_the_same(files: Path):
 
 
 def test_what_is_not_there_is_named(files: Path):
-    result = run(files / "none", files / "dev.spacy")
-    assert result.exit_code == 1 and "neither a parse nor latent heads" in result.output
+    result = run(files / "none", files / "dev.spacy", code=1)
+    assert "neither a parse nor latent heads" in result.output
     bare = DocBin(docs=[Doc(spacy.blank("en").vocab, words=["a"])])
     bare.to_disk(files / "bare.spacy")
-    result = run(files / "both" / "model-best", files / "bare.spacy")
-    assert result.exit_code == 1 and "no heads" in result.output
-    result = run(files / "both" / "model-best", files / "other.spacy")
-    assert result.exit_code == 1 and "other.spacy" in result.output
+    assert "no heads" in run(files / "both" / "model-best", files / "bare.spacy", code=1).output
+    assert "other.spacy" in run(files / "both" / "model-best", files / "other.spacy", code=1).output
 
 
 def test_where_nothing_counts_there_is_no_figure(files: Path) -> None:
     vocab = spacy.blank("en").vocab
     DocBin(docs=[Doc(vocab, words=["!"], heads=[0], deps=["punct"])]).to_disk(files / "mark.spacy")
     metrics = files / "mark.json"
-    result = run(files / "both" / "model-best", files / "mark.spacy", "--metrics", metrics)
-    assert result.exit_code == 0, result.output
+    run(files / "both" / "model-best", files / "mark.spacy", "--metrics", metrics)
     assert shares(srsly.read_json(metrics)["both: latent_encoder"]) == [None, 1.0]
 
 
@@ -134,7 +127,7 @@ def test_models_whose_folders_have_one_name(files: Path, tmp_path: Path):
     spacy.load(files / "both" / "model-best").to_disk(other)
     metrics = tmp_path / "trees.json"
     models = [files / "both" / "model-best", other]
-    assert run(*models, files / "dev.spacy", "--metrics", metrics).exit_code == 0
+    run(*models, files / "dev.spacy", "--metrics", metrics)
     rows = set(srsly.read_json(metrics)) - set(CONTROLS)
     assert rows == {f"{path}: {row}" for path in models for row in ("token.head", "latent_encoder")}
 
@@ -146,8 +139,7 @@ def test_inline_structures_are_judged_too(files: Path, tmp_path: Path):
     initialized(nlp, sample=examples(nlp))
     nlp.to_disk(tmp_path / "inline")
     metrics = tmp_path / "trees.json"
-    result = run(tmp_path / "inline", files / "dev.spacy", "--metrics", metrics)
-    assert result.exit_code == 0, result.output
+    run(tmp_path / "inline", files / "dev.spacy", "--metrics", metrics)
     assert set(srsly.read_json(metrics)) == {"inline: tagger", *CONTROLS}
 
 
@@ -161,7 +153,6 @@ def test_a_latent_parser_and_its_parse_have_rows_that_tell_them_apart(
     nlp.to_disk(tmp_path / "training" / "model-best")
     metrics = tmp_path / "trees.json"
     result = run(tmp_path / "training" / "model-best", files / "dev.spacy", "--metrics", metrics)
-    assert result.exit_code == 0, result.output
     rows = set(srsly.read_json(metrics)) - set(CONTROLS)
     assert rows == {"training: token.head", "training: parser"}
     said = " ".join(result.output.split())

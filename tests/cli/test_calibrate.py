@@ -9,23 +9,19 @@ from typing import Any
 
 import pytest
 import spacy
-import srsly
-from spacy.cli._util import app
 from spacy.tokens import DocBin
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
 from spacy_latent.cli.calibration_tables import print_calibration, print_left_out
 from spacy_latent.cli.calibration_thresholds import print_least, print_thresholds
 from spacy_latent.evaluation.entity_calibration import Calibrated, EntityCalibration, calibrate
+from tests.cli.commands import json_of, latent
 from tests.evaluation.test_entity_calibration import TEXT, doubtful
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, learn
 
 
 def run(*arguments: Any, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
-    assert result.exit_code == code, result.output
+    result = latent(*arguments, code=code)
     return result.stdout if "--json" in arguments else result.output
 
 
@@ -37,8 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     model = {"@architectures": "spacy-latent.CrfTagger.v1", "tok2vec": TOK2VEC}
     nlp.add_pipe("crf_ner", config={"model": model})
     optimizer = initialized(nlp)
-    for _ in range(20):
-        nlp.update(examples(nlp), sgd=optimizer)
+    learn(nlp, examples(nlp), 20, optimizer)
     nlp.to_disk(path / "model")
     DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(path / "dev.spacy")
     return path / "model", path / "dev.spacy", path / "out"
@@ -61,10 +56,10 @@ def test_what_it_writes_and_prints(made: Any, tmp_path: Path) -> None:
     # It is a setting of the config again: editing that counts.
     again = spacy.load(output, config={"components.crf_ner.min_confidence": 0.99})
     assert not again(TEXT).ents and nlp(TEXT).ents
-    found = srsly.json_loads(run("calibrate", model, dev, tmp_path, "--json", "--test", dev))
+    found = json_of("calibrate", model, dev, tmp_path, "--json", "--test", dev)
     assert found["calibration"]["temperature"] > 1 and found["after"]["gold"] == 24
     assert found["test"] == found["after"] and "min_confidence" not in found
-    (entry,) = srsly.json_loads(run("show", output, TEXT, "--json"))["latent"].values()
+    (entry,) = json_of("show", output, TEXT, "--json")["latent"].values()
     assert entry["entities"][0] in entry["possible"]
 
 
@@ -119,7 +114,7 @@ def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> 
     assert "of 48 entities of the calibration texts (precision 50.0 %" in said
     assert "Dropping entities of the further texts below" in said
     assert "leaves few" not in said
-    found = srsly.json_loads(run(*arguments, "--json"))
+    found = json_of(*arguments, "--json")
     assert found["test_min_confidence"]["threshold"] == found["min_confidence"]["threshold"]
     assert found["test_min_confidence"]["kept"] == 35
     # Beside the loss as trained there is the one that was reached.
@@ -136,7 +131,7 @@ def test_what_the_threshold_keeps_of_both_texts_is_told(made: Any, few: Any) -> 
 def test_a_promise_is_told_with_what_it_costs(few: Any) -> None:
     model, dev, output = few
     arguments = ("calibrate", model, dev, output, "--few", "--confidence", 0.8, "--json")
-    found = srsly.json_loads(run(*arguments, "--precision", 0.7))["min_confidence"]
+    found = json_of(*arguments, "--precision", 0.7)["min_confidence"]
     told = (found["kept"], found["promised"], found["confidence"])
     assert told == pytest.approx((5, 0.7, 0.8))
     # All of five are right.
@@ -357,7 +352,7 @@ def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text(encoding="utf8")
     assert page.count("reliability diagram: 48 said") == 1 and "They are not to be taken" in page
     assert "<script" not in page and 'href="#confidence-crf_ner"' in page
-    figures = srsly.json_loads(run("report", model, dev, tmp_path / "report.html", "--json"))
+    figures = json_of("report", model, dev, tmp_path / "report.html", "--json")
     found = figures["entities"]["crf_ner"]
     assert found["found"] == 48 and found["error"] > found["chance_high"]
     assert sum(one["count"] for one in found["bins"]) == 48
@@ -379,7 +374,7 @@ def test_the_report_says_that_nothing_is_found(made: Any, tmp_path: Path) -> Non
     html = page.read_text(encoding="utf8")
     assert "crf_ner finds no entity" in html and "No entities found, 24 in the references" in html
     assert "nan" not in html and "reliability diagram" not in html
-    found = srsly.json_loads(run("report", tmp_path / "silent", made[1], page, "--json"))
+    found = json_of("report", tmp_path / "silent", made[1], page, "--json")
     assert found["entities"]["crf_ner"]["found"] == 0
 
 

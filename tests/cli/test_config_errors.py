@@ -25,6 +25,7 @@ from spacy_latent.cli.config_errors import (
 from spacy_latent.cli.debug import gradients, initialize
 from spacy_latent.cli.pipelines import load
 from spacy_latent.errors import IncompatiblePair, LatentError
+from tests.cli.commands import latent
 from tests.pipeline.small_pipelines import TOK2VEC, examples, latent_pipeline
 from tests.repository.recipes import RECIPES
 
@@ -130,8 +131,8 @@ def test_commands_say_so(command: str, tmp_path: Path) -> None:
     config = changed(place, **{"@misc": "spacy-latent.SpaningTree.v1"})
     config.to_disk(tmp_path / "wrong.cfg")
     more = ["-", "--estimator", "sparsemap"] if command == "init" else []
-    result = CliRunner().invoke(app, ["latent", command, str(tmp_path / "wrong.cfg"), *more])
-    assert result.exit_code == 1 and not result.stdout
+    result = latent(command, tmp_path / "wrong.cfg", *more, code=1)
+    assert not result.stdout
     said = " ".join(result.stderr.split())
     assert f"[{place}]" in said and "Did you mean spacy-latent.SpanningTree.v1?" in said
 

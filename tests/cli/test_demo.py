@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 import spacy
 import srsly
-from spacy.cli._util import app
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import load_config
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent.cli import demo
 from spacy_latent.cli.added_structures import filled
 from tests import carried_pipeline
+from tests.cli.commands import latent
 
 CONFIG = Path(__file__).parents[2] / "configs" / "demo.cfg"
 
@@ -37,8 +35,7 @@ def test_the_pipeline_is_that_of_the_demo() -> None:
 def test_it_shows_trees_and_judges_them(tmp_path: Path) -> None:
     page = tmp_path / "pages" / "demo.html"
     expression = "[MED [MAX 1 8 ] 5 [MIN 3 [MAX 0 7 ] ] ]"
-    result = CliRunner().invoke(app, ["latent", "demo", expression, "--html", str(page)])
-    assert result.exit_code == 0, result.output
+    result = latent("demo", expression, "--html", page)
     assert "Its value: 5. Right is 5." in result.output
     (trained, deep) = (
         [float(cell) for cell in line.split("deep")[1].split()]
@@ -58,9 +55,7 @@ def test_it_shows_trees_and_judges_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("expression", ["", "[MAX 2", "[SM 1 2 ]", "they saw it", "[MAX 2 12 ]"])
 def test_what_is_no_expression_is_refused(expression: str) -> None:
-    result = CliRunner().invoke(app, ["latent", "demo", expression])
-    assert result.exit_code == 1
-    assert "is no expression" in result.stderr
+    assert "is no expression" in latent("demo", expression, code=1).stderr
 
 
 def test_the_structures_of_a_sentence_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 import spacy
-from spacy.cli._util import app
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 from thinc.api import Adam
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.corpus import lines_of_stdin
 from spacy_latent.visualize import render
-from tests.pipeline.small_pipelines import TOK2VEC, initialized
+from tests.cli.commands import latent
+from tests.pipeline.small_pipelines import TOK2VEC, initialized, learn
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -58,8 +56,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     sample = [Example(Doc(nlp.vocab, words=[token.text for token in doc]), doc) for doc in gold]
     initialized(nlp, sample=sample)
     optimizer = Adam(0.03)
-    for _ in range(25):
-        nlp.update(sample, sgd=optimizer)
+    learn(nlp, sample, 25, optimizer)
     found = pipe(Doc(nlp.vocab, words=[token.text for token in gold[0]]))
     spans = found.ents if request.param == "crf_ner" else found.spans["sc"]
     # Else there is nothing to draw.
@@ -68,12 +65,6 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     nlp.to_disk(path / "model")
     DocBin(docs=gold).to_disk(path / "texts.spacy")
     return request.param, path
-
-
-def run(*arguments: Any) -> str:
-    result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 class Elements(HTMLParser):
@@ -100,18 +91,18 @@ def check_page(page: str) -> Elements:
 def test_pages_are_well_formed(trained: Any) -> None:
     name, path = trained
     page = path / "page.html"
-    run("render", path / "model", path / "texts.spacy", page)
+    latent("render", path / "model", path / "texts.spacy", page)
     drawn = page.read_text(encoding="utf8")
     check_page(drawn)
     assert "&lt;script&gt;" in drawn
     if name == "crf_ner":
-        run("report", path / "model", path / "texts.spacy", page)
+        latent("report", path / "model", path / "texts.spacy", page)
         check_page(page.read_text(encoding="utf8"))
 
 
 def test_the_terminal_is_not_steered(trained: Any) -> None:
     _, path = trained
-    printed = run("show", path / "model", "word2 <b> \x1b[2J name2 &amp;")
+    printed = latent("show", path / "model", "word2 <b> \x1b[2J name2 &amp;").output
     # The colours of messages.
     printed = re.sub(r"\x1b\[(38;5;\d+|[01])m", "", printed)
     assert "name2" in printed and not FORBIDDEN.search(printed)

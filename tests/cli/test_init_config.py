@@ -43,6 +43,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.inspection import inspect_docs
 from spacy_latent.structures.base import Structure
+from tests.pipeline.small_pipelines import REDUCE
 from tests.repository import pages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -333,12 +334,7 @@ def test_what_is_written_by_hand_without_its_defaults_is_replaced() -> None:
     base = full("textcat", optimize="efficiency")
     embedder = components(with_structure(base, []))["textcat"]["model"]["tok2vec"]["tok2vec"]
     components(base)["textcat"]["model"] = {
-        "@architectures": "spacy.TextCatReduce.v1",
-        "exclusive_classes": True,
-        "use_reduce_first": False,
-        "use_reduce_last": False,
-        "use_reduce_max": False,
-        "use_reduce_mean": True,
+        **REDUCE,
         "tok2vec": {"@architectures": "spacy-latent.LatentTok2Vec.v1", "tok2vec": dict(embedder)},
     }
     config = filled(with_structure(filled(base), [], None, "sparsemap"))

@@ -1,18 +1,17 @@
 """The demo's commands on a small corpus: generate, train, report, show."""
 
-import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import spacy
 import srsly
-from spacy.cli._util import app
 from spacy.cli.train import train
-from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent import listops
 from spacy_latent.cli.listops import app as listops_app
+from tests.cli.commands import invoked, latent, said
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -21,8 +20,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("demo")
     options = ["--sizes", "60,20,20", "--operators", "MIN,MAX", "--max-length", "12"]
-    result = CliRunner().invoke(app, ["latent", "generate", "listops", str(path), *options])
-    assert result.exit_code == 0, result.output
+    latent("generate", "listops", path, *options)
     overrides = {
         "paths.train": str(path / "train.tsv"),
         "paths.dev": str(path / "dev.tsv"),
@@ -33,10 +31,12 @@ def trained(tmp_path_factory):
     return path
 
 
-def report(*arguments):
-    result = CliRunner().invoke(listops_app, ["report", *map(str, arguments)])
-    assert result.exit_code == 0, result.output
-    return result.output
+def listops_command(*arguments, code=0):
+    """A command of the module alone."""
+    return invoked(listops_app, *arguments, code=code).output
+
+
+report = partial(listops_command, "report")
 
 
 def test_report_counts_hard_trees_beside_controls(trained):
@@ -90,9 +90,7 @@ def test_report_takes_several_pipelines_and_corpora(trained):
 
 
 def generate(*arguments, code=0):
-    result = CliRunner().invoke(listops_app, ["generate", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
+    return " ".join(listops_command("generate", *arguments, code=code).split())
 
 
 def test_deep_sets_are_made_by_one_command(trained):
@@ -128,8 +126,8 @@ def test_sets_that_cannot_be_made_say_why(tmp_path):
     assert "without them" in generate(path, "--sizes", "2", "--depths", "1,2", "--depth", 3, code=1)
     assert "--depths is 'deep'" in generate(path, "--sizes", "2", "--depths", "deep", code=1)
     assert "cannot be shared equally" in generate(path, "--sizes", "3", "--depths", "1,2", code=1)
-    said = generate(path, "--sizes", "1", "--min-depth", "3", "--max-depth", "3", code=1)
-    assert "min_depth 3 with max_depth 3" in said and "at most 2 levels" in said
+    told = generate(path, "--sizes", "1", "--min-depth", "3", "--max-depth", "3", code=1)
+    assert "min_depth 3 with max_depth 3" in told and "at most 2 levels" in told
     assert "none.tsv" in generate(path, "--sizes", "1", "--without", tmp_path / "none.tsv", code=1)
     assert not path.exists()
 
@@ -154,20 +152,17 @@ def test_what_the_report_cannot_do_it_says(trained, arguments, expected, monkeyp
     Path("empty.tsv").touch()
     Path("nothing").mkdir(exist_ok=True)
     listops.write(Path("nothing/train.tsv"), [])
-    result = CliRunner().invoke(listops_app, ["report", "out/model-last", *arguments])
-    assert result.exit_code == 1 and expected in said(result)
+    assert expected in " ".join(report("out/model-last", *arguments, code=1).split())
 
 
 def test_show_prints_draws_and_speaks_json(trained):
     model, text = str(trained / "out" / "model-last"), "[MAX 2 [MIN 4 7 ] <b> ]"
-    result = CliRunner().invoke(app, ["latent", "show", model, text])
-    assert result.exit_code == 0, result.output
-    assert "[MIN" in result.output and "latent_encoder" in result.output
+    printed = said("show", model, text)
+    assert "[MIN" in printed and "latent_encoder" in printed
     page = trained / "show.html"
-    result = CliRunner().invoke(app, ["latent", "show", model, text, "--html", str(page)])
-    assert result.exit_code == 0 and "<b>" not in page.read_text().replace("<br", "")
-    result = CliRunner().invoke(app, ["latent", "show", model, text, "--json"])
-    shown = json.loads(result.output)
+    latent("show", model, text, "--html", page)
+    assert "<b>" not in page.read_text().replace("<br", "")
+    shown = srsly.json_loads(said("show", model, text, "--json"))
     assert shown["tokens"] == text.split()
     assert len(shown["latent"]["latent_encoder"]["heads"]) == 8
 
@@ -179,23 +174,14 @@ def test_the_report_equals_what_the_pipeline_annotates(trained):
     assert heads[0] == 0 and all(head < i for i, head in enumerate(heads) if i)
 
 
-def said(result):
-    """The output on one line: messages are wrapped to the width of the terminal."""
-    return " ".join(result.output.split())
-
-
 def test_bad_input_says_what_to_do(trained, tmp_path):
-    result = CliRunner().invoke(app, ["latent", "show", str(tmp_path / "none"), "x"])
-    assert result.exit_code == 1 and "cannot be loaded" in said(result)
+    model = trained / "out" / "model-last"
     spacy.blank("en").to_disk(tmp_path / "blank")
-    result = CliRunner().invoke(app, ["latent", "show", str(tmp_path / "blank"), "x"])
-    assert result.exit_code == 1 and "no latent structure" in said(result)
-    model = str(trained / "out" / "model-last")
-    result = CliRunner().invoke(app, ["latent", "show", model, "x", "--component", "ner"])
-    assert result.exit_code == 1 and "'ner'" in said(result)
-    result = CliRunner().invoke(app, ["latent", "show", model, "x", "--gpu-id", "0"])
-    assert result.exit_code == 1 and "GPU 0" in said(result)
-    result = CliRunner().invoke(
-        app, ["latent", "generate", "listops", str(tmp_path), "--sizes", "1"]
-    )
-    assert result.exit_code == 1 and "three numbers" in said(result)
+    for arguments, expected in (
+        (("show", tmp_path / "none", "x"), "cannot be loaded"),
+        (("show", tmp_path / "blank", "x"), "no latent structure"),
+        (("show", model, "x", "--component", "ner"), "'ner'"),
+        (("show", model, "x", "--gpu-id", "0"), "GPU 0"),
+        (("generate", "listops", tmp_path, "--sizes", "1"), "three numbers"),
+    ):
+        assert expected in said(*arguments, code=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,19 @@ import typer
 from spacy.cli._util import app as spacy_app
 from spacy.tokens import DocBin
 from spacy.util import load_config
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401 (adds the commands)
 from spacy_latent import annotations
 from spacy_latent.cli.pairs import main
 from spacy_latent.corpora.text_pairs import make_pair_doc, read_docs
-from tests.models.test_aligned_pair_textcat import NAME, PAIRS, docs, pipeline, trained
+from tests.cli.commands import invoked, latent
+from tests.models.pair_pipelines import NAME, PAIRS, docs, pipeline, trained
 from tests.pipeline.small_pipelines import initialized, latent_pipeline, save_small_transformer
 from tests.repository.recipes import RECIPES
 from tests.repository.test_recipes import OVER_A_PARSER
 
 app = typer.Typer()
 app.command()(main)
+judge = partial(invoked, app)
 
 
 @pytest.fixture
@@ -47,20 +48,15 @@ def test_accuracy_and_alignments_beside_controls(model, tmp_path):
         gold.add(doc)
     gold.to_disk(tmp_path / "dev.spacy")
     metrics = tmp_path / "metrics" / "pairs.json"
-    result = CliRunner().invoke(
-        app, [str(path), str(tmp_path / "dev.spacy"), "--metrics", str(metrics)]
-    )
-    assert result.exit_code == 0, result.output
+    result = judge(path, tmp_path / "dev.spacy", "--metrics", metrics)
     assert "mine" in result.output and "nearest same word" in result.output
     rows = srsly.read_json(metrics)
     assert rows["mine"]["accuracy"] == rows["mine"]["f1"] == 1.0
     assert rows["mine"]["error_rate"] == 0.0
     low, high = rows["mine"]["difference"]
     assert 0 <= low <= high <= 1 and "difference" not in rows["nearest same word"]
-    result = CliRunner().invoke(
-        app, [str(path), str(tmp_path / "dev.spacy"), "--beside", "nothing"]
-    )
-    assert result.exit_code == 1 and "no row 'nothing'" in result.output
+    result = judge(path, tmp_path / "dev.spacy", "--beside", "nothing", code=1)
+    assert "no row 'nothing'" in result.output
     assert set(rows) == {"mine", "same word", "nearest same word", "diagonal"}
 
 
@@ -74,8 +70,7 @@ def test_a_corpus_without_alignments_has_accuracy_alone(model, tmp_path, monkeyp
     monkeypatch.setattr("spacy_latent.cli.progress.progress", progress)
     rows = [{"text_a": a, "text_b": b, "label": "other"} for a, b, _ in PAIRS]
     srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
-    result = CliRunner().invoke(app, [str(model[1]), str(tmp_path / "dev.jsonl")])
-    assert result.exit_code == 0, result.output
+    result = judge(model[1], tmp_path / "dev.jsonl")
     assert "50.0" in result.output and "same word" not in result.output
     assert shown == [("mine", len(PAIRS), "pair")]
 
@@ -93,9 +88,8 @@ def test_pairs_that_are_not_judged_and_unknown_labels_are_told(model, tmp_path):
     rows[0]["label"] = "never seen"
     del rows[1]["label"]
     srsly.write_jsonl(tmp_path / "dev.jsonl", rows)
-    result = CliRunner().invoke(app, [str(model[1]), str(tmp_path / "dev.jsonl")])
+    result = judge(model[1], tmp_path / "dev.jsonl")
     said = " ".join((result.stdout + result.stderr).split())
-    assert result.exit_code == 0, said
     assert f"1 of {len(PAIRS)} pairs in" in said and "count neither as right nor as wrong" in said
     assert "label that the pipeline does not know: never seen" in said
     assert f"mine {len(PAIRS) - 1} " in said
@@ -104,15 +98,13 @@ def test_pairs_that_are_not_judged_and_unknown_labels_are_told(model, tmp_path):
 def test_fields_are_named_by_options_or_by_the_config(model, renamed):
     nlp, path = model
     options = ["--first", "premise", "--second", "claim", "--label", "gold"]
-    result = CliRunner().invoke(app, [str(path), str(renamed), *options])
     # The pair without a label is not counted as wrong.
-    assert result.exit_code == 0 and "100.0" in result.output, result.output
+    assert "100.0" in judge(path, renamed, *options).output
     names = {"first": "premise", "second": "claim", "label": "gold"}
     reader = {"@readers": "spacy-latent.TextPairs.v1", "path": None, "limit": 0}
     nlp.config["corpora"]["dev"] = {**reader, **names}
     nlp.to_disk(path)
-    result = CliRunner().invoke(app, [str(path), str(renamed)])
-    assert result.exit_code == 0 and "100.0" in result.output, result.output
+    assert "100.0" in judge(path, renamed).output
 
 
 @pytest.mark.parametrize(
@@ -126,25 +118,23 @@ def test_fields_are_named_by_options_or_by_the_config(model, renamed):
     ],
 )
 def test_a_file_with_other_fields_is_told_with_those_that_it_has(model, renamed, options, said):
-    result = CliRunner().invoke(app, [str(model[1]), str(renamed), *options])
-    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    result = judge(model[1], renamed, *options, code=1)
+    assert isinstance(result.exception, SystemExit)
     printed = " ".join(result.stderr.split())
     assert said in printed and "the command line: --first, --second and --label." in printed
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    result = CliRunner().invoke(app, [str(tmp_path), str(tmp_path / "none.spacy")])
-    assert result.exit_code == 1 and "not exist" in " ".join(result.output.split())
+    result = judge(tmp_path, tmp_path / "none.spacy", code=1)
+    assert "not exist" in " ".join(result.output.split())
 
 
-def show(*arguments):
-    return CliRunner().invoke(spacy_app, ["latent", "show", *map(str, arguments)])
+show = partial(latent, "show")
 
 
 def test_a_typed_pair_is_shown(model, tmp_path):
     first, second, _ = PAIRS[0]
     result = show(model[1], first, second, "--html", tmp_path / "page.html")
-    assert result.exit_code == 0, result.output
     (doc,) = model[0].pipe([make_pair_doc(model[0], first, second)])
     cells = doc._.latent[NAME].cells()
     assert cells
@@ -160,12 +150,12 @@ def test_a_typed_pair_is_shown(model, tmp_path):
 
 
 def test_one_text_for_a_pair_and_two_for_one_are_refused(model, tmp_path):
-    result = show(model[1], "a dog")
-    assert result.exit_code == 1 and "Give both" in " ".join(result.stderr.split())
+    result = show(model[1], "a dog", code=1)
+    assert "Give both" in " ".join(result.stderr.split())
     initialized(single := latent_pipeline("textcat"))
     single.to_disk(tmp_path / "single")
-    result = show(tmp_path / "single", "a", "dog")
-    assert result.exit_code == 1 and "here are two" in " ".join(result.stderr.split())
+    result = show(tmp_path / "single", "a", "dog", code=1)
+    assert "here are two" in " ".join(result.stderr.split())
 
 
 # tests/pipeline/test_given_tree_recipes.py has a parser for those that stand over one.
@@ -188,13 +178,9 @@ def test_shipped_configs_train_and_apply(config, tmp_path):
         (tmp_path / "encoder").mkdir()
         save_small_transformer(tmp_path / "encoder")
         overrides.append(f"--paths.encoder={tmp_path / 'encoder'}")
-    runner = CliRunner()
-    command = ["train", str(config), "-o", str(tmp_path), *overrides]
-    result = runner.invoke(spacy_app, [*command, "--training.eval_frequency=2"])
-    assert result.exit_code == 0, result.output
-    paths = [str(tmp_path / name) for name in ("model-last", "pairs.spacy", "out.spacy")]
-    result = runner.invoke(spacy_app, ["apply", *paths])
-    assert result.exit_code == 0, result.output
+    invoked(spacy_app, "train", config, "-o", tmp_path, *overrides, "--training.eval_frequency=2")
+    paths = [tmp_path / name for name in ("model-last", "pairs.spacy", "out.spacy")]
+    invoked(spacy_app, "apply", *paths)
     for doc in DocBin().from_disk(tmp_path / "out.spacy").get_docs(nlp.vocab):
         assert doc.cats
         # spaCy's textcat, a control, has no structure.

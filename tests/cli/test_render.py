@@ -17,11 +17,10 @@ from spacy.cli._util import app
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from typer.main import get_command
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentWarning
+from tests.cli.commands import latent
 from tests.cli.test_show import MODELS
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
 
@@ -63,10 +62,7 @@ def inputs(models: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def run(*arguments: Any, code: int = 0, stdin: str | None = None) -> Result:
-    command = ["latent", "render", *map(str, arguments)]
-    result = CliRunner().invoke(app, command, input=stdin)
-    assert result.exit_code == code, result.output
-    return result
+    return latent("render", *arguments, code=code, text=stdin)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +111,8 @@ def test_texts_come_from_a_pipe(models: Any, tmp_path: Any) -> None:
         writer = Thread(target=pipe.write_text, args=(texts,), kwargs={"encoding": "utf8"})
         writer.start()
         output = tmp_path / f"{command}.html"
-        result = CliRunner().invoke(
-            app, ["latent", command, *map(str, (models["heads"], pipe, output))]
-        )
+        latent(command, models["heads"], pipe, output)
         writer.join()
-        assert result.exit_code == 0, result.output
         page = output.read_text(encoding="utf8")
         assert "Berlin" in page and "London" in page
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import spacy
 import srsly
-from spacy.cli._util import app
 from spacy.tokens import Doc, DocBin
 from spacy.util import load_config
 from thinc.api import Config
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.corpus import read_counted, read_examples
 from spacy_latent.cli.pipelines import short_name
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.estimators.given_trees import TREES
+from tests.cli.commands import json_of, latent, said
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline, texts
 from tests.pipeline.small_pipelines import TOK2VEC
 from tests.pipeline.small_pipelines import examples as small_examples
@@ -38,18 +35,6 @@ COMMANDS = (
     "evaluate pairs",
     "evaluate compare",
 )
-
-
-def run(*arguments: Any, code: int = 0, text: str | None = None) -> str:
-    result = CliRunner().invoke(app, ["latent", *map(str, arguments)], input=text)
-    assert result.exit_code == code, result.output
-    # Stages of long commands stand on standard error, and JSON alone on the other.
-    return result.stdout if "--json" in arguments else result.output
-
-
-def said(output: str) -> str:
-    """On one line: messages are wrapped to the width of the terminal."""
-    return " ".join(output.split())
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +64,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
-    shown = said(run(*command.split(), "--help"))
+    shown = said(*command.split(), "--help")
     if command not in ("show", "generate", "evaluate"):
         assert "Examples:" in shown and f"spacy latent {command}" in shown
 
@@ -89,18 +74,18 @@ def test_report(saved: Path, tmp_path: Path) -> None:
     row = {"step": 5, "losses": {"textcat": 1.0}, "scores": {"cats_score": 9.0}, "score": 0.1}
     srsly.write_jsonl(log, [row, {**row, "step": 9}])
     arguments = (saved / "model", saved / "dev.spacy", page)
-    shown = said(run("report", *arguments, "-l", log, "-o", saved / "other"))
+    shown = said("report", *arguments, "-l", log, "-o", saved / "other")
     assert "Random trees in the place of the single best ones, at prediction only, cost" in shown
     assert "report.html" in shown and "No better than a control" in shown
     html = page.read_text(encoding="utf8")
     assert "Latent structures of" in html and "Loss of textcat" in html
     assert f"accuracy of {saved.name}/other" in html
-    first = run("report", *arguments, "--json")
+    first = latent("report", *arguments, "--json").stdout
     found = srsly.json_loads(first)
     assert found["docs"] == 30 and found["task"]["measures"]["accuracy"]["value"] > 0.7
     assert {"level", "code", "text"} <= set(found["verdicts"]["latent_encoder"][0])
     again = page.read_bytes()
-    assert run("report", *arguments, "--json") == first and page.read_bytes() == again
+    assert latent("report", *arguments, "--json").stdout == first and page.read_bytes() == again
 
 
 def test_texts_without_tokens_and_unknown_labels_are_told(saved: Path, tmp_path: Path) -> None:
@@ -112,7 +97,7 @@ def test_texts_without_tokens_and_unknown_labels_are_told(saved: Path, tmp_path:
     DocBin(docs=[Doc(nlp.vocab), *references, Doc(nlp.vocab)]).to_disk(tmp_path / "dev.spacy")
     page = tmp_path / "report.html"
     for corpus in ("dev.jsonl", "dev.spacy"):
-        shown = said(run("report", saved / "model", tmp_path / corpus, page, "--no-random"))
+        shown = said("report", saved / "model", tmp_path / corpus, page, "--no-random")
         assert "2 texts without tokens were left out." in shown
         assert (
             "categories of the references have a label that the pipeline does not know: " in shown
@@ -120,22 +105,22 @@ def test_texts_without_tokens_and_unknown_labels_are_told(saved: Path, tmp_path:
         assert "mixed" in shown
         html = page.read_text(encoding="utf8")
         assert "2 texts without tokens were left out." in html and "31 docs, " in html
-        arguments = ("report", saved / "model", tmp_path / corpus, page, "--no-random", "--json")
-        found = srsly.json_loads(run(*arguments))
+        arguments = (saved / "model", tmp_path / corpus, page)
+        found = json_of("report", *arguments, "--no-random", "--json")
         assert found["docs"] == 31 and found["left_out"] == 2
         assert found["task"]["unknown_labels"] == {"categories": ["mixed"]}
     assert "2 texts without tokens" in said(
-        run("evaluate", "stats", saved / "model", tmp_path / "dev.jsonl")
+        "evaluate", "stats", saved / "model", tmp_path / "dev.jsonl"
     )
     # If nothing is wrong, nothing is reported.
-    shown = said(run("report", saved / "model", saved / "dev.spacy", page, "--no-random"))
+    shown = said("report", saved / "model", saved / "dev.spacy", page, "--no-random")
     assert "left out" not in shown and "does not know" not in shown
     assert "First of all" not in page.read_text(encoding="utf8")
     # With a limit, those before the last that is read.
     assert read_counted(nlp, str(tmp_path / "dev.spacy"), 3)[1] == 1
     assert len(read_examples(nlp, str(tmp_path / "dev.spacy"))) == 31
     (tmp_path / "empty.txt").write_text("\n\n", encoding="utf8")
-    shown = said(run("report", saved / "model", tmp_path / "empty.txt", page, code=1))
+    shown = said("report", saved / "model", tmp_path / "empty.txt", page, code=1)
     assert "holds no texts with tokens" in shown
 
 
@@ -143,10 +128,10 @@ def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
     metrics = tmp_path / "new" / "scores.json"
     corpora = (saved / "dev.spacy", saved / "dev.jsonl")
     # Two corpora of one name could not be told apart.
-    assert "one name" in said(run("evaluate", "scores", saved / "model", *corpora, code=1))
+    assert "one name" in said("evaluate", "scores", saved / "model", *corpora, code=1)
     other = tmp_path / "few.jsonl"
     other.write_text((saved / "dev.jsonl").read_text(encoding="utf8"), encoding="utf8")
-    shown = run("evaluate", "scores", saved / "model", corpora[0], other, "--metrics", metrics)
+    shown = said("evaluate", "scores", saved / "model", corpora[0], other, "--metrics", metrics)
     assert "cats_score" in shown and "few" in shown
     found = srsly.read_json(metrics)
     nlp = spacy.load(saved / "model")
@@ -154,26 +139,24 @@ def test_scores_of_several_corpora(saved: Path, tmp_path: Path) -> None:
     assert found["cats_macro_f"] == pytest.approx(wanted["cats_macro_f"])
     assert found["few cats_macro_f"] == pytest.approx(wanted["cats_macro_f"])
     assert "speed" not in found
-    first = srsly.json_loads(
-        run("evaluate", "scores", saved / "model", corpora[0], "-n", 2, "--json")
-    )
+    first = json_of("evaluate", "scores", saved / "model", corpora[0], "-n", 2, "--json")
     assert not any(key.startswith("dev ") for key in first)
-    assert "cannot be loaded" in said(run("evaluate", "scores", tmp_path, corpora[0], code=1))
+    assert "cannot be loaded" in said("evaluate", "scores", tmp_path, corpora[0], code=1)
 
 
 def test_texts_without_annotation_have_no_scores(saved: Path, tmp_path: Path) -> None:
-    shown = said(run("evaluate", "scores", saved / "model", saved / "dev.txt", code=1))
+    shown = said("evaluate", "scores", saved / "model", saved / "dev.txt", code=1)
     assert "nothing to score by: textcat needs categories" in shown and "cats_score" not in shown
     srsly.write_jsonl(tmp_path / "named.jsonl", [{"text": "a", "label": "A"}])
-    shown = said(run("evaluate", "scores", saved / "model", tmp_path / "named.jsonl", code=1))
+    shown = said("evaluate", "scores", saved / "model", tmp_path / "named.jsonl", code=1)
     assert "(there is 'text', 'label')" in shown and "'cats'" in shown
     srsly.write_jsonl(tmp_path / "words.jsonl", [{"text": "a", "cats": {"A": "yes"}}])
-    shown = said(run("evaluate", "scores", saved / "model", tmp_path / "words.jsonl", code=1))
+    shown = said("evaluate", "scores", saved / "model", tmp_path / "words.jsonl", code=1)
     assert "'cats' has 'A': 'yes'; expected a number" in shown
     # Also if one of two corpora has none.
     bare = tmp_path / "bare.txt"
     bare.write_text("a text\n", encoding="utf8")
-    shown = said(run("evaluate", "scores", saved / "model", saved / "dev.spacy", bare, code=1))
+    shown = said("evaluate", "scores", saved / "model", saved / "dev.spacy", bare, code=1)
     assert "bare.txt have no annotation" in shown.replace("- ", "-")
 
 
@@ -182,9 +165,8 @@ def test_labels_that_only_the_texts_have_are_named_beside_the_scores(
 ) -> None:
     rows = [*srsly.read_jsonl(saved / "dev.jsonl"), {"text": "a b", "cats": {"mixed": 1.0}}]
     srsly.write_jsonl(tmp_path / "new.jsonl", rows)
-    arguments = ["latent", "evaluate", "scores", str(saved / "model"), str(tmp_path / "new.jsonl")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0 and "does not know: mixed" in said(result.stderr)
+    result = latent("evaluate", "scores", saved / "model", tmp_path / "new.jsonl")
+    assert "does not know: mixed" in " ".join(result.stderr.split())
     assert "cats_score" in result.stdout and "mixed" not in result.stdout
 
 
@@ -196,27 +178,19 @@ def test_a_component_without_references_is_named_beside_the_scores_of_others(
     nlp.get_pipe("crf_ner").add_label("GPE")  # type: ignore[attr-defined]
     nlp.get_pipe("crf_ner").model.initialize()  # type: ignore[attr-defined]
     nlp.to_disk(tmp_path / "both")
-    arguments = [
-        "latent",
-        "evaluate",
-        "scores",
-        str(tmp_path / "both"),
-        str(saved / "dev.spacy"),
-        "--json",
-    ]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "has entities: there is nothing to score crf_ner by" in said(result.stderr)
+    result = latent("evaluate", "scores", tmp_path / "both", saved / "dev.spacy", "--json")
+    told = " ".join(result.stderr.split())
+    assert "has entities: there is nothing to score crf_ner by" in told
     # Standard output is JSON alone.
     assert srsly.json_loads(result.stdout)["cats_score"] > 0
 
 
 def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    run("report", saved / "other", saved / "dev.spacy", page, "--fail-trivial", code=2)
+    latent("report", saved / "other", saved / "dev.spacy", page, "--fail-trivial", code=2)
     assert "No better than a control" in page.read_text(encoding="utf8")
-    run("report", saved / "other", saved / "dev.spacy", page)
-    run("report", saved / "choice", saved / "dev.spacy", page, "--fail-trivial")
+    latent("report", saved / "other", saved / "dev.spacy", page)
+    latent("report", saved / "choice", saved / "dev.spacy", page, "--fail-trivial")
     said_on_page = page.read_text(encoding="utf8")
     # The task depends on the choice, and it is unknown whether another would do as well.
     assert "Whether the selections help was not tested" in said_on_page
@@ -224,7 +198,7 @@ def test_a_trivial_structure_can_fail_a_build(saved: Path, tmp_path: Path) -> No
 
 
 def test_the_help_of_a_control_names_all_trees() -> None:
-    shown = said(run("control", "--help"))
+    shown = said("control", "--help")
     assert [trees for trees in TREES if trees not in shown] == []
 
 
@@ -233,7 +207,7 @@ def test_a_control_is_trained_and_compared(saved: Path, tmp_path: Path) -> None:
     training = ("--paths.train", corpus, "--paths.dev", corpus, "--training.max_steps", 4)
     training = (*training, "--training.eval_frequency", 2)
     directory = tmp_path / "new" / "flat"
-    shown = said(run("control", config, "--trees", "flat", "-o", directory, *training))
+    shown = said("control", config, "--trees", "flat", "-o", directory, *training)
     assert "components.latent_encoder.model.estimator:" in shown and "trees = 'flat'" in shown
     assert f"--control {directory}" in shown.replace("- ", "-")
     changed = Config().from_disk(directory / "control.cfg", interpolate=False)
@@ -244,102 +218,98 @@ def test_a_control_is_trained_and_compared(saved: Path, tmp_path: Path) -> None:
     assert trained("a b c")._.latent["latent_encoder"].heads.tolist() == [0, 0, 0]
     page, arguments = tmp_path / "page.html", (saved / "model", corpus, tmp_path / "page.html")
     twice = f"flat={directory},{directory / 'model-last'}"
-    shown = said(run("report", *arguments, "--control", twice, "--control", saved / "other"))
+    shown = said("report", *arguments, "--control", twice, "--control", saved / "other")
     assert "that of the control flat, the same model trained with flat trees" in shown
     assert "(mean of 2 trainings)" in shown and "two standard deviations" in shown
     assert "training.max_steps" in shown, "which the control has otherwise"
     html = page.read_text(encoding="utf8")
     assert "Do the trees help?" in html and "flat: the same model trained with flat trees" in html
     assert f"{saved.name}/other: another pipeline" in html
-    found = srsly.json_loads(run("report", *arguments, "--control", twice, "--json"))
+    found = json_of("report", *arguments, "--control", twice, "--json")
     row = found["trained"]["measures"]["accuracy"]
     assert len(row["controls"]["flat"]["seeds"]) == 2 and row["controls"]["flat"]["spread"] >= 0
     same = ("--control", directory, "--control", directory)
-    assert "Two controls are called" in said(run("report", *arguments, *same, code=1))
-    assert "names no directory" in said(run("report", *arguments, "--control", "a=,", code=1))
+    assert "Two controls are called" in said("report", *arguments, *same, code=1)
+    assert "names no directory" in said("report", *arguments, "--control", "a=,", code=1)
 
 
 def test_a_control_that_cannot_be(saved: Path, tmp_path: Path) -> None:
     config, output = saved / "model" / "config.cfg", ("-o", tmp_path / "control")
-    assert "does not exist" in said(run("control", tmp_path / "none.cfg", *output, code=1))
-    shown = said(run("control", config, *output, "--trees", "up", code=1))
+    assert "does not exist" in said("control", tmp_path / "none.cfg", *output, code=1)
+    shown = said("control", config, *output, "--trees", "up", code=1)
     assert "'up'; expected one of random" in shown
-    shown = said(run("control", config, *output, "--component", "tree", code=1))
+    shown = said("control", config, *output, "--component", "tree", code=1)
     assert "no component 'tree'" in shown
-    shown = said(run("control", saved / "choice" / "config.cfg", *output, code=1))
+    shown = said("control", saved / "choice" / "config.cfg", *output, code=1)
     assert "GivenTrees" in shown and "KOfN" in shown
     assert not (tmp_path / "control" / "model-best").exists()
 
 
 def test_stats(saved: Path) -> None:
-    shown = run("evaluate", "stats", saved / "model", saved / "dev.spacy")
+    shown = said("evaluate", "stats", saved / "model", saved / "dev.spacy")
     assert "depth" in shown and "balanced trees" in shown and "Agreement with reference" in shown
-    found = srsly.json_loads(
-        run("evaluate", "stats", saved / "model", saved / "dev.jsonl", "--json")
-    )
+    found = json_of("evaluate", "stats", saved / "model", saved / "dev.jsonl", "--json")
     part = found["components"]["latent_encoder"]
     assert part["spans"] == 30 and part["random"] == {} and "reference" in part
     lines = "\n".join(text for text, _ in texts(4, 1))
-    found = srsly.json_loads(run("evaluate", "stats", saved / "model", "--json", text=lines))
+    found = json_of("evaluate", "stats", saved / "model", "--json", text=lines)
     assert found["docs"] == 4 and found["task"]["measures"] == {}
-    found = srsly.json_loads(
-        run("evaluate", "stats", saved / "model", saved / "dev.txt", "--json", "-n", 2)
-    )
+    found = json_of("evaluate", "stats", saved / "model", saved / "dev.txt", "--json", "-n", 2)
     assert found["docs"] == 2
 
 
 def test_compare_pipelines(saved: Path) -> None:
     models, corpus = (saved / "model", saved / "other"), saved / "dev.spacy"
-    shown = said(run("evaluate", "compare", *models, "--corpus", corpus))
+    shown = said("evaluate", "compare", *models, "--corpus", corpus)
     assert "behind the first" in shown and "Agreement on the trees of latent_encoder" in shown
-    found = srsly.json_loads(run("evaluate", "compare", *models, "--corpus", corpus, "--json"))
+    found = json_of("evaluate", "compare", *models, "--corpus", corpus, "--json")
     assert found["models"] == [f"{saved.name}/model", f"{saved.name}/other"]
     matrix = found["components"]["latent_encoder"]["others"]["matrix"]
     assert matrix[0][0] == matrix[1][1] == 1.0 and matrix[0][1] == matrix[1][0] < 1.0
-    assert "--corpus" in said(run("evaluate", "compare", *models, code=1))
+    assert "--corpus" in said("evaluate", "compare", *models, code=1)
 
 
 def test_compare_evaluations(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     srsly.write_json(first, {"cats_score": 0.5, "speed": 1000.4, "only": 1.0, "per": {"x": 1}})
     srsly.write_json(second, {"cats_score": 0.625, "speed": 2000.0})
-    shown = said(run("evaluate", "compare", first, second))
+    shown = said("evaluate", "compare", first, second)
     assert "cats_score 50.0 62.5" in shown and "words/s 1,000 2,000" in shown
     assert "Not every evaluation has only: left out" in shown
     namesake = tmp_path / "later" / "a.json"
     namesake.parent.mkdir()
     srsly.write_json(namesake, {"cats_score": 0.75})
-    shown = said(run("evaluate", "compare", first, namesake))
+    shown = said("evaluate", "compare", first, namesake)
     assert f"{tmp_path.name}/a later/a" in shown and "cats_score 50.0 75.0" in shown
     srsly.write_json(namesake, {"ents_f": 0.75})
-    assert "no score in common" in said(run("evaluate", "compare", first, namesake, code=1))
-    found = srsly.json_loads(run("evaluate", "compare", first, second, "--json"))
+    assert "no score in common" in said("evaluate", "compare", first, namesake, code=1)
+    found = json_of("evaluate", "compare", first, second, "--json")
     assert found["scores"] == {"cats_score": [0.5, 0.625], "speed": [1000.4, 2000.0]}
     second.write_text("{", encoding="utf8")
-    assert "no JSON" in said(run("evaluate", "compare", first, second, code=1))
+    assert "no JSON" in said("evaluate", "compare", first, second, code=1)
     second.write_text("[1]", encoding="utf8")
-    assert "holds no scores" in said(run("evaluate", "compare", first, second, code=1))
-    assert "does not exist" in said(run("evaluate", "compare", tmp_path / "none.json", code=1))
-    assert "not both" in said(run("evaluate", "compare", first, tmp_path, code=1))
+    assert "holds no scores" in said("evaluate", "compare", first, second, code=1)
+    assert "does not exist" in said("evaluate", "compare", tmp_path / "none.json", code=1)
+    assert "not both" in said("evaluate", "compare", first, tmp_path, code=1)
 
 
 def test_debug(saved: Path) -> None:
-    shown = said(run("debug", saved / "model", "--corpus", saved / "dev.spacy"))
+    shown = said("debug", saved / "model", "--corpus", saved / "dev.spacy")
     assert "SpanningTree(" in shown and "Norms of the gradients" in shown
     assert "No mistake was found" in shown
-    found = srsly.json_loads(run("debug", saved / "model", "--json"))
+    found = json_of("debug", saved / "model", "--json")
     assert found["gradients"] == {}
     assert [f["code"] for f in found["findings"] if f["level"] != "note"] == []
     config = saved / "model" / "config.cfg"
     run_it = ("debug", config, "--corpus", saved / "dev.spacy", "--json")
-    found = srsly.json_loads(run(*run_it, "-n", 6, "--steps", 2))
+    found = json_of(*run_it, "-n", 6, "--steps", 2)
     assert found["gradients"]["latent_encoder"]["scorer"] > 0
     assert found["layers"]["latent_encoder"]["learn rate"]["scorer"] == 0.001
     changed = load_config(config)
     changed["components"]["latent_encoder"] = {"source": str(saved / "model")}
     changed["training"]["frozen_components"] = ["latent_encoder"]
     changed.to_disk(saved / "frozen.cfg")
-    found = srsly.json_loads(run("debug", saved / "frozen.cfg", *run_it[2:], code=1))
+    found = json_of("debug", saved / "frozen.cfg", *run_it[2:], code=1)
     assert "frozen-encoder" in {finding["code"] for finding in found["findings"]}
 
 
@@ -351,8 +321,8 @@ def test_debug_of_entities_with_an_embedder_of_their_own(tmp_path: Path) -> None
     nlp.config.to_disk(tmp_path / "base.cfg")
     DocBin(docs=[e.reference for e in small_examples(nlp)]).to_disk(tmp_path / "dev.spacy")
     run_it = ("debug", tmp_path / "base.cfg", "--corpus", tmp_path / "dev.spacy")
-    assert "Nothing listens to tok2vec" in said(run(*run_it))
-    found = srsly.json_loads(run(*run_it, "--json"))
+    assert "Nothing listens to tok2vec" in said(*run_it)
+    found = json_of(*run_it, "--json")
     assert found["layers"] == {} and found["gradients"]["crf_ner"]["head"] > 0
 
 
@@ -364,7 +334,7 @@ def test_debug_without_texts_says_nothing_of_their_labels(tmp_path: Path, name: 
     with warnings.catch_warnings():
         warnings.simplefilter("error", LatentWarning)
         code = 0 if name == "crf_ner" else 1
-        shown = said(run("debug", tmp_path / "base.cfg", code=code))
+        shown = said("debug", tmp_path / "base.cfg", code=code)
     # A crf_ner goes without labels; latent_textcat cannot be made without.
     wanted = "Gradients were not checked" if name == "crf_ner" else "nothing to initialize"
     assert wanted in shown and "[corpora.train] has no path" in shown
@@ -386,7 +356,7 @@ def test_debug_finds_components_that_no_text_gives_a_label(tmp_path: Path, name:
         given = ("debug", tmp_path / "base.cfg", "--corpus", tmp_path / corpus, "--json")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LatentWarning)
-            found = srsly.json_loads(run(*given))["findings"]
+            found = json_of(*given)["findings"]
         of_labels = [one for one in found if one["code"] == "no-labels"]
         assert [one["text"].split(":")[0] for one in of_labels] == expected
     # A trained one has labels, of which other texts may tell nothing.
@@ -395,7 +365,7 @@ def test_debug_finds_components_that_no_text_gives_a_label(tmp_path: Path, name:
     DocBin(docs=[nlp.make_doc("I like London")]).to_disk(tmp_path / "plain.spacy")
     for corpus, expected in (("dev.spacy", False), ("plain.spacy", True)):
         given = ("debug", tmp_path / "model", "--corpus", tmp_path / corpus, "--json")
-        codes = [one["code"] for one in srsly.json_loads(run(*given))["findings"]]
+        codes = [one["code"] for one in json_of(*given)["findings"]]
         assert ("no-labels" in codes) == expected
 
 
@@ -408,14 +378,14 @@ def test_a_report_says_that_confidences_cannot_be_judged(tmp_path: Path, name: s
     nlp.to_disk(tmp_path / "model")
     (tmp_path / "bare.txt").write_text("I like London a lot\n", encoding="utf8")
     page = tmp_path / "page.html"
-    shown = said(run("report", tmp_path / "model", tmp_path / "bare.txt", page, "-c", name))
+    shown = said("report", tmp_path / "model", tmp_path / "bare.txt", page, "-c", name)
     assert "cannot be judged" in shown and "cannot be judged" in page.read_text("utf8")
     DocBin(docs=[e.reference for e in examples]).to_disk(tmp_path / "dev.spacy")
-    shown = said(run("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", name))
+    shown = said("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", name)
     assert "cannot be judged" not in shown
     # A misspelt name is answered with those that there are.
-    wrong = run("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", "x", code=1)
-    assert said(wrong).count(name) == 2
+    wrong = said("report", tmp_path / "model", tmp_path / "dev.spacy", page, "-c", "x", code=1)
+    assert wrong.count(name) == 2
 
 
 def test_an_impossible_config_is_refused_in_words(saved: Path, tmp_path: Path) -> None:
@@ -423,59 +393,48 @@ def test_an_impossible_config_is_refused_in_words(saved: Path, tmp_path: Path) -
     one_of_n = {"@misc": "spacy-latent.OneOfN.v1"}
     config["components"]["latent_encoder"]["model"]["structure"] = one_of_n
     config.to_disk(tmp_path / "bad.cfg")
-    shown = said(run("debug", tmp_path / "bad.cfg", "--corpus", saved / "dev.spacy", code=1))
+    shown = said("debug", tmp_path / "bad.cfg", "--corpus", saved / "dev.spacy", code=1)
     assert "This cannot work" in shown and "BiaffineScorer" in shown and "OneOfN" in shown
     config = Config().from_disk(saved / "model" / "config.cfg", interpolate=False)
     config["components"]["textcat"]["model"]["tok2vec"]["upstream"] = "latentencoder"
     config.to_disk(tmp_path / "misspelt.cfg")
     for corpus in (("--corpus", saved / "dev.spacy"), ()):
-        shown = said(run("debug", tmp_path / "misspelt.cfg", *corpus, code=1))
+        shown = said("debug", tmp_path / "misspelt.cfg", *corpus, code=1)
         assert "textcat listens to 'latentencoder'" in shown and "mean 'latent_encoder'?" in shown
-    assert "does not exist" in said(run("debug", tmp_path / "none.cfg", code=1))
+    assert "does not exist" in said("debug", tmp_path / "none.cfg", code=1)
     spacy.blank("en").to_disk(tmp_path / "blank")
-    assert "no latent structure" in said(run("debug", tmp_path / "blank", code=1))
+    assert "no latent structure" in said("debug", tmp_path / "blank", code=1)
 
 
 def test_bad_input_says_what_to_do(saved: Path, tmp_path: Path) -> None:
     model, page = saved / "model", tmp_path / "page.html"
-    assert "does not exist" in said(run("report", model, tmp_path / "none", page, code=1))
-    assert "cannot be loaded" in said(run("report", tmp_path, saved / "dev.txt", page, code=1))
+    assert "does not exist" in said("report", model, tmp_path / "none", page, code=1)
+    assert "cannot be loaded" in said("report", tmp_path, saved / "dev.txt", page, code=1)
     empty = tmp_path / "empty.txt"
     empty.write_text("", encoding="utf8")
-    assert "holds no texts" in said(run("evaluate", "stats", model, empty, code=1))
+    assert "holds no texts" in said("evaluate", "stats", model, empty, code=1)
     (tmp_path / "x.jsonl").write_text('{"cats": {}}\n', encoding="utf8")
-    assert "line 1" in said(run("evaluate", "stats", model, tmp_path / "x.jsonl", code=1))
+    assert "line 1" in said("evaluate", "stats", model, tmp_path / "x.jsonl", code=1)
     wrong = '{"text": "fine"}\n{"text": "two of one", "entities": [[0, 3, "A"], [0, 6, "B"]]}\n'
     (tmp_path / "x.jsonl").write_text(wrong, encoding="utf8")
-    shown = said(run("evaluate", "stats", model, tmp_path / "x.jsonl", code=1))
+    shown = said("evaluate", "stats", model, tmp_path / "x.jsonl", code=1)
     assert "line 2: 'two' (0 to 3, A) and 'two of' (0 to 6, B) overlap" in shown
     (tmp_path / "x.tsv").write_text("1\n", encoding="utf8")
-    assert "[corpora.dev]" in said(run("evaluate", "stats", model, tmp_path / "x.tsv", code=1))
+    assert "[corpora.dev]" in said("evaluate", "stats", model, tmp_path / "x.tsv", code=1)
     (tmp_path / "x.spacy").write_bytes(b"nothing")
-    assert "cannot be read" in said(run("evaluate", "stats", model, tmp_path / "x.spacy", code=1))
+    assert "cannot be read" in said("evaluate", "stats", model, tmp_path / "x.spacy", code=1)
     log = ("--training-log", empty)
-    assert "no evaluations" in said(run("report", model, saved / "dev.txt", page, *log, code=1))
-    assert "'ner'" in said(run("evaluate", "stats", model, saved / "dev.txt", "-c", "ner", code=1))
-    assert "GPU 0" in said(run("evaluate", "stats", model, saved / "dev.txt", "-g", 0, code=1))
-    assert "--code" in said(
-        run("evaluate", "stats", model, saved / "dev.txt", "--code", page, code=1)
-    )
+    assert "no evaluations" in said("report", model, saved / "dev.txt", page, *log, code=1)
+    assert "'ner'" in said("evaluate", "stats", model, saved / "dev.txt", "-c", "ner", code=1)
+    assert "GPU 0" in said("evaluate", "stats", model, saved / "dev.txt", "-g", 0, code=1)
+    assert "--code" in said("evaluate", "stats", model, saved / "dev.txt", "--code", page, code=1)
     assert not page.exists()
 
 
 def test_code_is_imported_before_the_pipeline_is_made(saved: Path, tmp_path: Path) -> None:
     code = tmp_path / "functions.py"
     code.write_text("raise ZeroDivisionError('it runs')\n", encoding="utf8")
-    arguments = [
-        "latent",
-        "stats",
-        str(saved / "model"),
-        str(saved / "dev.txt"),
-        "--code",
-        str(code),
-    ]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
+    result = latent("stats", saved / "model", saved / "dev.txt", "--code", code, code=1)
     assert str(code) in result.stderr and "ZeroDivisionError: it runs" in result.stderr
 
 

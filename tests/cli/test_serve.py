@@ -14,7 +14,7 @@ from spacy_latent.cli import serve
 from spacy_latent.cli.commands import latent_cli
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.visualize.explorer import Explorer, Limits
-from tests.models import test_aligned_pair_textcat as pairs
+from tests.models import pair_pipelines as pairs
 
 
 def test_without_the_extra_it_says_which_to_install(

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import spacy
 import srsly
-from spacy.cli._util import app
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.pipeline.learnt_calibration import EntityCalibration, ParseCalibration
+from tests.cli.commands import latent, said
 from tests.pipeline.small_pipelines import TOK2VEC, initialized, latent_pipeline
 
 TEXT = "I like London"
@@ -48,9 +46,7 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def show(*arguments: Any, lines: str | None = None) -> str:
-    result = CliRunner().invoke(app, ["latent", "show", *map(str, arguments)], input=lines)
-    assert result.exit_code == 0, result.output
-    return result.output
+    return latent("show", *arguments, text=lines).output
 
 
 def test_json_is_the_annotation(saved: Any) -> None:
@@ -106,9 +102,8 @@ def test_a_text_without_words_is_said_to_have_none(saved: Any) -> None:
 def test_the_name_of_a_file_is_no_text(saved: Any, tmp_path: Any) -> None:
     path = tmp_path / "texts.txt"
     path.write_text(TEXT, encoding="utf8")
-    result = CliRunner().invoke(app, ["latent", "show", str(saved[1]), str(path)])
-    assert result.exit_code == 1 and "- <" in result.output
-    assert "is a file, and a text was expected" in " ".join(result.output.split())
+    told = said("show", saved[1], path, code=1)
+    assert "- <" in told and "is a file, and a text was expected" in told
 
 
 def test_alternatives_of_what_has_none_are_refused(tmp_path: Any) -> None:
@@ -116,8 +111,8 @@ def test_alternatives_of_what_has_none_are_refused(tmp_path: Any) -> None:
     nlp.add_pipe("tree_spancat", config={"model": {"tok2vec": TOK2VEC}}).add_label("NP")
     initialized(nlp)
     nlp.to_disk(tmp_path)
-    result = CliRunner().invoke(app, ["latent", "show", str(tmp_path), TEXT, "-k", "2"])
-    assert result.exit_code == 1 and "tree_spancat gives no alternatives" in result.output
+    told = said("show", tmp_path, TEXT, "-k", 2, code=1)
+    assert "tree_spancat gives no alternatives" in told
     assert "tree_spancat" in show(tmp_path, TEXT)
 
 
@@ -167,7 +162,7 @@ def test_probabilities_that_are_not_calibrated_are_said_to_be(factory: str, tmp_
         shown = show(tmp_path / "model", TEXT, "--html", tmp_path / "shown.html")
         (tmp_path / "texts.txt").write_text(TEXT, encoding="utf8")
         render = ["render", tmp_path / "model", tmp_path / "texts.txt", tmp_path / "drawn.html"]
-        assert CliRunner().invoke(app, ["latent", *map(str, render)]).exit_code == 0
+        latent(*render)
         pages = [(tmp_path / f"{name}.html").read_text("utf8") for name in ("shown", "drawn")]
         for text in (" ".join(shown.split()), *pages):
             assert (f"{factory} are as trained" in text) == (calibration is None)

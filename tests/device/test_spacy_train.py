@@ -18,7 +18,7 @@ from spacy.tokens import DocBin
 
 from spacy_latent import listops
 from tests.device.train_on_gpu import KINDS, MODELS, RECIPES
-from tests.pipeline.small_pipelines import examples, save_small_transformer
+from tests.pipeline.small_pipelines import examples, save_small_transformer, weights_of
 
 # How often a step of training may move something up and down, and wait besides; counted is what the
 # package asks for by itself. Lower them where something is mended.
@@ -62,16 +62,11 @@ def pipeline(trained: Path, name: str) -> Language:
 
 
 def weights(nlp: Language) -> dict[str, np.ndarray]:
-    found = {}
-    for pipe_name, pipe in nlp.pipeline:
-        for i, node in enumerate(pipe.model.walk()):  # type: ignore[attr-defined]
-            for name in node.param_names:
-                if node.has_param(name):
-                    found[f"{pipe_name} {i} {node.name} {name}"] = node.get_param(name)
-            for shim in node.shims:
-                for name, value in shim._model.named_parameters():
-                    found[f"{pipe_name} {i} {node.name} {name}"] = value.detach().numpy()
-    return found
+    return {
+        f"{name} {key}": value
+        for name, pipe in nlp.pipeline
+        for key, value in weights_of(pipe.model).items()  # type: ignore[attr-defined]
+    }
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -31,7 +31,7 @@ from tests.distributed.annotating import (
     texts,
 )
 from tests.distributed.marking_component import DEATHS, die_while_writing
-from tests.models import test_aligned_pair_textcat as pairs
+from tests.models import pair_pipelines as pairs
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -18,7 +18,7 @@ from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.estimators.test_expected_loss import gradients, loss_of, objective_of, problem
-from tests.structures.test_traces import random_scores, subset_traces, tree_traces
+from tests.structures.test_traces import expected_loss, random_scores, subset_traces
 
 
 class Steep(nn.Module):
@@ -110,10 +110,7 @@ def test_its_gradient_is_that_of_the_loss_expected_over_traces(
     n, count = 3, 8000
     structure = SpanningTree(single_root=single_root)
     leaf, weights = random_scores(n, 21).requires_grad_(), random_scores(n, 22)
-    expected = sum(
-        (sum(float(weights[arc]) for arc in tree) + 3.0 * ((0, 2) in tree)) * total.exp()
-        for tree, total in tree_traces(leaf, single_root)
-    )
+    expected = expected_loss(leaf, single_root, weights, (0, 2), 3.0)
     (exact,) = torch.autograd.grad(expected, leaf)
 
     def losses_of(z: Tensor) -> Tensor:
@@ -126,10 +123,7 @@ def test_its_gradient_is_unbiased_for_trees_of_four_tokens() -> None:
     """With four tokens, cycles may contain cycles."""
     n, structure = 4, SpanningTree()
     leaf, weights = random_scores(n, 23).requires_grad_(), random_scores(n, 24)
-    expected = sum(
-        (sum(float(weights[arc]) for arc in tree) + 2.0 * ((0, 3) in tree)) * total.exp()
-        for tree, total in tree_traces(leaf, False)
-    )
+    expected = expected_loss(leaf, False, weights, (0, 3), 2.0)
     (exact,) = torch.autograd.grad(expected, leaf)
 
     def losses_of(z: Tensor) -> Tensor:
@@ -229,21 +223,6 @@ def test_its_network_learns_from_the_objective_and_scores_do_not_from_its_norm()
     weights = list(estimator.parameters())
     found = torch.autograd.grad(objective.sum(), [scores, *weights])
     assert all(each.isfinite().all() and each.any() for each in found)
-
-
-def test_the_same_seed_draws_the_same_and_prediction_draws_nothing() -> None:
-    scores, lengths = torch.randn(4, 8, 8), torch.tensor([7, 0, 3, 5])
-    estimator, structure = TraceRelax(4), SpanningTree(single_root=True)
-    draws = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        draws.append(estimator(structure, scores, lengths, True))
-    assert torch.equal(draws[0].z, draws[1].z) and torch.equal(draws[0].extras, draws[1].extras)
-    assert not torch.equal(draws[0].z, draws[2].z)
-    before = torch.random.get_rng_state()
-    best = estimator(structure, scores, lengths, False)
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert torch.equal(best.z[0], structure.map(scores, lengths))
 
 
 def test_of_one_choice_it_is_relax() -> None:

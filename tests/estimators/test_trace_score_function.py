@@ -18,7 +18,7 @@ from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
-from tests.structures.test_traces import by_tree, random_scores, tree_traces
+from tests.structures.test_traces import by_tree, expected_loss, random_scores, tree_traces
 
 # Those that learn from traces, and what each names in its place.
 OF_TRACES = [(TraceScoreFunction(), "ScoreFunction"), (TraceRelax(), "TraceScoreFunction")]
@@ -69,11 +69,7 @@ def test_its_gradient_is_that_of_the_loss_expected_over_traces(
     n, count = 3, 6000
     structure = SpanningTree(single_root=single_root)
     leaf, weights = random_scores(n, 21).requires_grad_(), random_scores(n, 22)
-    traces = list(tree_traces(leaf, single_root))
-    expected = sum(
-        (sum(float(weights[arc]) for arc in tree) + 3.0 * ((0, 2) in tree)) * total.exp()
-        for tree, total in traces
-    )
+    expected = expected_loss(leaf, single_root, weights, (0, 2), 3.0)
     (exact,) = torch.autograd.grad(expected, leaf)
     copies = leaf.detach().repeat(count, 1, 1).requires_grad_()
     torch.manual_seed(5)
@@ -86,15 +82,16 @@ def test_its_gradient_is_that_of_the_loss_expected_over_traces(
     assert exact.abs().max() > 0.05
 
 
-def test_the_same_seed_draws_the_same_and_prediction_draws_nothing() -> None:
+@pytest.mark.parametrize("estimator", [TraceScoreFunction(4), TraceRelax(4)])
+def test_the_same_seed_draws_the_same_and_prediction_draws_nothing(estimator: Estimator) -> None:
     scores, lengths = torch.randn(4, 8, 8), torch.tensor([7, 0, 3, 5])
-    estimator, structure = TraceScoreFunction(4), SpanningTree(single_root=True)
-    draws = []
+    structure, draws = SpanningTree(single_root=True), []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
         draws.append(estimator(structure, scores, lengths, True))
     assert torch.equal(draws[0].z, draws[1].z)
     assert torch.equal(draws[0].log_probs, draws[1].log_probs)
+    assert draws[0].extras is None or torch.equal(draws[0].extras, draws[1].extras)
     assert not torch.equal(draws[0].z, draws[2].z)
     before = torch.random.get_rng_state()
     best = estimator(structure, scores, lengths, False)

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 import spacy
 import srsly
-from spacy.cli._util import app
 from spacy.language import Language
 from spacy.tokens import DocBin
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent import annotations
 from spacy_latent.analysis.alignments import ALIGNMENT_CONTROLS, SURE, alignment_scores, links_of
 from spacy_latent.cli.corpus import read_examples
@@ -21,7 +18,8 @@ from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import LatentError
 from spacy_latent.evaluation.assessment import assess
 from spacy_latent.pipeline.inspection import choose_components
-from tests.models.test_aligned_pair_textcat import NAME, PAIRS, misc, pipeline, trained
+from tests.cli.commands import latent
+from tests.models.pair_pipelines import NAME, PAIRS, misc, pipeline, trained
 
 # Controls are told apart on longer texts than those that it is trained on.
 ROWS = [*PAIRS, ("the dog runs home", "home runs the dog", "same")]
@@ -86,9 +84,8 @@ def test_pairs_are_read_from_files(nlp: Language, saved: Path) -> None:
 
 
 def test_a_page_with_drawings(saved: Path, tmp_path: Path) -> None:
-    arguments = ["latent", "report", str(saved / "model"), str(saved / "dev.jsonl")]
-    result = CliRunner().invoke(app, [*arguments, str(tmp_path / "page.html")])
-    assert result.exit_code == 0, result.output
+    arguments = saved / "model", saved / "dev.jsonl"
+    latent("report", *arguments, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf8")
     data = page.split('id="gallery-data"')[1].split(">", 1)[1].split("</script>")[0]
     gallery = srsly.json_loads(data)
@@ -98,18 +95,14 @@ def test_a_page_with_drawings(saved: Path, tmp_path: Path) -> None:
     assert len(span[2]) == len(span[3])
     # Nothing is aligned with an empty text.
     assert gallery["docs"][-1][6][0][0] == []
-    result = CliRunner().invoke(app, ["latent", "evaluate", "stats", *arguments[2:]])
-    assert result.exit_code == 0 and "nearest same word" in result.output
+    assert "nearest same word" in latent("evaluate", "stats", *arguments).output
 
 
 def test_pairs_are_drawn_and_one_text_is_refused(saved: Path, tmp_path: Path) -> None:
-    model, page = str(saved / "model"), tmp_path / "page.html"
-    command = ["latent", "render", model, str(saved / "dev.jsonl"), str(page)]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
+    page = tmp_path / "page.html"
+    latent("render", saved / "model", saved / "dev.jsonl", page)
     assert page.read_text(encoding="utf8").count("<svg") == len(ROWS)
-    result = CliRunner().invoke(app, ["latent", "show", model, "the dog runs"])
-    assert result.exit_code == 1 and "pairs of texts" in result.output
+    assert "pairs of texts" in latent("show", saved / "model", "the dog runs", code=1).output
 
 
 @pytest.mark.parametrize("component", [None, "crf_ner"])
@@ -131,9 +124,7 @@ def test_pairs_of_a_table_are_drawn_and_lines_are_refused(saved: Path) -> None:
     table, lines, page = saved / "dev.tsv", saved / "dev.txt", saved / "table.html"
     table.write_text("text_a\ttext_b\tlabel\nthe dog\tthe dog\tsame\n", encoding="utf8")
     lines.write_text("the dog runs\n", encoding="utf8")
-    command = ["latent", "render", str(saved / "model")]
-    result = CliRunner().invoke(app, [*command, str(table), str(page)])
-    assert result.exit_code == 0, result.output
+    latent("render", saved / "model", table, page)
     assert page.read_text(encoding="utf8").count("<svg") == 1
-    result = CliRunner().invoke(app, [*command, str(lines), str(page)])
-    assert result.exit_code == 1 and "lines of text are none" in result.output
+    told = latent("render", saved / "model", lines, page, code=1).output
+    assert "lines of text are none" in told

@@ -19,7 +19,7 @@ from spacy_latent.interventions import Intervention, intervention_on
 from spacy_latent.models.inspection import latent_models, read_batch
 from spacy_latent.pipeline.inspection import inspect_docs, inspect_pipe
 from tests import enumeration
-from tests.models import test_aligned_pair_textcat as pairs
+from tests.models import pair_pipelines as pairs
 from tests.pipeline import test_crf_ner as crf
 from tests.pipeline import test_latent_parser as parser
 from tests.pipeline import test_tree_spancat as spancat

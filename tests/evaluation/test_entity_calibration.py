@@ -48,6 +48,7 @@ from tests.pipeline.small_pipelines import (
     examples,
     initialized,
     latent_pipeline,
+    learn,
     step,
 )
 
@@ -233,8 +234,7 @@ def trained(**config: Any) -> Language:
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner", config={"model": MODEL, **config})
     optimizer = initialized(nlp)
-    for _ in range(20):
-        nlp.update(examples(nlp), sgd=optimizer)
+    learn(nlp, examples(nlp), 20, optimizer)
     return nlp
 
 

@@ -34,6 +34,7 @@ from tests.pipeline.small_pipelines import (
     TRANSFORMER_WIDTH,
     add_transformer,
     initialized,
+    learn,
     save_small_transformer,
     step,
     stock,
@@ -67,8 +68,7 @@ def trained(pipes: list[tuple[str, dict[str, Any]]]) -> Language:
     fix_random_seed(0)
     nlp.initialize(lambda: examples)
     optimizer = Adam(0.02)
-    for _ in range(40):
-        nlp.update(examples, sgd=optimizer)
+    learn(nlp, examples, 40, optimizer)
     return nlp
 
 
@@ -243,8 +243,7 @@ def test_an_entity(kind: str) -> None:
     fix_random_seed(0)
     nlp.initialize(lambda: train)
     optimizer = Adam(0.02)
-    for _ in range(25):
-        nlp.update(train, sgd=optimizer)
+    learn(nlp, train, 25, optimizer)
     before = nlp.to_bytes()
     found = explain(nlp, nlp.make_doc("we saw Paris there"), steps=30)
     assert found.what == "Paris (PLACE)" and found.entity == (2, 3) and found.hidden == "vectors"

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import spacy
 import srsly
-from spacy.cli._util import app
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.util import fix_random_seed
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.arc_calibration import judged_arcs
 from spacy_latent.analysis.calibration import apply_threshold, expected_calibration_error
 from spacy_latent.analysis.precision_bound import PromisedThreshold, promised_threshold
@@ -24,6 +21,7 @@ from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.calibration_fit import surprise
 from spacy_latent.evaluation.parse_calibration import calibrate, measure, precise_arcs
 from spacy_latent.pipeline.learnt_calibration import ParseCalibration
+from tests.cli.commands import json_of, said
 from tests.pipeline.test_latent_parser import PARSED, parsed, pipeline
 
 TEXT = "The old dog left"
@@ -145,21 +143,15 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
             ParseCalibration.from_dict(wrong, "latent_parser")
 
 
-def run(*arguments: Any, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result.output
-
-
 def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     model, dev, output = tmp_path / "model", tmp_path / "dev.spacy", tmp_path / "out"
     nlp.to_disk(model)
     DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
-    said = " ".join(run("calibrate", model, dev, output, "--test", dev).split())
-    assert "24 texts with 96 arcs" in said and "temperature of trees" in said
-    assert "Labelled arcs of the further texts from a confidence on" in said
+    shown = said("calibrate", model, dev, output, "--test", dev)
+    assert "24 texts with 96 arcs" in shown and "temperature of trees" in shown
+    assert "Labelled arcs of the further texts from a confidence on" in shown
     assert spacy.load(output).get_pipe("latent_parser").calibration.temperature > 1  # type: ignore[union-attr]
-    found = srsly.json_loads(run("calibrate", model, dev, tmp_path / "json", "--json"))
+    found = json_of("calibrate", model, dev, tmp_path / "json", "--json")
     assert found["arc"]["after"]["error"] < found["arc"]["before"]["error"]
     assert found["arc"]["by_length"][0]["name"] == "root"
     assert sum(one["count"] for one in found["arc"]["by_label"]) == 96
@@ -171,19 +163,19 @@ def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
         ("--coverage", 0.9),
         ("--slope",),
     ):
-        said = run("calibrate", model, dev, tmp_path / "no", *options, code=1)
-        assert options[0].strip("-") in said
+        shown = said("calibrate", model, dev, tmp_path / "no", *options, code=1)
+        assert options[0].strip("-") in shown
         assert not (tmp_path / "no").exists()
     page = tmp_path / "report.html"
-    said = run("report", output, dev, page)
-    assert "latent_parser: labelled arcs" in said and "96 labelled arcs" in said
+    shown = said("report", output, dev, page)
+    assert "latent_parser: labelled arcs" in shown and "96 labelled arcs" in shown
     html = page.read_text(encoding="utf8")
-    assert "latent_parser: labelled trees" in said
+    assert "latent_parser: labelled trees" in shown
     assert html.count("reliability diagram:") == 4
     assert "Confidence of the labelled arcs of" in html and "of the entities of" not in html
     assert 'href="#confidence-latent_parser-labelled-arcs"' in html
     assert 'id="confidence-latent_parser-labelled-arcs"' in html
-    assert run("report", output, dev, page, "--component", "latent_parser") == said
+    assert said("report", output, dev, page, "--component", "latent_parser") == shown
 
 
 def test_whole_trees_are_as_right_as_is_said(nlp: Language, tmp_path: Path) -> None:
@@ -196,9 +188,9 @@ def test_whole_trees_are_as_right_as_is_said(nlp: Language, tmp_path: Path) -> N
     # What the pipeline says is what was fitted, and labels make a tree less probable.
     judged = measure(nlp, [one for _ in range(3) for one in doubtful(nlp)])
     for fit in (found.trees, found.labelled_trees):
-        said = judged[fit.after.noun]
-        assert said.correct == fit.after.correct
-        assert said.probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
+        shown = judged[fit.after.noun]
+        assert shown.correct == fit.after.correct
+        assert shown.probabilities == pytest.approx(fit.after.probabilities, abs=0.02)
     nlp.to_disk(tmp_path)
     (span,) = spacy.load(tmp_path)(TEXT)._.latent["latent_parser"].spans
     assert span.whole_probability == pytest.approx(judged["tree"].probabilities[0], abs=1e-4)
@@ -300,10 +292,10 @@ def test_a_precision_is_promised_of_arcs_and_nothing_is_set(nlp: Language, tmp_p
     nlp.to_disk(model)
     DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
     arguments = ("calibrate", model, dev)
-    said = run(*arguments, tmp_path / "out", "--precision", 0.3, "--test", dev)
-    assert "arcs found in other text are right" in " ".join(said.split())
-    told = run(*arguments, tmp_path / "json", "--precision", 0.3, "--test", dev, "--json")
-    row = srsly.json_loads(told)["test_least_probability"]["arc"]
+    shown = said(*arguments, tmp_path / "out", "--precision", 0.3, "--test", dev)
+    assert "arcs found in other text are right" in shown
+    told = json_of(*arguments, tmp_path / "json", "--precision", 0.3, "--test", dev, "--json")
+    row = told["test_least_probability"]["arc"]
     assert row["precision"] >= 0.3
     before, after = (
         spacy.load(path).get_pipe_config("latent_parser") for path in (model, tmp_path / "out")
@@ -329,20 +321,20 @@ def test_documents_count_as_independent(nlp: Language, tmp_path: Path) -> None:
 
     def texts(corpus: Path, *options: Any) -> Any:
         given = ("calibrate", model, corpus, tmp_path / "out", "--force", "--json")
-        told = run(*given, "--precision", 0.3, *options)
-        return srsly.json_loads(told)["least_probability"]["arc"]["texts"]
+        found = json_of(*given, "--precision", 0.3, *options)
+        return found["least_probability"]["arc"]["texts"]
 
     assert texts(plain) == 24 and texts(named) == 12
     assert texts(plain, "--docs-per-document", 2) == 12
     assert texts(lines) == 24 and texts(lines, "--group-by", "shelf") == 12
     given = ("calibrate", model, named, tmp_path / "out", "--force", "--precision", 0.3)
-    assert "12 documents" in " ".join(run(*given).split())
+    assert "12 documents" in said(*given)
     # Of fewer than ten documents nothing is promised.
-    assert "6 documents" in " ".join(run(*given, "--group-by", "shelf", code=1).split())
-    said = " ".join(run(*given, "--group-by", "volume", code=1).split())
-    assert "document, shelf" in said
-    run(*given, "--docs-per-document", 2, code=1)
-    run(*given, "--docs-per-document", 2, "--group-by", "shelf", code=1)
+    assert "6 documents" in said(*given, "--group-by", "shelf", code=1)
+    shown = said(*given, "--group-by", "volume", code=1)
+    assert "document, shelf" in shown
+    said(*given, "--docs-per-document", 2, code=1)
+    said(*given, "--docs-per-document", 2, "--group-by", "shelf", code=1)
 
 
 def test_documents_change_what_is_promised_and_not_the_fit(nlp: Language) -> None:
@@ -365,9 +357,9 @@ def test_of_several_components_one_is_named(nlp: Language, tmp_path: Path) -> No
     dev = tmp_path / "dev.spacy"
     DocBin(docs=[example.reference for example in doubtful(nlp)]).to_disk(dev)
     arguments = ("calibrate", tmp_path / "model", dev, tmp_path / "out")
-    said = " ".join(run(*arguments, code=1).split())
-    assert "Several components can be calibrated: crf_ner, latent_parser" in said
-    run(*arguments, "-c", "latent_parser")
+    shown = said(*arguments, code=1)
+    assert "Several components can be calibrated: crf_ner, latent_parser" in shown
+    said(*arguments, "-c", "latent_parser")
 
 
 def test_texts_without_tokens_are_refused(nlp: Language) -> None:

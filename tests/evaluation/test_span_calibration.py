@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import spacy
-import srsly
-from spacy.cli._util import app
 from spacy.language import Language
 from spacy.tokens import DocBin
 from spacy.training import Example
 from spacy.util import fix_random_seed
-from typer.testing import CliRunner
 
-import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.analysis.calibration import (
     by_label,
     by_length,
@@ -27,6 +23,7 @@ from spacy_latent.analysis.span_calibration import judged_spans
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.evaluation.entity_calibration import set_precision
 from spacy_latent.evaluation.span_calibration import calibrate, measure
+from tests.cli.commands import json_of, said
 from tests.pipeline.test_tree_spancat import (
     KEY,
     NESTED,
@@ -104,9 +101,9 @@ def test_what_was_too_sure_is_so_no_more(nlp: Language, tmp_path: Path) -> None:
     # All that is written on a doc has the same confidences.
     doc = nlp(TEXT)
     brackets = doc._.latent["tree_spancat"].brackets()
-    said = doc.spans[KEY].attrs["scores"].tolist()
-    assert [b.probability for b in brackets] == pytest.approx(said)
-    assert max(said) < 0.95
+    shown = doc.spans[KEY].attrs["scores"].tolist()
+    assert [b.probability for b in brackets] == pytest.approx(shown)
+    assert max(shown) < 0.95
 
 
 def test_the_whole_set_of_a_text_is_as_probable_as_its_loss_says(nlp: Language) -> None:
@@ -177,8 +174,8 @@ def test_a_precision_drops_the_less_sure_spans(nlp: Language) -> None:
     assert set_precision(nlp, made, 0.1).threshold == pipe.cfg["min_confidence"] == 0
     with pytest.raises(LatentError):
         set_precision(nlp, made, 0.999)
-    said = np.asarray(made.after.probabilities)
-    surer = replace(made.after, correct=(said > np.median(said)).tolist())
+    shown = np.asarray(made.after.probabilities)
+    surer = replace(made.after, correct=(shown > np.median(shown)).tolist())
     least = set_precision(nlp, replace(made, after=surer), 0.9, confidence=None, few=True)
     assert pipe.cfg["min_confidence"] == least.threshold > 0
     assert nlp.config["components"]["tree_spancat"]["min_confidence"] == least.threshold
@@ -197,25 +194,19 @@ def test_it_ends_with_the_weights_that_it_is_of(nlp: Language) -> None:
     assert pipe.calibration is None
 
 
-def run(*arguments: Any, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["latent", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
-
-
 def test_the_command_and_the_report(nlp: Language, tmp_path: Path) -> None:
     model, dev, output = tmp_path / "model", tmp_path / "dev.spacy", tmp_path / "out"
     nlp.to_disk(model)
     DocBin(docs=[one.reference for one in doubtful(nlp)]).to_disk(dev)
-    said = run("calibrate", model, dev, output, "--test", dev, "--precision", 0.3)
-    assert "30 texts with" in said and "Spans of the further texts by label" in said
+    shown = said("calibrate", model, dev, output, "--test", dev, "--precision", 0.3)
+    assert "30 texts with" in shown and "Spans of the further texts by label" in shown
     assert spacy.load(output).get_pipe("tree_spancat").calibration is not None  # type: ignore[union-attr]
-    shown = srsly.json_loads(run("calibrate", model, dev, tmp_path / "json", "--json"))
+    shown = json_of("calibrate", model, dev, tmp_path / "json", "--json")
     assert shown["after"]["error"] < shown["before"]["error"]
     assert {one["name"] for one in shown["by_label"]} == {"NP", "PP"}
     for options in (("--coverage", 0.9), ("--biases",), ("--few",), ("--confidence", 0.8)):
-        run("calibrate", model, dev, tmp_path / "no", *options, code=1)
+        said("calibrate", model, dev, tmp_path / "no", *options, code=1)
         assert not (tmp_path / "no").exists()
     page = tmp_path / "report.html"
-    assert "tree_spancat" in run("report", output, dev, page)
+    assert "tree_spancat" in said("report", output, dev, page)
     assert "reliability diagram" in page.read_text(encoding="utf8")

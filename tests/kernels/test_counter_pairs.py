@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -115,38 +117,36 @@ def test_the_gradient_of_equal_extremes_goes_to_the_first() -> None:
     assert gradient[0, 2, 0] == gradient[0, 3, 0] == 0.0
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None]
+) -> None:
     """Three ranges give what one does, and on one thread the same as on three to the last digit."""
     given = make([30, 3, 17, 25], 4, 2, torch.nan)
     alone = scores_and_gradients(counter_pairs, given)
     monkeypatch.setattr("spacy_latent.kernels.core.pool.SERIAL_NANOSECONDS", 0)
     monkeypatch.setattr("spacy_latent.kernels.core.pool.RANGE_NANOSECONDS", 1)
     monkeypatch.setattr("spacy_latent.kernels.core.pool.MOST_RANGES", 3)
-    threads, spread = torch.get_num_threads(), []
-    try:
-        for number in (1, 3):
-            torch.set_num_threads(number)
-            spread.append(scores_and_gradients(counter_pairs, given))
-    finally:
-        torch.set_num_threads(threads)
+    spread = []
+    for number in (1, 3):
+        set_threads(number)
+        spread.append(scores_and_gradients(counter_pairs, given))
     for one, other, again in zip(alone, *spread, strict=True):
         torch.testing.assert_close(one, other)
         assert torch.equal(other, again)
 
 
-def test_threads_do_not_change_the_last_digits_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_do_not_change_the_last_digits_of_scores(
+    monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None]
+) -> None:
     """The last numbers of a block may be rounded otherwise than those before them."""
     monkeypatch.setattr("spacy_latent.kernels.core.pool.SERIAL_NANOSECONDS", 0)
-    threads, generator = torch.get_num_threads(), torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         lengths = torch.randint(8, 26, (150,), generator=generator).tolist()
         given, found = make(lengths, 4, 2, 0.0, torch.float32), []
-        try:
-            for count in (1, 2, 3):
-                torch.set_num_threads(count)
-                found.append(counter_pairs(*given))
-        finally:
-            torch.set_num_threads(threads)
+        for count in (1, 2, 3):
+            set_threads(count)
+            found.append(counter_pairs(*given))
         assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 

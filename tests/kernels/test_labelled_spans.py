@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -142,23 +143,21 @@ def test_what_is_no_number_is_told_of(n: int, batch: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_results_do_not_depend_on_threads(dtype: torch.dtype) -> None:
+def test_results_do_not_depend_on_threads(
+    dtype: torch.dtype, set_threads: Callable[[int], None]
+) -> None:
     """The calls are large enough to be shared among threads."""
     cells = span_cells(50)
     scores, lengths = draw(21, cells, [50] * 64, dtype=dtype)
     spans = LabelledSpans(scores.numpy(), lengths.numpy(), cells.starts)
     assert spans.costs.sum() > SERIAL_NANOSECONDS
     charts = np.empty((2, 64, 50, 50))
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        spans.fold(charts[0])
-        gradient = spans.gradient(charts[0])
-        torch.set_num_threads(3)
-        spans.fold(charts[1])
-        again = spans.gradient(charts[0])
-    finally:
-        torch.set_num_threads(threads)
+    set_threads(1)
+    spans.fold(charts[0])
+    gradient = spans.gradient(charts[0])
+    set_threads(3)
+    spans.fold(charts[1])
+    again = spans.gradient(charts[0])
     np.testing.assert_array_equal(charts[1], charts[0])
     np.testing.assert_array_equal(again, gradient)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -99,17 +100,16 @@ def test_arcs_of_the_root_may_be_far_below_others(low: float, single_root: bool)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
-def test_threads_change_nothing(structure: Structure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_nothing(
+    structure: Structure, monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None]
+) -> None:
     lengths = torch.tensor([9, 12, 1, 13, 2, 12, 11, 30, 28, 29, 13, 3, 12, 10, 12, 14, 5] * 2)
     scores = _batch(structure, lengths, 10.0)
     monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 0)
-    threads, results = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            results.append(_all(structure, scores, lengths))
-    finally:
-        torch.set_num_threads(threads)
+    results = []
+    for count in (1, 2, 3):
+        set_threads(count)
+        results.append(_all(structure, scores, lengths))
     for other in results[1:]:
         for ours, theirs in zip(results[0], other):
             assert torch.equal(ours, theirs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,15 +24,11 @@ def test_ranges_are_all_items_in_order(costs: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_ranges_do_not_depend_on_threads(threads: int) -> None:
+def test_ranges_do_not_depend_on_threads(threads: int, set_threads: Callable[[int], None]) -> None:
     """Sums over ranges would round otherwise, and a training would take another course."""
     costs = np.full(40, pool.RANGE_NANOSECONDS / 10.0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        assert pool.ranges(costs) == [(0, 10), (10, 20), (20, 30), (30, 40)]
-    finally:
-        torch.set_num_threads(before)
+    set_threads(threads)
+    assert pool.ranges(costs) == [(0, 10), (10, 20), (20, 30), (30, 40)]
 
 
 def test_small_work_is_one_range() -> None:
@@ -44,7 +41,7 @@ def test_nothing_is_no_work() -> None:
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_work_is_done_where_few_threads_may_start(
-    monkeypatch: pytest.MonkeyPatch, most: int
+    monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None], most: int
 ) -> None:
     """Also afterwards, and not by waiting for threads that are not there."""
     started: list[threading.Thread] = []
@@ -59,16 +56,12 @@ def test_work_is_done_where_few_threads_may_start(
     monkeypatch.setattr(pool, "_tasks", None)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     monkeypatch.setattr(threading.Thread, "start", start_few)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        for _ in range(2):
-            done = np.zeros(30, dtype=int)
-            pool.spread(_count, np.full(30, pool.SERIAL_NANOSECONDS), (done,))
-            assert (done == 1).all()
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    set_threads(3)
+    for _ in range(2):
+        done = np.zeros(30, dtype=int)
+        pool.spread(_count, np.full(30, pool.SERIAL_NANOSECONDS), (done,))
+        assert (done == 1).all()
+    assert torch.get_num_threads() == 3
 
 
 def _count(start: int, stop: int, done: np.ndarray) -> None:

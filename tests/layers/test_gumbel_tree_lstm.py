@@ -11,6 +11,7 @@ from spacy_latent.layers import gumbel_tree_lstm
 from spacy_latent.layers.bilstm import build_bilstm_v1
 from spacy_latent.layers.gumbel_tree_lstm import build_gumbel_tree_lstm_v1
 from spacy_latent.layers.latent_layer import LatentModule
+from tests.layers.plain_tree_lstm import leaf, merge
 
 LENGTHS = torch.tensor([6, 1, 2, 4, 0])
 TEMPERATURE = 0.7
@@ -29,29 +30,18 @@ def sentences():
     return torch.randn(5, 6, 4, dtype=torch.float64, requires_grad=True)
 
 
-def cell(lstm, left, right):
-    i, o, u, f, g = lstm.gates(torch.cat([left[0], right[0]])).chunk(5)
-    memory = torch.sigmoid(i) * torch.tanh(u)
-    memory = memory + torch.sigmoid(f) * left[1] + torch.sigmoid(g) * right[1]
-    return torch.sigmoid(o) * torch.tanh(memory), memory
-
-
 def definition(layer, vectors, noise):
     """Choi et al. 2018, section 3, for one sentence. noise[step]: the noise of the pairs of the
     step.
 
     RETURNS: vectors of the tokens, and the spans in the order in which they were made.
     """
-    row = []
-    for x in vectors:
-        i, o, u = layer.composer.leaf(x).chunk(3)
-        memory = torch.sigmoid(i) * torch.tanh(u)
-        row.append((torch.sigmoid(o) * torch.tanh(memory), memory))
+    row = [leaf(layer.composer, x) for x in vectors]
     leaves = [state for state, _ in row]
     spans, made = [(t, t) for t in range(len(row))], []
     step = 0
     while len(row) > 1:
-        pairs = [cell(layer.composer, *two) for two in zip(row, row[1:])]
+        pairs = [merge(layer.composer, *two) for two in zip(row, row[1:])]
         scores = torch.cat([layer.scorer(h) for h, _ in pairs]) + noise[step][: len(pairs)]
         soft = torch.softmax(scores / TEMPERATURE, 0)
         best = int(soft.argmax())
@@ -74,9 +64,9 @@ def definition(layer, vectors, noise):
         spans[best : best + 2] = [(spans[best][0], spans[best + 1][1])]
         step += 1
     rows = []
-    for t, leaf in enumerate(leaves):
+    for t, own in enumerate(leaves):
         around = [h for i, j, h in made if i <= t <= j]
-        rows.append(leaf + sum(around) / len(around) if around else leaf)
+        rows.append(own + sum(around) / len(around) if around else own)
     if layer.output == "root":
         rows = [row[0][0]] * len(leaves)
     return torch.stack(rows), {(i, j) for i, j, _ in made}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -306,7 +306,12 @@ def test_dropout_is_drawn_for_each_structure() -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, soft: bool) -> None:
+def test_threads_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    set_threads: Callable[[int], None],
+    several: bool,
+    soft: bool,
+) -> None:
     """Three ranges of items on three threads: what one range gives; and the same to the last digit
     again, and on one thread."""
     torch.manual_seed(0)
@@ -321,40 +326,33 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, several: bool, 
     alone = composer.compose_range(*arguments)
     monkeypatch.setattr(pool, "RANGE_NANOSECONDS", 1)
     monkeypatch.setattr(pool, "MOST_RANGES", 3)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
-        together = composer.compose_several(*arguments)
-        assert "_ParallelFunction" in str(_history(together))
-        compare(composer, alone, together, vectors, item)
-        slopes = []
-        for threads in (3, 3, 1):
-            torch.set_num_threads(threads)
-            with pool.one_torch_thread():
-                made = composer.compose_several(*arguments)
-                slopes.append(torch.autograd.grad(made.square().sum(), [*composer.parameters()]))
-        # The ranges are the same on one thread, and so is the order in which they are summed.
-        assert all(torch.equal(*pair) for pair in zip(slopes[0], slopes[1]))
-        assert all(torch.equal(*pair) for pair in zip(slopes[0], slopes[2]))
-        inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
-        with torch.no_grad():
-            predicted = composer.compose_several(*arguments)
-        torch.testing.assert_close(predicted[inside], alone[inside])
-    finally:
-        torch.set_num_threads(before)
+    set_threads(3)
+    monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
+    together = composer.compose_several(*arguments)
+    assert "_ParallelFunction" in str(_history(together))
+    compare(composer, alone, together, vectors, item)
+    slopes = []
+    for threads in (3, 3, 1):
+        set_threads(threads)
+        with pool.one_torch_thread():
+            made = composer.compose_several(*arguments)
+            slopes.append(torch.autograd.grad(made.square().sum(), [*composer.parameters()]))
+    # The ranges are the same on one thread, and so is the order in which they are summed.
+    assert all(torch.equal(*pair) for pair in zip(slopes[0], slopes[1]))
+    assert all(torch.equal(*pair) for pair in zip(slopes[0], slopes[2]))
+    inside = (torch.arange(SIZE) < LENGTHS[:, None])[item]
+    with torch.no_grad():
+        predicted = composer.compose_several(*arguments)
+    torch.testing.assert_close(predicted[inside], alone[inside])
 
 
 @pytest.fixture
-def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def three_threads(monkeypatch: pytest.MonkeyPatch, set_threads: Callable[[int], None]) -> None:
     """Three of them for any work, however small."""
     monkeypatch.setattr(pool, "RANGE_NANOSECONDS", 1)
     monkeypatch.setattr(pool, "MOST_RANGES", 3)
     monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+    set_threads(3)
 
 
 def test_autocast_holds_for_all_items(three_threads: None) -> None:

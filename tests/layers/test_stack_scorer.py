@@ -13,6 +13,7 @@ from spacy_latent.estimators.best_straight_through import BestStraightThrough
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.shift_reduce import ShiftReduce
+from tests.layers.plain_tree_lstm import leaf, merge
 
 LENGTHS = torch.tensor([4, 1, 3, 0, 2])
 TEMPERATURE = 0.6
@@ -31,20 +32,10 @@ def sentences():
     return torch.randn(5, 4, 6, dtype=torch.float64, requires_grad=True)
 
 
-def merge(lstm, left, right):
-    i, o, u, f, g = lstm.gates(torch.cat([left[0], right[0]])).chunk(5)
-    memory = torch.sigmoid(i) * torch.tanh(u)
-    memory = memory + torch.sigmoid(f) * left[1] + torch.sigmoid(g) * right[1]
-    return torch.sigmoid(o) * torch.tanh(memory), memory
-
-
 def all_parses(scorer, vectors):
     """Every tree of a sentence as its set of spans, with its log-probability."""
-    n, words, found = len(vectors), [], {}
-    for x in vectors:
-        i, o, u = scorer.lstm.leaf(x).chunk(3)
-        memory = torch.sigmoid(i) * torch.tanh(u)
-        words.append((torch.sigmoid(o) * torch.tanh(memory), memory))
+    n, found = len(vectors), {}
+    words = [leaf(scorer.lstm, x) for x in vectors]
 
     def go(stack, shifted, spans, log_prob):
         can_shift, can_reduce = shifted < n, len(stack) > 1

@@ -19,25 +19,18 @@ from thinc.api import fix_random_seed
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import IncompatiblePair, LatentError
 from tests.matrix import registered
+from tests.pipeline import small_pipelines
 
 WIDTH = 8
 TOK2VEC = {
-    "@architectures": "spacy.HashEmbedCNN.v2",
+    **small_pipelines.TOK2VEC,
     "width": WIDTH,
-    "depth": 1,
     "embed_size": 50,
-    "window_size": 1,
     "maxout_pieces": 1,
     "subword_features": False,
-    "pretrained_vectors": None,
 }
 REDUCE = {
-    "@architectures": "spacy.TextCatReduce.v1",
-    "exclusive_classes": True,
-    "use_reduce_mean": True,
-    "use_reduce_first": False,
-    "use_reduce_last": False,
-    "use_reduce_max": False,
+    **small_pipelines.REDUCE,
     "tok2vec": {
         "@architectures": "spacy-latent.LatentListener.v1",
         "width": WIDTH,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import spacy
 import torch
-from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from thinc.api import fix_random_seed
@@ -20,67 +18,17 @@ from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.errors import InfeasibleError, LatentError, LatentWarning
 from spacy_latent.layers.base import PartScorer
 from spacy_latent.layers.two_texts import split_texts
-from spacy_latent.models.latent_text_classifier import run
 from spacy_latent.models.span_getters import PairSpans
-
-NAME = "latent_textcat"
-TOK2VEC = {
-    "@architectures": "spacy.MultiHashEmbed.v2",
-    "width": 16,
-    "attrs": ["NORM"],
-    "rows": [200],
-    "include_static_vectors": False,
-}
-PAIRS = [
-    ("the dog runs", "the dog runs fast", "same"),
-    ("a cat sleeps", "the house is red", "other"),
-    ("red houses", "red houses and a cat", "same"),
-    ("he ran", "they all bought", "other"),
-]
-
-
-def misc(name: str, **options: Any) -> dict[str, Any]:
-    return {"@misc": f"spacy-latent.{name}.v1", **options}
-
-
-def pipeline(multilabel: bool = False, component: dict | None = None, **model: Any) -> Language:
-    nlp = spacy.blank("en")
-    config = {
-        "@architectures": "spacy-latent.AlignedPairTextCat.v1",
-        "tok2vec": TOK2VEC,
-        "exclusive_classes": not multilabel,
-        **model,
-    }
-    name = "latent_textcat_multilabel" if multilabel else NAME
-    nlp.add_pipe(name, name=NAME, config={"model": config, **(component or {})})
-    return nlp
-
-
-def examples(nlp: Language, scores: dict[str, float] | None = None) -> list[Example]:
-    made = []
-    for first, second, label in PAIRS:
-        reference = make_pair_doc(nlp, first, second)
-        reference.cats = {name: float(name == label) for name in ("same", "other")}
-        if scores is not None:
-            reference.cats = {"how": scores[label]}
-        made.append(Example(make_pair_doc(nlp, first, second), reference))
-    return made
-
-
-def trained(nlp: Language, steps: int = 25, **options: Any) -> Language:
-    fix_random_seed(0)
-    made = examples(nlp, **options)
-    nlp.initialize(lambda: made)
-    optimizer = nlp.resume_training()
-    optimizer.learn_rate = 0.02
-    for _ in range(steps):
-        nlp.update(made, sgd=optimizer)
-    return nlp
-
-
-def docs(nlp: Language) -> list[Doc]:
-    return list(nlp.pipe(make_pair_doc(nlp, first, second) for first, second, _ in PAIRS))
-
+from tests.models.pair_pipelines import (
+    NAME,
+    PAIRS,
+    TOK2VEC,
+    docs,
+    examples,
+    misc,
+    pipeline,
+    trained,
+)
 
 ESTIMATORS = {
     "SparseMAP": misc("SparseMAP"),
@@ -172,9 +120,8 @@ def test_each_prediction_is_that_of_the_pair_alone_wherever_its_texts_are():
 
 def test_aligned_words_are_on_the_doc_with_probabilities_and_alternatives():
     options = {"annotate": "probabilities", "alternatives": 2, "probability_threshold": 0.0}
-    nlp = pipeline(
-        component=options, structure=misc("ManyToOneAlignment"), estimator=misc("Marginals")
-    )
+    parts = {"structure": misc("ManyToOneAlignment"), "estimator": misc("Marginals")}
+    nlp = pipeline(component=options, **parts)
     for doc in docs(trained(nlp, steps=2)):
         latent = doc._.latent[NAME]
         (span,) = latent.spans
@@ -194,38 +141,6 @@ def test_aligned_words_are_on_the_doc_with_probabilities_and_alternatives():
     assert copy._.latent[NAME].cells(threshold=0.0) == latent.cells(threshold=0.0)
     # 'spacy apply' does the same with stored docs.
     assert nlp(copy).cats == pytest.approx(doc.cats, abs=1e-6)
-
-
-def test_an_empty_text_is_aligned_with_nothing():
-    nlp = trained(pipeline())
-    pairs = [("the dog", ""), ("", "a cat"), ("", ""), *[pair[:2] for pair in PAIRS]]
-    made = list(nlp.pipe(make_pair_doc(nlp, *pair) for pair in pairs))
-    assert made[0].cats == pytest.approx(made[1].cats) and sum(made[0].cats.values()) > 0.99
-    assert made[2].cats == {"same": 0.0, "other": 0.0}
-    for doc in made[:3]:
-        assert doc._.latent[NAME].cells() == []
-    for doc, expected in zip(made[3:], docs(nlp)):
-        assert doc.cats == pytest.approx(expected.cats, abs=1e-5)
-    half = [Example(make_pair_doc(nlp, "a b", ""), examples(nlp)[0].reference)]
-    assert math.isfinite(nlp.update(half)[NAME])
-
-
-def test_a_doc_that_is_no_pair_is_refused_with_advice_and_the_others_go_on():
-    nlp = trained(pipeline(), steps=1)
-    with pytest.raises(LatentError, match=r"spans\['a'\].*make_pair_doc.*TextPairs"):
-        nlp("just one text")
-    several = make_pair_doc(nlp, "a b", "c d")
-    several.spans["b"] = [several[2:3], several[3:4]]
-    with pytest.raises(LatentError, match=r"spans\['b'\]"):
-        nlp(several)
-    overlapping = make_pair_doc(nlp, "a b", "c d")
-    overlapping.spans["b"] = [overlapping[1:4]]
-    with pytest.raises(LatentError, match="overlap"):
-        nlp(overlapping)
-    failed = []
-    nlp.set_error_handler(lambda name, component, docs, error: failed.extend(docs))
-    stream = [make_pair_doc(nlp, "a", "b"), nlp.make_doc("no pair"), make_pair_doc(nlp, "c", "d")]
-    assert len(list(nlp.pipe(stream))) == 2 and failed == [stream[1]]
 
 
 class NoCell(PartScorer):
@@ -281,27 +196,6 @@ def test_span_getters_that_cannot_work_are_refused():
     nlp.initialize(lambda: made)
     with pytest.raises(LatentError, match="PairSpans"):
         nlp(make_pair_doc(nlp, "a b", "c"))
-
-
-def test_the_same_seed_gives_the_same_model():
-    estimator = ESTIMATORS["ScoreFunction"]
-    options = {"structure": misc("ManyToOneAlignment"), "estimator": estimator}
-    first, second = (trained(pipeline(**options), steps=3) for _ in range(2))
-    assert [doc.cats for doc in docs(first)] == [doc.cats for doc in docs(second)]
-
-
-def test_the_loss_of_each_alignment_trains_it():
-    nlp = trained(
-        pipeline(
-            structure=misc("ManyToOneAlignment"), estimator=misc("SparseMAP", marginalize=True)
-        ),
-        steps=1,
-    )
-    model = nlp.get_pipe(NAME).model
-    found, _ = run(model, [example.predicted for example in examples(nlp)], is_train=True)
-    count = found.made.weights.shape[0]
-    assert count > 1 and found.logits.shape == (count, len(PAIRS), 2)
-    torch.testing.assert_close(found.made.weights.sum(0), torch.ones(len(PAIRS)))
 
 
 def test_an_encoder_learns_gold_alignments():

@@ -17,29 +17,18 @@ from torch import Tensor
 from spacy_latent.errors import IncompatiblePair, LatentError
 from spacy_latent.estimators.dense_marginalization import DenseMarginalization
 from spacy_latent.estimators.sparsemap import SparseMAP
-from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
 from spacy_latent.layers.document_code import DocumentCodeLayer
-from spacy_latent.layers.learned_prior import build_learned_prior_v1
 from spacy_latent.models.document_code import codes
-from spacy_latent.models.evidence_bound import EvidenceTerms, build_evidence_bound_v1
+from spacy_latent.models.evidence_bound import EvidenceTerms
 from spacy_latent.models.span_groups import group_spans
-from spacy_latent.models.text_module import TextModule
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.one_of_n import OneOfN
+from tests.models.evidence_terms import Noting, noting
 from tests.pipeline.rationale_pipelines import rationale_examples
-from tests.pipeline.small_pipelines import TOK2VEC
+from tests.pipeline.small_pipelines import TOK2VEC, learn
 
 SIZE, WIDTH, WORDS = 3, 2, 4
 TEXTS = [[0, 1, 3], [2, 2], []]
-
-
-class Noting(TextModule):
-    """Keeps the terms as they are before they become single precision."""
-
-    def _evidence(self, rows, vectors, weights, *others) -> EvidenceTerms:
-        self.weights = weights
-        self.terms = super()._evidence(rows, vectors, weights, *others)
-        return self.terms
 
 
 @pytest.fixture(params=[OneOfN(), Bits()], ids=lambda structure: structure.name)
@@ -52,10 +41,7 @@ def make(structure, estimator) -> Noting:
     layer = DocumentCodeLayer(
         WIDTH, structure, estimator, size=SIZE, code_width=5, hidden_width=None
     )
-    settings = build_evidence_bound_v1(
-        build_bag_of_words_v1(size=WORDS), build_learned_prior_v1(places=SIZE)
-    )
-    module = Noting(layer, ("first",), 1, 0.0, settings).double().train()
+    module = noting(layer, "first", WORDS, SIZE)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter)
     return module
@@ -160,8 +146,7 @@ def test_docs_with_one_code_have_one_prediction(model, tmp_path) -> None:
     optimizer = nlp.initialize(lambda: labelled)
     optimizer.learn_rate = 0.01
     more = [Example.from_dict(nlp.make_doc(text), {}) for text in ("a bad film", "", "good")]
-    for _ in range(20):
-        losses = nlp.update([*labelled, *more], sgd=optimizer)
+    losses = learn(nlp, [*labelled, *more], 20, optimizer)
     assert all(np.isfinite(loss) for loss in losses.values())
     assert ("latent_textcat_bound" in losses) is (model.get("evidence", True) is not None)
     nlp.to_disk(tmp_path)

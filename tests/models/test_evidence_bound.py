@@ -38,7 +38,6 @@ from spacy_latent.models.evidence_bound import (
     words_of,
 )
 from spacy_latent.models.span_groups import group_spans
-from spacy_latent.models.text_module import TextModule
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.k_of_n import KOfN
@@ -46,6 +45,7 @@ from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.one_of_n import OneOfN
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
+from tests.models.evidence_terms import Noting, noting
 
 WORDS, WIDTH, LENGTH = 3, 2, 4
 
@@ -61,15 +61,6 @@ class GivenScores(PartScorer):
 
     def forward(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         return self.scores.expand(len(vectors), -1)
-
-
-class Noting(TextModule):
-    """Keeps the terms as they are before they become single precision."""
-
-    def _evidence(self, rows, vectors, weights, *others) -> EvidenceTerms:
-        self.weights = weights
-        self.terms = super()._evidence(rows, vectors, weights, *others)
-        return self.terms
 
 
 class Drawn(OneOfN):
@@ -91,10 +82,7 @@ def make(structure: Structure, estimator: Estimator, scores: Tensor) -> Noting:
     layer = RationaleLayer(
         scorer, structure, estimator, reader, reader_width=WIDTH, settings=choice
     )
-    settings = build_evidence_bound_v1(
-        build_bag_of_words_v1(size=WORDS), build_learned_prior_v1(places=LENGTH)
-    )
-    module = Noting(layer, ("mean",), 1, 0.0, settings).double().train()
+    module = noting(layer, "mean", WORDS, LENGTH)
     assert module.evidence is not None
     for parameter in module.evidence.parameters():
         nn.init.normal_(parameter)

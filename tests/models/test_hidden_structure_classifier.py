@@ -16,7 +16,7 @@ from thinc.api import fix_random_seed
 from spacy_latent.errors import IncompatiblePair
 from spacy_latent.models.inspection import latent_module, read_batch
 from spacy_latent.models.random_structure import substitute_structures
-from tests.pipeline.small_pipelines import TOK2VEC
+from tests.pipeline.small_pipelines import TOK2VEC, learn
 
 TREES: dict[str, Any] = {}
 SEQUENCES = {
@@ -68,8 +68,7 @@ def trained(component: str, steps: int = 30, **model: Any) -> Language:
     examples = labelled(nlp)
     optimizer = nlp.initialize(lambda: examples)
     optimizer.learn_rate = 0.01
-    for _ in range(steps):
-        nlp.update(examples, sgd=optimizer)
+    learn(nlp, examples, steps, optimizer)
     return nlp
 
 
@@ -103,8 +102,7 @@ def test_all_weights_learn() -> None:
     examples = labelled(nlp)
     optimizer = nlp.initialize(lambda: examples)
     before = weights_of(nlp)
-    for _ in range(2):
-        nlp.update(examples, sgd=optimizer)
+    learn(nlp, examples, 2, optimizer)
     assert all(not np.array_equal(a, b) for a, b in zip(before, weights_of(nlp)))
 
 
@@ -173,8 +171,7 @@ def test_pairs_of_texts_have_hidden_alignments() -> None:
         for doc in (example.predicted, example.reference):
             doc.spans["a"], doc.spans["b"] = [doc[:2]], [doc[2:]]
     optimizer = nlp.initialize(lambda: examples)
-    for _ in range(2):
-        losses = nlp.update(examples, sgd=optimizer)
+    losses = learn(nlp, examples, 2, optimizer)
     assert np.isfinite(losses["classifier"])
     doc = nlp(examples[0].predicted)
     assert len(doc._.latent["classifier"].spans) == 1

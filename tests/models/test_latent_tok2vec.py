@@ -236,7 +236,9 @@ def test_windows_ignore_sentences():
         DocSpans(max_length=0)
 
 
-def test_small_batches_keep_torch_on_one_thread_and_give_its_threads_back(model, monkeypatch):
+def test_small_batches_keep_torch_on_one_thread_and_give_its_threads_back(
+    model, monkeypatch, set_threads
+):
     seen = []
     structure = latent_layer(model).structure
     marginals = structure.marginals
@@ -246,16 +248,12 @@ def test_small_batches_keep_torch_on_one_thread_and_give_its_threads_back(model,
         return marginals(scores, lengths)
 
     monkeypatch.setattr(structure, "marginals", spy)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        model.predict(docs_of(4))
-        vectors, backprop = model.begin_update(docs_of(4))
-        backprop([np.ones_like(v) for v in vectors])
-        assert seen == [1, 1]
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    set_threads(2)
+    model.predict(docs_of(4))
+    vectors, backprop = model.begin_update(docs_of(4))
+    backprop([np.ones_like(v) for v in vectors])
+    assert seen == [1, 1]
+    assert torch.get_num_threads() == 2
 
 
 class EightfoldScaler:

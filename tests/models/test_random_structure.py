@@ -26,6 +26,7 @@ from tests.pipeline.small_pipelines import (
     examples,
     initialized,
     latent_pipeline,
+    learn,
     stock,
 )
 
@@ -120,8 +121,7 @@ def test_random_structures_in_every_kind_of_layer(kind: str) -> None:
 def test_the_task_sees_them() -> None:
     nlp, _ = pipeline("tree")
     optimizer = initialized(nlp)
-    for _ in range(3):
-        nlp.update(examples(nlp), sgd=optimizer)
+    learn(nlp, examples(nlp), 3, optimizer)
     text = " ".join(LONG)
     own = nlp(text).cats
     with substitute_structures([nlp.get_pipe("latent_encoder").model]):  # type: ignore[attr-defined]

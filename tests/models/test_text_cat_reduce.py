@@ -14,7 +14,7 @@ from spacy.language import Language
 from spacy.training import Example
 
 from benchmarks.config_digest import digest_of
-from tests.pipeline.small_pipelines import TOK2VEC
+from tests.pipeline.small_pipelines import TOK2VEC, learn
 
 TEXTS = ["a good film", "bad", "a very bad film indeed"]
 CONFIG = Path(__file__).parents[2] / "configs" / "sentiment_marginals.cfg"
@@ -44,8 +44,7 @@ def examples(nlp: Language, texts: list[str]) -> list[Example]:
 def trained(nlp: Language, texts: list[str]) -> Language:
     spacy.util.fix_random_seed(0)
     optimizer = nlp.initialize(lambda: examples(nlp, TEXTS))
-    for _ in range(3):
-        nlp.update(examples(nlp, texts), sgd=optimizer)
+    learn(nlp, examples(nlp, texts), 3, optimizer)
     return nlp
 
 

@@ -12,7 +12,7 @@ from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
 from tests.pipeline.keyword_pipelines import EMBED, FILLERS
-from tests.pipeline.small_pipelines import LISTENER, REDUCE
+from tests.pipeline.small_pipelines import LISTENER, REDUCE, learn
 
 WORDS, FLAGS = ("good", "bad"), ("plain", "not")
 MODEL: dict[str, Any] = {"tok2vec": EMBED, "residual": False}
@@ -60,6 +60,5 @@ def flag_pipeline(
     fix_random_seed(seed)
     nlp.initialize(lambda: train)
     optimizer = Adam(0.02)
-    for _ in range(steps):
-        nlp.update(train, sgd=optimizer)
+    learn(nlp, train, steps, optimizer)
     return nlp

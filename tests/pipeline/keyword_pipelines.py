@@ -11,7 +11,7 @@ from spacy.language import Language
 from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
-from tests.pipeline.small_pipelines import LISTENER, REDUCE
+from tests.pipeline.small_pipelines import LISTENER, REDUCE, learn
 
 FILLERS = [f"filler{i}" for i in range(12)]
 EMBED = {
@@ -65,6 +65,5 @@ def keyword_pipeline(model: dict[str, Any], steps: int = 60, seed: int = 0) -> L
     fix_random_seed(seed)
     nlp.initialize(lambda: train)
     optimizer = Adam(0.02)
-    for _ in range(steps):
-        nlp.update(train, sgd=optimizer)
+    learn(nlp, train, steps, optimizer)
     return nlp

@@ -9,7 +9,7 @@ from spacy.language import Language
 from spacy.training import Example
 from thinc.api import fix_random_seed
 
-from tests.pipeline.small_pipelines import TOK2VEC
+from tests.pipeline.small_pipelines import TOK2VEC, learn
 
 EMBED = {
     "@architectures": "spacy.MultiHashEmbed.v2",
@@ -64,6 +64,5 @@ def trained_rationale(nlp: Language, steps: int = 30) -> Language:
     made = rationale_examples(nlp)
     optimizer = nlp.initialize(lambda: made)
     optimizer.learn_rate = 0.01
-    for _ in range(steps):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, steps, optimizer)
     return nlp

@@ -126,6 +126,40 @@ def step(
     return losses
 
 
+def learn(
+    nlp: Language, batch: list[Example], steps: int, optimizer: Optimizer
+) -> dict[str, float]:
+    """So many updates with the same texts. Returns the losses of the last one."""
+    losses: dict[str, float] = {}
+    for _ in range(steps):
+        losses = nlp.update(batch, sgd=optimizer)
+    return losses
+
+
+def weights_of(model: Any) -> dict[str, np.ndarray]:
+    """All weights of a model, Thinc's and torch's, as they are: a step of training changes them."""
+    found = {}
+    for i, node in enumerate(model.walk()):
+        for key in node.param_names:
+            if node.has_param(key):
+                found[f"{i} {node.name} {key}"] = node.get_param(key)
+        for shim in node.shims:
+            for key, value in shim._model.named_parameters():
+                found[f"{i} {node.name} {key}"] = value.detach().numpy()
+    return found
+
+
+def copied_weights(model: Any) -> dict[str, np.ndarray]:
+    return {key: value.copy() for key, value in weights_of(model).items()}
+
+
+def moved(before: dict[str, np.ndarray], model: Any) -> list[str]:
+    """The weights of a model that are other than these."""
+    after = weights_of(model)
+    assert after.keys() == before.keys()
+    return [key for key, value in after.items() if not np.array_equal(value, before[key])]
+
+
 def latent_layers(nlp: Language, name: str) -> list[Any]:
     from spacy_latent.models.inspection import latent_models, latent_module
 

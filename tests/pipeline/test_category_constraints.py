@@ -11,7 +11,7 @@ from spacy.training import Example
 from thinc.api import fix_random_seed
 
 from spacy_latent.errors import LatentError
-from tests.pipeline.small_pipelines import TOK2VEC
+from tests.pipeline.small_pipelines import TOK2VEC, learn
 
 LABELS = ["good", "bad", "crime", "novel"]
 CONSTRAINTS = {
@@ -51,8 +51,7 @@ def trained(steps: int = 40) -> Language:
     made = examples(nlp)
     optimizer = nlp.initialize(lambda: made)
     optimizer.learn_rate = 0.01
-    for _ in range(steps):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, steps, optimizer)
     return nlp
 
 

@@ -19,7 +19,7 @@ from thinc.api import Adam, fix_random_seed
 from benchmarks.learning_groups import GROUPS, STOCK_PARSER, Entry
 from spacy_latent.corpora.text_pairs import make_pair_doc
 from spacy_latent.evaluation.mistakes import find_traps
-from tests.pipeline.small_pipelines import examples, step
+from tests.pipeline.small_pipelines import examples, step, weights_of
 from tests.repository.recipes import recipe
 
 NAMES = ("given_trees", "given_trees_entities", "given_trees_pairs")
@@ -93,19 +93,6 @@ def given_doc(nlp: Language, entry: Entry) -> Doc:
     return nlp.make_doc(next(iter(TEXTS)))
 
 
-def weights(nlp: Language, name: str) -> dict[Any, Any]:
-    """All of a component, by the places of the nodes that have them."""
-    found: dict[Any, Any] = {}
-    for i, node in enumerate(nlp.get_pipe(name).model.walk()):  # type: ignore[attr-defined]
-        for key in node.param_names:
-            if node.has_param(key):
-                found[i, key] = node.get_param(key)
-        for shim in node.shims:
-            for key, value in shim._model.named_parameters():
-                found[i, key] = value
-    return found
-
-
 def of_parser(files: Path, name: str, entry: Entry) -> list[int]:
     nlp = spacy.load(files / name)
     parsed = nlp(given_doc(nlp, entry))
@@ -163,9 +150,8 @@ def test_a_classifier_of_its_own_composes_the_parsers_trees(files: Path) -> None
 def test_without_trees_there_are_the_same_weights_and_no_arcs(task: str, files: Path) -> None:
     given, none = (initialized(Entry(f"{task}_{kind}_trees"), files) for kind in ("given", "no"))
     for name in none.pipe_names:
-        assert weights(none, name).keys() == weights(given, name).keys()
-        for key, value in weights(none, name).items():
-            assert value.shape == weights(given, name)[key].shape
+        own, other = (weights_of(nlp.get_pipe(name).model) for nlp in (none, given))  # type: ignore[attr-defined]
+        assert {key: w.shape for key, w in own.items()} == {k: w.shape for k, w in other.items()}
     doc = none(given_doc(none, Entry(f"{task}_no_trees")))
     assert doc._.latent["latent_encoder"].heads.tolist() == list(range(len(doc)))
 

@@ -17,6 +17,7 @@ from tests.pipeline.small_pipelines import (
     TOK2VEC,
     latent_layers,
     latent_pipeline,
+    learn,
     stock,
     stored,
 )
@@ -33,8 +34,7 @@ def trained(steps=40):
     examples = [Example.from_dict(nlp.make_doc(text), gold) for text, gold in DATA]
     optimizer = nlp.initialize(lambda: examples)
     losses = {}
-    for _ in range(steps):
-        losses = nlp.update(examples, sgd=optimizer)
+    losses = learn(nlp, examples, steps, optimizer)
     return nlp, losses
 
 
@@ -59,8 +59,7 @@ def test_an_update_keeps_nothing_of_those_before():
     optimizer = nlp.initialize(lambda: examples)
     counts = []
     for _ in range(3):
-        for _ in range(4):
-            nlp.update(examples, sgd=optimizer)
+        learn(nlp, examples, 4, optimizer)
         gc.collect()
         counts.append(sum(isinstance(item, torch.Tensor) for item in gc.get_objects()))
     assert counts[1] == counts[2]
@@ -100,8 +99,7 @@ def test_the_state_of_an_estimator_is_stored_and_starts_again_with_the_weights(t
     optimizer = nlp.initialize(lambda: examples)
     before = state(nlp)
     # The step moves up or down at each backward pass, which is one behind the updates.
-    for _ in range(4):
-        nlp.update(examples, sgd=optimizer)
+    learn(nlp, examples, 4, optimizer)
     after = state(nlp)
     assert before == (0.5, 1.0) and after[0] != 0.5 and after[1] != 1.0
     for other in stored(nlp, tmp_path):
@@ -195,8 +193,7 @@ def tagged(*between):
     gold = {"tags": ["D", "V", "A", "N"]}
     examples = [Example.from_dict(other.make_doc(text), gold)]
     optimizer = other.initialize(lambda: examples)
-    for _ in range(30):
-        other.update(examples, sgd=optimizer)
+    learn(other, examples, 30, optimizer)
     assert [token.tag_ for token in other(text)] == gold["tags"]
     for name in between:
         other.add_pipe(name, before="tagger")

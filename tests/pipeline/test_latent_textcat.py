@@ -17,7 +17,7 @@ from spacy_latent.errors import IncompatiblePair, LatentError, NoLabels
 from spacy_latent.estimators.control_variates import ControlVariate
 from spacy_latent.estimators.score_function import ScoreFunction
 from spacy_latent.models.latent_text_classifier import further_step, run, run_and_keep
-from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, stored
+from tests.pipeline.small_pipelines import REDUCE, TOK2VEC, learn
 
 DATA = [
     ("this is good stuff", "A"),
@@ -81,25 +81,6 @@ def test_the_loss_falls_from_that_of_a_guess() -> None:
     assert first == pytest.approx(np.log(2), abs=1e-5) and last < 0.6 * first
 
 
-def test_bytes_disk_and_pickle_give_the_same_predictions(tmp_path) -> None:
-    nlp = trained(pipeline(), steps=3)
-    expected = nlp("this is good stuff")
-    for other in stored(nlp, tmp_path):
-        doc = other("this is good stuff")
-        assert doc.cats == expected.cats
-        heads = [one._.latent["latent_textcat"].heads for one in (doc, expected)]
-        np.testing.assert_array_equal(*heads)
-
-
-def test_batches_and_padding_change_nothing() -> None:
-    nlp = trained(pipeline(), steps=3)
-    texts = ["good", "", "this is bad", " ", "this is good stuff and more of it is here", "bad"]
-    alone = [nlp(text).cats for text in texts]
-    for size in (1, 3, 6):
-        for doc, expected in zip(nlp.pipe(texts, batch_size=size), alone):
-            assert doc.cats == pytest.approx(expected, abs=1e-6)
-
-
 def test_the_embedder_runs_once_for_any_number_of_structures() -> None:
     many = {**SCORE_FUNCTION, "num_samples": 7}
     nlp = pipeline(estimator=many)
@@ -152,8 +133,7 @@ def test_regression_gives_scores_in_its_range() -> None:
     ]
     optimizer = nlp.initialize(lambda: made)
     optimizer.learn_rate = 0.02
-    for _ in range(80):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, 80, optimizer)
     for example in made:
         doc = nlp(example.text)
         assert doc.cats["stars"] == pytest.approx(example.reference.cats["stars"], abs=0.3)
@@ -294,22 +274,6 @@ def test_texts_without_labels_are_refused_by_name(name: str) -> None:
         begun({"A": 1.0})
 
 
-def test_a_doc_that_fails_goes_alone_to_the_error_handler() -> None:
-    nlp = trained(pipeline(), steps=2)
-    pipe, failed = nlp.get_pipe("latent_textcat"), []
-    predict = pipe.predict
-
-    def refuse(docs: list[Doc]):
-        if any("bad" in doc.text for doc in docs):
-            raise ValueError("no")
-        return predict(docs)
-
-    pipe.predict = refuse
-    pipe.set_error_handler(lambda name, proc, docs, error: failed.extend(docs))
-    docs = list(nlp.pipe(["good", "bad", "stuff"]))
-    assert [doc.text for doc in docs] == ["good", "stuff"] and [d.text for d in failed] == ["bad"]
-
-
 @pytest.mark.parametrize("name", ["MovingAverage", "LearnedConstant", "NetworkBaseline"])
 def test_control_variates_with_a_state_learn_and_are_stored(name: str) -> None:
     variate = {"@misc": f"spacy-latent.{name}.v1"}
@@ -322,27 +286,11 @@ def test_control_variates_with_a_state_learn_and_are_stored(name: str) -> None:
     made = examples(nlp)
     optimizer = nlp.initialize(lambda: made)
     before = {key: value.clone() for key, value in state(nlp).items()}
-    for _ in range(3):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, 3, optimizer)
     after = state(nlp)
     assert all(not torch.equal(before[key], after[key]) for key in before)
     other = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     assert all(torch.equal(after[key], value) for key, value in state(other).items())
-
-
-def test_it_listens_and_listeners_can_be_replaced() -> None:
-    nlp = spacy.blank("en")
-    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
-    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
-    model = {"exclusive_classes": True, "tok2vec": listener}
-    nlp.add_pipe("latent_textcat", config={"model": model})
-    trained(nlp, steps=5)
-    expected = nlp("this is good stuff").cats
-    nlp.replace_listeners("tok2vec", "latent_textcat", ["model.tok2vec"])
-    nlp.remove_pipe("tok2vec")
-    assert nlp("this is good stuff").cats == pytest.approx(expected)
-    again = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
-    assert again("this is good stuff").cats == pytest.approx(expected)
 
 
 def test_gradients_add_up_with_inner_steps_to_follow() -> None:
@@ -502,8 +450,7 @@ def test_the_root_gets_a_gradient_through_soft_trees() -> None:
     shim = nlp.get_pipe("latent_textcat").model.layers[1].shims[0]
     start = shim.module.latent.scorer.root.detach().clone()
     optimizer = nlp.create_optimizer()
-    for _ in range(2):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, 2, optimizer)
     assert not torch.equal(start, shim.module.latent.scorer.root)
 
 

@@ -15,7 +15,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from tests.conftest import HERE, STAND_INS
-from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, stock
+from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, learn, stock
 
 COMPONENTS = ("crf_ner", "latent_parser", "tree_spancat", "latent_encoder")
 TEXTS = ["I like London a lot", "", "I hate Paris"] * 3
@@ -56,8 +56,7 @@ def trained() -> Language:
     nlp.add_pipe("textcat", config=stock("textcat", LISTENER))
     optimizer = initialized(nlp)
     sample = examples(nlp)
-    for _ in range(40):
-        nlp.update(sample, sgd=optimizer)
+    learn(nlp, sample, 40, optimizer)
     return nlp
 
 

@@ -23,7 +23,7 @@ from tests.pipeline.rationale_pipelines import (
     rationale_pipeline,
     trained_rationale,
 )
-from tests.pipeline.small_pipelines import TOK2VEC, stored
+from tests.pipeline.small_pipelines import TOK2VEC, learn, stored
 
 LSTM = {"@misc": "spacy-latent.BiLSTM.v1", "hidden_width": 4}
 MARGINALIZED = {"@misc": "spacy-latent.SparseMAP.v1", "marginalize": True}
@@ -151,8 +151,7 @@ def test_regression() -> None:
     ]
     optimizer = nlp.initialize(lambda: made)
     optimizer.learn_rate = 0.02
-    for _ in range(60):
-        nlp.update(made, sgd=optimizer)
+    learn(nlp, made, 60, optimizer)
     assert (
         nlp("a good film of it").cats["stars"] > 3.5 > 1.5 > nlp("it is a bad film").cats["stars"]
     )

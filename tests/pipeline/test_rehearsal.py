@@ -17,6 +17,7 @@ from tests.pipeline.small_pipelines import (
     examples,
     initialized,
     latent_pipeline,
+    learn,
     stock,
 )
 
@@ -36,8 +37,7 @@ def weights(nlp: Language, name: str) -> bytes:
 
 def trained(nlp: Language) -> Any:
     optimizer = initialized(nlp)
-    for _ in range(2):
-        nlp.update(examples(nlp), sgd=optimizer)
+    learn(nlp, examples(nlp), 2, optimizer)
     nlp.resume_training(sgd=optimizer)
     # A step away from the teacher; at the teacher the gradient is 0.
     nlp.update(examples(nlp), sgd=optimizer)

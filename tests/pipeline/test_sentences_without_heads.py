@@ -16,7 +16,7 @@ from thinc.api import SGD, fix_random_seed
 from spacy_latent.errors import IncompatiblePair, LatentError, LatentWarning
 from spacy_latent.models.evidence_of_docs import evidence_bounds
 from spacy_latent.models.labelled_parser import evidence_of, module_of
-from tests.pipeline.small_pipelines import LISTENER, initialized
+from tests.pipeline.small_pipelines import LISTENER, initialized, learn
 from tests.pipeline.test_latent_parser import MODEL, PROJECTIVE, SPANNING, joined, parsed, pipeline
 
 DECODER = {"@misc": "spacy-latent.WordsByHeads.v1", "size": 40}
@@ -71,8 +71,7 @@ def test_sentences_with_and_without_heads_train_together(kind: str, structure: A
     sample = joined(nlp) + parsed(nlp)
     optimizer = initialized(nlp, sample=sample)
     before = weights(nlp)
-    for _ in range(2):
-        losses = nlp.update([*sample, *unlabelled(nlp)], sgd=optimizer)
+    losses = learn(nlp, [*sample, *unlabelled(nlp)], 2, optimizer)
     key = f"latent_parser_{kind}"
     assert set(losses) == {"latent_parser", key}
     assert 0 < losses["latent_parser"] and 0 < losses[key]
@@ -162,8 +161,7 @@ def test_a_weight_may_follow_a_schedule_and_goes_on_after_loading() -> None:
 def test_it_is_saved_and_predicts_in_several_ways(kind: str, tmp_path) -> None:
     nlp = made(KINDS[kind])
     optimizer = initialized(nlp, sample=parsed(nlp))
-    for _ in range(5):
-        nlp.update([*parsed(nlp), *unlabelled(nlp)], sgd=optimizer)
+    learn(nlp, [*parsed(nlp), *unlabelled(nlp)], 5, optimizer)
     nlp.to_disk(tmp_path)
     loaded = spacy.load(tmp_path)
     kept, found = weights(nlp), weights(loaded)
@@ -267,8 +265,7 @@ def test_over_a_shared_embedder() -> None:
     optimizer = initialized(nlp, sample=parsed(nlp))
     encoder = nlp.get_pipe("latent_encoder").model  # type: ignore[attr-defined]
     before = encoder.to_bytes()
-    for _ in range(3):
-        losses = nlp.update(unlabelled(nlp), sgd=optimizer)
+    losses = learn(nlp, unlabelled(nlp), 3, optimizer)
     assert losses["latent_parser_evidence"] > 0
     assert encoder.to_bytes() != before
 

@@ -31,6 +31,7 @@ from tests.pipeline.small_pipelines import (
     examples,
     initialized,
     latent_pipeline,
+    learn,
     step,
     stock,
 )
@@ -170,8 +171,7 @@ def test_beside_listeners_that_come_late_or_never() -> None:
     sample = examples(nlp)
     optimizer = initialized(nlp, sample=sample)
     first = nlp.update(sample, sgd=optimizer)
-    for _ in range(60):
-        losses = nlp.update(sample, sgd=optimizer)
+    losses = learn(nlp, sample, 60, optimizer)
     for name in ("textcat", "latent_encoder_supervision"):
         assert losses[name] < 0.5 * first[name]
     # Other trees, so that much is left to learn when no listener comes any more.

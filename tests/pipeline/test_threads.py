@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import spacy
-import torch
 from spacy.language import Language
 from thinc.api import fix_random_seed
 
 from spacy_latent.kernels.core import pool
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, latent_pipeline, learn
 
 COUNTERS = {"@misc": "spacy-latent.CounterScorer.v1", "counters": 2, "hidden_width": 4}
 RECURSIVE = {"@misc": "spacy-latent.RecursiveMessagePassing.v1"}
@@ -42,20 +41,18 @@ def tagger() -> Language:
 
 @pytest.mark.parametrize("make", [text_classifier, encoder, tagger])
 def test_weights_do_not_depend_on_threads(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Language]
+    monkeypatch: pytest.MonkeyPatch,
+    set_threads: Callable[[int], None],
+    make: Callable[[], Language],
 ) -> None:
     monkeypatch.setattr(pool, "SERIAL_NANOSECONDS", 0)
     monkeypatch.setattr(pool, "RANGE_NANOSECONDS", 1)
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            fix_random_seed(0)
-            nlp = make()
-            optimizer = initialized(nlp)
-            for _ in range(3):
-                nlp.update(examples(nlp), sgd=optimizer)
-            found.append(nlp.to_bytes(exclude=["vocab"]))
-    finally:
-        torch.set_num_threads(before)
+    found = []
+    for threads in (1, 3):
+        set_threads(threads)
+        fix_random_seed(0)
+        nlp = make()
+        optimizer = initialized(nlp)
+        learn(nlp, examples(nlp), 3, optimizer)
+        found.append(nlp.to_bytes(exclude=["vocab"]))
     assert found[0] == found[1]

@@ -14,7 +14,7 @@ from spacy_latent.estimators.base import Estimator
 from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.straight_through import StraightThrough
 from spacy_latent.models.latent_text_classifier import latent_layer
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, learn
 
 
 def trained() -> Language:
@@ -22,8 +22,7 @@ def trained() -> Language:
     nlp.add_pipe("latent_textcat", config={"model": {"tok2vec": TOK2VEC}})
     initialized(nlp)
     optimizer = Adam(0.01)
-    for _ in range(3):
-        nlp.update(examples(nlp), sgd=optimizer)
+    learn(nlp, examples(nlp), 3, optimizer)
     return nlp
 
 

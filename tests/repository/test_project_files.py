@@ -162,7 +162,7 @@ def test_the_changelog_has_its_form() -> None:
     assert later and all(f"`{name}`" in changes for name in later)
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text(name)):
         assert (ROOT / target).exists(), target

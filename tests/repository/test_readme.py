@@ -65,8 +65,3 @@ def test_every_name_in_the_table_is_registered():
     for name in names:
         places = [(f"{name}.v1", kind) for kind in ("misc", "architectures", "readers")]
         assert any(registry.has(kind, f"spacy-latent.{full}") for full, kind in places), name
-
-
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (Path(__file__).parents[2] / target).exists(), target

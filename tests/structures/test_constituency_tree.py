@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
-from spacy_latent.kernels.autograd import operators
-from spacy_latent.structures.constituency_tree import FAMILY, ConstituencyTree
+from spacy_latent.structures.constituency_tree import ConstituencyTree
 from tests.structures.logarithms import constituency_outside
 
 STRUCTURE = ConstituencyTree()
@@ -80,10 +79,3 @@ def test_a_sum_that_float64_holds_with_few_digits_only(batch: int) -> None:
     lengths = torch.full((batch,), 4)
     found = ConstituencyTree().log_partition(scores.repeat(batch, 1, 1), lengths)
     assert found.tolist() == pytest.approx([-735.0] * batch, rel=1e-13)
-
-
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
-    arguments = (scores, torch.tensor([4, 2]), FAMILY, [])
-    library.opcheck(operators._log_partition.overload, arguments)
-    library.opcheck(operators._marginals.overload, (*arguments, False))

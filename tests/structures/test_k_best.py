@@ -182,13 +182,6 @@ def test_masks_of_any_size_against_enumeration(name: str, mask: float) -> None:
         np.testing.assert_allclose(chosen, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_ties_give_distinct_structures() -> None:
-    best = SpanningTree().top_k(torch.zeros(1, 4, 4), torch.tensor([3]), 20)
-    trees = {tuple(z.flatten().tolist()) for z in best.z[:16, 0]}
-    assert len(trees) == 16
-    assert torch.isneginf(best.scores[16:, 0]).all()
-
-
 def test_refuses_k_below_one_and_infeasible_items() -> None:
     with pytest.raises(InvalidScores, match=r"\bk\b"):
         SpanningTree().top_k(torch.zeros(1, 3, 3), torch.tensor([2]), 0)

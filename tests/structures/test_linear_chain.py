@@ -5,10 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import library
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.k_best import lawler
 from spacy_latent.structures.linear_chain import LinearChain
 
@@ -85,29 +83,6 @@ def test_ties_are_broken_alike() -> None:
     assert torch.equal(STRUCTURE.top_k(zeros, lengths, 1).z[0], best)
 
 
-def test_layout_threads_and_other_items_do_not_matter() -> None:
-    torch.manual_seed(7)
-    scores = torch.randn(6, 6, 40, 30).permute(3, 2, 0, 1)
-    lengths = torch.randint(0, 41, (30,))
-    vector = torch.randn(scores.shape)
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads, given_scores in ((1, scores), (3, scores.contiguous())):
-            torch.set_num_threads(threads)
-            leaf = given_scores.clone().requires_grad_()
-            marginals = STRUCTURE.marginals(leaf, lengths)
-            (product,) = torch.autograd.grad((marginals * vector).sum(), leaf)
-            drawn = STRUCTURE.sample(scores, lengths, 2, torch.Generator().manual_seed(1))
-            results.append((marginals, product, drawn, STRUCTURE.map(given_scores, lengths)))
-    finally:
-        torch.set_num_threads(before)
-    for one, many in zip(*results):
-        assert torch.equal(one, many)
-    alone = STRUCTURE.marginals(scores[7:8], lengths[7:8])
-    assert torch.equal(alone[0], results[0][0][7])
-
-
 def test_the_gradient_of_a_forbidden_transition_is_zero_whatever_comes_from_above() -> None:
     scores = torch.zeros(1, 3, 2, 2, dtype=torch.float64)
     scores[0, 1, 0, 1] = -torch.inf
@@ -158,16 +133,3 @@ def test_codes_go_both_ways() -> None:
         STRUCTURE.encode(tags, 3)
     with pytest.raises(InvalidScores, match="from 0 to 1"):
         STRUCTURE.encode(tags, 3, num_tags=2)
-
-
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    arguments = (
-        scores,
-        torch.tensor([3, 2]),
-        "spacy_latent.kernels.chains.linear_chain:FAMILY",
-        [],
-    )
-    library.opcheck(operators._log_partition.overload, arguments)
-    library.opcheck(operators._marginals.overload, (*arguments, True))
-    library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))

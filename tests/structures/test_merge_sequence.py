@@ -15,6 +15,7 @@ from spacy_latent.estimators.best_straight_through import BestStraightThrough
 from spacy_latent.layers.latent_layer import LatentLayer
 from spacy_latent.structures.merge_sequence import MergeSequence, merged_spans
 from spacy_latent.structures.shift_reduce import ShiftReduce
+from tests.layers.plain_tree_lstm import leaf, merge
 
 N = 4
 LENGTHS = torch.tensor([4, 1, 3, 0, 2])
@@ -66,22 +67,11 @@ def parser():
 def dynamic(scorer, vectors, n):
     """log p of each sequence for one sentence: Havrylov et al. 2019, section 2.1."""
     lstm, found = scorer.lstm, {}
-
-    def merge(left, right):
-        i, o, u, f, g = lstm.gates(torch.cat([left[0], right[0]])).chunk(5)
-        memory = torch.sigmoid(i) * torch.tanh(u)
-        memory = memory + torch.sigmoid(f) * left[1] + torch.sigmoid(g) * right[1]
-        return torch.sigmoid(o) * torch.tanh(memory), memory
-
     for places in sequences(n):
-        row = []
-        for x in vectors[:n]:
-            i, o, u = lstm.leaf(x).chunk(3)
-            memory = torch.sigmoid(i) * torch.tanh(u)
-            row.append((torch.sigmoid(o) * torch.tanh(memory), memory))
+        row = [leaf(lstm, x) for x in vectors[:n]]
         total = torch.zeros((), dtype=torch.float64)
         for place in places:
-            pairs = [merge(*two) for two in zip(row, row[1:])]
+            pairs = [merge(lstm, *two) for two in zip(row, row[1:])]
             logits = torch.cat([scorer.query(h) for h, _ in pairs]) / TEMPERATURE
             total = total + logits.log_softmax(0)[place]
             row[place : place + 2] = [pairs[place]]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import library
 
 from spacy_latent.errors import InvalidScores
-from spacy_latent.kernels.autograd import operators
-from spacy_latent.structures.monotone_alignment import FAMILY, MonotoneAlignment
+from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 
 
 @pytest.mark.parametrize("moves", ["dtw", "needleman_wunsch"])
@@ -41,10 +39,3 @@ def test_settings_that_make_no_sense() -> None:
         MonotoneAlignment("diagonal")  # type: ignore[arg-type]
     with pytest.raises(InvalidScores, match="window"):
         MonotoneAlignment(window=0)
-
-
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    arguments = (scores, torch.tensor([[3, 4], [2, 1]]), FAMILY, [0, -1])
-    library.opcheck(operators._log_partition.overload, arguments)
-    library.opcheck(operators._marginals.overload, (*arguments, False))

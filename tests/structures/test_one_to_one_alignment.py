@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pickle
 from functools import cache
-from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from spacy_latent.estimators.marginals import Marginals
 from spacy_latent.estimators.perturb_and_map import PerturbAndMap
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
+from tests.structures.contracts import one_to_one
 
 SIZES = [(0, 0), (0, 3), (1, 1), (2, 1), (1, 4), (3, 3), (4, 2), (3, 4)]
 
@@ -22,15 +22,7 @@ SIZES = [(0, 0), (0, 3), (1, 1), (2, 1), (1, 4), (3, 3), (4, 2), (3, 4)]
 @cache
 def alignments(rows: int, columns: int, unaligned: bool) -> Tensor:
     """Every alignment, ``(K, rows, columns)``."""
-    found = []
-    shorter = min(rows, columns)
-    for size in range(shorter + 1) if unaligned else [shorter]:
-        for chosen in combinations(range(rows), size):
-            for partners in permutations(range(columns), size):
-                z = np.zeros((rows, columns))
-                z[list(chosen), list(partners)] = 1.0
-                found.append(z)
-    return torch.from_numpy(np.stack(found))
+    return torch.from_numpy(np.stack(one_to_one(unaligned)((rows, columns))))
 
 
 def padded(sizes: list[tuple[int, int]], scale: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -214,14 +206,9 @@ def test_sinkhorn_tends_to_the_best() -> None:
 
 def test_what_is_intractable_says_what_to_use() -> None:
     structure, scores, lengths = OneToOneAlignment(), torch.zeros(1, 2, 2), torch.tensor([[2, 2]])
-    for operation in (
-        structure.log_partition,
-        structure.marginals,
-        structure.entropy,
-        structure.log_count,
-    ):
+    for name in ("log_partition", "marginals", "entropy", "log_count"):
         with pytest.raises(NotTractable, match="sinkhorn"):
-            operation(scores, lengths)
+            getattr(structure, name)(scores, lengths)
     with pytest.raises(NotTractable, match="PerturbAndMap"):
         structure.sample(scores, lengths)
     with pytest.raises(ValueError, match="OneToOneAlignment"):

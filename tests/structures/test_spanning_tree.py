@@ -8,11 +8,10 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores
 from spacy_latent.kernels.arborescences import matrix_tree
-from spacy_latent.kernels.autograd import operators
 from spacy_latent.kernels.core.status import FEASIBLE, UNSOLVED
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.enumeration import arcs, dependency_trees
@@ -109,28 +108,6 @@ def test_samples_are_refused_where_some_token_cannot_be_reached() -> None:
         SpanningTree().sample(scores, torch.tensor([4, 4]))
 
 
-def test_items_do_not_depend_on_each_other_or_on_threads() -> None:
-    torch.manual_seed(5)
-    structure = SpanningTree()
-    scores = torch.randn(40, 31, 31)
-    lengths = torch.randint(0, 31, (40,))
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            samples = structure.sample(scores, lengths, 2, torch.Generator().manual_seed(1))
-            results.append(
-                (structure.map(scores, lengths), structure.marginals(scores, lengths), samples)
-            )
-        for one, many in zip(*results):
-            assert torch.equal(one, many)
-    finally:
-        torch.set_num_threads(before)
-    alone = structure.marginals(scores[7:8], lengths[7:8])
-    assert torch.equal(alone[0], results[0][1][7])
-
-
 def test_many_python_threads_at_once() -> None:
     torch.manual_seed(6)
     structure = SpanningTree()
@@ -211,20 +188,6 @@ def test_one_score_far_below_the_others_does_not_blur_the_single_root(dtype: tor
             torch.testing.assert_close(
                 structure.map(scores, lengths)[0], trees[totals.argmax()].to(dtype)
             )
-
-
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
-    arguments = (
-        scores,
-        torch.tensor([3, 2]),
-        "spacy_latent.kernels.arborescences.matrix_tree:FAMILY",
-        [0, -1, 0],
-    )
-    library.opcheck(operators._log_partition.overload, arguments)
-    # The saved arrays have entries that nothing writes, so they are not compared.
-    library.opcheck(operators._marginals.overload, (*arguments, False))
-    library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))
 
 
 def exact(

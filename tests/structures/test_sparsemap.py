@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from spacy_latent.errors import InfeasibleError, InvalidScores
+from spacy_latent.errors import InvalidScores
 from spacy_latent.structures.active_set import solve_with_oracle
 from spacy_latent.structures.base import SparseSolution, Structure
 from spacy_latent.structures.bits import Bits
@@ -215,27 +215,14 @@ def test_the_best_chain_by_its_parts_is_that_of_map() -> None:
         np.testing.assert_array_equal(own, expected)
 
 
-def test_unfinished_items_say_how_far_they_are() -> None:
-    torch.manual_seed(0)
-    solution = SpanningTree().sparsemap(torch.randn(1, 9, 9), torch.tensor([8]), max_iter=2)
-    assert solution.gap.item() > 1e-6
-    torch.testing.assert_close(solution.weights.sum(0), torch.ones(1))
-
-
 def test_refusals() -> None:
     for value in (torch.nan, torch.inf):
         bad = torch.zeros(2, 3, 3)
         bad[1, 0, 1] = value
         with pytest.raises(InvalidScores, match=r"\[1\]"):
-            SpanningTree().sparsemap(bad, torch.tensor([2, 2]))
-        with pytest.raises(InvalidScores, match=r"\[1\]"):
             generic(SpanningTree(), bad, torch.tensor([2, 2]))
     with pytest.raises(InvalidScores, match="max_iter"):
         SpanningTree().sparsemap(torch.zeros(1, 3, 3), torch.tensor([2]), max_iter=0)
-    scores = torch.zeros(2, 3, 3)
-    scores[1, :, 2] = -torch.inf
-    with pytest.raises(InfeasibleError, match=r"\b1\b"):
-        SpanningTree().sparsemap(scores, torch.tensor([2, 2]))
 
 
 @settings(max_examples=25, deadline=None)

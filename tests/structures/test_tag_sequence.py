@@ -8,29 +8,26 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, library
+from torch import Tensor
 
 from spacy_latent.errors import InfeasibleError, InvalidScores, NotTractable
-from spacy_latent.kernels.autograd import operators
 from spacy_latent.structures.linear_chain import LinearChain
 from spacy_latent.structures.tag_sequence import TagSequence, allowed_transitions, scheme_tags
 from tests.enumeration import tag_sequences
-
-Bound = tuple[Tensor, Tensor, Tensor]
+from tests.structures.listed_sequences import (
+    Bound,
+    check_against_all,
+    check_gradients,
+    check_infeasible,
+    padded,
+    random_bound,
+)
 
 
 @cache
 def sequences_of(n: int, num_tags: int) -> Tensor:
     rows = list(tag_sequences(n, num_tags))
     return torch.tensor(rows, dtype=torch.int64).view(len(rows), n)
-
-
-def random_bound(num_tags: int, scale: float = 1.0) -> Bound:
-    return (
-        torch.randn(num_tags, num_tags, dtype=torch.float64) * scale,
-        torch.randn(num_tags, dtype=torch.float64) * scale,
-        torch.randn(num_tags, dtype=torch.float64) * scale,
-    )
 
 
 def totals_of(sequences: Tensor, emissions: Tensor, bound: Bound) -> Tensor:
@@ -47,82 +44,29 @@ def totals_of(sequences: Tensor, emissions: Tensor, bound: Bound) -> Tensor:
     return totals
 
 
-def padded(emissions: Tensor, room: int) -> Tensor:
-    result = torch.full((1, room, emissions.shape[1]), torch.nan, dtype=emissions.dtype)
-    result[0, : len(emissions)] = emissions
-    return result
-
-
 # At 1000 what underflows matters, and the kernel runs on logarithms.
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("num_tags", [1, 2, 3])
 def test_everything_against_enumeration(num_tags: int, scale: float) -> None:
     torch.manual_seed(0)
     for n in range(6):
-        sequences, lengths = sequences_of(n, num_tags), torch.tensor([n])
-        emissions = torch.randn(n, num_tags, dtype=torch.float64) * scale
-        emissions.requires_grad_()
+        emissions = (torch.randn(n, num_tags, dtype=torch.float64) * scale).requires_grad_()
         bound = tuple(given.requires_grad_() for given in random_bound(num_tags, scale))
-        structure = TagSequence().bind(*bound)
-        scores = padded(emissions, n + 2)
-        inputs = (emissions, *bound)
-        one_hot = torch.nn.functional.one_hot(sequences, num_tags).double()
-
-        def gradients(value: Tensor, inputs: tuple[Tensor, ...] = inputs) -> tuple[Tensor, ...]:
-            # Nothing depends on the scores of an empty item.
-            value = value + sum(0.0 * given.sum() for given in inputs)
-            return torch.autograd.grad(value, inputs, retain_graph=True)
-
+        sequences = sequences_of(n, num_tags)
+        z = torch.nn.functional.one_hot(sequences, num_tags).double()
         totals = totals_of(sequences, emissions, bound)
-        p = totals.softmax(0)
-        mean = torch.einsum("z,znt->nt", p, one_hot)
-        entropy = -(p * totals.log_softmax(0)).sum()
-        vector = torch.randn_like(emissions)
-        log_partition = structure.log_partition(scores, lengths)[0]
-        marginals = structure.marginals(scores, lengths)[0]
-        assert not marginals[n:].any()
-        found_entropy = structure.entropy(scores, lengths)[0]
-        for found, expected in (
-            (log_partition, totals.logsumexp(0)),
-            ((marginals[:n] * vector).sum(), (mean * vector).sum()),
-            (found_entropy, entropy),
-        ):
-            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-9)
-            for own, other in zip(gradients(found), gradients(expected)):
-                torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-8)
-        torch.testing.assert_close(marginals[:n], mean, rtol=1e-10, atol=1e-12)
-        own = structure.log_prob(one_hot[:, None], padded(emissions, n), lengths)[:, 0]
-        torch.testing.assert_close(own, totals.log_softmax(0), rtol=1e-10, atol=1e-9)
-        best = structure.map(scores, lengths)[0, :n]
-        assert torch.equal(best, one_hot[totals.argmax()])
-        count = structure.log_count(scores, lengths).exp().item()
-        assert count == pytest.approx(len(sequences))
-        order = totals.argsort(descending=True)[:4]
-        several = structure.top_k(scores, lengths, 4)
-        assert torch.equal(several.z[: len(order), 0, :n], one_hot[order])
-        torch.testing.assert_close(several.scores[: len(order), 0], totals[order].detach())
-        assert torch.isneginf(several.scores[len(order) :]).all()
+        check_against_all(TagSequence().bind(*bound), (emissions, *bound), z, totals)
 
 
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 def test_gradients(scale: float) -> None:
     torch.manual_seed(1)
-    lengths = torch.tensor([4, 2, 1, 0])
     scores = torch.randn(4, 4, 3, dtype=torch.float64)
-    transitions, start, end = random_bound(3)
+    bound = transitions, start, _ = random_bound(3)
     # The best first tag leads nowhere: sums of weights lose what matters, and logarithms run.
     start[0] += scale
     transitions[0] -= 4 * scale
-    inputs = [given.requires_grad_() for given in (scores, transitions, start, end)]
-
-    def marginals(scores: Tensor, *bound: Tensor) -> Tensor:
-        return TagSequence().bind(*bound).marginals(scores, lengths)
-
-    def log_partition(scores: Tensor, *bound: Tensor) -> Tensor:
-        return TagSequence().bind(*bound).log_partition(scores, lengths)
-
-    assert torch.autograd.gradcheck(marginals, inputs)
-    assert torch.autograd.gradgradcheck(log_partition, inputs)
+    check_gradients(TagSequence(), scores, bound, torch.tensor([4, 2, 1, 0]))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3])
@@ -173,15 +117,10 @@ def test_partial_annotation_is_minus_infinity_elsewhere() -> None:
 
 def test_infeasible_items_are_named() -> None:
     structure = TagSequence().bind(*allowed_transitions(["O", "B-X", "I-X", "L-X"], "biluo"))
-    scores, lengths = torch.zeros(3, 2, 4), torch.tensor([2, 1, 2])
+    scores = torch.zeros(3, 2, 4)
     # Without U there is no span of one token.
     scores[1, 0, 0] = -torch.inf
-    for operation in ("map", "marginals", "log_partition", "sample"):
-        with pytest.raises(InfeasibleError) as error:
-            getattr(structure, operation)(scores, lengths)
-        assert error.value.items == [1]
-    with pytest.raises(InfeasibleError):
-        structure.top_k(scores, lengths, 2)
+    check_infeasible(structure, scores, torch.tensor([2, 1, 2]), 1)
 
 
 def test_without_transitions_positions_are_independent() -> None:
@@ -258,35 +197,9 @@ def test_memory_does_not_grow_with_the_square_of_the_tags() -> None:
     assert used < 400_000
 
 
-def test_items_and_layout_do_not_matter() -> None:
-    torch.manual_seed(6)
-    structure = TagSequence().bind(*(given.float() for given in random_bound(5)))
-    scores, lengths = torch.randn(5, 20, 30).permute(2, 1, 0), torch.randint(0, 21, (30,))
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads, own in ((1, scores), (3, scores.contiguous())):
-            torch.set_num_threads(threads)
-            drawn = structure.sample(own, lengths, 2, torch.Generator().manual_seed(1))
-            results.append((structure.marginals(own, lengths), drawn, structure.map(own, lengths)))
-    finally:
-        torch.set_num_threads(before)
-    for one, many in zip(*results):
-        assert torch.equal(one, many)
-    alone = structure.marginals(scores[7:8], lengths[7:8])
-    assert torch.equal(alone[0], results[0][0][7])
-
-
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_scores_that_are_no_numbers_are_named(value: float) -> None:
-    scores, lengths = torch.zeros(3, 3, 2), torch.tensor([3, 3, 3])
-    scores[1, 2, 0] = value
-    for operation in ("map", "marginals", "log_partition", "sample"):
-        with pytest.raises(InvalidScores, match=r"\[1\]"):
-            getattr(TagSequence(), operation)(scores, lengths)
-    with pytest.raises(InvalidScores, match=r"\[1\]"):
-        TagSequence().top_k(scores, lengths, 2)
-    bound = random_bound(2)
+def test_bound_scores_that_are_no_numbers_are_refused(value: float) -> None:
+    bound, lengths = random_bound(2), torch.tensor([3, 3, 3])
     bound[0][1, 0] = value
     with pytest.raises(InvalidScores, match=r"\[0, 1, 2\]"):
         TagSequence().bind(*bound).map(torch.zeros(3, 3, 2), lengths)
@@ -296,8 +209,6 @@ def test_wrong_input_is_refused() -> None:
     scores, lengths = torch.zeros(2, 4, 3), torch.tensor([4, 3])
     structure = TagSequence().bind(*random_bound(3))
     for bad, match in (
-        ((scores.int(), lengths), "float"),
-        ((scores, torch.tensor([3, 5])), "0 to 4"),
         ((scores, torch.tensor([3])), "shape"),
         ((scores[..., :2], lengths), "bound"),
         ((scores[..., :0], lengths), "bound"),
@@ -344,19 +255,6 @@ def test_codes_go_both_ways() -> None:
     assert TagSequence().encode(tags, 3, num_tags=5).shape == (3, 5)
 
 
-def test_operators_follow_the_rules_of_torch() -> None:
-    scores = torch.randn(2, 3 + 2 + 2, 2, dtype=torch.float64, requires_grad=True)
-    arguments = (
-        scores,
-        torch.tensor([3, 2]),
-        "spacy_latent.kernels.chains.tag_sequence:FAMILY",
-        [],
-    )
-    library.opcheck(operators._log_partition.overload, arguments)
-    library.opcheck(operators._marginals.overload, (*arguments, True))
-    library.opcheck(operators._best.overload, (scores.detach(), *arguments[1:]))
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e3])
 def test_steps_along_a_sequence_against_enumeration(scale: float) -> None:
     """At 1000 the kernel runs on logarithms."""
@@ -366,7 +264,7 @@ def test_steps_along_a_sequence_against_enumeration(scale: float) -> None:
     chain = TagSequence().bind(*bound)
     every = sequences_of(n, num_tags)
     weights = totals_of(every, emissions, bound).softmax(0)
-    scores, lengths = padded(emissions, n + 2), torch.tensor([n])
+    scores, lengths = padded(emissions), torch.tensor([n])
     for tags in [chain.best_tags(scores, lengths)[0, :n], torch.tensor([0, 2, 1, 1])]:
         given = torch.full((1, n + 2), -1)
         given[0, :n] = tags

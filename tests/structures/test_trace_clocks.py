@@ -8,19 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacy_latent.errors import InfeasibleError, NotTractable
 from spacy_latent.structures.base import Structure
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.one_of_n import OneOfN
-from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.spanning_tree import SpanningTree
 from tests.structures.test_traces import (
     Arc,
     arcs_of,
-    by_tree,
-    check_frequencies,
     random_scores,
-    tree_traces,
 )
 
 # A trace: each node that chose, as a set of tokens, with its arc.
@@ -147,25 +142,6 @@ def test_without_a_single_root_the_tree_is_the_one_of_least_time() -> None:
     found = SpanningTree().reparameterize_trace(scores, lengths)
     for noisy in (found.noisy, found.redrawn):
         assert torch.equal(SpanningTree().map(-(-noisy).exp(), lengths), found.z)
-
-
-@pytest.mark.parametrize(
-    ("structure", "n"),
-    [
-        (SpanningTree(), 3),
-        (SpanningTree(single_root=True), 3),
-        (SpanningTree(single_root=True, direction="earlier"), 4),
-        (SpanningTree(direction="later"), 3),
-    ],
-    ids=repr,
-)
-def test_trees_come_as_often_as_their_traces_say(structure: SpanningTree, n: int) -> None:
-    scores, count = random_scores(n, 7), 40_000
-    masked, _ = structure.masked(scores[None], torch.tensor([n]))
-    expected = by_tree(list(tree_traces(masked[0], structure.single_root)))
-    torch.manual_seed(1)
-    drawn = structure.reparameterize_trace(scores.expand(count, -1, -1), torch.full((count,), n))
-    check_frequencies(drawn.z, expected)
 
 
 def apart(first: Tensor, second: Tensor) -> float:
@@ -349,26 +325,3 @@ def test_padding_is_not_read_and_empty_items_have_the_empty_structure(
         assert torch.equal(getattr(found[0], name), getattr(found[1], name))
     none = structure.reparameterize_trace(scores[:0], lengths[:0])
     assert none.z.shape == scores[:0].shape
-
-
-@pytest.mark.parametrize("single_root", [False, True])
-def test_items_without_a_structure_are_named(single_root: bool) -> None:
-    scores = torch.zeros(3, 4, 4)
-    scores[2, :, 2] = -torch.inf
-    structure = SpanningTree(single_root=single_root)
-    with pytest.raises(InfeasibleError) as error:
-        structure.reparameterize_trace(scores, torch.tensor([3, 3, 3]))
-    assert error.value.items == [2]
-    # Two tokens that only each other is a head of.
-    scores = torch.zeros(2, 4, 4)
-    scores[1, 0, 1:3] = scores[1, 3, 1:3] = -torch.inf
-    with pytest.raises(InfeasibleError) as error:
-        structure.reparameterize_trace(scores, torch.tensor([3, 3]))
-    assert error.value.items == [1]
-
-
-def test_what_has_no_trace_says_so() -> None:
-    with pytest.raises(NotTractable, match="reparameterize_trace"):
-        ProjectiveTree().reparameterize_trace(torch.zeros(1, 3, 3), torch.tensor([2]))
-    with pytest.raises(NotTractable, match="reparameterize_trace"):
-        KOfN(2, exactly=False).reparameterize_trace(torch.zeros(1, 3), torch.tensor([2]))

@@ -90,6 +90,17 @@ def subset_traces(scores: Tensor, k: int) -> Iterator[tuple[frozenset[int], Tens
         yield frozenset(order), total
 
 
+def expected_loss(
+    scores: Tensor, single_root: bool, weights: Tensor, arc: Arc, more: float
+) -> Tensor:
+    """Over all traces, where a tree costs the weights of its arcs, and more if it has this one."""
+    losses = [
+        (sum(float(weights[own]) for own in tree) + more * (arc in tree)) * total.exp()
+        for tree, total in tree_traces(scores, single_root)
+    ]
+    return torch.stack(losses).sum()
+
+
 def by_tree(traces: list[Trace]) -> dict[frozenset[Arc], float]:
     found: dict[frozenset[Arc], float] = {}
     for tree, total in traces:
@@ -142,6 +153,11 @@ def test_the_listed_traces_are_a_distribution_over_trees(n: int, single_root: bo
     assert len(trees) == (n if single_root else n + 1) ** (n - 1)
 
 
+# One structure of each item, and the same with noisy scores drawn again.
+OPERATIONS = pytest.mark.parametrize("operation", ["sample_trace", "reparameterize_trace"])
+
+
+@OPERATIONS
 @pytest.mark.parametrize(
     ("structure", "n"),
     [
@@ -153,14 +169,15 @@ def test_the_listed_traces_are_a_distribution_over_trees(n: int, single_root: bo
     ],
     ids=repr,
 )
-def test_trees_come_as_often_as_their_traces_say(structure: SpanningTree, n: int) -> None:
+def test_trees_come_as_often_as_their_traces_say(
+    structure: SpanningTree, n: int, operation: str
+) -> None:
     scores, count = random_scores(n, 7), 40_000
     masked, _ = structure.masked(scores[None], torch.tensor([n]))
     expected = by_tree(list(tree_traces(masked[0], structure.single_root)))
-    drawn = structure.sample_trace(
-        scores[None], torch.tensor([n]), count, torch.Generator().manual_seed(1)
-    )
-    check_frequencies(drawn.z[:, 0], expected)
+    torch.manual_seed(1)
+    drawn = getattr(structure, operation)(scores.expand(count, -1, -1), torch.full((count,), n))
+    check_frequencies(drawn.z.view(count, n + 1, n + 1), expected)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -309,32 +326,42 @@ def test_a_root_that_leaves_tokens_out_is_never_drawn() -> None:
     assert SpanningTree(single_root=True).contains(drawn.z[:, 0], torch.full((50,), 3)).all()
 
 
+@OPERATIONS
 @pytest.mark.parametrize("single_root", [False, True])
-def test_items_without_a_tree_are_named(single_root: bool) -> None:
-    scores = torch.zeros(3, 4, 4)
-    scores[2, :, 2] = -torch.inf
-    structure = SpanningTree(single_root=single_root)
-    with pytest.raises(InfeasibleError) as error:
-        structure.sample_trace(scores, torch.tensor([3, 3, 3]))
-    assert error.value.items == [2]
+def test_items_without_a_tree_are_named(single_root: bool, operation: str) -> None:
+    structure, lengths = SpanningTree(single_root=single_root), torch.full((3,), 3)
+    without_heads = torch.zeros(3, 4, 4)
+    without_heads[2, :, 2] = -torch.inf
+    # Two tokens that only each other is a head of.
+    cyclic = torch.zeros(3, 4, 4)
+    cyclic[2, 0, 1:3] = cyclic[2, 3, 1:3] = -torch.inf
     # Two tokens that only node 0 is a head of.
-    scores = torch.zeros(1, 4, 4)
-    scores[0, 1:, 1:3] = -torch.inf
-    if single_root:
-        with pytest.raises(InfeasibleError):
-            structure.sample_trace(scores, torch.tensor([3]))
+    two_roots = torch.zeros(3, 4, 4)
+    two_roots[2, 1:, 1:3] = -torch.inf
+    for scores in (without_heads, cyclic, *([two_roots] if single_root else [])):
+        with pytest.raises(InfeasibleError) as error:
+            getattr(structure, operation)(scores, lengths)
+        assert error.value.items == [2]
+
+
+@OPERATIONS
+def test_items_of_which_there_are_too_few_are_named(operation: str) -> None:
     scores = torch.full((2, 4), -torch.inf)
     scores[:, 0] = 0.0
     with pytest.raises(InfeasibleError) as error:
-        KOfN(2).sample_trace(scores, torch.tensor([1, 3]))
+        getattr(KOfN(2), operation)(scores, torch.tensor([1, 3]))
     assert error.value.items == [1]
 
 
-def test_what_has_no_trace_says_so() -> None:
-    with pytest.raises(NotTractable, match="sample_trace"):
-        ProjectiveTree().sample_trace(torch.zeros(1, 3, 3), torch.tensor([2]))
-    with pytest.raises(NotTractable, match="sample_trace"):
-        KOfN(2, exactly=False).sample_trace(torch.zeros(1, 3), torch.tensor([2]))
+@OPERATIONS
+def test_what_has_no_trace_says_so(operation: str) -> None:
+    with pytest.raises(NotTractable, match=operation):
+        getattr(ProjectiveTree(), operation)(torch.zeros(1, 3, 3), torch.tensor([2]))
+    with pytest.raises(NotTractable, match=operation):
+        getattr(KOfN(2, exactly=False), operation)(torch.zeros(1, 3), torch.tensor([2]))
+
+
+def test_no_traces_are_not_drawn() -> None:
     with pytest.raises(InvalidScores, match="num_samples"):
         SpanningTree().sample_trace(torch.zeros(1, 3, 3), torch.tensor([2]), 0)
 

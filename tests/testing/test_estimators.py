@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,19 +51,29 @@ class TakesAll(Marginals):
         return None
 
 
-class WrongShape(Own):
+class Changed(Own):
+    """The same with other scores, or with another result."""
+
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        return scores
+
+    def after(self, draw: Draw, scores: Tensor) -> Any:
+        return draw
+
     def __call__(
         self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        draw = super().__call__(structure, scores, lengths, is_train)
+    ) -> Any:
+        changed = self.before(structure, scores)
+        return self.after(super().__call__(structure, changed, lengths, is_train), scores)
+
+
+class WrongShape(Changed):
+    def after(self, draw: Draw, scores: Tensor) -> Draw:
         return Draw(draw.z[0], draw.weights)
 
 
-class Heavy(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        draw = super().__call__(structure, scores, lengths, is_train)
+class Heavy(Changed):
+    def after(self, draw: Draw, scores: Tensor) -> Draw:
         return Draw(draw.z, 2 * draw.weights)
 
 
@@ -82,57 +94,38 @@ class Leaks(Own):
         )
 
 
-class Detached(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        return super().__call__(structure, scores.detach(), lengths, is_train)
+class Detached(Changed):
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        return scores.detach()
 
 
-class Noisy(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        noise = 3 * torch.randn_like(scores)
-        return super().__call__(structure, scores + noise, lengths, is_train)
+class Noisy(Changed):
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        return scores + 3 * torch.randn_like(scores)
 
 
-class Forbidden(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        safe = scores.masked_fill(scores.isneginf(), 9.0)
-        return super().__call__(structure, safe, lengths, is_train)
+class Forbidden(Changed):
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        return scores.masked_fill(scores.isneginf(), 9.0)
 
 
-class ReadsPadding(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        mean = scores.flatten(1).mean(1).view(-1, *[1] * structure.part_axes)
-        return super().__call__(structure, scores * mean, lengths, is_train)
+class ReadsPadding(Changed):
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        return scores * scores.flatten(1).mean(1).view(-1, *[1] * structure.part_axes)
 
 
-class Together(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        return super().__call__(structure, scores + 5 * scores[-1:], lengths, is_train)
+class Together(Changed):
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        return scores + 5 * scores[-1:]
 
 
-class Single(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        draw = super().__call__(structure, scores, lengths, is_train)
+class Single(Changed):
+    def after(self, draw: Draw, scores: Tensor) -> Draw:
         return Draw(draw.z.float(), draw.weights)
 
 
-class InPlace(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        draw = super().__call__(structure, scores, lengths, is_train)
+class InPlace(Changed):
+    def after(self, draw: Draw, scores: Tensor) -> Draw:
         with torch.no_grad():
             scores *= 0.5
         return draw
@@ -145,18 +138,16 @@ class AsksMore(StraightThrough):
         return frozenset({"map"})
 
 
-class Counting(Own, nn.Module):
+class Counting(Changed, nn.Module):
     """Counts its calls, and gives the count to its copies."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)
         self.register_buffer("calls", torch.zeros(1))
 
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
         self.calls += 1
-        return super().__call__(structure, scores, lengths, is_train)
+        return scores
 
 
 class Itself(Own):
@@ -164,11 +155,9 @@ class Itself(Own):
         return self
 
 
-class Swallows(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        return super().__call__(structure, scores.nan_to_num(0.0), lengths, is_train)
+class Swallows(Changed):
+    def before(self, structure: Structure, scores: Tensor) -> Tensor:
+        return scores.nan_to_num(0.0)
 
 
 class Doubled(Marginals):
@@ -190,25 +179,15 @@ class OfTheSupport(SparseMAP):
         return Draw.single((weights * found.atoms).sum(0))
 
 
-class UnsureAtTies(Own):
-    def __call__(
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Draw:
-        draw = super().__call__(structure, scores, lengths, is_train)
+class UnsureAtTies(Changed):
+    def after(self, draw: Draw, scores: Tensor) -> Draw:
         tied = scores.flatten(1).amax() == scores.flatten(1)[0, 0]
         return Draw(torch.where(tied, 0.5 * draw.z, draw.z), draw.weights)
 
 
 class Biased(ScoreFunction):
-    def objective(
-        self,
-        losses: Tensor,
-        weights: Tensor,
-        log_probs: Tensor,
-        features: Tensor,
-        extras: Tensor | None = None,
-    ) -> Tensor:
-        return super().objective(2 * losses, weights, log_probs, features)
+    def objective(self, losses: Tensor, *others: Any) -> Tensor:
+        return super().objective(2 * losses, *others)
 
 
 class DrawsAnother(ScoreFunction):
@@ -234,11 +213,9 @@ class Solver(SparseMAP):
         return False
 
 
-class NoDraw(Own):
-    def __call__(  # type: ignore[override]
-        self, structure: Structure, scores: Tensor, lengths: Tensor, is_train: bool
-    ) -> Tensor:
-        return super().__call__(structure, scores, lengths, is_train).z
+class NoDraw(Changed):
+    def after(self, draw: Draw, scores: Tensor) -> Tensor:
+        return draw.z
 
 
 class HardButForRounding(Marginals):

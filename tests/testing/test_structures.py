@@ -161,29 +161,23 @@ class Repeats(Runs):
 
 
 class Approximate(Runs):
-    def sparsemap(
-        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
-    ) -> SparseSolution:
-        return super().sparsemap(scores, lengths, 1, tolerance)
+    def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
+        return super().sparsemap(scores, arguments[0], 1)
 
 
 class Doubled(Runs):
     """The gradient of SparseMAP is twice what it should be."""
 
-    def sparsemap(
-        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
-    ) -> SparseSolution:
+    def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
         twice = torch.where(scores.isfinite(), 2 * scores - scores.detach(), scores)
-        return super().sparsemap(twice, lengths, max_iter, tolerance)
+        return super().sparsemap(twice, *arguments)
 
 
 class OfTheSupport(LinearChain):
     """The gradient of SparseMAP belongs to the weights of the present support."""
 
-    def sparsemap(
-        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
-    ) -> SparseSolution:
-        found = super().sparsemap(scores, lengths, max_iter, tolerance)
+    def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
+        found = super().sparsemap(scores, *arguments)
         weights = found.weights.view(*found.weights.shape, *[1] * self.part_axes)
         mean = (weights * found.atoms).sum(0)
         return SparseSolution(mean, found.weights, found.gap, lambda: found.atoms)
@@ -292,19 +286,15 @@ class Miscounts(KOfN):
 
 
 class Uniform(KOfN):
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: object
-    ) -> Tensor:
-        return super()._sample(scores.clamp(-0.0, 0.0), lengths, num_samples, generator)
+    def _sample(self, scores: Tensor, *arguments: Any) -> Tensor:
+        return super()._sample(scores.clamp(-0.0, 0.0), *arguments)
 
 
 class Heedless(KOfN):
     """Takes no heed of the generator."""
 
-    def _sample(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: object
-    ) -> Tensor:
-        return super()._sample(scores, lengths, num_samples, None)
+    def _sample(self, scores: Tensor, lengths: Tensor, number: int, generator: Any) -> Tensor:
+        return super()._sample(scores, lengths, number, None)
 
 
 class NotDrawnAgain(OneOfN):
@@ -322,10 +312,8 @@ class Unsmooth(MonotoneAlignment):
 class BelowTheBest(BudgetTree):
     """A relaxation that is none."""
 
-    def sparsemap(
-        self, scores: Tensor, lengths: Tensor, max_iter: int = 200, tolerance: float = 1e-6
-    ) -> SparseSolution:
-        return super().sparsemap(-scores, lengths, max_iter, tolerance)
+    def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
+        return super().sparsemap(-scores, *arguments)
 
 
 class Deaf(LinearChain):
@@ -345,10 +333,8 @@ class Hopeful(Runs):
 class WrongTraces(KOfN):
     """Takes traces for less probable the higher scores are."""
 
-    def _sample_trace(
-        self, scores: Tensor, lengths: Tensor, num_samples: int, generator: torch.Generator | None
-    ) -> Traces:
-        found = super()._sample_trace(scores, lengths, num_samples, generator)
+    def _sample_trace(self, scores: Tensor, *arguments: Any) -> Traces:
+        found = super()._sample_trace(scores, *arguments)
         high = scores.nan_to_num(0.0, neginf=0.0).clamp_min(0.0).sum(1)
         return Traces(found.z, found.log_probs - high)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,3 +57,25 @@ def requests(driver: Any) -> list[str]:
             if not asked.get("documentURL", "").startswith("chrome"):
                 found.append(asked["request"]["url"])
     return found
+
+
+def script(driver: Any, code: str) -> Any:
+    """The value of an expression on the page."""
+    return driver.execute_script(f"return {code}")
+
+
+def texts_of(driver: Any, selector: str) -> list[str]:
+    """The text of each node that a selector finds."""
+    nodes = f"[...document.querySelectorAll({selector!r})]"
+    found: list[str] = script(driver, f"{nodes}.map(node => node.textContent)")
+    return found
+
+
+def wait_for(found: Callable[[], Any], seconds: int = 60) -> Any:
+    """Only what has gone wrong takes as long, on a busy machine as well."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if value := found():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"it did not come about in {seconds} seconds")

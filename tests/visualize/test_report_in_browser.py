@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,12 @@ from spacy.training import Example
 
 from spacy_latent.evaluation.assessment import assess
 from spacy_latent.visualize.report import render_report
-from tests.models import test_aligned_pair_textcat as aligned_pairs
+from tests.models import pair_pipelines as aligned_pairs
 from tests.pipeline.keyword_pipelines import CHOICE, TREE, keyword_examples, keyword_pipeline
-from tests.visualize.browser import chromium, requests
+from tests.visualize.browser import requests, script, texts_of, wait_for
 from tests.visualize.test_report import LOG, NASTY
 
 DOCS = 60
-# Only what has gone wrong takes as long, on a busy machine as well.
-WAIT = 60
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +46,6 @@ def opened(
     return open_page
 
 
-def script(driver: Any, code: str) -> Any:
-    return driver.execute_script(f"return {code}")
-
-
 def choose(driver: Any, name: str, value: str, event: str = "change") -> None:
     driver.execute_script(
         "const node = document.getElementById(arguments[0]); node.value = arguments[1];"
@@ -69,20 +56,12 @@ def choose(driver: Any, name: str, value: str, event: str = "change") -> None:
     )
 
 
-def wait_for(found: Callable[[], Any]) -> Any:
-    until = time.monotonic() + WAIT
-    while time.monotonic() < until:
-        if value := found():
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"it did not come about in {WAIT} seconds")
+# Marks of labels and weights are no words of a drawing.
+WORDS = "text:not(.small, .percent)"
 
 
 def cards(driver: Any) -> list[str]:
-    return script(
-        driver,
-        "[...document.querySelectorAll('.card header span:first-child')].map(n => n.textContent)",
-    )
+    return texts_of(driver, ".card header span:first-child")
 
 
 def test_the_gallery(
@@ -92,17 +71,9 @@ def test_the_gallery(
     page = opened(examples)
     assert script(driver, "document.getElementById('status').textContent") == "60 of 60 docs"
     assert len(cards(driver)) < DOCS, "what is far below is not drawn"
-    first = script(
-        driver,
-        "[...document.querySelector('.card svg').querySelectorAll('text:not(.small, .percent)')]"
-        ".map(n => n.textContent)",
-    )
+    first = texts_of(driver, f".card:first-child svg {WORDS}")
     assert first == [token.text for token in examples[0].reference]
-    percents = script(
-        driver,
-        "[...document.querySelectorAll('.card:first-child :is(g:not(.gold) > .small, .percent)')]"
-        ".map(n => n.textContent)",
-    )
+    percents = texts_of(driver, ".card:first-child :is(g:not(.gold) > .small, .percent)")
     assert len(percents) == len(first)
     assert all(re.fullmatch(r"(root )?\d+ %", percent) for percent in percents)
     driver.execute_script("document.getElementById('end').scrollIntoView()")
@@ -179,11 +150,7 @@ def test_trap_16_markup_is_inert(driver: Any, opened: Callable[..., Any], nlp: L
         script(driver, "document.querySelectorAll('img, iframe, .card script, .card b b').length")
         == 0
     )
-    texts = script(
-        driver,
-        "[...document.querySelector('.card svg').querySelectorAll('text:not(.small, .percent)')]"
-        ".map(n => n.textContent)",
-    )
+    texts = texts_of(driver, f".card:first-child svg {WORDS}")
     # The page shows marks that turn the direction of text as a sign.
     shown = [word.replace("\u202e", "\ufffd") if word.strip() else "␣" for word in NASTY]
     assert texts == shown
@@ -218,10 +185,7 @@ def test_alignments_are_drawn_between_two_texts(driver: Any, opened: Callable[..
     assert script(
         driver, "document.querySelector('.card svg').querySelectorAll('.cell').length"
     ) == len(first.decoded)
-    texts = script(
-        driver,
-        "[...document.querySelector('.card svg').querySelectorAll('text')].map(n => n.textContent)",
-    )
+    texts = texts_of(driver, ".card:first-child svg text")
     assert texts == [token.text for token in examples[0].reference]
     assert driver.get_log("browser") == []
 

@@ -12,16 +12,9 @@ import pytest
 from spacy_latent.cli.serve import listen
 from spacy_latent.visualize.explorer import Explorer
 from tests.pipeline.keyword_pipelines import TREE, keyword_pipeline
-from tests.visualize.browser import chromium, requests
-from tests.visualize.test_report_in_browser import wait_for
+from tests.visualize.browser import requests, script, wait_for
 
 TEXT = "good filler1 filler2 bad"
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +44,6 @@ def look(driver: Any, address: str, width: int = 1280, scheme: str = "light") ->
     driver.get_log("browser")
     driver.get(address)
     wait_for(lambda: script(driver, "document.querySelectorAll('.structure').length") == 2)
-
-
-def script(driver: Any, code: str) -> Any:
-    return driver.execute_script(f"return {code}")
 
 
 def press(driver: Any, *keys: str) -> None:

@@ -28,7 +28,7 @@ from spacy_latent.visualize import explorer as explorer_module
 from spacy_latent.visualize import server
 from spacy_latent.visualize.explorer import Busy, Explorer, Limits, TooMuch
 from spacy_latent.visualize.server import make_application
-from tests.models import test_aligned_pair_textcat as pairs
+from tests.models import pair_pipelines as pairs
 from tests.pipeline.keyword_pipelines import TREE, keyword_pipeline
 from tests.visualize.structures import INJECTIONS
 

@@ -15,7 +15,7 @@ from spacy_latent.evaluation.counterfactuals import counterfactual
 from spacy_latent.interventions import Intervention
 from spacy_latent.visualize import explore
 from spacy_latent.visualize.explorer import Limits, TooMuch
-from tests.models import test_aligned_pair_textcat as pairs
+from tests.models import pair_pipelines as pairs
 from tests.pipeline import test_crf_ner as crf
 from tests.pipeline.keyword_pipelines import TREE, keyword_pipeline
 from tests.visualize.browser import chromium, requests

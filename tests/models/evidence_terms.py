@@ -1,0 +1,27 @@
+"""A module that keeps the terms of the bound on the evidence, for comparisons in float64."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from spacy_latent.layers.bag_of_words import build_bag_of_words_v1
+from spacy_latent.layers.learned_prior import build_learned_prior_v1
+from spacy_latent.models.evidence_bound import EvidenceTerms, build_evidence_bound_v1
+from spacy_latent.models.text_module import TextModule
+
+
+class Noting(TextModule):
+    """Keeps the terms as they are before they become single precision."""
+
+    def _evidence(self, rows, vectors, weights, *others) -> EvidenceTerms:
+        self.weights = weights
+        self.terms = super()._evidence(rows, vectors, weights, *others)
+        return self.terms
+
+
+def noting(layer: nn.Module, pooling: str, words: int, places: int) -> Noting:
+    """A module in training over a layer, with a bag of so many words and a learned prior."""
+    settings = build_evidence_bound_v1(
+        build_bag_of_words_v1(size=words), build_learned_prior_v1(places=places)
+    )
+    return Noting(layer, (pooling,), 1, 0.0, settings).double().train()
