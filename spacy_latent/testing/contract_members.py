@@ -83,6 +83,10 @@ class MemberChecks(StructureChecks):
                     f"{there}: {number.tolist()} are the places in the list of what is given; "
                     "expected different ones, none of them -1.",
                 )
+                every = self.listing.totals(scores, b)
+                own = (every if self.structure.linear else every.log_softmax(0))[number]
+                there = f"{there}, beside the structures that are given with them"
+                self.report.same("top_k", there, found, own, 1e-9, 1e-9)
 
     def check_large_scores(self) -> None:
         """Check the best structures if large scores absorb all digits of the others."""

@@ -160,6 +160,17 @@ class Repeats(Runs):
         return TopK(best.z[:1].expand_as(best.z), best.scores)
 
 
+class Shuffled(Runs):
+    """The best structures are right, but have the scores of others."""
+
+    def top_k(self, scores: Tensor, lengths: Tensor, k: int) -> TopK:
+        best = super().top_k(scores, lengths, k)
+        z = best.z.clone()
+        for item, count in enumerate(best.scores.isfinite().sum(0).tolist()):
+            z[:count, item] = z[:count, item].flip(0)
+        return TopK(z, best.scores)
+
+
 class Approximate(Runs):
     def sparsemap(self, scores: Tensor, *arguments: Any) -> SparseSolution:
         return super().sparsemap(scores, arguments[0], 1)
@@ -379,6 +390,7 @@ WRONG: list[tuple[str, str, Structure]] = [
     ("contains", "given True, expected False", HoldsAll()),
     ("encode_and_decode", "encode: item 0", Misspelt()),
     ("top_k", "expected different ones", Repeats()),
+    ("top_k", "beside the structures", Shuffled()),
     ("large_scores", r"several scores of 1e\+15", Clamped()),
     ("sparsemap", "expected none above the mean|gap", Approximate()),
     ("sparsemap", "finite differences", Doubled()),
