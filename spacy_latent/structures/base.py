@@ -283,7 +283,7 @@ class Structure(StructureContract):
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the log-probability of structures.
 
-        Membership of ``z`` in the set is not checked, since the check would take as long as the
+        Membership of ``z`` in the set is not checked, since the check may take longer than the
         log-partition. If ``z`` is no member, for example if it has fractions or parts at padding,
         the result is z·s − log Z, and no log-probability. See :meth:`contains`.
 
