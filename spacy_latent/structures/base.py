@@ -9,7 +9,7 @@ follows from a MAP oracle alone then works.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,17 @@ from spacy_latent.structures.results import (
 
 Self = TypeVar("Self", bound="Structure")
 
+# Names of torch-struct and SynJax, see docs/structured_attention.md.
+ELSEWHERE = {
+    "partition": "log_partition(scores, lengths)",
+    "argmax": "map(scores, lengths)",
+    "kmax": "top_k(scores, lengths, k)",
+    "topk": "top_k(scores, lengths, k)",
+    "count": "log_count(scores, lengths)",
+    "kl_divergence": "kl(scores, other, lengths)",
+    "unnormalized_log_prob": "log_potential(z, scores, lengths)",
+}
+
 
 class Structure(StructureContract):
     """Set of structures over parts, with all operations on it.
@@ -38,6 +49,18 @@ class Structure(StructureContract):
     Subclasses give what :class:`~spacy_latent.structures.contract.StructureContract` names. The
     operations follow from it: one that needs a part which is not given is not tractable.
     """
+
+    # Type checkers would take any attribute for one that exists.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ELSEWHERE:
+                raise AttributeError(
+                    f"{self.name} has no {name!r}; expected {ELSEWHERE[name]}. A structure holds "
+                    "settings alone: each method gets the scores."
+                )
+            # Python's own error, or an error from within a property.
+            return super().__getattribute__(name)
 
     def covers(self, other: Structure) -> bool | None:
         """Return whether this set holds every structure of ``other``, or None if that is not known.
@@ -260,10 +283,12 @@ class Structure(StructureContract):
     def log_prob(self, z: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
         """Return the log-probability of structures.
 
-        Membership of ``z`` in the set is not checked: see :meth:`contains`.
+        Membership of ``z`` in the set is not checked, since the check may take longer than the
+        log-partition. If ``z`` is no member, for example if it has fractions or parts at padding,
+        the result is z·s − log Z, and no log-probability. See :meth:`contains`.
 
         Args:
-            z: ``(K, B, *parts)`` or ``(B, *parts)``, 0/1.
+            z: ``(K, B, *parts)`` or ``(B, *parts)``, 0/1, members of this set.
             scores: ``(B, *parts)``.
             lengths: ``(B,)`` int64, or one column for each axis of the item.
 

@@ -231,7 +231,11 @@ class StructureContract(Staged, ABC):
         return np.argwhere(z[tuple(slice(0, int(n)) for n in np.atleast_1d(length))] > 0.5)
 
     def encode(self, gold: np.ndarray, length: Any) -> np.ndarray:
-        """Return the 0/1 array of one annotation: the inverse of :meth:`decode`."""
+        """Return the 0/1 array of one annotation: the inverse of :meth:`decode`.
+
+        Membership of the result in the set is not checked: see
+        :meth:`~spacy_latent.structures.base.Structure.contains`.
+        """
         z = np.zeros(
             [int(n) for n in np.atleast_1d(length)] * (1 if np.ndim(length) else self.part_axes)
         )

@@ -123,9 +123,21 @@ class DependencyTree(CompiledStructure):
         return z[: length + 1, 1 : length + 1].argmax(0).astype("int32")
 
     def encode(self, gold: np.ndarray, length: int) -> np.ndarray:
-        """Return arcs ``(n+1, n+1)`` from heads as in :meth:`decode`."""
+        """Return arcs ``(n+1, n+1)`` from heads as in :meth:`decode`.
+
+        Membership of the result in the set is not checked: see :meth:`contains`.
+
+        Raises:
+            InvalidScores: there is not one head, from 0 to n, for each token.
+        """
+        heads = np.asarray(gold)
+        if heads.shape != (length,) or (length and not 0 <= heads.min() <= heads.max() <= length):
+            raise InvalidScores(
+                f"{self.name}.encode: heads are {heads.tolist()[:10]}; expected {length} of them, "
+                f"each from 0 (the root) to {length}."
+            )
         z = np.zeros((length + 1, length + 1), dtype="float32")
-        z[np.asarray(gold, dtype="int64"), np.arange(1, length + 1)] = 1
+        z[heads.astype("int64"), np.arange(1, length + 1)] = 1
         return z
 
 

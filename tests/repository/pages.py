@@ -175,14 +175,26 @@ def entry_points(text: str) -> list[EntryPoint]:
     return found
 
 
+# Sections that the config around a piece has, beside the component and the model of the piece.
+FILLED = {
+    *("corpora", "corpora.train", "corpora.dev", "components", "nlp", "training", "initialize"),
+    *("training.logger", "training.batcher", "training.optimizer", "training.score_weights"),
+    *("initialize.components", "pretraining", "paths", "system"),
+}
+
+
 def with_parents(text: str) -> str:
-    """A piece of a config with empty sections for those that its sections stand in."""
+    """A piece of a config with empty sections for those of the config around it.
+
+    Other sections that are missing are missing in the reader's config, too: confection refuses it.
+    """
     seen: set[str] = set()
 
     def headed(match: re.Match[str]) -> str:
         parts = match[1].split(".")
         above = [".".join(parts[:i]) for i in range(1, len(parts))]
-        missing = [name for name in above if name not in seen]
+        around = [n for n in above if n in FILLED or re.fullmatch(r"components\.\w+(\.model)?", n)]
+        missing = [name for name in around if name not in seen]
         seen.update([*above, match[1]])
         return "".join(f"[{name}]\n\n" for name in missing) + match[0]
 

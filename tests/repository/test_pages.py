@@ -437,6 +437,8 @@ def test_commands_that_there_are_not_are_refused(command: str) -> None:
         '[components.latent_encoder.model.structure]\n@misc = "spacy-latent.Bush.v1"\n',
         '[components.x.model.structure]\n@misc = "spacy-latent.KOfN.v1"\nkk = 3\n',
         '[training.logger]\n@loggers = "spacy-latent.StructureLogger.v1"\nlimits = 3\n',
+        '[corpora.train]\n@readers = "spacy-latent.LabelledCorpora.v1"\n\n'
+        '[corpora.train.corpora.one]\npath = "one.spacy"\n',
         "[options.entry_points]\nspacy_nothing =\n    a.B.v1 = a:B\n",
         "[options.entry_points]\nspacy_misc =\n    Window = a:B\n",
     ],

@@ -4,6 +4,8 @@ out.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +22,11 @@ from spacy_latent.structures.bits import Bits
 from spacy_latent.structures.constituency_tree import ConstituencyTree
 from spacy_latent.structures.k_of_n import KOfN
 from spacy_latent.structures.linear_chain import LinearChain
+from spacy_latent.structures.many_to_one_alignment import ManyToOneAlignment
 from spacy_latent.structures.merge_sequence import MergeSequence
 from spacy_latent.structures.monotone_alignment import MonotoneAlignment
 from spacy_latent.structures.one_of_n import OneOfN
+from spacy_latent.structures.one_to_one_alignment import OneToOneAlignment
 from spacy_latent.structures.projective_tree import ProjectiveTree
 from spacy_latent.structures.runs import Runs
 from spacy_latent.structures.shift_reduce import ShiftReduce
@@ -221,6 +225,61 @@ def test_scores_without_a_root_are_told_where_it_belongs() -> None:
             tree.marginals(torch.randn(2, 5, 5), torch.tensor([-1, 4]))
     with pytest.raises(InvalidScores, match=r"lengths are 5.*0 to 4\.$"):
         ConstituencyTree().marginals(torch.randn(1, 4, 4), torch.tensor([5]))
+
+
+ALIGNMENTS = [MonotoneAlignment(), ManyToOneAlignment(), OneToOneAlignment()]
+
+
+@pytest.mark.parametrize("structure", ALIGNMENTS, ids=lambda s: s.name)
+def test_one_length_for_two_axes_is_told_of_the_other(structure: Structure) -> None:
+    scores = torch.randn(2, 4, 3)
+    with pytest.raises(InvalidScores, match=r"shape \(2,\).*expected \(B, 2\).*torch\.stack"):
+        structure.map(scores, torch.tensor([4, 3]))
+    with pytest.raises(InvalidScores, match=r"lengths\[:, 1\] lie between 2 and 4.*0 to 3\.$"):
+        structure.map(scores, torch.tensor([[3, 4], [4, 2]]))
+    # It is too long for both axes, so a second length would not help.
+    with pytest.raises(InvalidScores, match=r"lie between 3 and 5.*0 to 3\.$"):
+        structure.map(scores, torch.tensor([5, 3]))
+    assert structure.map(scores, torch.tensor([[4, 3], [3, 2]])).shape == scores.shape
+    square = structure.map(scores, torch.tensor([3, 2]))
+    assert torch.equal(square, structure.map(scores, torch.tensor([[3, 3], [2, 2]])))
+
+
+@pytest.mark.parametrize("heads", [[-1, 0], [0, 3], [0], [0, 0, 0]])
+def test_heads_that_no_token_has_are_not_encoded(heads: list[int]) -> None:
+    for tree in (ProjectiveTree(), SpanningTree()):
+        with pytest.raises(InvalidScores, match=r"heads.*0.*to 2"):
+            tree.encode(np.array(heads), 2)
+        assert tree.encode(np.array([], dtype="int32"), 0).shape == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "name, instead",
+    [("partition", "log_partition"), ("argmax", "map"), ("kmax", "top_k"), ("topk", "top_k")],
+)
+def test_names_of_other_libraries_are_told_those_of_the_methods(name: str, instead: str) -> None:
+    for structure in (ProjectiveTree(), Whole(), pickle.loads(pickle.dumps(KOfN(2)))):
+        assert not hasattr(structure, name) and hasattr(structure, instead)
+        with pytest.raises(AttributeError, match=rf"{structure.name}.*{instead}\(scores"):
+            getattr(structure, name)
+        assert getattr(copy.deepcopy(structure), name, None) is None
+
+
+class Broken(Whole):
+    """Its property has an error of its own."""
+
+    @property
+    def size(self) -> int:
+        return self.missing  # type: ignore[attr-defined, no-any-return]
+
+
+def test_an_attribute_that_is_missing_is_the_one_in_the_error() -> None:
+    with pytest.raises(AttributeError) as caught:
+        Broken().size  # noqa: B018
+    assert caught.value.name == "missing"
+    with pytest.raises(AttributeError) as caught:
+        KOfN(2).nothing  # type: ignore[attr-defined]  # noqa: B018
+    assert caught.value.name == "nothing"
 
 
 def test_other_shapes_and_counts() -> None:

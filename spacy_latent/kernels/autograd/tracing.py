@@ -193,18 +193,27 @@ def _check_room(lengths: Tensor, room: Sequence[int], name: str, advice: str) ->
         return
     lengths = fetch(lengths)
     if lengths.dim() == 1:
-        _check_range(lengths.min().item(), lengths.max().item(), min(room), name, advice)
+        high = lengths.max().item()
+        if min(room) < high <= max(room):
+            # It fits one axis, so the lengths of the others may be missing.
+            advice = (
+                f"They have shape {tuple(lengths.shape)}, so each is the length of all axes of "
+                f"its item; expected (B, {len(room)}), a length for each axis. Put them together "
+                "with torch.stack([rows, columns], 1)."
+            )
+        _check_range(lengths.min().item(), high, min(room), f"{name}: lengths", advice)
         return
-    for low, high, own in zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room):
-        _check_range(low, high, own, name, advice)
+    found = zip(lengths.amin(0).tolist(), lengths.amax(0).tolist(), room)
+    for axis, (low, high, own) in enumerate(found):
+        _check_range(low, high, own, f"{name}: lengths[:, {axis}]", advice)
 
 
-def _check_range(low: float, high: float, room: int, name: str, advice: str) -> None:
+def _check_range(low: float, high: float, room: int, given: str, advice: str) -> None:
     if low >= 0 and high <= room:
         return
-    given = f"lengths are {low}" if low == high else f"lengths lie between {low} and {high}"
+    given += f" are {low}" if low == high else f" lie between {low} and {high}"
     more = f" {advice}" if advice and high > room else ""
-    raise InvalidScores(f"{name}: {given}, but the scores have room for 0 to {room}.{more}")
+    raise InvalidScores(f"{given}, but the scores have room for 0 to {room}.{more}")
 
 
 @torch_operator("within_room")
