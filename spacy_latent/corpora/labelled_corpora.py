@@ -98,9 +98,11 @@ class _Corpus:
         )
 
     def prepare(self, reference: Doc) -> None:
-        """Write to the doc for which labels it was annotated."""
-        from spacy_latent.annotations import annotated_labels
+        """Write to the doc for which labels it was annotated, and where its rejected spans are."""
+        from spacy_latent.annotations import annotated_labels, name_rejected
 
+        if self.rejected is not None and self.rejected in reference.spans:
+            name_rejected(reference, self.rejected)
         if self.labels is not None and annotated_labels(reference) is None:
             reference._.annotated_labels = list(self.labels)
 

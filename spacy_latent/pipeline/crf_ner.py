@@ -552,6 +552,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         known = self.gold_tags(example)
         for what, warning in self._gold.unpredictable(example, known, self._told):
             self.tell_once(what, warning)
+        if unread := self._gold.unread_rejects(example):
+            self.tell_once("rejected spans", unread)
         allowed = known.numpy()
 
         def refuse(why: str) -> None:
