@@ -273,7 +273,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the number of the first line and the fields of each row under the header."""
     header: list[str] = []
     for number, row in (_comma_separated if _ending(path) == ".csv" else _tab_separated)(path):

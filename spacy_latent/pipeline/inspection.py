@@ -295,7 +295,7 @@ def inspect_docs(
         }
         if component.own_kind is not None:
             with _with_settings(pipe, stored):
-                found[name] = pipe.structures(docs)
+                found[name] = component.pipe.structures(docs)
         for key, structures in found.items():
             for doc, spans in zip(docs, structures):
                 write(doc, key, spans)
