@@ -16,7 +16,12 @@ that a doc is a piece of, see :mod:`spacy_latent.annotations.documents`.
 from __future__ import annotations
 
 from spacy_latent.annotations.as_json import to_json
-from spacy_latent.annotations.completeness import annotated_labels, entity_flags
+from spacy_latent.annotations.completeness import (
+    annotated_labels,
+    entity_flags,
+    name_rejected,
+    rejected_key,
+)
 from spacy_latent.annotations.doc_annotations import DocAnnotations
 from spacy_latent.annotations.documents import (
     DOCUMENT,
@@ -65,11 +70,13 @@ __all__ = [
     "entity_flags",
     "is_document_name",
     "name_document",
+    "name_rejected",
     "names_entities",
     "no_counters_message",
     "no_probabilities_message",
     "probability_of_parts",
     "record_key",
+    "rejected_key",
     "runs",
     "set_heads",
     "stored_records",

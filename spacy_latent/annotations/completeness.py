@@ -14,6 +14,8 @@ from spacy.tokens import Doc
 from spacy_latent.errors import LatentError, is_whole
 
 ANNOTATED_LABELS, ENTITY_FLAGS = "annotated_labels", "entity_flags"
+# Key in doc.user_data for the group of rejected spans.
+REJECTED = "rejected_spans_key"
 
 for _name in (ANNOTATED_LABELS, ENTITY_FLAGS):
     # The value is read from doc.user_data even if the user registered an extension of this name.
@@ -78,3 +80,16 @@ def entity_flags(doc: Doc) -> dict[str, int]:
         "label that is known of how many entities the text has at least, 0 for none, as "
         "{'Chemical': 1, 'Disease': 0}."
     )
+
+
+def rejected_key(doc: Doc) -> str | None:
+    """Return the group of ``doc.spans`` with the spans that annotators rejected, or None."""
+    user_data: dict[Any, Any] = doc.user_data
+    key = user_data.get(REJECTED)
+    return key if isinstance(key, str) and key in doc.spans else None
+
+
+def name_rejected(doc: Doc, key: str) -> None:
+    """Write the name of the group of ``doc.spans`` whose spans are rejected."""
+    user_data: dict[Any, Any] = doc.user_data
+    user_data[REJECTED] = key

@@ -33,7 +33,8 @@ Examples:
 def annotate_cli(
     model: Model,
     corpus: str = typer.Argument(
-        ..., help="Texts: .parquet, .jsonl, .spacy, .txt, a directory of these, or - (stdin)"
+        ...,
+        help="Texts: .parquet, .jsonl, .csv, .tsv, .spacy, .txt, a directory of these, or -, stdin",
     ),
     output: Path = typer.Argument(..., help="Directory for the annotated texts", file_okay=False),
     engine: str = typer.Option(

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from spacy_latent.evaluation.entity_calibration import Calibrated, Measured
     from spacy_latent.evaluation.parse_calibration import CalibratedParses
 
+SENTENCES_OF_DOCS = (
+    "All sentences of a doc count as one text, since they are often right or wrong together. If "
+    "docs have many, 'spacy convert --n-sents 1' makes a doc of each."
+)
 # With a slope below this value, different entities have almost the same confidence.
 FLAT = 0.5
 
@@ -91,7 +95,7 @@ def print_parse_fits(nlp: Language, dev: str, found: CalibratedParses) -> None:
         msg.text(said)
         print_error("Before", fit.before)
         print_error("On texts left out of the fit, in five folds", fit.crossed)
-        print_gain(fit.gain, fit.kept)
+        print_gain(fit.gain, fit.kept, made.docs)
 
 
 def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult) -> None:
@@ -105,7 +109,7 @@ def print_entities(nlp: Language, name: str, asked: Request, found: EntityResult
     print_left_out(CALIBRATION_TEXTS, fitted.after)
     print_error("Before", fitted.before)
     print_error("On texts left out of the fit, in five folds", fitted.crossed)
-    print_gain(fitted.gain, fitted.kept)
+    print_gain(fitted.gain, fitted.kept, fitted.calibration.docs)
     if fitted.sets is not None:
         print_error("All spans of a text together, before", fitted.sets[0])
         print_error("All spans of a text together, with the temperature", fitted.sets[1])
@@ -216,10 +220,21 @@ def print_texts_left_out(found: Calibrated, several: str) -> None:
         )
 
 
-def print_gain(gain: Gain, kept: bool) -> None:
-    """Print the gain on texts left out of the fit, and whether the fit was kept."""
+def print_gain(gain: Gain, kept: bool, docs: int) -> None:
+    """Print the gain on texts left out of the fit, and whether the fit was kept.
+
+    Args:
+        docs: Number of texts of the calibration.
+    """
+    from spacy_latent.evaluation.calibration_fit import FOLDS
+
+    # Fewer docs do not fill the folds with two each.
+    few = f" {SENTENCES_OF_DOCS}" if docs < 2 * FOLDS else ""
     if not kept and not math.isfinite(gain.error):
-        msg.warn("The texts are too few to see a gain, and probabilities stay as they were trained")
+        msg.warn(
+            f"No gain can be seen in {number_of(docs, 'text')}, and probabilities stay as they "
+            f"were trained.{few}"
+        )
         return
     said = (
         f"Texts left out of the fit gain {gain.mean:.4f} of the mean loss, with a standard error "
@@ -232,7 +247,7 @@ def print_gain(gain: Gain, kept: bool) -> None:
     else:
         msg.warn(
             f"{said}. That is not more than the error: the fit is not kept, and the probabilities "
-            "stay as they were trained. More annotated text may show a gain."
+            f"stay as they were trained. More annotated text may show a gain.{few}"
         )
 
 

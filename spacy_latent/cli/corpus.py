@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacy_latent.cli.messages import fail, msg, warn
-from spacy_latent.corpora.text_files import json_lines, lines_of, opened
+from spacy_latent.corpora.text_files import lines_of, opened
 from spacy_latent.errors import LatentError, number_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ STDIN = "-"
 ENDINGS = (".txt", ".jsonl", ".json", ".spacy", ".tsv", ".csv")
 ACCEPTED = (
     "a .spacy file or a directory of these, .jsonl with 'text' or 'tokens' and any annotations of "
-    "spaCy's training format, or as Prodigy and doccano write it, .txt with a text per line, - for "
+    "spaCy's training format, or as Prodigy and doccano write it, .json with a list of such "
+    "objects or as Label Studio writes it, .txt with a text per line, - for "
     "such lines of standard input, or what the reader of the config's [corpora.dev] takes; for a "
     "pipeline of pairs of texts what spacy-latent.TextPairs.v1 takes"
 )
@@ -123,10 +124,11 @@ def _read_placed(
         raise LatentError(f"The corpus {corpus} does not exist. Give {ACCEPTED}.")
     found: list[Example] = []
     places: list[int] = []
-    left_out = 0
+    left_out = skipped = 0
     try:
         for place, example in enumerate(_read(nlp, corpus, path, group_by)):
             if example is None:
+                skipped += 1
                 continue
             if len(example.predicted):
                 found.append(example)
@@ -146,6 +148,11 @@ def _read_placed(
         ) from error
     if not found:
         empty = " with tokens" if left_out else ""
+        if skipped and not left_out:
+            raise LatentError(
+                f"The corpus {corpus} holds no text to judge by: all its lines "
+                f"({skipped}) are left out. Give texts that are annotated completely."
+            )
         raise LatentError(f"The corpus {corpus} holds no texts{empty}. Give one with at least one.")
     return found, places, left_out
 
@@ -167,7 +174,7 @@ def _read(nlp: Language, corpus: str, path: Path, group_by: str) -> Iterator[Exa
     elif path.suffix == ".jsonl":
         yield from _of_json(nlp, path, group_by)
     else:
-        yield from _by_config(nlp, path)
+        yield from _by_config(nlp, path, group_by)
 
 
 def _group_docs(
@@ -281,18 +288,19 @@ def _of_texts(nlp: Language, lines: Iterable[str]) -> Iterator[Example]:
 
 
 def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | None]:
-    """Yield examples of lines of JSON, with warnings about rejected lines and invalid spans.
+    """Yield examples of lines of JSON, with warnings about lines left out and invalid spans.
 
-    A rejected line yields None.
+    A line that was rejected, or judges a single span, yields None.
     """
-    from spacy_latent.corpora.annotated_lines import read_line
+    from spacy_latent.corpora.annotated_lines import annotated_rows, read_line
 
     keys = span_keys(nlp)
-    rejected: list[int] = []
+    rejected: list[str] = []
+    partial: list[str] = []
     misaligned: list[str] = []
     try:
-        for number, row in json_lines(path):
-            place = f"{path}, line {number}"
+        for where, row in annotated_rows(path):
+            place = f"{path}, {where}"
             try:
                 line = read_line(nlp, row, place, keys)
             except LatentError:
@@ -304,11 +312,11 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
                 raise LatentError(
                     f"{place}, cannot be read ({type(error).__name__}: {error}).{hint}"
                 ) from error
-            if line.example is None:
-                rejected.append(number)
+            if line.example is None or line.is_partial:
+                (partial if line.is_partial else rejected).append(where)
                 yield None
                 continue
-            misaligned += [f"{span} in line {number}" for span in line.misaligned]
+            misaligned += [f"in {where} {span}" for span in line.misaligned]
             meta = row.get("meta")
             name = row.get(group_by)
             if name is None and isinstance(meta, dict):
@@ -322,7 +330,15 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
         if rejected:
             warn(
                 f"Left out of {path}: {number_of(len(rejected), 'line')} with the answer reject or "
-                f"ignore, first line {rejected[0]}"
+                f"ignore, first {rejected[0]}"
+            )
+        if partial:
+            warn(
+                f"Left out of {path}: {number_of(len(partial), 'line')} in which a single span was "
+                f"accepted or rejected, as in Prodigy's ner.teach (_is_binary), first {partial[0]}",
+                "They do not say which other entities a text has, and so cannot judge what was "
+                "found in it. Annotate whole texts, as with ner.correct. Training can use these "
+                "lines: see 'Accepted and rejected' in docs/incomplete_annotation.md.",
             )
         if misaligned:
             count = len(misaligned)
@@ -347,12 +363,15 @@ def span_keys(nlp: Language) -> list[str]:
 SPAN_FACTORIES = ("spancat", "spancat_singlelabel", "tree_spancat")
 
 
-def _by_config(nlp: Language, path: Path) -> Iterator[Example]:
+def _by_config(nlp: Language, path: Path, group_by: str) -> Iterator[Example | None]:
     from spacy.util import registry
 
     block: dict[str, Any] = dict(nlp.config.interpolate().get("corpora", {}).get("dev") or {})
     hint = f" {HINTS[path.suffix.lower()]}" if path.suffix.lower() in HINTS else ""
     if "path" not in block or block.get("@readers") == "spacy.Corpus.v1":
+        if path.suffix == ".json":
+            yield from _of_json(nlp, path, group_by)
+            return
         raise LatentError(
             f"It is not known how to read {path}: the pipeline's config has no [corpora.dev] with "
             f"a reader of its own. Give {ACCEPTED}.{hint}"

@@ -7,12 +7,14 @@ Lines may have spaCy's training format, or the formats of Prodigy, doccano, Labe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spacy_latent.corpora.categories import read_categories
 from spacy_latent.corpora.iob import UNKNOWN, is_tag, to_biluo
+from spacy_latent.corpora.text_files import json_lines, json_value, read_text
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from spacy.training import Example
 
 Triple = tuple[int, int, str]
+Bounds = tuple[int, int]
 # Keys of spaCy's training format. Other keys of a line are ignored.
 PER_TOKEN = ("tags", "heads", "deps", "sent_starts")
 KNOWN = ("words", "spaces", "cats", "entities", "spans", *PER_TOKEN)
@@ -38,10 +41,34 @@ class Line:
             ignored it.
         misaligned: spans that do not begin and end at token boundaries. The tags of such an
             entity's tokens are unknown. In ``doc.spans`` the span is missing.
+        is_partial: True if the annotator judged a single span, as in Prodigy's ``ner.teach``. All
+            other tokens of the example are not annotated.
     """
 
     example: Example | None
     misaligned: Sequence[str] = ()
+    is_partial: bool = False
+
+
+def annotated_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the values in the lines of .jsonl, or in the list of .json, with their places.
+
+    A place is "line 3" or "text 3".
+
+    Raises:
+        LatentError: if the file is not JSON.
+    """
+    if path.suffix != ".json":
+        for number, row in json_lines(path):
+            yield f"line {number}", row
+        return
+    rows = json_value(read_text(path), path)
+    if not isinstance(rows, list):
+        raise LatentError(
+            f"{path} holds no list; expected a list of annotated texts, as Label Studio exports it."
+        )
+    for number, row in enumerate(rows, 1):
+        yield f"text {number}", row
 
 
 def read_line(
@@ -74,11 +101,12 @@ def read_line(
     answer = row.get("answer")
     given = row.get("spans")
     is_wrong_span = answer == WRONG and isinstance(given, list) and bool(given)
+    is_partial = row.get("_is_binary") is True and isinstance(given, list)
     if answer == SKIPPED or (answer == WRONG and not _is_binary(row)):
         if not is_wrong_span or rejected_key is None:
-            return Line(None)
+            return Line(None, is_partial=is_partial)
     from spacy.tokens import Doc
-    from spacy.training import Example
+    from spacy.training import Example, offsets_to_biluo_tags
 
     if is_stored_doc(row):
         plain = {key: value for key, value in row.items() if not _is_underscore(key)}
@@ -103,15 +131,17 @@ def read_line(
     elif (found := _spans_of(row)) is not None:
         triples = _triples(found, row, gold.text, place)
         aligned = _aligned(triples, gold, misaligned)
-        clash = _overlap(triples)
+        clash = _overlap(list(triples))
         if is_wrong_span:
             known["spans"] = {str(rejected_key): aligned}
             known["entities"] = [UNKNOWN] * len(gold)
-            return Line(Example.from_dict(predicted, known), misaligned)
-        if clash is None:
-            known["entities"] = triples
+            return Line(Example.from_dict(predicted, known), misaligned, is_partial)
+        if is_partial:
+            known["entities"] = offsets_to_biluo_tags(gold, aligned, missing=UNKNOWN)
+        elif clash is None:
+            known["entities"] = list(triples)
         elif not span_keys:
-            first, second = (_shown(one, gold.text) for one in clash)
+            first, second = (_shown(one, triples[one], gold.text) for one in clash)
             raise LatentError(
                 f"{place}: {first} and {second} overlap, and entities do not. Take one out. "
                 "Spans that overlap are read for a pipeline with spancat or tree_spancat."
@@ -125,7 +155,7 @@ def read_line(
     with warnings.catch_warnings():
         # spaCy's warning about misaligned entities, which the result lists.
         warnings.filterwarnings("ignore", message=r"\[W030\]")
-        return Line(Example.from_dict(predicted, known), misaligned)
+        return Line(Example.from_dict(predicted, known), misaligned, is_partial)
 
 
 def _of_label_studio(row: dict[str, Any], place: str) -> dict[str, Any]:
@@ -303,13 +333,13 @@ def _spans_of(row: dict[str, Any]) -> list[Any] | None:
 
 def _triples(
     spans: Any, row: dict[str, Any], text: str, place: str, labelled: bool = True
-) -> list[Triple]:
-    """Return the distinct (start, end, label) of the spans, sorted.
+) -> dict[Triple, Bounds]:
+    """Return the distinct (start, end, label) of the spans, sorted, with their given bounds.
 
     White space at the ends of spans is removed.
     """
     expected = f'{EXAMPLE[1:-1]} or [0, 5, "ORG"]'
-    found: set[Triple] = set()
+    found: dict[Triple, Bounds] = {}
     for span in spans if isinstance(spans, list) else [spans]:
         start, end, label = _of_object(span, row) if isinstance(span, dict) else _of_list(span)
         if label is None and not labelled:
@@ -319,16 +349,19 @@ def _triples(
         if not label and labelled:
             raise LatentError(f"{place}: the span {span!r} has no label; expected {expected}.")
         if not start < end <= len(text):
+            bounds = _of_utf_16(text, start, end) if start < end else None
             raise LatentError(
                 f"{place}: a span goes from {start} to {end}, and the text has {len(text)} "
-                "characters. Offsets count characters from 0, and a span ends before its end."
+                "characters. Offsets count characters from 0, and a span ends before its end"
+                f"{_told_utf_16(text, bounds) if bounds is not None else ''}."
             )
+        given = start, end
         inside = text[start:end]
         start += len(inside) - len(inside.lstrip())
         end -= len(inside) - len(inside.rstrip())
         if start < end:
-            found.add((start, end, label))
-    return sorted(found)
+            found.setdefault((start, end, label), given)
+    return dict(sorted(found.items()))
 
 
 def _of_object(span: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -363,14 +396,21 @@ def _is_offset(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _aligned(triples: list[Triple], doc: Doc, misaligned: list[str]) -> list[Triple]:
+def _aligned(triples: dict[Triple, Bounds], doc: Doc, misaligned: list[str]) -> list[Triple]:
     """Return the spans that begin and end at token boundaries, and add others to ``misaligned``."""
-    fits = [doc.char_span(start, end) is not None for start, end, _ in triples]
-    misaligned += [_shown(one, doc.text) for one, fit in zip(triples, fits) if not fit]
-    return [one for one, fit in zip(triples, fits) if fit]
+    found = []
+    for triple, given in triples.items():
+        if doc.char_span(*triple[:2]) is not None:
+            found.append(triple)
+            continue
+        hint, bounds = "", _of_utf_16(doc.text, *given)
+        if bounds is not None and doc.char_span(*bounds) is not None:
+            hint = _told_utf_16(doc.text, bounds)
+        misaligned.append(f"{_shown(triple, given, doc.text)}{hint}")
+    return found
 
 
-def _overlap(triples: list[Triple]) -> tuple[Triple, Triple] | None:
+def _overlap(triples: Sequence[Triple]) -> tuple[Triple, Triple] | None:
     """Return the first two overlapping spans, or None.
 
     Args:
@@ -379,6 +419,28 @@ def _overlap(triples: list[Triple]) -> tuple[Triple, Triple] | None:
     return next(((a, b) for a, b in zip(triples, triples[1:]) if b[0] < a[1]), None)
 
 
-def _shown(triple: Triple, text: str) -> str:
-    start, end, label = triple
-    return f"{text[start:end]!r} ({start} to {end}, {label})"
+def _shown(triple: Triple, given: Bounds, text: str) -> str:
+    """Describe a span by its given bounds."""
+    start, end = given
+    return f"{text[start:end]!r} ({start} to {end}, {triple[2]})"
+
+
+def _of_utf_16(text: str, start: int, end: int) -> Bounds | None:
+    """Return bounds in characters for bounds in code units of UTF-16.
+
+    A character beyond U+FFFF has two units. None if the bounds would be the same, or are none.
+    """
+    units = text.encode("utf-16-le", "surrogatepass")
+    try:
+        first, last = (len(units[: 2 * place].decode("utf-16-le")) for place in (start, end))
+    except UnicodeDecodeError:
+        return None
+    return None if (first, last) == (start, end) or 2 * end > len(units) else (first, last)
+
+
+def _told_utf_16(text: str, bounds: Bounds) -> str:
+    start, end = bounds
+    return (
+        f". These are the offsets of {text[start:end]!r} in code units of UTF-16, as JavaScript "
+        "counts: give offsets in characters"
+    )

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-import srsly
-
-from spacy_latent.corpora.annotated_lines import read_line
+from spacy_latent.corpora.annotated_lines import annotated_rows, read_line
 from spacy_latent.errors import LatentError, LatentWarning, is_whole
 
 if TYPE_CHECKING:
@@ -71,55 +69,42 @@ class _Corpus:
                 yield example
             return
         misaligned: list[str] = []
-        for number, row in enumerate(_rows(self.path), 1):
-            line = read_line(nlp, row, f"{self.path}, {number}", (), self.rejected)
-            misaligned += [f"{span} in text {number}" for span in line.misaligned]
+        for place, row in annotated_rows(self.path):
+            line = read_line(nlp, row, f"{self.path}, {place}", (), self.rejected)
+            misaligned += [f"in {place} {span}" for span in line.misaligned]
             if line.example is not None:
-                self._mark(line.example.reference, bool(line.misaligned))
+                self._mark(line.example.reference, line.is_partial or bool(line.misaligned))
                 yield line.example
         if misaligned:
             warn(
                 f"LabelledCorpora: {len(misaligned)} span(s) of {self.path} do not begin and end "
-                f"where tokens do, first {misaligned[0]}. Their tokens count as not annotated.",
+                f"where tokens do, and their tokens count as not annotated. First {misaligned[0]}.",
                 LatentWarning,
                 stacklevel=2,
             )
 
-    def _mark(self, reference: Doc, misaligned: bool) -> None:
-        """Write to the doc whether its tokens outside of entities are annotated."""
+    def _mark(self, reference: Doc, has_missing: bool) -> None:
+        """Write to the doc whether its tokens outside of entities are annotated.
+
+        Args:
+            has_missing: whether tokens that were read as not annotated stay so.
+        """
         rejected = self.rejected is not None and self.rejected in reference.spans
         if self.unmarked is None or rejected:
             return
-        # The tokens of a misaligned span stay as they were read, without annotation.
         missing = [reference[t.i : t.i + 1] for t in reference if t.ent_iob == 0]
         reference.set_ents(
-            list(reference.ents), missing=missing if misaligned else [], default=self.unmarked
+            list(reference.ents), missing=missing if has_missing else [], default=self.unmarked
         )
 
     def prepare(self, reference: Doc) -> None:
-        """Write to the doc for which labels it was annotated."""
-        from spacy_latent.annotations import annotated_labels
+        """Write to the doc for which labels it was annotated, and where its rejected spans are."""
+        from spacy_latent.annotations import annotated_labels, name_rejected
 
+        if self.rejected is not None and self.rejected in reference.spans:
+            name_rejected(reference, self.rejected)
         if self.labels is not None and annotated_labels(reference) is None:
             reference._.annotated_labels = list(self.labels)
-
-
-def _rows(path: Path) -> Iterable[Any]:
-    """Return the values of the lines of .jsonl, or of the list in .json."""
-    try:
-        # Files of Windows may begin with a byte order mark.
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".jsonl":
-            return [srsly.json_loads(line) for line in text.split("\n") if line.strip()]
-        rows = srsly.json_loads(text)
-    except ValueError as error:
-        raise LatentError(
-            f"LabelledCorpora: {path} cannot be read ({error}). Expected JSON in UTF-8: a value in "
-            "each line of .jsonl, or a list in .json."
-        ) from error
-    if not isinstance(rows, list):
-        raise LatentError(f"LabelledCorpora: {path} is no list of annotated texts.")
-    return rows
 
 
 def read_labelled_corpora_v1(

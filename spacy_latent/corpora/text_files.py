@@ -116,15 +116,28 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     with opened(path, newline="\n") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise LatentError(
-                        f"{path}, line {number}: not a JSON value: {error}."
-                    ) from None
+                value = json_value(line.rstrip("\r\n"), path, number)
                 if ESCAPED_HALF.search(line):
                     _check_pairs(value, f"{path}, line {number}")
                 yield number, value
+
+
+def json_value(text: str, path: Path, first: int = 1) -> Any:
+    """Return the value of JSON.
+
+    Args:
+        first: number of the first line of the text in the file.
+
+    Raises:
+        LatentError: if it is not JSON; it names the line and the column.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {first + error.lineno - 1}, column {error.colno}"
+        raise LatentError(f"{path}, {place}: not a JSON value: {error.msg}.") from None
+    except (ValueError, RecursionError) as error:
+        raise LatentError(f"{path}, line {first}: not a JSON value: {error}.") from None
 
 
 def _check_pairs(value: Any, place: str) -> None:

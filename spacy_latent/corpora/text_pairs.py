@@ -127,7 +127,7 @@ def read_docs(
         raise LatentError(
             f"{path}: the file of text pairs must be a .jsonl, .tsv, .csv or .spacy file."
         )
-    read = _json_lines if _ending(path) == ".jsonl" else _table
+    read = _json_lines if _ending(path) == ".jsonl" else table_rows
     if missing is None:
         missing = _missing_of_snli(read(path), label)
     lacking = {str(one) for one in missing}
@@ -261,7 +261,7 @@ def field_names(path: Path) -> list[str]:
     """
     if _ending(path) == ".spacy":
         return []
-    read = _json_lines if _ending(path) == ".jsonl" else _table
+    read = _json_lines if _ending(path) == ".jsonl" else table_rows
     return next((list(row) for _, row in read(path)), [])
 
 
@@ -273,7 +273,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the number of the first line and the fields of each row under the header."""
     header: list[str] = []
     for number, row in (_comma_separated if _ending(path) == ".csv" else _tab_separated)(path):

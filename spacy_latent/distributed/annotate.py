@@ -129,7 +129,7 @@ def jobs_of(
         listed = shards_of(Path(source), rows, id_field, **fields)
     if "second_field" in fields and (listed is None or any(map(_is_of_lines, listed))):
         raise LatentError(
-            f"{NO_PAIRS}. Give .jsonl or .parquet with a field for each of both, named by "
+            f"{NO_PAIRS}. Give .jsonl, .csv or .parquet with a field for each of both, named by "
             "--text-field text_a,text_b, or so; or .spacy."
         )
     shards = shards_of_lines(sys.stdin, rows) if listed is None else listed

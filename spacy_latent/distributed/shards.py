@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from spacy_latent.corpora.annotated_lines import words_of
 from spacy_latent.corpora.text_files import MARK, check_encoding, lines_of
+from spacy_latent.corpora.text_pairs import table_rows
 from spacy_latent.distributed.parquet import pyarrow
 from spacy_latent.errors import LatentError
 
@@ -20,10 +21,17 @@ if TYPE_CHECKING:
     from spacy.vocab import Vocab
 
 STDIN = "-"
-FORMS = {".parquet": "parquet", ".jsonl": "jsonl", ".spacy": "docbin", ".txt": "text"}
+FORMS = {
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".csv": "table",
+    ".tsv": "table",
+    ".spacy": "docbin",
+    ".txt": "text",
+}
 ACCEPTED = (
-    "a .parquet file with a column of texts, .jsonl with a field of texts, .spacy, .txt with a "
-    "text per line, or a directory of such files"
+    "a .parquet file with a column of texts, .csv or .tsv whose first line names the columns, "
+    ".jsonl with a field of texts, .spacy, .txt with a text per line, or a directory of such files"
 )
 # Number of lines of JSON that are checked for the requested fields.
 LOOKED_AT = 100
@@ -106,6 +114,8 @@ def shards_of(
         if form == "parquet":
             _check_columns(whole)
             places = _rows_of_parquet(path, rows)
+        elif form == "table":
+            places = _rows_of_table(whole, rows)
         else:
             check_encoding(path)
             places = _rows_of_lines(path, rows, form)
@@ -139,6 +149,21 @@ def form_of(path: Path) -> str:
 def _rows_of_parquet(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:
     with _opened_parquet(path) as file:
         total = file.metadata.num_rows
+    yield from _parts(total, rows)
+
+
+def _rows_of_table(shard: Shard, rows: int) -> Iterator[tuple[int, int, int]]:
+    total = 0
+    for _, row in table_rows(Path(shard.path)):
+        if not total:
+            _check_names(shard, list(row))
+        total += 1
+    if not total:
+        raise LatentError(f"{shard.path} has no rows below a first line that names the columns.")
+    yield from _parts(total, rows)
+
+
+def _parts(total: int, rows: int) -> Iterator[tuple[int, int, int]]:
     for first in range(0, total, rows):
         yield first, min(rows, total - first), 0
 
@@ -185,6 +210,8 @@ def read_shard(shard: Shard, vocab: Vocab) -> Iterator[Source]:
             rows = enumerate(_read_parquet(shard), shard.first)
         elif form == "docbin":
             rows = enumerate(_read_docs(shard, vocab), shard.first)
+        elif form == "table":
+            rows = enumerate(_read_table(shard), shard.first)
         else:
             rows = _read_lines(shard, form, vocab)
     for number, row in rows:
@@ -207,7 +234,10 @@ def _broken(path: str | Path, error: Exception) -> str:
 
 def _check_columns(shard: Shard) -> None:
     with _opened_parquet(shard.path) as file:
-        names = file.schema_arrow.names
+        _check_names(shard, file.schema_arrow.names)
+
+
+def _check_names(shard: Shard, names: Sequence[str]) -> None:
     if missing := [name for name in shard.fields if name not in names]:
         raise LatentError(
             f"{shard.path} has no column {missing[0]!r}; it has {', '.join(names)}. Name the "
@@ -258,6 +288,13 @@ def _read_parquet(shard: Shard) -> Iterator[Source]:
                 ids = table[shard.id_field].to_pylist()
             for id_, *texts in zip(ids, *columns):
                 yield _source(id_, texts)
+
+
+def _read_table(shard: Shard) -> Iterator[Source]:
+    """Yield the texts of a table, whose earlier rows are read to find the first."""
+    end = None if shard.count is None else shard.first + shard.count
+    for _, row in islice(table_rows(Path(shard.path)), shard.first, end):
+        yield _source(row.get(shard.id_field), [row[name] for name in shard.fields])
 
 
 def _read_lines(shard: Shard, form: str, vocab: Vocab) -> Iterator[tuple[int, Source]]:

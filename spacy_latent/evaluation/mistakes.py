@@ -13,7 +13,7 @@ from spacy.training import Example
 from thinc.api import Model
 
 from spacy_latent.analysis.reference_check import is_annotated
-from spacy_latent.annotations import annotated_labels
+from spacy_latent.annotations import annotated_labels, rejected_key
 from spacy_latent.errors import number_of
 from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
 from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
@@ -29,6 +29,8 @@ from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the sentence boundaries that SentenceSpans needs.
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
+# Prefix of the names, in any version, of the reader that keeps rejected spans.
+LABELLED_CORPORA = "spacy-latent.LabelledCorpora."
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
@@ -71,6 +73,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
     found += about_scores(nlp, examples, ["cats_score"] if ranges else [])
     found += about_missing_labels(nlp, examples, frozen)
     found += about_incomplete_entities(nlp, examples)
+    found += about_rejected_spans(nlp, examples, frozen)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
     found += _of_empty_texts(nlp)
@@ -143,6 +146,34 @@ def about_missing_labels(
 
 # Scorers that ignore entities and spans with labels for which a text was not annotated.
 OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
+
+
+def about_rejected_spans(
+    nlp: Language, examples: Sequence[Example], frozen: Container[str]
+) -> Iterable[Diagnostic]:
+    """Yield diagnostics about groups of rejected spans that no component learns from.
+
+    The groups are those of the examples, and of the reader in the config, since texts with rejected
+    spans may come late in a corpus.
+    """
+    config = nlp.config.interpolate()
+    reader: Any = config
+    for part in str(training_settings(nlp).get("train_corpus")).split("."):
+        reader = reader.get(part) if isinstance(reader, dict) else None
+    keys = {rejected_key(example.reference) for example in examples}
+    if isinstance(reader, dict) and str(reader.get("@readers")).startswith(LABELLED_CORPORA):
+        blocks = reader.get("corpora") or {}
+        keys |= {one.get("incorrect_spans_key") for one in blocks.values() if isinstance(one, dict)}
+    learning = [pipe for name, pipe in nlp.pipeline if name not in frozen]
+    known = {getattr(pipe, "cfg", {}).get("incorrect_spans_key") for pipe in learning}
+    for key in sorted(str(key) for key in keys - known - {None}):
+        yield Diagnostic(
+            "warning",
+            "rejected-spans",
+            f"The training corpus keeps rejected spans in doc.spans[{key!r}], and no component "
+            f"that is trained reads them. Set incorrect_spans_key = {key!r} in the block of "
+            "the component; of one with a source, in the config of that pipeline.",
+        )
 
 
 def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Diagnostic]:

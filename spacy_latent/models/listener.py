@@ -132,6 +132,11 @@ def build_latent_listener_v1(width: int, upstream: str = "latent_encoder") -> La
     return LatentListener(upstream_name=upstream, width=width)
 
 
+def reads_tensor(node: Model) -> bool:
+    """Return whether a node is a listener that reads the vectors of spaCy's from ``doc.tensor``."""
+    return isinstance(node, Tok2VecListener) and not isinstance(node, LatentListener)
+
+
 def keeps_batch(node: Model) -> bool:
     """Return whether a node is a listener that keeps its batch as spaCy's do.
 

@@ -111,11 +111,11 @@ class PairSpans:
         if not len(doc) or spans == []:
             return 0, 0
         if spans is None or len(spans) > 1:
-            there = "none" if spans is None else str(len(spans))
+            there = "no such group" if spans is None else f"{len(spans)} spans in it"
             raise LatentError(
-                f"The doc {doc.text[:40]!r} has {there} of the one span that doc.spans[{key!r}] is "
-                "to hold for one of two texts. Make such docs with "
-                "spacy_latent.corpora.text_pairs.make_pair_doc, and train with the reader "
+                f"The doc {doc.text[:40]!r} is not a pair of texts: doc.spans[{key!r}] must hold "
+                f"one span, the words of one of the two texts, and the doc has {there}. Make docs "
+                "with spacy_latent.corpora.text_pairs.make_pair_doc, and train with the reader "
                 "spacy-latent.TextPairs.v1, which keeps the spans. 'spacy evaluate' drops them; "
                 "take 'spacy latent evaluate pairs MODEL CORPUS'."
             )

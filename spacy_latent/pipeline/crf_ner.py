@@ -4,7 +4,8 @@ Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import compress, islice
 from typing import TYPE_CHECKING, Any
 
@@ -244,6 +245,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         if not self.labels:
             self.refuse_uninitialized(self.model.get_ref("transitions"), "transitions")
             return [_outside(doc) if len(doc) else None for doc in docs]
+        self.warn_without_vectors(docs)
         tags = tuple(self.tags)
         kind, level = self.cfg["loss"], self.cfg["annotate"]
         calibration = self.calibration or EntityCalibration()
@@ -268,6 +270,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 found[d] = made
                 if likely is not None:
                     self._add_probabilities(made, likely, b, calibration)
+                    made.min_confidence = self.cfg["min_confidence"] or None
             if level != "none" and self.cfg["alternatives"]:
                 count = self.cfg["alternatives"]
                 others = tag_losses.ranked(kind, group.chain, group.scores, group.lengths, count)
@@ -374,12 +377,11 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         for doc, structure in zip(docs, predictions):
             if structure is not None and structure.labels is not None:
                 found = annotations.entities_of(structure.decoded, structure.labels)
-                least, sure = self.cfg["min_confidence"], structure.entity_probabilities
-                if least and sure is not None:
+                least, sure = structure.min_confidence, structure.entity_probabilities
+                if least is not None and sure is not None:
                     # float64 as in Entity.below_min_confidence: NumPy would round the threshold to
                     # float32.
                     found = list(compress(found, sure.astype("float64") >= least))
-                    structure.min_confidence = least
                 ents = list(doc.ents)
                 kept = {(span.start, span.end) for span in ents}
                 ents += [
@@ -390,6 +392,35 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 doc.set_ents(ents, blocked=blocked_tokens(doc), default="outside")
             if self.cfg["annotate"] != "none":
                 annotations.write(doc, self.name, [] if structure is None else [structure])
+
+    def structures(self, docs: Sequence[Doc]) -> list[list[annotations.SpanStructure]]:
+        """Predict the structures of docs, see :func:`spacy_latent.pipeline.inspect_docs`.
+
+        Entities that this component wrote to a doc do not count as given.
+        """
+        with ExitStack() as stack:
+            for doc in docs:
+                stack.enter_context(self._without_own_entities(doc))
+            return [[] if one is None else [one] for one in self.predict(docs)]
+
+    @contextmanager
+    def _without_own_entities(self, doc: Doc) -> Iterator[None]:
+        """Take the entities that this component found from a doc, for a ``with`` block."""
+        stored = doc._.latent.get(self.name)
+        found = [] if stored is None else stored.entities()
+        own = {(one.start, one.end, one.label) for one in found if not one.given}
+        before = list(doc.ents)
+        kept = [span for span in before if (span.start, span.end, span.label_) not in own]
+        if len(kept) == len(before):
+            yield
+            return
+        blocked = blocked_tokens(doc)
+        missing = [doc[token.i : token.i + 1] for token in doc if token.ent_iob == 0]
+        doc.set_ents(kept, blocked=blocked, missing=missing, default="outside")
+        try:
+            yield
+        finally:
+            doc.set_ents(before, blocked=blocked, missing=missing, default="outside")
 
     # ---------------------------------------------------------------- training
 
@@ -521,6 +552,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
         known = self.gold_tags(example)
         for what, warning in self._gold.unpredictable(example, known, self._told):
             self.tell_once(what, warning)
+        if unread := self._gold.unread_rejects(example):
+            self.tell_once("rejected spans", unread)
         allowed = known.numpy()
 
         def refuse(why: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from spacy.training import Example, remove_bilu_prefix
 
+from spacy_latent.annotations import rejected_key
 from spacy_latent.errors import LatentError, LatentWarning
 from spacy_latent.pipeline.entity_evidence import EvidenceReader
 from spacy_latent.pipeline.open_tags import (
@@ -162,6 +163,18 @@ class EntityGold:
                 if span.label_ in self.labels
             },
             key=lambda run: (run.start, run.tags),
+        )
+
+    def unread_rejects(self, example: Example) -> str:
+        """Return a sentence if the reference has rejected spans that are not read, or ""."""
+        key = rejected_key(example.reference)
+        if key is None or key == self.incorrect_spans_key:
+            return ""
+        return (
+            f"texts have rejected spans in doc.spans[{key!r}], as the reader of the corpus was "
+            f"told, and incorrect_spans_key of the component is {self.incorrect_spans_key!r}: "
+            "nothing is learned of them. Set it to that name, in the component's block of the "
+            "config; of a component with a source, in the config of that pipeline."
         )
 
     def warn_without_incorrect_spans(self, examples: Iterable[Example]) -> None:

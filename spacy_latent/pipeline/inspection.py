@@ -14,6 +14,7 @@ from thinc.api import Model
 
 from spacy_latent.annotations import write
 from spacy_latent.errors import LatentError, number_of
+from spacy_latent.models.listener import LatentListener, reads_tensor, recall
 
 if TYPE_CHECKING:
     from spacy.pipeline import TrainablePipe
@@ -32,6 +33,7 @@ class LatentComponent:
         own_kind: kind of the structures that the component itself writes under its name, as
             ``crf_ner`` does; see :class:`spacy_latent.annotations.SpanStructure`. It is "entities"
             for tags that make entities, and None if the component writes no structures of its own.
+            A component with own structures has a method ``structures`` that predicts them.
     """
 
     name: str
@@ -265,21 +267,47 @@ def inspect_docs(
     threshold: float = 0.01,
     alternatives: int = 0,
 ) -> list[Doc]:
-    """Annotate docs from every latent layer inside trained components, inline layers included.
+    """Annotate docs with all structures of components, and of the latent layers inside them.
+
+    Sentences and entities on a doc are taken as given, except for entities that the component
+    itself has annotated. Shared embedders are run on docs without their vectors.
 
     Args:
         pipeline: an nlp object or one of its components.
         docs: docs, processed or not. They are annotated in place under the component's name, with
             ``#2`` and so on for further latent layers of one component.
+        annotate, threshold, alternatives: as in ``latent_encoder``. ``tree_spancat`` has no
+            alternatives.
 
     Returns:
         The docs.
     """
     named = pipeline.pipeline if isinstance(pipeline, Language) else [(pipeline.name, pipeline)]
     docs = list(docs)
+    stored = {"annotate": annotate, "threshold": threshold, "alternatives": alternatives}
     for name, pipe in named:
-        for key, node in latent_component(name, pipe).layers.items():
-            found, _ = _read(node, docs, annotate, threshold, alternatives, uncertainty=False)
-            for doc, spans in zip(docs, found):
+        if bare := [doc for doc in docs if _lacks_vectors(doc, pipe)]:
+            list(applied(pipe, bare, len(bare)))
+        component = latent_component(name, pipe)
+        found = {
+            key: _read(node, docs, annotate, threshold, alternatives, uncertainty=False)[0]
+            for key, node in component.layers.items()
+        }
+        if component.own_kind is not None:
+            with _with_settings(pipe, stored):
+                found[name] = component.pipe.structures(docs)
+        for key, structures in found.items():
+            for doc, spans in zip(docs, structures):
                 write(doc, key, spans)
     return docs
+
+
+def _lacks_vectors(doc: Doc, pipe: Any) -> bool:
+    """Return whether a doc with tokens has no vectors of a shared embedder yet."""
+    if not len(doc):
+        return False
+    listeners = getattr(pipe, "listeners", ())
+    names = {one.upstream_name for one in listeners if isinstance(one, LatentListener)}
+    if any(recall(doc, name) is None for name in names):
+        return True
+    return not doc.tensor.size and any(reads_tensor(one) for one in listeners)

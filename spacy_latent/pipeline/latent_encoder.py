@@ -298,7 +298,9 @@ class LatentEncoder(TrainedComponent):
         from spacy_latent.models.latent_tok2vec import latent_layer, run
         from spacy_latent.models.structure_reader import read_structures
 
-        batch, _ = run(self.model, list(docs), is_train=False)
+        docs = list(docs)
+        self.warn_without_vectors(docs)
+        batch, _ = run(self.model, docs, is_train=False)
         level = self.cfg["annotate"]
         if level == "none" and self.cfg["set_heads"]:
             level = "map"

@@ -185,6 +185,7 @@ class LatentParser(TrainedComponent):
         filled = [i for i, doc in enumerate(docs) if len(doc)]
         if not filled:
             return found
+        self.warn_without_vectors(docs)
         calibration = self.calibration or ParseCalibration()
         request = Request(
             self.all_labels,
@@ -227,6 +228,10 @@ class LatentParser(TrainedComponent):
                 doc.from_array([HEAD, DEP], values)
             if self.cfg["annotate"] != "none":
                 annotations.write(doc, self.name, [] if parse is None else parse.spans)
+
+    def structures(self, docs: Sequence[Doc]) -> list[list[annotations.SpanStructure]]:
+        """Predict the structures of docs, see :func:`spacy_latent.pipeline.inspect_docs`."""
+        return [[] if parse is None else parse.spans for parse in self.predict(docs)]
 
     # ---------------------------------------------------------------- training
 

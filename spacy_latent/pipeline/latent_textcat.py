@@ -166,6 +166,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
             nothing: list[Any] = [[] for _ in docs]
             zeros = self.model.ops.alloc2f(len(docs), len(self.labels))
             return self.scores_of(zeros), nothing, nothing
+        self.warn_without_vectors(docs)
         self.tell_model()
         found, _ = run(self.model, docs, is_train=False)
         level = self.cfg["annotate"]

@@ -39,6 +39,19 @@ class StoredComponent(BatchedComponent):
     cfg: dict[str, Any]
     _configured: dict[str, Any]
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, but refuse the name of a setting, since it would have no effect.
+
+        Raises:
+            LatentError: if the name is a key of ``cfg``.
+        """
+        if name in self.__dict__.get("_configured", ()) and not hasattr(type(self), name):
+            raise LatentError(
+                f"{self.name}: {name!r} is a setting and no attribute. Change it in cfg: "
+                f"nlp.get_pipe({self.name!r}).cfg[{name!r}] = {value!r}."
+            )
+        super().__setattr__(name, value)
+
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
         self._validate_serialization_attrs()
         exclude = list(exclude)

@@ -15,6 +15,7 @@ from spacy.training import Example, validate_get_examples
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.models.listener import reads_tensor
 from spacy_latent.models.token_vectors import token_vectors
 from spacy_latent.pipeline.missing_upstreams import refuse_missing_upstreams
 from spacy_latent.pipeline.stored_component import StoredComponent
@@ -41,6 +42,8 @@ class TrainedComponent(StoredComponent):
 
     # Keys of the warnings that were given, see tell_once.
     _told: set[str]
+    # Whether the model had a listener to ``doc.tensor`` at the last look; None before the first.
+    _listens: bool | None = None
 
     # ---------------------------------------------------------------- labels
 
@@ -124,9 +127,35 @@ class TrainedComponent(StoredComponent):
         Args:
             what: key of the warning.
         """
-        if what not in self._told:
-            self._told.add(what)
+        told = self.__dict__.setdefault("_told", set())
+        if what not in told:
+            told.add(what)
             warnings.warn(f"{self.name}: {text} This is said once.", LatentWarning, stacklevel=4)
+
+    # ---------------------------------------------------------------- predict()
+
+    def warn_without_vectors(self, docs: Iterable[Doc]) -> None:
+        """Warn once if the component that this one listens to did not run.
+
+        spaCy's listener then returns zeros.
+        """
+        # Most components either listen, to docs with vectors, or do not listen.
+        if self._listens is False or all(doc.tensor.size or not len(doc) for doc in docs):
+            return
+        # The model may have changed: nlp.replace_listeners puts an embedder in the place of a
+        # listener.
+        names = {node.upstream_name for node in self.model.walk() if reads_tensor(node)}
+        self._listens = bool(names)
+        if names:
+            upstream = min(names)
+            known = upstream if upstream != "*" else "tok2vec"
+            self.tell_once(
+                "no vectors",
+                f"it listens to {upstream!r}, which did not run on these docs, so that it reads "
+                f"zeros and its predictions are of no use. Enable {known!r} too, before "
+                f"{self.name!r}; or, before it is left out, give this component a copy of its own: "
+                f"nlp.replace_listeners({known!r}, {self.name!r}, ['model.tok2vec']).",
+            )
 
     # ---------------------------------------------------------------- initialize()
 

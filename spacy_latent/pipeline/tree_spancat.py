@@ -219,6 +219,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
         if not self.labels:
             self.refuse_uninitialized(self.model.get_ref("pairs"), "weight")
             return [[] for _ in docs]
+        self.warn_without_vectors(docs)
         sets = self.numbered_sets
         stored = self.cfg["annotate"] == "probabilities"
         calibration = self.calibration or EntityCalibration()
@@ -258,6 +259,10 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
             )
             if self.cfg["annotate"] != "none":
                 annotations.write(doc, self.name, [self._structure(piece) for piece in pieces])
+
+    def structures(self, docs: Sequence[Doc]) -> list[list[annotations.SpanStructure]]:
+        """Predict the structures of docs, see :func:`spacy_latent.pipeline.inspect_docs`."""
+        return [[self._structure(piece) for piece in pieces] for pieces in self.predict(docs)]
 
     def _structure(self, piece: "FoundSpans") -> annotations.SpanStructure:
         found = annotations.SpanStructure(

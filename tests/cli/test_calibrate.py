@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import spacy
 from spacy.tokens import DocBin
 
 from spacy_latent.analysis.calibration import JudgedEntities, apply_threshold, threshold_for
-from spacy_latent.cli.calibration_tables import print_calibration, print_left_out
+from spacy_latent.cli.calibration_tables import print_calibration, print_gain, print_left_out
 from spacy_latent.cli.calibration_thresholds import print_least, print_thresholds
+from spacy_latent.evaluation.calibration_fit import Gain
 from spacy_latent.evaluation.entity_calibration import Calibrated, EntityCalibration, calibrate
 from tests.cli.commands import json_of, latent
 from tests.evaluation.test_entity_calibration import TEXT, doubtful
@@ -343,6 +345,15 @@ def test_confidences_that_became_flat_are_told(
     assert "less probable than an alternative that has it" in said
     # The message is true: three labels of a span, each with a third.
     assert 3 * made.confidence(1 / 3, "GPE") > 1
+
+
+@pytest.mark.parametrize("gain", [Gain(0.1, math.inf), Gain(0.1, 0.2)])
+def test_few_docs_of_many_sentences_are_told_how_to_be_split(
+    capsys: pytest.CaptureFixture[str], gain: Gain
+) -> None:
+    for docs, is_told in ((1, True), (9, True), (10, False)):
+        print_gain(gain, False, docs)
+        assert ("--n-sents 1" in " ".join(capsys.readouterr().out.split())) == is_told
 
 
 def test_the_report_draws_it(made: Any, tmp_path: Path) -> None:

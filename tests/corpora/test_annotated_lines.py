@@ -10,14 +10,16 @@ import pytest
 import spacy
 from spacy.cli._util import app
 from spacy.language import Language
+from spacy.tokens import Doc
 from typer.testing import CliRunner
 
 import spacy_latent.cli.app  # noqa: F401
 from spacy_latent.cli.corpus import read_counted
 from spacy_latent.corpora.annotated_lines import read_line
 from spacy_latent.corpora.iob import read_iob, to_biluo, to_iob2
+from spacy_latent.corpora.labelled_corpora import read_labelled_corpora_v1
 from spacy_latent.distributed.shards import read_shard, shards_of
-from spacy_latent.errors import LatentError
+from spacy_latent.errors import LatentError, LatentWarning
 from tests.pipeline.small_pipelines import TOK2VEC, initialized
 
 TEXT = "Anna met Bob in New York."
@@ -323,3 +325,104 @@ def test_offsets_count_the_white_space_of_the_text(nlp: Language) -> None:
 def test_rejected_groups_of_spans_are_left_out(nlp: Language) -> None:
     row = {"text": "a b", "answer": "reject", "spans": {"sc": [{"start": 0, "end": 1}]}}
     assert read_line(nlp, row, "", rejected_key="wrong").example is None
+
+
+def question(answer: str, text: str = TEXT, place: int = 0) -> dict[str, Any]:
+    """A line of Prodigy's ner.teach, on one of the spans."""
+    span = objects()[place]
+    return {"text": text, "spans": [span], "_is_binary": True, "answer": answer}
+
+
+def written(folder: Path, *rows: Any) -> Path:
+    path = folder / "lines.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf8")
+    return path
+
+
+def corpus(path: Path, nlp: Language, **settings: Any) -> list[Doc]:
+    reader = read_labelled_corpora_v1({"one": {"path": str(path), **settings}})
+    return [example.reference for example in reader(nlp)]
+
+
+def test_answers_on_single_spans_judge_no_text(
+    nlp: Language, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {"text": TEXT, "spans": objects(), "_is_binary": False, "answer": "accept"}
+    path = written(tmp_path, whole, question("accept"), question("reject"))
+    examples, _ = read_counted(nlp, str(path))
+    assert [len(example.reference.ents) for example in examples] == [3]
+    told = " ".join(capsys.readouterr().err.split())
+    assert "2 lines" in told and "first line 2" in told and "_is_binary" in told
+    with pytest.raises(LatentError, match="completely"):
+        read_counted(nlp, str(written(tmp_path, question("accept"), question("reject"))))
+
+
+@pytest.mark.parametrize("unmarked", [None, "missing", "outside"])
+def test_answers_on_single_spans_leave_other_tokens_open(
+    nlp: Language, tmp_path: Path, unmarked: str | None
+) -> None:
+    path = written(tmp_path, question("accept", place=2), question("reject"))
+    settings = {"unmarked": unmarked, "incorrect_spans_key": "wrong"}
+    accepted, rejected = corpus(path, nlp, **settings)
+    assert entities(accepted) == [("New York", "GPE")]
+    assert [token.ent_iob for token in accepted] == [0, 0, 0, 0, 3, 1, 0]
+    assert not rejected.ents and [span.text for span in rejected.spans["wrong"]] == ["Anna"]
+    assert {token.ent_iob for token in rejected} == {0}
+
+
+def test_every_reader_names_the_line_that_is_no_json(nlp: Language, tmp_path: Path) -> None:
+    good, bad = '{"text": "a b", "label": []}', '{"text": "abc", "label": [[0, 3, "X"]]'
+    lines, listed = tmp_path / "lines.jsonl", tmp_path / "list.json"
+    lines.write_text(f"{good}\n\n{bad}\n{good}\n", encoding="utf8")
+    listed.write_text(f"[{good},\n\n{bad},\n{good}]", encoding="utf8")
+    for read_all in (lambda path: read_counted(nlp, str(path)), lambda path: corpus(path, nlp)):
+        with pytest.raises(LatentError) as error:
+            read_all(lines)
+        assert f"line 3, column {len(bad) + 1}" in str(error.value)
+        assert str(error.value).count("line ") == 1
+        with pytest.raises(LatentError, match=r"line [34], column"):
+            read_all(listed)
+
+
+def test_a_line_with_another_format_is_named(nlp: Language, tmp_path: Path) -> None:
+    with pytest.raises(LatentError, match="line 2"):
+        corpus(written(tmp_path, {"text": "a"}, {"no": "text"}), nlp)
+
+
+def test_offsets_in_code_units_of_utf_16_are_recognised(
+    nlp: Language, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\U0001f48a ibuprofen helps"
+    row = {"text": text, "label": [[3, 12, "Chemical"]]}
+    (told,) = read_line(nlp, row, "").misaligned
+    assert "3 to 12" in told and "'ibuprofen'" in told and "UTF-16" in told
+    # A span that fits in neither way, and one in a text without such characters.
+    for wrong in ({**row, "label": [[4, 12, "X"]]}, {"text": TEXT, "label": [[1, 4, "X"]]}):
+        (told,) = read_line(nlp, wrong, "").misaligned
+        assert "UTF-16" not in told
+    # The bounds may also lie beyond the end of the text.
+    last = {"text": "\U0001f48a aspirin", "label": [[3, 10, "Chemical"]]}
+    with pytest.raises(LatentError, match=r"'aspirin'.*UTF-16"):
+        read_line(nlp, last, "")
+    assert not read_line(nlp, {"text": text, "label": [[2, 11, "Chemical"]]}, "").misaligned
+    path = written(tmp_path, row)
+    with pytest.warns(LatentWarning, match=r"line 1 .*3 to 12.*UTF-16"):
+        corpus(path, nlp)
+    read_counted(nlp, str(path))
+    assert "UTF-16" in capsys.readouterr().err
+
+
+def test_an_export_of_label_studio_is_read_by_commands_and_training(
+    nlp: Language, tmp_path: Path
+) -> None:
+    value = {"start": 0, "end": 4, "labels": ["PER"], "text": "Anna"}
+    task = {"data": {"text": TEXT}, "annotations": [{"result": [{"value": value}]}]}
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps([task, task], indent=1), encoding="utf8")
+    read_by_commands = [example.reference for example in read_counted(nlp, str(path))[0]]
+    for docs in (read_by_commands, corpus(path, nlp)):
+        assert [entities(doc) for doc in docs] == [[("Anna", "PER")]] * 2
+    path.write_text(json.dumps(task), encoding="utf8")
+    for read_all in (lambda: read_counted(nlp, str(path)), lambda: corpus(path, nlp)):
+        with pytest.raises(LatentError, match="list"):
+            read_all()

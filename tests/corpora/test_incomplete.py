@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from spacy_latent.corpora.incomplete import (
     split_by_labels,
 )
 from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
 
 VOCAB = spacy.blank("xx").vocab
@@ -285,3 +287,41 @@ def test_misaligned_spans_of_exports_are_no_negatives(tmp_path: Path) -> None:
     path.write_text("{", encoding="utf8")
     with pytest.raises(LatentError):
         list(read(spacy.blank("en")))
+
+
+def rejecting(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """A config's block of a corpus whose last text was rejected."""
+    spans = [{"start": 0, "end": 1, "label": "A"}]
+    answers = ["accept"] * 10 + ["reject"]
+    lines = [{"text": "x y", "spans": spans, "answer": said} for said in answers]
+    path = folder / "checked.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf8")
+    block = {"path": str(path), "unmarked": "missing", "incorrect_spans_key": "rejected"}
+    return path, {"@readers": "spacy-latent.LabelledCorpora.v1", "corpora": {"own": block}}
+
+
+@pytest.mark.parametrize("key", [None, "rejcted", "rejected"])
+def test_rejected_spans_that_nothing_reads_are_told_in_training_and_in_debug(
+    tmp_path: Path, key: str | None
+) -> None:
+    _, block = rejecting(tmp_path)
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner")
+    read = list(registry.resolve({"reader": block})["reader"](nlp))
+    optimizer = nlp.initialize(lambda: read)
+    nlp.get_pipe("crf_ner").cfg["incorrect_spans_key"] = key  # type: ignore[union-attr]
+    nlp.config["corpora"]["train"] = block
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        nlp.update(read[:10], sgd=optimizer)
+        assert not [one for one in told if "rejected" in str(one.message)]
+        nlp.update(read, sgd=optimizer)
+        nlp.update(read, sgd=optimizer)
+    found = [one for one in told if "doc.spans['rejected']" in str(one.message)]
+    assert len(found) == (key != "rejected")
+    # The first examples have none, and the config says that others have.
+    for examples in ((), read[:2], read):
+        codes = [one.code for one in find_traps(nlp, examples)]
+        assert codes.count("rejected-spans") == (key != "rejected")
+    nlp.config["corpora"]["train"] = {"@readers": "spacy.Corpus.v1", "path": None}
+    assert "rejected-spans" not in {one.code for one in find_traps(nlp, read[:2])}

@@ -360,8 +360,10 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
     corpus, table = tmp_path / "pairs.jsonl", tmp_path / "pairs.parquet"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"premise": "a"}]))
     pq.write_table(pa.Table.from_pylist(rows), table)
+    listed = tmp_path / "pairs.csv"
+    listed.write_text("".join(f"{one},{two}\n" for one, two in [("premise", "claim"), *given]))
     fields = text_fields(tmp_path / "model")
-    for path in (corpus, table):
+    for path in (corpus, table, listed):
         read = read_shard(shards_of(path, 10, **fields)[0], nlp.vocab)
         assert [row.text for row in read if row.error is None][1] == ("we saw cars", "two cars")
     done = annotate(tmp_path / "model", corpus, tmp_path / "out", rows=2)
@@ -379,6 +381,39 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
         with pytest.raises(LatentError, match="lines"):
             annotate(tmp_path / "model", source, tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_tables_are_read_and_taken_up_where_they_were_left(
+    model: Path, tmp_path: Path, ending: str
+) -> None:
+    between = "," if ending == ".csv" else "\t"
+    texts = [
+        "I like London",
+        "two, and" if ending == ".tsv" else '"two, and\nmore"',
+        "",
+        "ü",
+        "five",
+    ]
+    lines = [between.join(row) for row in zip(["body", *texts], ["id", "a", "b", "c", "", "e"])]
+    corpus = tmp_path / f"texts{ending}"
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    settings: dict[str, Any] = {"rows": 2, "text_field": "body"}
+    assert annotate(model, corpus, tmp_path / "out", **settings).shards == 3
+    rows = rows_of(tmp_path / "out")
+    assert [row.id for row in rows] == ["a", "b", "c", f"texts{ending}:3", "e"]
+    assert [row.text for row in rows] == [text.strip('"') for text in texts]
+    second = tmp_path / "out" / f"texts{ending}-00001.parquet"
+    second.unlink()
+    again = annotate(model, corpus, tmp_path / "out", **settings)
+    assert (again.shards, again.skipped, again.rows) == (1, 2, 2)
+    assert [row.id for row in rows_of(tmp_path / "out")] == [row.id for row in rows]
+    with pytest.raises(LatentError, match=r"'text'.*body"):
+        annotate(model, corpus, tmp_path / "other")
+    with corpus.open("a", encoding="utf8") as file:
+        file.write(f"a{between}b{between}c\n")
+    with pytest.raises(LatentError, match=r"line \d+.*3 columns"):
+        annotate(model, corpus, tmp_path / "other", **settings)
 
 
 def test_a_corpus_that_cannot_be_read_is_named(model: Path, tmp_path: Path) -> None:

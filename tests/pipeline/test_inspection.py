@@ -1,0 +1,144 @@
+"""``inspect_docs``, settings in Python, and components without the embedder that they listen to."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.tokens import Doc, Span
+
+from spacy_latent.annotations import to_json
+from spacy_latent.errors import LatentError, LatentWarning
+from spacy_latent.pipeline.inspection import inspect_docs
+from tests.pipeline.small_pipelines import LISTENER, TOK2VEC, examples, initialized, step
+
+TEXT = "I like London a lot"
+TO_TOK2VEC = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16, "upstream": "tok2vec"}
+MODELS: dict[str, dict[str, Any]] = {
+    "crf_ner": {"hidden_width": 8},
+    "latent_parser": {"label_hidden_width": 8},
+    "tree_spancat": {"hidden_width": 8},
+    "latent_textcat": {},
+}
+WITH_ALTERNATIVES = [name for name in MODELS if name != "tree_spancat"]
+
+
+def pipeline(name: str, tok2vec: dict[str, Any] = TO_TOK2VEC, **config: Any) -> Language:
+    """A pipeline whose component, trained a little, may listen to a component before it."""
+    nlp = spacy.blank("en")
+    if tok2vec is TO_TOK2VEC:
+        nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    if tok2vec is LISTENER:
+        nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.add_pipe(name, config={"model": {**MODELS[name], "tok2vec": tok2vec}, **config})
+    optimizer = initialized(nlp)
+    for _ in range(10):
+        step(nlp, examples(nlp), optimizer)
+    return nlp
+
+
+def stored(doc: Doc, name: str) -> dict[str, Any]:
+    """What is stored of a component, with rounded numbers."""
+    return to_json(doc, doc._.latent)[name]
+
+
+@pytest.mark.parametrize(
+    "tok2vec", [TO_TOK2VEC, TOK2VEC, LISTENER], ids=["shared", "own", "latent"]
+)
+@pytest.mark.parametrize("name", MODELS)
+def test_inspected_docs_have_what_the_component_would_store(
+    name: str, tok2vec: dict[str, Any]
+) -> None:
+    nlp = pipeline(name, tok2vec)
+    pipe: Any = nlp.get_pipe(name)
+    plain = nlp(TEXT)
+    before = dict(pipe.cfg)
+    assert all(span.probabilities is None for span in plain._.latent[name].spans)
+    given = {"annotate": "probabilities", "alternatives": 3}
+    processed, fresh = inspect_docs(nlp, [plain, nlp.make_doc(TEXT)], **given)  # type: ignore
+    assert processed is plain and pipe.cfg == before
+    pipe.cfg.update({key: value for key, value in given.items() if key in pipe.cfg})
+    wanted = stored(nlp(TEXT), name)
+    assert stored(fresh, name) == wanted
+    for span in processed._.latent[name].spans:
+        assert span.probabilities is not None
+        assert len(span.alternatives) > 1 or name not in WITH_ALTERNATIVES
+    if name != "latent_parser":
+        # The sentences of a parsed doc are given, which changes the probabilities of whole trees.
+        assert stored(processed, name) == wanted
+
+
+def test_entities_that_were_there_before_stay_given_in_an_inspected_doc() -> None:
+    nlp = pipeline("crf_ner", annotate="map")
+    doc = nlp.make_doc("I like London and Paris")
+    doc.set_ents([Span(doc, 4, 5, label="GPE")])
+    doc = nlp(doc)
+    found = [(ent.start, ent.end, ent.label_) for ent in doc.ents]
+    assert (2, 3, "GPE") in found
+    inspect_docs(nlp, [doc])
+    by_start = {one.start: one for one in doc._.latent["crf_ner"].entities()}
+    assert by_start[4].given and by_start[4].probability == pytest.approx(1)
+    assert not by_start[2].given and 0 < by_start[2].probability < 1
+    assert [(ent.start, ent.end, ent.label_) for ent in doc.ents] == found
+    # A second look sees the same.
+    again = by_start[2].probability
+    inspect_docs(nlp, [doc, doc])
+    assert doc._.latent["crf_ner"].entities()[0].probability == pytest.approx(again)
+
+
+def test_entities_below_min_confidence_are_marked_in_an_inspected_doc() -> None:
+    nlp = pipeline("crf_ner", min_confidence=1.0)
+    doc = nlp("I like London")
+    assert not doc.ents
+    inspect_docs(nlp, [doc])
+    assert all(one.below_min_confidence for one in doc._.latent["crf_ner"].entities())
+
+
+def test_docs_without_tokens_are_inspected() -> None:
+    for name in MODELS:
+        nlp = pipeline(name)
+        empty, doc = inspect_docs(nlp, [nlp.make_doc(""), nlp.make_doc(TEXT)])
+        assert not empty._.latent[name].spans if name in empty._.latent else True
+        assert doc._.latent[name].spans
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_setting_is_no_attribute(name: str) -> None:
+    nlp = spacy.blank("en")
+    pipe: Any = nlp.add_pipe(name)
+    for setting, value in {"annotate": "none", "min_confidence": 0.5, "alternatives": 3}.items():
+        if setting in pipe.cfg:
+            with pytest.raises(LatentError, match="cfg"):
+                setattr(pipe, setting, value)
+    pipe.own = 3
+    assert pipe.own == 3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_listener_without_its_embedder_is_told_once(name: str) -> None:
+    nlp = pipeline(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        list(nlp.pipe([TEXT, "", "I hate Paris"]))
+        with nlp.select_pipes(enable=[name]):
+            nlp("")
+    with nlp.select_pipes(enable=[name]):
+        with pytest.warns(LatentWarning, match=r"tok2vec.*did not run"):
+            list(nlp.pipe(["", TEXT]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LatentWarning)
+            nlp(TEXT)
+
+
+def test_a_component_with_a_copy_of_its_embedder_is_not_told() -> None:
+    nlp = pipeline("crf_ner")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        nlp(TEXT)
+        expected = [ent.text for ent in nlp(TEXT).ents]
+        nlp.replace_listeners("tok2vec", "crf_ner", ["model.tok2vec"])
+        with nlp.select_pipes(enable=["crf_ner"]):
+            assert [ent.text for ent in nlp(TEXT).ents] == expected
