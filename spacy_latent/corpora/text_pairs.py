@@ -26,6 +26,8 @@ COMPOSED_PAIRS = "spacy-latent.ComposedPairTextCat."
 READER = "spacy-latent.TextPairs.v1"
 # Files whose pairs have named fields.
 WITH_FIELDS = (".jsonl", ".tsv", ".csv")
+# Greatest number of characters of a text in a table; more would not fit an integer of Windows.
+LONGEST = 2**31 - 1
 # For commands that were given lines.
 NO_PAIRS = "The pipeline reads pairs of texts, and lines of text are none"
 # SNLI (Bowman et al. 2015) and MultiNLI have this label if annotators did not agree, and otherwise
@@ -313,6 +315,8 @@ def _tab_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _comma_separated(path: Path) -> Iterator[tuple[int, list[str]]]:
+    # The module refuses texts of more than 131,072 characters otherwise.
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     with opened(path, newline="") as file:
         rows = csv.reader(file, strict=True)
         number = 1

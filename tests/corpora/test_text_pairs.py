@@ -304,3 +304,12 @@ def test_the_published_files_convert(tmp_path, monkeypatch):
     assert len(gold) == 93 and all(doc._.latent["sure"].cells() for doc in gold)
     train = list(DocBin().from_disk(tmp_path / "train.spacy").get_docs(nlp.vocab))
     assert not any(doc.user_data for doc in train)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_a_table_may_have_long_texts(tmp_path, ending):
+    between, path = "," if ending == ".csv" else "\t", tmp_path / f"pairs{ending}"
+    rows = [["text_a", "text_b", "label"], ["word " * 40_000, "word", "same"]]
+    path.write_text("\n".join(map(between.join, rows)), encoding="utf8")
+    (example,) = read_text_pairs_v1(str(path))(nlp)
+    assert len(example.reference) == 40_001
