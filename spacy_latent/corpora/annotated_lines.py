@@ -136,7 +136,7 @@ def read_line(
             known["spans"] = {str(rejected_key): aligned}
             known["entities"] = [UNKNOWN] * len(gold)
             return Line(Example.from_dict(predicted, known), misaligned, is_partial)
-        if is_partial:
+        if clash is None and is_partial:
             known["entities"] = offsets_to_biluo_tags(gold, aligned, missing=UNKNOWN)
         elif clash is None:
             known["entities"] = list(triples)

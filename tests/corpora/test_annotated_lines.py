@@ -370,6 +370,19 @@ def test_answers_on_single_spans_leave_other_tokens_open(
     assert {token.ent_iob for token in rejected} == {0}
 
 
+def test_answers_on_spans_that_overlap_are_read_for_groups_and_refused_as_entities(
+    nlp: Language,
+) -> None:
+    spans = [{"start": 0, "end": 4, "label": "A"}, {"start": 0, "end": 9, "label": "B"}]
+    row = {"text": "Anna came", "spans": spans, "_is_binary": True, "answer": "accept"}
+    line = read_line(nlp, row, "line 1", ["sc"])
+    assert line.is_partial and line.example is not None
+    assert len(line.example.reference.spans["sc"]) == 2
+    assert {token.ent_iob for token in line.example.reference} == {0}
+    with pytest.raises(LatentError, match="overlap"):
+        read_line(nlp, row, "line 1")
+
+
 def test_every_reader_names_the_line_that_is_no_json(nlp: Language, tmp_path: Path) -> None:
     good, bad = '{"text": "a b", "label": []}', '{"text": "abc", "label": [[0, 3, "X"]]'
     lines, listed = tmp_path / "lines.jsonl", tmp_path / "list.json"
