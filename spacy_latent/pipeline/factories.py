@@ -47,7 +47,8 @@ def factory_of(component: type, name: str) -> Callable[..., Any]:
     settings = [one for one in of_class if one.kind is Parameter.KEYWORD_ONLY]
     known = {one.name: one.annotation for one in of_class if one.name != "vocab"}
     annotations = {"nlp": Language, **known}
-    first = [Parameter(key, Parameter.KEYWORD_ONLY, annotation=annotations[key]) for key in FIRST]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    first = [Parameter(key, kind, annotation=annotations[key]) for key in FIRST]
     shown = Signature([*first, *settings], return_annotation=component)
     make.__signature__ = shown  # type: ignore[attr-defined]
     make.__annotations__ = {**annotations, "return": component}

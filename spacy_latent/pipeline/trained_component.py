@@ -153,8 +153,9 @@ class TrainedComponent(StoredComponent):
                 "no vectors",
                 f"it listens to {upstream!r}, which did not run on these docs, so that it reads "
                 f"zeros and its predictions are of no use. Enable {known!r} too, before "
-                f"{self.name!r}; or, before it is left out, give this component a copy of its own: "
-                f"nlp.replace_listeners({known!r}, {self.name!r}, ['model.tok2vec']).",
+                f"{self.name!r}, and if this one is in training.annotating_components, list "
+                f"{known!r} there too. Or, before it is left out, give this component a copy of "
+                f"its own: nlp.replace_listeners({known!r}, {self.name!r}, ['model.tok2vec']).",
             )
 
     # ---------------------------------------------------------------- initialize()

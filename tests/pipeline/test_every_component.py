@@ -3,13 +3,16 @@ doc alone and survive storage, errors of single docs, shared embedders."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import spacy
+from confection import ConfigValidationError
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.util import raise_error
@@ -264,3 +267,18 @@ def test_what_is_no_example_is_refused(name: str) -> None:
     for wrong in (nlp.make_doc("I like London"), ("a", {})):
         with pytest.raises(TypeError):
             nlp.get_pipe(name).update([wrong])  # type: ignore
+
+
+@EACH
+def test_a_factory_takes_the_settings_of_its_component(name: str) -> None:
+    nlp = spacy.blank("en")
+    own: Any = nlp.add_pipe(name)
+    make = spacy.registry.factories.get(name)
+    # As spaCy reads its signature, and as it is called.
+    signature(make).bind(nlp, name, own.model, annotate="none", threshold=0.5)
+    made = make(nlp, name, own.model, annotate="none", threshold=0.5)
+    assert type(made) is type(own) and made.cfg["annotate"] == "none"
+    assert pickle.loads(pickle.dumps(make)) is make
+    for wrong in ({"annotate": 3}, {"unknown": 3}):
+        with pytest.raises(ConfigValidationError):
+            spacy.blank("en").add_pipe(name, config=wrong)

@@ -89,6 +89,38 @@ def test_entities_that_were_there_before_stay_given_in_an_inspected_doc() -> Non
     assert doc._.latent["crf_ner"].entities()[0].probability == pytest.approx(again)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_entities_of_an_inspected_doc_stay_as_they_were(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their ids, blocked and missing tokens, also if the component fails."""
+    nlp = pipeline("crf_ner", TOK2VEC)
+    crf: Any = nlp.get_pipe("crf_ner")
+    doc = nlp("I like London and Paris a lot")
+    found = [(ent.start, ent.end, ent.label_) for ent in doc.ents]
+    assert found
+    ents = [Span(doc, *bounds, kb_id="Q84", span_id="own") for bounds in found]
+    ents.append(Span(doc, 6, 7, "GPE", kb_id="Q1", span_id="other"))
+    doc.set_ents(ents, blocked=[doc[0:1]], missing=[doc[1:2]], default="outside")
+
+    def state() -> list[Any]:
+        return [(t.ent_iob, t.ent_type_, t.ent_kb_id_, t.ent_id_) for t in doc]
+
+    def refuse(docs: list[Doc]) -> Any:
+        raise ValueError("refused")
+
+    before, settings = state(), dict(crf.cfg)
+    if fails:
+        monkeypatch.setattr(crf, "predict", refuse)
+        with pytest.raises(ValueError, match="refused"):
+            inspect_docs(nlp, [doc, doc])
+    else:
+        inspect_docs(nlp, [doc, doc])
+        given = [one.given for one in doc._.latent["crf_ner"].entities()]
+        assert given.count(True) == 1
+    assert state() == before and crf.cfg == settings
+
+
 def test_entities_below_min_confidence_are_marked_in_an_inspected_doc() -> None:
     nlp = pipeline("crf_ner", min_confidence=1.0)
     doc = nlp("I like London")
@@ -101,8 +133,9 @@ def test_docs_without_tokens_are_inspected() -> None:
     for name in MODELS:
         nlp = pipeline(name)
         empty, doc = inspect_docs(nlp, [nlp.make_doc(""), nlp.make_doc(TEXT)])
-        assert not empty._.latent[name].spans if name in empty._.latent else True
+        assert name not in empty._.latent or not empty._.latent[name].spans
         assert doc._.latent[name].spans
+    assert inspect_docs(nlp, []) == []
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,6 +164,15 @@ def test_a_listener_without_its_embedder_is_told_once(name: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error", LatentWarning)
             nlp(TEXT)
+
+
+def test_an_annotating_component_without_its_embedder_is_told_in_training() -> None:
+    nlp = pipeline("crf_ner")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LatentWarning)
+        nlp.update(examples(nlp), annotates=["tok2vec", "crf_ner"])
+    with pytest.warns(LatentWarning, match="annotating_components"):
+        nlp.update(examples(nlp), annotates=["crf_ner"])
 
 
 def test_a_component_with_a_copy_of_its_embedder_is_not_told() -> None:
