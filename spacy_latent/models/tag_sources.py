@@ -55,7 +55,7 @@ class SourceReliability:
         tokens: number of tokens to which the source gave the label, in the remembered batches.
         confusions: for each label, and for "O", the share of the tokens with the label to which the
             source gave it; NaN without any.
-        there: expected number of tokens with the label in the texts of the source.
+        expected_tokens: expected number of tokens with the label in the texts of the source.
     """
 
     source: str
@@ -64,7 +64,7 @@ class SourceReliability:
     recall: float
     tokens: float
     confusions: dict[str, float]
-    there: float
+    expected_tokens: float
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def source_totals(found: Sequence[SourceReliability]) -> list[SourceTotal]:
     totals, scores = [], []
     for source in dict.fromkeys(one.source for one in found):
         own = [one for one in found if one.source == source]
-        given, there = sum(one.tokens for one in own), sum(one.there for one in own)
+        given, there = sum(one.tokens for one in own), sum(one.expected_tokens for one in own)
         # Precision is NaN if the source never gave the label.
         right = sum(one.precision * one.tokens for one in own if one.tokens)
         precision, recall = (right / of if of else float("nan") for of in (given, there))

@@ -99,7 +99,7 @@ def test_reliability_by_hand() -> None:
     assert (first.precision, first.recall) == (pytest.approx(0.75), pytest.approx(0.6))
     assert first.confusions == pytest.approx({"O": 0.4, "A": 0.6, "B": 0.0})
     assert np.isnan(second.precision) and np.isnan(second.recall)
-    assert (first.there, second.there) == (50, 0)
+    assert (first.expected_tokens, second.expected_tokens) == (50, 0)
 
 
 def test_totals_by_hand_begin_with_the_least_reliable_source() -> None:
