@@ -190,7 +190,7 @@ def agreement(
     left out.
 
     Args:
-        theirs: the same of the other set.
+        theirs: structures of each doc in the other set.
 
     Returns:
         The agreement, NaN if nothing can be compared, and the number of spans compared.

@@ -252,7 +252,7 @@ class ThresholdResult:
 
     Attributes:
         threshold: the least probability of a kept entity.
-        precision: share of these that is correct, NaN if there are none.
+        precision: share of the kept entities that is correct, NaN if none is kept.
         low: lower end of the 95 % interval of the precision.
         recall: share of the gold entities that is kept, NaN without gold entities.
     """
@@ -297,7 +297,11 @@ def in_digits(probability: float) -> str:
 
 
 def in_words(one: ThresholdResult, found: JudgedEntities, texts: str) -> str:
-    """Describe a :class:`ThresholdResult` of ``found`` in words."""
+    """Describe a :class:`ThresholdResult` of ``found`` in words.
+
+    Args:
+        texts: description of the texts.
+    """
     said = f"{one.kept} of {number_of(len(found.probabilities), found.noun)} of {texts}"
     if not one.kept:
         return said
@@ -406,7 +410,8 @@ class GroupFigures:
     """Calibration of a group of predictions.
 
     Attributes:
-        right: share of them that is right.
+        name: what the predictions have in common.
+        right: share of the predictions that is right.
         said: mean confidence.
         error: expected calibration error.
         chance: mean error by chance, see :func:`error_by_chance`.

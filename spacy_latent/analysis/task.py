@@ -326,6 +326,7 @@ class Drop:
 
     Attributes:
         low: lower end of the interval.
+        docs: number of texts that count.
         differ: number of these texts whose own score changes.
     """
 

@@ -53,6 +53,7 @@ class Verdict:
     Attributes:
         level: "warning" for a trivial structure, "note" for a limit of the report, otherwise
             "good".
+        code: name for scripts.
     """
 
     level: Level

@@ -47,6 +47,8 @@ class Progress:
     Attributes:
         losses: Sums of the losses since the last evaluation, one dict per rank.
         data: Checksum of all batches.
+        world: Number of ranks.
+        seed: Seed of the noise.
         random: States of the random number generators after the last step.
         epochs: States before the steps in which the data drew random numbers, if other code had
             drawn numbers since the previous step.

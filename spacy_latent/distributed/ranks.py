@@ -37,6 +37,7 @@ class Ranks:
 
     Attributes:
         rank: Number of this process, from 0.
+        world: Number of processes.
         timeout: Seconds that a rank waits for the others.
     """
 

@@ -63,6 +63,7 @@ def choose_component(
 
     Args:
         known: names of the components that can be.
+        expected: name of their factory.
 
     Raises:
         LatentError: if the named component is none of them, or if several are and none is named.

@@ -144,10 +144,6 @@ def about_missing_labels(
             )
 
 
-# Scorers that ignore entities and spans with labels for which a text was not annotated.
-OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
-
-
 def about_rejected_spans(
     nlp: Language, examples: Sequence[Example], frozen: Container[str]
 ) -> Iterable[Diagnostic]:
@@ -174,6 +170,10 @@ def about_rejected_spans(
             f"that is trained reads them. Set incorrect_spans_key = {key!r} in the block of "
             "the component; of one with a source, in the config of that pipeline.",
         )
+
+
+# Scorers that ignore entities and spans with labels for which a text was not annotated.
+OF_LABEL_SETS = ("spacy-latent.label_set_scorer.", "spacy-latent.entity_scorer.")
 
 
 def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Iterable[Diagnostic]:

@@ -20,7 +20,7 @@ class ArcLabeller(nn.Module):
     tree, and not all n².
 
     Args:
-        hidden_width: of each role's hidden layer.
+        hidden_width: width of each role's hidden layer.
     """
 
     def __init__(self, width: int, hidden_width: int, labels: int) -> None:

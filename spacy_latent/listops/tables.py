@@ -202,7 +202,11 @@ def conclusion(figures: dict[str, Any]) -> list[str]:
 
 
 def make_opening(figures: dict[str, Any], about: str = "") -> Markup:
-    """Return the beginning of a page: title, description and overview."""
+    """Return the beginning of a page: title, description and overview.
+
+    Args:
+        about: Sentence on the pipeline.
+    """
     table = overview(figures, next(iter(figures["corpora"])))
     seen = (
         "The table says, in percent, how often values and trees are right, beside trees that look "

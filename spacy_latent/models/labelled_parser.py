@@ -75,12 +75,17 @@ def build_labelled_parser_v1(
         evidence.check_trees(trees_of)
     refuse_separate("LabelledParser", tok2vec)
     encoded = build_relative_biaffine_scorer_v1(128, build_bilstm_v1(64))
-    build = partial(build_module, structure=trees_of, scorer=scorer or encoded, evidence=evidence)
-    of_width = partial(build, label_width=label_hidden_width)
+    build = partial(
+        build_module,
+        structure=trees_of,
+        scorer=scorer or encoded,
+        label_width=label_hidden_width,
+        evidence=evidence,
+    )
     # The first prefix of a name counts.
     own_rates = {} if evidence is None else {"evidence.": evidence.learn_rate}
     rates = {**own_rates, "": scorer_learn_rate}
-    shim = LatentShim(of_width, training, learn_rates=rates, has_layer=False)
+    shim = LatentShim(build, training, learn_rates=rates, has_layer=False)
     trees: Model = Model("labelled_trees", forward_trees, attrs=training.attrs, shims=[shim])
     model: Model = Model(
         NAME,

@@ -276,6 +276,9 @@ def log_probabilities(
     """Return the log-probability that each doc has exactly the observed spans, ``(D,)``.
 
     The first arguments are those of :func:`loss_and_gradient`.
+
+    Args:
+        temperature: divisor of the scores.
     """
     within, total = _by_piece(found, observed), np.zeros(len(found.spans))
     for group, cells, array in zip(found.groups, found.cells, found.scores):
@@ -420,6 +423,7 @@ def find_spans(
         label_sets: the labels of each class except the first.
         threshold: least probability of chosen spans.
         least: least probability of ``likely`` spans, or None for no such spans.
+        sure: calibrated confidences of spans.
     """
     pieces = [[FoundSpans(span[0], span[1], [], []) for span in spans] for spans in found.spans]
     labels = 1 + max((label for known in label_sets for label in known), default=-1)

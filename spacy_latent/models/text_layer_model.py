@@ -202,6 +202,7 @@ def inner_step(model: Model, kept: Kept, advantage: Tensor, before: Tensor, clip
     Args:
         advantage: ``(K, D)``, gradient of the objective for log_probs at the draw.
         before: ``(K, D)``, log_probs at the draw.
+        clip: largest change of the ratio.
     """
     shim: Any = model.shims[0]
 

@@ -15,6 +15,7 @@ class Diagnostic:
     Attributes:
         level: "error" if something will not learn or not work, "warning" for a probable mistake,
             "note" for useful information.
+        code: name for scripts.
     """
 
     level: Level

@@ -342,8 +342,11 @@ class EvidenceSurvey:
         inside: number of tokens in entities.
         outside: number of tokens that are annotated as outside of entities.
         missing: number of tokens without annotation.
+        found: labels of entities.
         asked: labels for which texts were annotated.
         sets: for each text that says for which labels it was annotated, these labels.
+        flagged: labels of flags on docs.
+        given: labels that sources give.
         there: categories of flags, and sources, that some text has.
     """
 

@@ -33,6 +33,7 @@ class DrawnBracket:
     """Bracket below the words ``start`` to ``end``, exclusive.
 
     Attributes:
+        category: Number of the colour.
         faint, set_apart, shared: See :class:`spacy_latent.visualize.tree_svg.DrawnArc`.
     """
 

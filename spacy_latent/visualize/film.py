@@ -98,7 +98,11 @@ def animated_svg(film: Film) -> str:
 
 
 def film_page(films: Sequence[Film], title: str, charts: str = "") -> str:
-    """Return an HTML page with each film as an animation and as a strip of drawings below it."""
+    """Return an HTML page with each film as an animation and as a strip of drawings below it.
+
+    Args:
+        charts: Markup before the films.
+    """
     sections = "\n".join(_section(film) for film in films)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
