@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from spacy_latent.corpora.categories import read_categories
 from spacy_latent.corpora.iob import UNKNOWN, is_tag, to_biluo
-from spacy_latent.corpora.text_files import json_lines, json_value, read_text
+from spacy_latent.corpora.text_files import (
+    ESCAPED_HALF,
+    check_pairs,
+    json_lines,
+    json_value,
+    read_text,
+)
 from spacy_latent.errors import LatentError
 
 if TYPE_CHECKING:
@@ -56,18 +62,22 @@ def annotated_rows(path: Path) -> Iterator[tuple[str, Any]]:
     A place is "line 3" or "text 3".
 
     Raises:
-        LatentError: if the file is not JSON.
+        LatentError: if the file is not JSON, or has half of a surrogate pair.
     """
     if path.suffix != ".json":
         for number, row in json_lines(path):
             yield f"line {number}", row
         return
-    rows = json_value(read_text(path), path)
+    text = read_text(path)
+    rows = json_value(text, path)
     if not isinstance(rows, list):
         raise LatentError(
             f"{path} holds no list; expected a list of annotated texts, as Label Studio exports it."
         )
+    has_halves = ESCAPED_HALF.search(text) is not None
     for number, row in enumerate(rows, 1):
+        if has_halves:
+            check_pairs(row, f"{path}, text {number}")
         yield f"text {number}", row
 
 

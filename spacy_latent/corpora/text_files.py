@@ -118,7 +118,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
             if line.strip():
                 value = json_value(line.rstrip("\r\n"), path, number)
                 if ESCAPED_HALF.search(line):
-                    _check_pairs(value, f"{path}, line {number}")
+                    check_pairs(value, f"{path}, line {number}")
                 yield number, value
 
 
@@ -140,7 +140,7 @@ def json_value(text: str, path: Path, first: int = 1) -> Any:
         raise LatentError(f"{path}, line {first}: not a JSON value: {error}.") from None
 
 
-def _check_pairs(value: Any, place: str) -> None:
+def check_pairs(value: Any, place: str) -> None:
     """Raise LatentError for half of a surrogate pair, on which spaCy fails."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf8")

@@ -397,6 +397,16 @@ def test_every_reader_names_the_line_that_is_no_json(nlp: Language, tmp_path: Pa
             read_all(listed)
 
 
+@pytest.mark.parametrize("ending", [".json", ".jsonl"])
+def test_half_of_a_surrogate_pair_is_named(nlp: Language, tmp_path: Path, ending: str) -> None:
+    good, bad = '{"text": "a \\ud83d\\udc8a"}', '{"text": "a \\ud83d b"}'
+    path = tmp_path / f"texts{ending}"
+    path.write_text(f"{good}\n{bad}" if ending == ".jsonl" else f"[{good}, {bad}]", "utf8")
+    for read_all in (lambda: read_counted(nlp, str(path)), lambda: corpus(path, nlp)):
+        with pytest.raises(LatentError, match=r"(line|text) 2.*surrogate"):
+            read_all()
+
+
 def test_a_line_with_another_format_is_named(nlp: Language, tmp_path: Path) -> None:
     with pytest.raises(LatentError, match="line 2"):
         corpus(written(tmp_path, {"text": "a"}, {"no": "text"}), nlp)
