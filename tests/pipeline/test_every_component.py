@@ -44,6 +44,7 @@ LABELS = {
 # What reads single parts of a structure, where there is such.
 READERS = {"crf_ner": "entities", "tree_spancat": "brackets", "latent_parser": "dependencies"}
 EACH = pytest.mark.parametrize("name", LABELS)
+TO_TOK2VEC = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
 TEXTS = ["I like London " * 20, "I hate Paris", "", "Berlin is very grey", " ", "one"]
 
 
@@ -125,7 +126,8 @@ def test_updates_reach_every_weight(name: str) -> None:
     optimizer = initialized(nlp)
     model = nlp.get_pipe(name).model  # type: ignore[union-attr]
     before = copied_weights(model)
-    learn(nlp, examples(nlp), 3, optimizer)
+    for _ in range(3):
+        nlp.update(examples(nlp), sgd=optimizer, drop=0.2)
     assert moved(before, model) == list(before)
     assert all(np.isfinite(value).all() for value in weights_of(model).values())
 
@@ -204,8 +206,7 @@ def test_a_doc_whose_scores_are_not_finite_goes_to_the_error_handler_alone(
 def test_it_trains_a_shared_embedder_and_takes_it_along(
     name: str, upstream: str, tmp_path: Path
 ) -> None:
-    of_spacy = {"@architectures": "spacy.Tok2VecListener.v1", "width": 16}
-    nlp = pipeline(name, LISTENER if upstream == "latent_encoder" else of_spacy, upstream)
+    nlp = pipeline(name, LISTENER if upstream == "latent_encoder" else TO_TOK2VEC, upstream)
     optimizer = initialized(nlp)
     losses = [step(nlp, examples(nlp), optimizer) for _ in range(30)]
     assert 0 <= losses[-1][name] < losses[0][name] and losses[1][upstream] > 0
@@ -231,6 +232,19 @@ def test_it_trains_a_shared_embedder_and_takes_it_along(
     assert other.to_bytes() == frozen
     optimizer = other.resume_training()
     assert np.isfinite(other.update(examples(other), sgd=optimizer)[name])
+
+
+@EACH
+def test_a_shared_embedder_learns_while_its_first_listener_is_excluded(name: str) -> None:
+    nlp = pipeline(name, TO_TOK2VEC, "tok2vec")
+    tagger = {"@architectures": "spacy.Tagger.v2", "tok2vec": TO_TOK2VEC}
+    nlp.add_pipe("tagger", before=name, config={"model": tagger})
+    optimizer = initialized(nlp)
+    models = [nlp.get_pipe(one).model for one in ("tok2vec", "tagger")]  # type: ignore[union-attr]
+    embedder, excluded = map(copied_weights, models)
+    losses = [step(nlp, examples(nlp), optimizer, exclude=["tagger"]) for _ in range(3)]
+    assert losses[-1][name] < losses[0][name]
+    assert moved(embedder, models[0]) and not moved(excluded, models[1])
 
 
 # ---------------------------------------------------------------- labels and bad input
