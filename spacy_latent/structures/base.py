@@ -59,6 +59,10 @@ class Structure(StructureContract):
                     f"{self.name} has no {name!r}; expected {ELSEWHERE[name]}. A structure holds "
                     "settings alone: each method gets the scores."
                 )
+            # Another base may find attributes of its own, as torch's modules find parameters.
+            find = getattr(super(), "__getattr__", None)
+            if find is not None:
+                return find(name)
             # Python's own error, or an error from within a property.
             return super().__getattribute__(name)
 

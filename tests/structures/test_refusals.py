@@ -282,6 +282,22 @@ def test_an_attribute_that_is_missing_is_the_one_in_the_error() -> None:
     assert caught.value.name == "nothing"
 
 
+class WithParameter(KOfN, torch.nn.Module):
+    """A structure that is a module of torch's, too."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        KOfN.__init__(self, 2)
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+
+def test_a_structure_may_be_a_module() -> None:
+    for made in (WithParameter(), copy.deepcopy(WithParameter())):
+        assert made.weight.sum() == 3 and [*made.parameters()] == [made.weight]
+        with pytest.raises(AttributeError, match="top_k"):
+            made.kmax  # noqa: B018
+
+
 def test_other_shapes_and_counts() -> None:
     scores, lengths = torch.randn(2, 4), torch.tensor([4, 3])
     for operation in (KOfN(2).kl, KOfN(2).cross_entropy):
