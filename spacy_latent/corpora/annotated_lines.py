@@ -111,8 +111,9 @@ def read_line(
     answer = row.get("answer")
     given = row.get("spans")
     is_wrong_span = answer == WRONG and isinstance(given, list) and bool(given)
-    is_partial = row.get("_is_binary") is True and isinstance(given, list)
-    if answer == SKIPPED or (answer == WRONG and not _is_binary(row)):
+    is_question = row.get("_is_binary") is True and isinstance(given, list)
+    is_partial = is_question and not _asks_for_category(row)
+    if answer == SKIPPED or (answer == WRONG and not _asks_for_category(row)):
         if not is_wrong_span or rejected_key is None:
             return Line(None, is_partial=is_partial)
     from spacy.tokens import Doc
@@ -146,7 +147,7 @@ def read_line(
             known["spans"] = {str(rejected_key): aligned}
             known["entities"] = [UNKNOWN] * len(gold)
             return Line(Example.from_dict(predicted, known), misaligned, is_partial)
-        if clash is None and is_partial:
+        if clash is None and is_question:
             known["entities"] = offsets_to_biluo_tags(gold, aligned, missing=UNKNOWN)
         elif clash is None:
             known["entities"] = list(triples)
@@ -227,7 +228,7 @@ def _is_underscore(key: str) -> bool:
     return key == "_" or key.startswith("underscore_")
 
 
-def _is_binary(row: dict[str, Any]) -> bool:
+def _asks_for_category(row: dict[str, Any]) -> bool:
     """Return whether the question was if one category is right.
 
     Then a rejection means that the text does not have it.

@@ -37,7 +37,7 @@ class Done:
     """Result of the annotation of one shard or of many.
 
     Attributes:
-        failed: Number of these texts without a doc.
+        failed: Number of texts that were written without a doc.
         skipped: Number of shards that existed already.
         reason: Id of a text that failed, and its error.
     """

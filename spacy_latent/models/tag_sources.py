@@ -127,7 +127,7 @@ class TagSources:
         """Return the expected counts of a batch alone.
 
         Args:
-            posteriors: for each of them the probabilities of the text's tags, ``(n, K)``.
+            posteriors: for each annotation the probabilities of the text's tags, ``(n, K)``.
         """
         count = self.labels.shape[1] - 1
         own = TagSources.empty(len(self.labels), count)

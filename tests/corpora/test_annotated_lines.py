@@ -370,6 +370,16 @@ def test_answers_on_single_spans_leave_other_tokens_open(
     assert {token.ent_iob for token in rejected} == {0}
 
 
+@pytest.mark.parametrize("answer", ["accept", "reject"])
+def test_answers_on_a_category_judge_the_text_and_no_entities(nlp: Language, answer: str) -> None:
+    """As textcat.teach writes them, with an empty list of spans."""
+    row = {"text": TEXT, "label": "news", "spans": [], "_is_binary": True, "answer": answer}
+    line = read_line(nlp, row, "")
+    assert line.example is not None and not line.is_partial
+    assert line.example.reference.cats == {"news": float(answer == "accept")}
+    assert {token.ent_iob for token in line.example.reference} == {0}
+
+
 def test_answers_on_spans_that_overlap_are_read_for_groups_and_refused_as_entities(
     nlp: Language,
 ) -> None:
