@@ -96,7 +96,7 @@ def shards_of(
         raise LatentError(f"The corpus {source} does not exist. Give {ACCEPTED}.")
     files = [source]
     if source.is_dir():
-        below = sorted(path for path in source.rglob("*") if path.suffix in FORMS)
+        below = sorted(path for path in source.rglob("*") if path.suffix.lower() in FORMS)
         files = [path for path in below if not path.name.startswith((".", "_"))]
     if not files:
         raise LatentError(f"The corpus {source} holds no files to read. Give {ACCEPTED}.")
@@ -141,9 +141,9 @@ def shards_of_lines(lines: Iterable[str], rows: int) -> Iterator[Shard]:
 
 
 def form_of(path: Path) -> str:
-    if path.suffix not in FORMS:
+    if path.suffix.lower() not in FORMS:
         raise LatentError(f"It is not known how to read {path}. Give {ACCEPTED}.")
-    return FORMS[path.suffix]
+    return FORMS[path.suffix.lower()]
 
 
 def _rows_of_parquet(path: Path, rows: int) -> Iterator[tuple[int, int, int]]:

@@ -383,14 +383,14 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".TSV"])
 def test_tables_are_read_and_taken_up_where_they_were_left(
     model: Path, tmp_path: Path, ending: str
 ) -> None:
     between = "," if ending == ".csv" else "\t"
     texts = [
         "I like London",
-        "two, and" if ending == ".tsv" else '"two, and\nmore"',
+        "two, and" if between == "\t" else '"two, and\nmore"',
         "",
         "ü",
         "five",
