@@ -310,9 +310,9 @@ class _Run:
         totals = {m.name: 0.0 * self.counts[m.name] for m in self.measures}
         for draw in range(draws):
             with substitute_structures([pipe.model], "random", self.seed + draw):
-                told = f"Random structures in {name}"
+                progress = f"Random structures in {name}"
                 examples, _ = self._predict(
-                    self.nlp, self.examples, told, [name], annotate="map", kept=kept
+                    self.nlp, self.examples, progress, [name], annotate="map", kept=kept
                 )
             for measure in self.measures:
                 totals[measure.name] += measure.counts(examples) / draws
@@ -327,9 +327,9 @@ class _Run:
         )
         if mixed and self.measures:
             with substitute_structures([pipe.model], "best", self.seed):
-                told = f"Best structures in {name}"
+                progress = f"Best structures in {name}"
                 examples, _ = self._predict(
-                    self.nlp, self.examples, told, [], annotate="none", kept=kept
+                    self.nlp, self.examples, progress, [], annotate="none", kept=kept
                 )
             before = {m.name: m.counts(examples) for m in self.measures}
         for measure in self.measures:

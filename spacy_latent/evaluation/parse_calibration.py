@@ -319,8 +319,20 @@ def _table(pipe: Any, examples: Sequence[Example], progress: Progress) -> _Table
                     of_trees.append(product[None])
             text += 1
     arcs, of_labels, right, labelled, roots, texts, lengths = map(np.concatenate, columns)
-    further = labels, lengths, unannotated, judge, np.concatenate(trees), np.concatenate(of_trees)
-    return _Table(arcs, of_labels, right, labelled, roots, texts, *further)
+    return _Table(
+        arcs=arcs,
+        of_labels=of_labels,
+        right=right,
+        labelled_right=labelled,
+        roots=roots,
+        texts=texts,
+        labels=labels,
+        lengths=lengths,
+        unannotated=unannotated,
+        judge=judge,
+        trees=np.concatenate(trees),
+        labels_of_trees=np.concatenate(of_trees),
+    )
 
 
 def _fit(table: _Table, documents: IndependentTexts) -> CalibratedParses:

@@ -163,7 +163,7 @@ def loss_and_gradient(
             ends = np.cumsum([len(own.potentials) for own in evidence])
             posteriors += np.split(likely, ends[:-1])
         return losses, gradient, left_out
-    allowed = [torch.from_numpy(_only_allowed(kind, own)) for own in evidence]
+    allowed = [torch.from_numpy(_allowed_tags(kind, own)) for own in evidence]
     losses, left_out = [0.0] * len(allowed), []
     with recording():
         emissions = xp2torch(found.emissions).requires_grad_()
@@ -192,7 +192,8 @@ def loss_and_gradient(
     return losses, gradient, left_out
 
 
-def _only_allowed(kind: str, evidence: TagEvidence) -> np.ndarray:
+def _allowed_tags(kind: str, evidence: TagEvidence) -> np.ndarray:
+    """Return the mask of allowed tags, and refuse evidence that needs probabilities of tags."""
     if not evidence.only_forbids:
         raise LatentError(
             f"tag_losses: the loss is {kind!r}, and some runs of tags are said to be wrong, some "
