@@ -292,7 +292,7 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
 
     A line that was rejected, or judges a single span, yields None.
     """
-    from spacy_latent.corpora.annotated_lines import annotated_rows, read_line
+    from spacy_latent.corpora.annotated_lines import annotated_rows, read_line, span_keys
 
     keys = span_keys(nlp)
     rejected: list[str] = []
@@ -348,19 +348,6 @@ def _of_json(nlp: Language, path: Path, group_by: str) -> Iterator[Example | Non
                 "As entities, their tokens count as not annotated; in groups of spans they are "
                 "missing.",
             )
-
-
-def span_keys(nlp: Language) -> list[str]:
-    """Return the keys in ``doc.spans`` that the pipeline's components use."""
-    factories = {name: nlp.get_pipe_meta(name).factory for name in nlp.pipe_names}
-    pipes: list[Any] = [
-        nlp.get_pipe(name) for name, factory in factories.items() if factory in SPAN_FACTORIES
-    ]
-    return list(dict.fromkeys(pipe.key for pipe in pipes))
-
-
-# Components whose spans may overlap.
-SPAN_FACTORIES = ("spancat", "spancat_singlelabel", "tree_spancat")
 
 
 def _by_config(nlp: Language, path: Path, group_by: str) -> Iterator[Example | None]:

@@ -38,6 +38,10 @@ WRONG, SKIPPED = "reject", "ignore"
 EXAMPLE = '[{"start": 0, "end": 5, "label": "ORG"}]'
 
 
+# Components whose spans may overlap.
+SPAN_FACTORIES = ("spancat", "spancat_singlelabel", "tree_spancat")
+
+
 @dataclass(frozen=True)
 class Line:
     """Result of reading a line.
@@ -79,6 +83,15 @@ def annotated_rows(path: Path) -> Iterator[tuple[str, Any]]:
         if has_halves:
             check_pairs(row, f"{path}, text {number}")
         yield f"text {number}", row
+
+
+def span_keys(nlp: Language) -> list[str]:
+    """Return the keys in ``doc.spans`` that the pipeline's components use."""
+    factories = {name: nlp.get_pipe_meta(name).factory for name in nlp.pipe_names}
+    pipes: list[Any] = [
+        nlp.get_pipe(name) for name, factory in factories.items() if factory in SPAN_FACTORIES
+    ]
+    return list(dict.fromkeys(pipe.key for pipe in pipes))
 
 
 def read_line(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from spacy_latent.corpora.annotated_lines import annotated_rows, read_line
-from spacy_latent.errors import LatentError, LatentWarning, is_whole
+from spacy_latent.corpora.annotated_lines import annotated_rows, read_line, span_keys
+from spacy_latent.errors import LatentError, LatentWarning, is_whole, number_of
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -69,12 +69,26 @@ class _Corpus:
                 yield example
             return
         misaligned: list[str] = []
+        left_out: list[str] = []
+        keys = span_keys(nlp)
         for place, row in annotated_rows(self.path):
-            line = read_line(nlp, row, f"{self.path}, {place}", (), self.rejected)
+            line = read_line(nlp, row, f"{self.path}, {place}", keys, self.rejected)
             misaligned += [f"in {place} {span}" for span in line.misaligned]
-            if line.example is not None:
-                self._mark(line.example.reference, line.is_partial or bool(line.misaligned))
-                yield line.example
+            # Groups of spans have no missing annotation: one judged span would be all there is.
+            if line.example is None or (keys and line.is_partial):
+                left_out.append(place)
+                continue
+            self._mark(line.example.reference, line.is_partial or bool(line.misaligned))
+            yield line.example
+        if left_out:
+            warn(
+                f"LabelledCorpora: {number_of(len(left_out), 'text')} of {self.path} left out, "
+                f"first {left_out[0]}: somebody rejected or ignored them, or judged a single span "
+                "of them, which components of overlapping spans cannot use. Set "
+                "incorrect_spans_key to learn from rejected entities.",
+                LatentWarning,
+                stacklevel=2,
+            )
         if misaligned:
             warn(
                 f"LabelledCorpora: {len(misaligned)} span(s) of {self.path} do not begin and end "

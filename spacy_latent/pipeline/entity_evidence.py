@@ -411,20 +411,23 @@ class EvidenceSurvey:
         Args:
             advice: what to do as well about a label of which no text has an entity.
         """
-        said, texts = [], number_of(self.texts, "training text")
+        said = []
+        were = "was" if self.texts == 1 else "were"
+        texts = f"{number_of(self.texts, 'training text')} that {were} read"
         annotated = self.inside or self.outside
         absent = [category for category in self.settings.flags if category not in self.there]
         if absent and annotated:
             said.append(
                 f"evidence.flags has {', '.join(map(repr, absent))}, and none of {texts} has such "
-                "a category in doc.cats. Nothing is learned of it: look at the name."
+                "a category in doc.cats. If no text has it, nothing is learned of it: look at the "
+                "name."
             )
         absent = [source for source in self.settings.sources if source not in self.there]
         if absent and self.texts:
             said.append(
                 f"evidence.sources has {', '.join(map(repr, absent))}, and none of {texts} has "
-                "such a group in doc.spans. Nothing is learned of it: look at the name, and "
-                "whether spans were saved with the texts."
+                "such a group in doc.spans. If no text has it, nothing is learned of it: look at "
+                "the name, and whether spans were saved with the texts."
             )
         seen = self.found | self.given
         of_categories = {
@@ -449,8 +452,9 @@ class EvidenceSurvey:
         told = self.settings.tells_outside or self.says_none
         if self.missing and self.inside and self.outside < self.inside and not told:
             said.append(
-                f"of the tokens of {texts} {self.inside} are in entities, {self.missing} have no "
-                f"annotation, and {self.outside or 'none'} are annotated as outside. That "
+                f"of the tokens of {number_of(self.texts, 'training text')} {self.inside} are in "
+                f"entities, {self.missing} have no annotation, and {self.outside or 'none'} are "
+                "annotated as outside. That "
                 "everything is an entity agrees with that, and it is what large corpora like this "
                 f"teach, with a precision near 0. Set {ADVICE}."
             )

@@ -12,7 +12,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_latent.annotations import write
+from spacy_latent.annotations import check_settings, write
 from spacy_latent.errors import LatentError, number_of
 from spacy_latent.models.listener import LatentListener, reads_tensor, recall
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from spacy_latent.models.inspection import KeptVectors, Uncertainty
 
 Uncertainties = dict[str, list["Uncertainty"]]
+
+# Docs that inspect_docs reads at once. Their scores and vectors are kept meanwhile.
+INSPECTED = 128
 
 
 @dataclass(frozen=True)
@@ -281,24 +284,36 @@ def inspect_docs(
 
     Returns:
         The docs.
+
+    Raises:
+        LatentError: for anything but docs, and for invalid settings.
     """
     named = pipeline.pipeline if isinstance(pipeline, Language) else [(pipeline.name, pipeline)]
-    docs = list(docs)
+    docs = [docs] if isinstance(docs, Doc) else list(docs)
+    for doc in docs:
+        if not isinstance(doc, Doc):
+            raise LatentError(
+                f"inspect_docs: given {type(doc).__name__}; expected docs, such as "
+                "[nlp.make_doc(text)]."
+            )
+    check_settings("inspect_docs", annotate, threshold, alternatives)
     stored = {"annotate": annotate, "threshold": threshold, "alternatives": alternatives}
-    for name, pipe in named:
-        if bare := [doc for doc in docs if _lacks_vectors(doc, pipe)]:
-            list(applied(pipe, bare, len(bare)))
-        component = latent_component(name, pipe)
-        found = {
-            key: _read(node, docs, annotate, threshold, alternatives, uncertainty=False)[0]
-            for key, node in component.layers.items()
-        }
-        if component.own_kind is not None:
-            with _with_settings(pipe, stored):
-                found[name] = component.pipe.structures(docs)
-        for key, structures in found.items():
-            for doc, spans in zip(docs, structures):
-                write(doc, key, spans)
+    for start in range(0, len(docs), INSPECTED):
+        batch = docs[start : start + INSPECTED]
+        for name, pipe in named:
+            if bare := [doc for doc in batch if _lacks_vectors(doc, pipe)]:
+                list(applied(pipe, bare, len(bare)))
+            component = latent_component(name, pipe)
+            found = {
+                key: _read(node, batch, annotate, threshold, alternatives, uncertainty=False)[0]
+                for key, node in component.layers.items()
+            }
+            if component.own_kind is not None:
+                with _with_settings(pipe, stored):
+                    found[name] = component.pipe.structures(batch)
+            for key, structures in found.items():
+                for doc, spans in zip(batch, structures):
+                    write(doc, key, spans)
     return docs
 
 

@@ -325,3 +325,32 @@ def test_rejected_spans_that_nothing_reads_are_told_in_training_and_in_debug(
         assert codes.count("rejected-spans") == (key != "rejected")
     nlp.config["corpora"]["train"] = {"@readers": "spacy.Corpus.v1", "path": None}
     assert "rejected-spans" not in {one.code for one in find_traps(nlp, read[:2])}
+
+
+def test_rejected_texts_that_are_left_out_are_told(tmp_path: Path) -> None:
+    _, block = rejecting(tmp_path)
+    del block["corpora"]["own"]["incorrect_spans_key"]
+    with pytest.warns(LatentWarning, match=r"1 text .*line 11"):
+        read = list(registry.resolve({"reader": block})["reader"](spacy.blank("en")))
+    assert len(read) == 10
+
+
+@pytest.mark.parametrize("component", ["spancat", "tree_spancat"])
+def test_overlapping_spans_are_read_for_components_that_find_them(
+    tmp_path: Path, component: str
+) -> None:
+    spans = [{"start": 0, "end": 1, "label": "A"}, {"start": 0, "end": 3, "label": "B"}]
+    judged = {"text": "x y", "spans": spans[:1], "answer": "accept", "_is_binary": True}
+    path = tmp_path / "manual.jsonl"
+    path.write_text(json.dumps({"text": "x y", "spans": spans}) + "\n" + json.dumps(judged))
+    block = {"@readers": "spacy-latent.LabelledCorpora.v1", "corpora": {"own": {"path": str(path)}}}
+    nlp = spacy.blank("en")
+    nlp.add_pipe(component)
+    with pytest.warns(LatentWarning, match=r"1 text .*line 2"):
+        (example,) = registry.resolve({"reader": block})["reader"](nlp)
+    (key,) = example.reference.spans
+    assert key == nlp.get_pipe(component).key  # type: ignore[union-attr]
+    assert [(span.text, span.label_) for span in example.reference.spans[key]] == [
+        ("x", "A"),
+        ("x y", "B"),
+    ]

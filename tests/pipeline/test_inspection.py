@@ -184,3 +184,29 @@ def test_a_component_with_a_copy_of_its_embedder_is_not_told() -> None:
         nlp.replace_listeners("tok2vec", "crf_ner", ["model.tok2vec"])
         with nlp.select_pipes(enable=["crf_ner"]):
             assert [ent.text for ent in nlp(TEXT).ents] == expected
+
+
+def test_many_docs_are_inspected_in_parts_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    nlp = pipeline("crf_ner")
+    texts = [TEXT, "", "I like Berlin", "London"]
+    alone = [stored(*inspect_docs(nlp, [nlp.make_doc(text)]), "crf_ner") for text in texts]
+    monkeypatch.setattr("spacy_latent.pipeline.inspection.INSPECTED", 3)
+    together = inspect_docs(nlp, map(nlp.make_doc, texts))
+    assert [stored(doc, "crf_ner") for doc in together] == alone
+    (one,) = inspect_docs(nlp, nlp.make_doc(TEXT))
+    assert stored(one, "crf_ner") == alone[0]
+
+
+@pytest.mark.parametrize(
+    ("docs", "settings", "said"),
+    [
+        ([TEXT], {}, "str"),
+        ([], {"alternatives": -1}, "alternatives"),
+        ([], {"annotate": "probs"}, "probs"),
+    ],
+)
+def test_what_cannot_be_inspected_is_refused(
+    docs: list[Any], settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LatentError, match=said):
+        inspect_docs(spacy.blank("en"), docs, **settings)
