@@ -240,8 +240,8 @@ def _check_columns(shard: Shard) -> None:
 def _check_names(shard: Shard, names: Sequence[str]) -> None:
     if missing := [name for name in shard.fields if name not in names]:
         raise LatentError(
-            f"{shard.path} has no column {missing[0]!r}; it has {', '.join(names)}. Name the "
-            "column of texts with --text-field."
+            f"{shard.path} has no column {missing[0]!r}; it has {', '.join(map(repr, names))}. "
+            "Name the column of texts with --text-field."
         )
 
 
