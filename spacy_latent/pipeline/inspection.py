@@ -298,31 +298,33 @@ def inspect_docs(
             )
     check_settings("inspect_docs", annotate, threshold, alternatives)
     stored = {"annotate": annotate, "threshold": threshold, "alternatives": alternatives}
+    components = [latent_component(name, pipe) for name, pipe in named]
     for start in range(0, len(docs), INSPECTED):
         batch = docs[start : start + INSPECTED]
-        for name, pipe in named:
-            if bare := [doc for doc in batch if _lacks_vectors(doc, pipe)]:
-                list(applied(pipe, bare, len(bare)))
-            component = latent_component(name, pipe)
+        for component in components:
+            if bare := _without_vectors(batch, component.pipe):
+                list(applied(component.pipe, bare, len(bare)))
             found = {
                 key: _read(node, batch, annotate, threshold, alternatives, uncertainty=False)[0]
                 for key, node in component.layers.items()
             }
             if component.own_kind is not None:
-                with _with_settings(pipe, stored):
-                    found[name] = component.pipe.structures(batch)
+                with _with_settings(component.pipe, stored):
+                    found[component.name] = component.pipe.structures(batch)
             for key, structures in found.items():
                 for doc, spans in zip(batch, structures):
                     write(doc, key, spans)
     return docs
 
 
-def _lacks_vectors(doc: Doc, pipe: Any) -> bool:
-    """Return whether a doc with tokens has no vectors of a shared embedder yet."""
-    if not len(doc):
-        return False
+def _without_vectors(docs: list[Doc], pipe: Any) -> list[Doc]:
+    """Return the docs with tokens that have no vectors of a shared embedder yet."""
     listeners = getattr(pipe, "listeners", ())
     names = {one.upstream_name for one in listeners if isinstance(one, LatentListener)}
-    if any(recall(doc, name) is None for name in names):
-        return True
-    return not doc.tensor.size and any(reads_tensor(one) for one in listeners)
+    of_tensor = any(reads_tensor(one) for one in listeners)
+    return [
+        doc
+        for doc in docs
+        if len(doc)
+        and ((of_tensor and not doc.tensor.size) or any(recall(doc, n) is None for n in names))
+    ]
