@@ -272,22 +272,29 @@ def read(path: Path, vocab: Vocab) -> list[Doc]:
     return list(DocBin().from_disk(path).get_docs(vocab))
 
 
-def teacher(folder: Path, name: str, development: str, encoder: Path | None = None) -> Language:
-    """Train on the complete texts of ``NAME.spacy`` in the folder."""
-    made = folder / f"teacher_{name}"
+def trained(
+    made: Path, texts: str, development: str, encoder: Path | None = None, seed: int = 0
+) -> Language:
+    """Train a teacher to ``made``, over an encoder as the rows over an encoder are trained."""
     settings: dict[str, Any] = {
-        "paths.train": str(folder / f"{name}_as_if_complete.spacy"),
+        "paths.train": texts,
         "paths.dev": development,
         "training.max_epochs": 0,
         "training.max_steps": STEPS,
+        "system.seed": seed,
     }
     if encoder is not None:
-        # As the rows over an encoder are trained.
         (row, *_) = INCOMPLETE_OVER_ENCODER
         settings = {**dict(row.settings), **settings, "training.max_steps": ENCODER_STEPS}
         settings["paths.encoder"] = str(encoder)
     train(TEACHER if encoder is None else ENCODER_TEACHER, made, overrides=settings)
     return spacy.load(made / "model-best")
+
+
+def teacher(folder: Path, name: str, development: str, encoder: Path | None = None) -> Language:
+    """Train on the complete texts of ``NAME.spacy`` in the folder."""
+    texts = str(folder / f"{name}_as_if_complete.spacy")
+    return trained(folder / f"teacher_{name}", texts, development, encoder)
 
 
 def write_controls(folder: Path, name: str, development: str) -> None:

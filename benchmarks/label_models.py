@@ -22,7 +22,6 @@ from typing import Any
 
 import spacy
 import torch
-from spacy.cli.train import train
 from spacy.tokens import Doc, DocBin
 
 from benchmarks.config_digest import digest_of
@@ -34,6 +33,7 @@ from benchmarks.incomplete_controls import (
     Entities,
     agreement,
     read,
+    trained,
 )
 from benchmarks.learning import add_encoder_option, rows_of
 from benchmarks.learning_groups import (
@@ -51,25 +51,18 @@ from benchmarks.sections import write_section
 from spacy_latent.annotations import annotated_labels
 
 PATH = RAW / "label_models.jsonl"
+# Steps of one model for both labels, its entries, and the end of their name; by whether there is an
+# encoder.
+ONE_MODEL = {
+    False: ((STEPS, INCOMPLETE_ENTRIES, ""), (2 * STEPS, AMOUNTS, f", {2 * STEPS} steps")),
+    True: ((ENCODER_STEPS, INCOMPLETE_OVER_ENCODER, ""),),
+}
 
 
 def size(over_encoder: bool = False) -> dict[str, Any]:
     """Return the settings of a row."""
     config, steps = (ENCODER_TEACHER, ENCODER_STEPS) if over_encoder else (TEACHER, STEPS)
     return {"config": digest_of(ROOT / config), "steps": steps, "corpus": BC5CDR}
-
-
-def settings_of(made: Path, seed: int, encoder: Path | None) -> dict[str, Any]:
-    """Return what a training changes in the config of its teacher."""
-    settings: dict[str, Any] = {"training.max_epochs": 0, "training.max_steps": STEPS}
-    if encoder is not None:
-        settings = {**dict(INCOMPLETE_OVER_ENCODER[0].settings), "paths.encoder": str(encoder)}
-    own = {name: str(made / f"{name}.spacy") for name in ("train", "dev")}
-    return {
-        **settings,
-        **{f"paths.{name}": path for name, path in own.items()},
-        "system.seed": seed,
-    }
 
 
 def of_label(docs: Iterable[Doc], label: str) -> Iterator[Doc]:
@@ -91,9 +84,8 @@ def measured(folder: Path, seed: int, encoder: Path | None = None) -> dict[str, 
     vocab = spacy.blank("en").vocab
     halves = read(folder / "label_sets.spacy", vocab)
     dev = read(Path(BC5CDR) / "dev.spacy", vocab)
-    teacher = TEACHER
     if encoder is not None:
-        teacher, dev = ENCODER_TEACHER, dev[:ENCODER_SCORED]
+        dev = dev[:ENCODER_SCORED]
     judged, words = entities(dev), [[token.text for token in doc] for doc in dev]
     labels = sorted({label for doc in halves for label in annotated_labels(doc) or ()})
     scores: dict[str, float] = {}
@@ -106,9 +98,8 @@ def measured(folder: Path, seed: int, encoder: Path | None = None) -> dict[str, 
             ):
                 own = of_label(read(Path(path), vocab), label)
                 DocBin(docs=own).to_disk(Path(made) / f"{name}.spacy")
-            settings = settings_of(Path(made), seed, encoder)
-            train(teacher, Path(made) / "model", overrides=settings)
-            nlp = spacy.load(f"{made}/model/model-best")
+            texts = (f"{made}/train.spacy", f"{made}/dev.spacy")
+            nlp = trained(Path(made) / "model", *texts, encoder, seed)
             found = entities(nlp.pipe(Doc(nlp.vocab, words=own) for own in words))
         gold = [{one for one in text if one[2] == label} for text in judged]
         scores[label] = agreement(found, gold)
@@ -137,16 +128,15 @@ def _line(name: str, seeds: Iterable[int], shares: Iterable[list[float]]) -> str
 def _lines(names: list[str], over_encoder: bool) -> Iterator[str]:
     """Yield the lines of a model for each label, and of one model for both."""
     where = ", over an encoder" if over_encoder else ""
-    steps = ENCODER_STEPS if over_encoder else STEPS
     if rows := kept(over_encoder):
         shares = [[row["scores"][name] for row in rows.values()] for name in names]
+        steps = size(over_encoder)["steps"]
         yield _line(f"one for each label, {steps} steps each{where}", rows, shares)
-    own = ((steps, INCOMPLETE_ENTRIES, ""), (2 * steps, AMOUNTS, ", 600 steps"))
-    for number, group, what in ((steps, INCOMPLETE_OVER_ENCODER, ""),) if over_encoder else own:
+    for steps, group, what in ONE_MODEL[over_encoder]:
         (entry,) = (one for one in group if one.what == f"one label in each half{what}")
         if runs := rows_of(entry):
             both = [run["scores"]["ents_f"] for run in runs.values()]
-            yield _line(f"one for both labels, {number} steps{where}", runs, [[], [], both])
+            yield _line(f"one for both labels, {steps} steps{where}", runs, [[], [], both])
 
 
 def main() -> None:
