@@ -36,6 +36,7 @@ from thinc.api import Optimizer
 
 from benchmarks.raw_results import RAW, add, read
 from benchmarks.sections import write_section
+from spacy_latent.pipeline.factories import EMBEDDER
 
 PATH = RAW / "entity_curves.jsonl"
 COMPONENTS = ("crf_ner", "ner")
@@ -44,16 +45,7 @@ HELD_OUT = 1000
 WORDS_OF_A_BATCH = 1000
 DROPOUT = 0.2
 OPTIMIZER = {"learn_rate": 0.001, "L2": 0.01, "use_averages": False}
-TOK2VEC = {
-    "@architectures": "spacy.HashEmbedCNN.v2",
-    "pretrained_vectors": None,
-    "width": 96,
-    "depth": 4,
-    "embed_size": 2000,
-    "window_size": 1,
-    "maxout_pieces": 3,
-    "subword_features": True,
-}
+TOK2VEC = EMBEDDER
 
 
 class Side:

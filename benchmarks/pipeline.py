@@ -21,18 +21,10 @@ from spacy.training import Example
 from thinc.api import Adam, fix_random_seed
 
 from benchmarks.sections import write_section
+from spacy_latent.pipeline.factories import EMBEDDER
 
 BATCH = 64
-TOK2VEC = {
-    "@architectures": "spacy.HashEmbedCNN.v2",
-    "width": 96,
-    "depth": 4,
-    "embed_size": 2000,
-    "window_size": 1,
-    "maxout_pieces": 3,
-    "subword_features": True,
-    "pretrained_vectors": None,
-}
+TOK2VEC = EMBEDDER
 
 REDUCED_TEXTCAT = {
     "@architectures": "spacy.TextCatReduce.v1",
