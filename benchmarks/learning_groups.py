@@ -243,6 +243,12 @@ OF_GLOVE: tuple[tuple[str, Setting], ...] = (
     ("components.latent_textcat.model.tok2vec.include_static_vectors", True),
 )
 
+# The parser of spaCy's small English pipeline, which has to be installed.
+OF_SMALL_PIPELINE: tuple[tuple[str, Setting], ...] = (
+    ("paths.parser", "en_core_web_sm"),
+    ("components.latent_parser.component", "parser"),
+)
+
 # Twice as many updates as with a tenth.
 TWO_EPOCHS: tuple[tuple[str, Setting], ...] = (("training.max_epochs", 2),)
 
@@ -256,7 +262,10 @@ GIVEN_TREES = {
 
 
 def tree_lstms(
-    *settings: tuple[str, Setting], task: str = "sentiment", ending: str = ""
+    *settings: tuple[str, Setting],
+    task: str = "sentiment",
+    ending: str = "",
+    more: tuple[Entry, ...] = (),
 ) -> tuple[Entry, ...]:
     """Return the entries of a Tree-LSTM over latent trees, given trees and no tree."""
     latent, parsed, given = (
@@ -271,6 +280,7 @@ def tree_lstms(
         Entry(latent, "marginal likelihood", settings=(*settings, likelihood)),
         *((convolution,) if task == "sentiment" and not ending else ()),
         Entry(parsed, "control: a parser's trees", settings=settings),
+        *more,
         *(
             Entry(given, f"control: {what}", settings=(*settings, (TREES_OF_LSTM, trees)))
             for trees, what in GIVEN_TREES.items()
@@ -893,7 +903,16 @@ GROUPS = {
         "Learning: polarity of a tenth of the sentences by a Tree-LSTM over latent trees",
         ("sentiment-data", "english-data", "english-train"),
         ACCURACY,
-        tree_lstms(*A_TENTH),
+        tree_lstms(
+            *A_TENTH,
+            more=(
+                Entry(
+                    "sentiment_parsed_tree_lstm",
+                    "control: the trees of en_core_web_sm",
+                    settings=(*A_TENTH, *OF_SMALL_PIPELINE),
+                ),
+            ),
+        ),
     ),
     "tree_lstm_vectors": Group(
         "Learning: polarity of a tenth by a Tree-LSTM over pre-trained word vectors",
@@ -940,6 +959,12 @@ GROUPS = {
         ("pairs-snli-data", "english-data", "english-train"),
         ACCURACY,
         tree_lstms(task="pairs_snli"),
+    ),
+    "tree_lstm_pairs_encoder": Group(
+        "Learning: entailment by a Tree-LSTM over a pre-trained encoder",
+        ("pairs-snli-data", "english-data", "english-train"),
+        ACCURACY,
+        tree_lstms(task="pairs_snli", ending="_encoder"),
     ),
     "few_labels": Group(
         "Learning: sentence polarity with one label in twenty",
