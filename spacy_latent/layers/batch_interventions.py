@@ -120,7 +120,7 @@ def check_forced(best: Tensor, interventions: BatchInterventions, name: str) -> 
 
 @contextmanager
 def naming_interventions(name: str, interventions: BatchInterventions | None) -> Iterator[None]:
-    """Report the interventions, instead of the scores, as the reason why there is no structure."""
+    """Replace an InfeasibleError by NothingLeft, which names the interventions as its reason."""
     try:
         yield
     except InfeasibleError:

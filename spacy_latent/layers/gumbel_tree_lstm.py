@@ -148,7 +148,7 @@ class GumbelTreeLstm(nn.Module):
         return LatentOutput(rows, Draw(z[None], vectors.new_ones((1, batch))), z)
 
     def choose(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        """Choose one pair of each row that has any, with the gradient of a softmax.
+        """Choose one allowed pair in each row, if there is one, with the gradient of a softmax.
 
         Args:
             scores: ``(B, pairs)``.

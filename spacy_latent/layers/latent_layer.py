@@ -175,7 +175,7 @@ class LatentLayer(nn.Module):
         given: Sequence[np.ndarray | None] | None = None,
         interventions: BatchInterventions | None = None,
     ) -> tuple[Draw, Tensor]:
-        """Return the structures, and the scores after division by temperature.
+        """Return the estimator's draw of structures, and the scores divided by the temperature.
 
         Args:
             given: structures that some items get instead of drawn ones, as :meth:`given` returns
@@ -349,7 +349,7 @@ class LatentLayer(nn.Module):
         return made
 
     def kept(self, vectors: Tensor) -> Tensor | None:
-        """Return ``scored`` of :class:`LatentOutput` for these vectors."""
+        """Return the scorer's input at prediction if it has counters, ``(B, n, d)``, else None."""
         keeps = self.scorer.counts and not self.training
         return self._scored(vectors).detach() if keeps else None
 
@@ -450,7 +450,7 @@ def _items(draw: Draw) -> Tensor:
 def encode_given(
     structure: Structure, given: Sequence[np.ndarray | None], vectors: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Encode at least one structure in the format of annotations.
+    """Encode given structures of a batch, at least one, from the format of annotations to tensors.
 
     Returns:
         Structures ``(B, *parts)``, 0/1 in float32, or in float64 if the vectors ``(B, n, d)`` are

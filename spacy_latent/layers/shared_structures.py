@@ -97,7 +97,7 @@ class Merges:
     sizes: list[int]
 
     def rounds(self) -> Iterator[tuple[int, int]]:
-        """Yield the first merge of each round, and the merge after its last."""
+        """Yield the start and the end of each round, as positions in the list of merges."""
         yield from pairwise(accumulate(self.sizes, initial=0))
 
 

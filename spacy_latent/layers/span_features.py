@@ -41,13 +41,16 @@ class SpanCells:
         return self.first * self.n + self.last
 
     def chart(self, values: Tensor) -> Tensor:
-        """Return ``(P, B)`` values as ``(B, n, n)``, float64, [first, last], 0 elsewhere."""
+        """Scatter values of the P spans, ``(P, B)``, into charts ``(B, n, n)``, [first, last].
+
+        The charts are in float64, and 0 at cells that are no span.
+        """
         square = torch.zeros(values.shape[1], self.n**2, dtype=torch.float64, device=values.device)
         square.index_copy_(1, self.flat.to(values.device), values.t().double())
         return square.view(-1, self.n, self.n)
 
     def of_chart(self, chart: Tensor) -> Tensor:
-        """Return ``(B, n, n)`` values as ``(P, B)``."""
+        """Gather the values of the P spans, ``(P, B)``, from charts ``(B, n, n)``."""
         return chart.flatten(1).t()[self.flat.to(chart.device)]
 
 

@@ -26,7 +26,7 @@ def shim_model(
     staged: Sequence[Staged] = (),
     learn_rates: dict[str, float] | None = None,
 ) -> Model:
-    """Build the Thinc model.
+    """Build a Thinc model around a torch module, which is made once the input width is known.
 
     Args:
         build: function that makes the module for the width of the input. The module has an

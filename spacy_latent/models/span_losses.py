@@ -449,7 +449,7 @@ def find_spans(
 
 
 def memberships(label_sets: Sequence[Sequence[int]], labels: int, like: Tensor) -> Tensor:
-    """Return 1 for each label of each set, else 0, ``(sets, labels)``, as a tensor like another."""
+    """Return sets of labels as 0/1 rows, ``(sets, labels)``, in the dtype of ``like``."""
     member = like.new_zeros(len(label_sets), labels)
     for place, known in enumerate(label_sets):
         member[place, list(known)] = 1.0

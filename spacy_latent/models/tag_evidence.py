@@ -86,7 +86,7 @@ class TagEvidence:
 
 
 class Contradiction(LatentError):
-    """Counts of entities that no sequence has that agrees with the rest of the annotation.
+    """Error if no sequence of tags has both the stated counts of entities and the known tags.
 
     Attributes:
         docs: places of the texts in the batch.

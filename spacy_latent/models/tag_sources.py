@@ -224,7 +224,9 @@ _NAMES = ("source_labels", "source_places")
 
 
 def sources_of(model: Model, sources: int, labels: int) -> TagSources:
-    """Return the counts that a ``CrfTagger`` keeps with its transitions; zero before training.
+    """Return the reliability counts of sources that a ``CrfTagger`` stores with its transitions.
+
+    They are zero before training.
 
     Raises:
         LatentError: if the model has learned from another number of sources.

@@ -392,7 +392,7 @@ class EvidenceSurvey:
                 self.given.update(span.label_ for span in doc.spans[source])
 
     def leaves_open(self, labels: Iterable[str]) -> bool:
-        """Return whether annotation leaves open if some token is outside of entities.
+        """Return whether some token is known neither as outside of entities nor as part of one.
 
         With sources nothing is open: each of them judges every token of its texts.
         """

@@ -249,7 +249,7 @@ def applied(pipe: Any, docs: list[Doc], batch_size: int) -> Iterable[Doc]:
 
 
 def refuse_lost(given: int, left: int, noun: str, advice: str) -> None:
-    """Raise LatentError if a pipeline returned fewer texts than it was given.
+    """Raise LatentError if an error handler of the pipeline dropped some of the texts.
 
     Args:
         noun: noun for one text.

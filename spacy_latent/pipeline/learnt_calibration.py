@@ -161,7 +161,7 @@ def confidences_of(probabilities: np.ndarray, slope: float, shifts: np.ndarray) 
 
 
 class CalibratedEntities:
-    """Part of a component of entities or spans that keeps their calibration in its settings."""
+    """Base class of components that store the calibration of their entities or spans in ``cfg``."""
 
     name: str
     cfg: dict[str, Any]

@@ -21,9 +21,9 @@ class JudgedAsLabels(LatentWarning):
 
 
 def judged_as_labels(pipe: Any) -> str | None:
-    """Explain in sentences why the scorer of a component is wrong for its score_range.
+    """Return a message if a component with a score_range is scored as if it predicted labels.
 
-    Return None if it is right, or if there is no score_range.
+    Return None if its scorer is right, or if there is no score_range.
     """
     if pipe.cfg.get("score_range") is None:
         return None

@@ -29,7 +29,7 @@ class DamagedFile(LatentError):
 
 
 class StoredComponent(BatchedComponent):
-    """Component whose settings come from its config, whatever settings were saved.
+    """Base class of components whose settings come from the config, not from the saved component.
 
     If a user changes ``config.cfg`` of a trained pipeline, or passes a ``config`` to
     ``spacy.load``, the component uses these values. spaCy's own components restore the saved

@@ -49,9 +49,9 @@ def refuse_unreached_stages(name: str, model: Model, nlp: Language | None) -> No
 
 
 def build_refuse_unreached_stages_v1() -> Callable[[Language], Language]:
-    """Refuse a config whose training ends before the last stage of a component's model.
+    """Return a callback that refuses a config whose training ends before a model's last stage.
 
-    It is a callback for ``[nlp.after_pipeline_creation]``. It refuses the config when it is loaded,
+    It is for ``[nlp.after_pipeline_creation]``. It refuses the config when it is loaded,
     if ``training.max_steps`` comes before the last stage of a structure, an estimator or
     candidates. A trained pipeline is loaded from disk whatever its ``max_steps``.
 

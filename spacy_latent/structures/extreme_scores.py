@@ -185,9 +185,10 @@ def contains_extreme(scores: np.ndarray) -> bool:
 def reduce_magnitudes(
     scores: Tensor, parts: Tensor, level: Callable[[Tensor], Tensor], most: int
 ) -> Reduction | None:
-    """Return scores ``(B, ...)`` with the same distribution, or None if none is above EXTREME.
+    """Replace scores beyond EXTREME by smaller ones that give the same distribution.
 
-    Their gradient is the gradient of the scores.
+    The result is None if no score is beyond. The gradient of the smaller scores ``(B, ...)`` is the
+    gradient of the scores.
 
     Args:
         parts: bool, the scores that structures can use.

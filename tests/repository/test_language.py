@@ -104,7 +104,7 @@ PAGES = {
 # The average number of words in a sentence.
 LONGEST = 18.0
 # Pages that are still to be rewritten, with the average they may have until then. Never add one.
-UNFINISHED = {"README.md": 18.0}
+UNFINISHED: dict[str, float] = {}
 FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^\1\2 *$", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 # Rows of tables, headings, pictures and rules.

@@ -534,20 +534,25 @@ def test_rows_have_names_of_their_own(group):
 
 
 @pytest.mark.parametrize(
-    "name, score",
+    "name, score, column",
     [
-        ("given_trees", "cats_micro_f"),
-        ("given_trees_entities", "ents_f"),
-        ("given_trees_pairs", "cats_micro_f"),
+        ("given_trees", "cats_micro_f", 1),
+        ("given_trees_entities", "ents_f", 2),
+        ("given_trees_pairs", "cats_micro_f", 3),
     ],
 )
-def test_the_page_on_parsers_has_what_was_measured_over_its_trees(name, score):
+def test_the_page_on_parsers_has_what_was_measured_over_its_trees(name, score, column):
     page = (learning.ROOT / "docs" / "latent_parser.md").read_text(encoding="utf8")
-    for entry, runs in learning.measured(GROUPS[name], raw_results.RAW).items():
-        row = f"| {entry.what.removeprefix('control: ')} |"
-        shares = [100 * run["scores"][score] for run in runs.values()]
-        row += f" {', '.join(f'{share:.1f}' for share in shares)} | {mean(shares):.1f} |"
-        assert row in page
+    table = page.split("### Do they help?")[1].split("## Calibration")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")]
+    shown = {row[0].strip(): row[column].strip() for row in rows[2:] if row[column].strip()}
+    measured = {
+        entry.what.removeprefix("control: "): mean(
+            100 * run["scores"][score] for run in runs.values()
+        )
+        for entry, runs in learning.measured(GROUPS[name], raw_results.RAW).items()
+    }
+    assert shown == {what: f"{share:.1f}" for what, share in measured.items()}
 
 
 @pytest.mark.parametrize("name", ablations.ABLATIONS)
