@@ -48,13 +48,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = """
 [crf_ner]
-loss = "crf"
-annotate = "map"
-threshold = 0.01
-alternatives = 0
-min_confidence = 0.0
-incorrect_spans_key = null
-evidence = null
 scorer = {"@scorers": "spacy.ner_scorer.v1"}
 
 [crf_ner.model]
@@ -675,7 +668,7 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
 make_crf_ner = Language.factory(
     "crf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type", "doc._.latent"],
-    default_config=default_config("crf_ner", DEFAULT_CONFIG),
+    default_config=default_config(CrfEntityRecognizer, "crf_ner", DEFAULT_CONFIG),
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
     func=factory_of(CrfEntityRecognizer, "crf_ner"),
 )

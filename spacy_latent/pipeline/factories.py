@@ -23,11 +23,22 @@ EMBEDDER = {
 FIRST = ("nlp", "name", "model")
 
 
-def default_config(name: str, text: str) -> dict[str, Any]:
-    """Return the section ``name`` of a config, with the settings of its embedder."""
+def default_config(component: type, name: str, text: str) -> dict[str, Any]:
+    """Return the default config of a component: the defaults of its constructor, and its model.
+
+    Args:
+        component: class of the component, as for :func:`factory_of`.
+        text: config with a section ``name``: its model, and the settings that have another default
+            in a config than in the constructor.
+    """
     config: dict[str, Any] = Config().from_str(text)[name]
     config["model"]["tok2vec"] |= EMBEDDER
-    return config
+    return {one.name: one.default for one in _settings_of(component)} | config
+
+
+def _settings_of(component: type) -> list[Parameter]:
+    parameters = signature(component).parameters.values()
+    return [one for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
 
 
 def factory_of(component: type, name: str) -> Callable[..., Any]:
@@ -44,12 +55,11 @@ def factory_of(component: type, name: str) -> Callable[..., Any]:
         return component(nlp.vocab, model, name, **settings)
 
     of_class = signature(component).parameters.values()
-    settings = [one for one in of_class if one.kind is Parameter.KEYWORD_ONLY]
     known = {one.name: one.annotation for one in of_class if one.name != "vocab"}
     annotations = {"nlp": Language, **known}
     kind = Parameter.POSITIONAL_OR_KEYWORD
     first = [Parameter(key, kind, annotation=annotations[key]) for key in FIRST]
-    shown = Signature([*first, *settings], return_annotation=component)
+    shown = Signature([*first, *_settings_of(component)], return_annotation=component)
     make.__signature__ = shown  # type: ignore[attr-defined]
     make.__annotations__ = {**annotations, "return": component}
     make.__name__ = make.__qualname__ = f"make_{name}"

@@ -38,17 +38,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = """
 [latent_encoder]
-annotate = "map"
-threshold = 0.01
-alternatives = 0
-set_heads = false
-supervision = 0.0
-supervision_loss = "crf"
-supervision_margin = 0.0
-supervision_noise = 1.0
-supervision_samples = 8
-teacher_forcing = false
-scorer = null
 
 [latent_encoder.model]
 @architectures = "spacy-latent.LatentTok2Vec.v1"
@@ -531,7 +520,7 @@ class LatentEncoder(TrainedComponent):
 make_latent_encoder = Language.factory(
     "latent_encoder",
     assigns=["doc._.latent"],
-    default_config=default_config("latent_encoder", DEFAULT_CONFIG),
+    default_config=default_config(LatentEncoder, "latent_encoder", DEFAULT_CONFIG),
     func=factory_of(LatentEncoder, "latent_encoder"),
 )
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = """
 [latent_parser]
-annotate = "map"
-threshold = 0.01
-alternatives = 0
 scorer = {"@scorers": "spacy.parser_scorer.v1"}
 
 [latent_parser.model]
@@ -340,7 +337,7 @@ class LatentParser(TrainedComponent):
 make_latent_parser = Language.factory(
     "latent_parser",
     assigns=["token.dep", "token.head", "token.is_sent_start", "doc.sents", "doc._.latent"],
-    default_config=default_config("latent_parser", DEFAULT_CONFIG),
+    default_config=default_config(LatentParser, "latent_parser", DEFAULT_CONFIG),
     default_score_weights={
         "dep_uas": 0.5,
         "dep_las": 0.5,

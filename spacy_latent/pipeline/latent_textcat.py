@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = """
 [latent_textcat]
-threshold = 0.0
-annotate = "map"
-probability_threshold = 0.01
-alternatives = 0
-spans_key = null
 scorer = {"@scorers": "spacy.textcat_scorer.v2"}
 
 [latent_textcat.model]
@@ -108,7 +103,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
         model: Model[list[Doc], Floats2d],
         name: str = "latent_textcat",
         *,
-        threshold: float,
+        threshold: float = 0.0,
         annotate: str = "map",
         probability_threshold: float = 0.01,
         alternatives: int = 0,
@@ -574,7 +569,7 @@ class LatentTextCategorizer(TrainedComponent, TextCategorizer):
 make_latent_textcat = Language.factory(
     "latent_textcat",
     assigns=["doc.cats", "doc._.latent"],
-    default_config=default_config("latent_textcat", DEFAULT_CONFIG),
+    default_config=default_config(LatentTextCategorizer, "latent_textcat", DEFAULT_CONFIG),
     default_score_weights=SCORE_WEIGHTS,
     func=factory_of(LatentTextCategorizer, "latent_textcat"),
 )

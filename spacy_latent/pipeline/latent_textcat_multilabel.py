@@ -4,7 +4,7 @@ Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from spacy.errors import Errors
@@ -36,16 +36,6 @@ if TYPE_CHECKING:
     from spacy_latent.models.category_constraints import CategoryConstraints, LabelField
 
 
-def _default_config() -> dict[str, Any]:
-    config = default_config("latent_textcat", DEFAULT_CONFIG)
-    config["threshold"] = 0.5
-    config["scorer"] = {"@scorers": "spacy.textcat_multilabel_scorer.v2"}
-    config["model"]["exclusive_classes"] = False
-    config["score_range"] = None
-    config["constraints"] = None
-    return config
-
-
 class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
     """Text classifier like ``textcat_multilabel``, any number of labels, over latent structures.
 
@@ -65,7 +55,7 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
         model: Model[list[Doc], Floats2d],
         name: str = "latent_textcat_multilabel",
         *,
-        threshold: float,
+        threshold: float = 0.5,
         annotate: str = "map",
         probability_threshold: float = 0.01,
         alternatives: int = 0,
@@ -232,10 +222,14 @@ class MultiLabelLatentTextCategorizer(LatentTextCategorizer):
                 )
 
 
+OF_LABELS = default_config(MultiLabelLatentTextCategorizer, "latent_textcat", DEFAULT_CONFIG)
+OF_LABELS["scorer"] = {"@scorers": "spacy.textcat_multilabel_scorer.v2"}
+OF_LABELS["model"]["exclusive_classes"] = False
+
 make_latent_textcat_multilabel = Language.factory(
     "latent_textcat_multilabel",
     assigns=["doc.cats", "doc._.latent"],
-    default_config=_default_config(),
+    default_config=OF_LABELS,
     default_score_weights=SCORE_WEIGHTS,
     func=factory_of(MultiLabelLatentTextCategorizer, "latent_textcat_multilabel"),
 )

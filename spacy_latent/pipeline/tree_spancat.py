@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = """
 [tree_spancat]
-spans_key = "sc"
-threshold = 0.5
-min_confidence = 0.0
-annotate = "map"
-probability_threshold = 0.01
 scorer = {"@scorers": "spacy.spancat_scorer.v1"}
 
 [tree_spancat.model]
@@ -499,7 +494,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
 make_tree_spancat = Language.factory(
     "tree_spancat",
     assigns=["doc.spans", "doc._.latent"],
-    default_config=default_config("tree_spancat", DEFAULT_CONFIG),
+    default_config=default_config(TreeSpanCategorizer, "tree_spancat", DEFAULT_CONFIG),
     default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
     func=factory_of(TreeSpanCategorizer, "tree_spancat"),
 )
