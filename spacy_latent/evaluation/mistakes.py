@@ -19,12 +19,16 @@ from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
 from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.diagnostic import Diagnostic, Level
-from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
+from spacy_latent.pipeline.entity_evidence import (
+    EvidenceSettings,
+    EvidenceSurvey,
+    lost_by_augmenter,
+)
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
-from spacy_latent.pipeline.training_settings import last_step, training_settings
+from spacy_latent.pipeline.training_settings import last_step, training_reader, training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the sentence boundaries that SentenceSpans needs.
@@ -152,12 +156,9 @@ def about_rejected_spans(
     The groups are those of the examples, and of the reader in the config, since texts with rejected
     spans may come late in a corpus.
     """
-    config = nlp.config.interpolate()
-    reader: Any = config
-    for part in str(training_settings(nlp).get("train_corpus")).split("."):
-        reader = reader.get(part) if isinstance(reader, dict) else None
+    reader = training_reader(nlp)
     keys = {rejected_key(example.reference) for example in examples}
-    if isinstance(reader, dict) and str(reader.get("@readers")).startswith(LABELLED_CORPORA):
+    if str(reader.get("@readers")).startswith(LABELLED_CORPORA):
         blocks = reader.get("corpora") or {}
         keys |= {one.get("incorrect_spans_key") for one in blocks.values() if isinstance(one, dict)}
     learning = [pipe for name, pipe in nlp.pipeline if name not in frozen]
@@ -182,6 +183,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
     from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
 
     asked = any(annotated_labels(example.reference) is not None for example in examples)
+    lost = lost_by_augmenter(nlp, examples)
     for name, pipe in nlp.pipeline:
         if isinstance(pipe, CrfEntityRecognizer):
             settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
@@ -194,6 +196,8 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
             expected = f"spacy-latent.label_set_scorer.v1 with spans_key = {pipe.key!r}"
         else:
             continue
+        if lost:
+            yield Diagnostic("warning", "augmented-evidence", f"{name}: {lost}")
         block = nlp.config["components"].get(name, {}).get("scorer") or {}
         scorer = str(block.get("@scorers"))
         if asked and not scorer.startswith(OF_LABEL_SETS):
