@@ -360,7 +360,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
             )
         by_place: dict[tuple[int, int], set[str]] = {}
         asked = annotations.annotated_labels(example.reference)
-        bound = self.model.attrs["max_width"]
+        bound = self.model.attrs["max_width"] or None
         for span in aligned:
             if bound is not None and len(span) > bound:
                 self.tell_once(
