@@ -18,7 +18,14 @@ from spacy.training import Example
 from thinc.api import Config
 
 from spacy_latent.errors import LatentError
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized, inline_pipeline
+from tests.pipeline.small_pipelines import (
+    TOK2VEC,
+    examples,
+    initialized,
+    inline_pipeline,
+    latent_pipeline,
+    learn,
+)
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC}
 # Settings of each component to change after training; srsly reads 0.3 as 0.30000000000000004.
@@ -99,6 +106,28 @@ def test_load_takes_bounds_of_the_model_too(bound: bool, tmp_path: Path) -> None
     doc = spacy.load(tmp_path, config=bounds)(Doc(nlp.vocab, words=WORDS, sent_starts=ONE_SENTENCE))
     assert {len(span) for span in doc._.latent["latent_parser"].spans} == {after or len(WORDS)}
     assert all(len(span) == 1 for span in doc.spans["sc"]) == bound
+
+
+def test_load_takes_a_temperature_and_leaves_a_schedule_where_it_was(tmp_path: Path) -> None:
+    def heights(nlp: Language) -> list[float]:
+        structure = nlp("I hate Paris")._.latent["latent_encoder"].spans[0]
+        return structure.probabilities.tolist()
+
+    falling = {"@schedules": "compounding.v1", "start": 8.0, "stop": 0.5, "compound": 0.5}
+    for temperature in (1.0, falling):
+        config = {"annotate": "probabilities", "threshold": 0.0}
+        nlp = latent_pipeline("tagger", encoder=config)
+        nlp.config["components"]["latent_encoder"]["model"]["temperature"] = temperature
+        nlp = nlp.from_config(nlp.config)
+        learn(nlp, examples(nlp), 6, initialized(nlp))
+        nlp.to_disk(tmp_path)
+        kept = heights(nlp)
+        assert heights(spacy.load(tmp_path)) == kept
+        path = "components.latent_encoder.model.temperature"
+        if temperature == 1.0:
+            hot = heights(spacy.load(tmp_path, config={path: 1000.0}))
+            # Nearly all trees of three words are as likely.
+            assert max(hot) - min(hot) < 0.5 * (max(kept) - min(kept))
 
 
 @pytest.mark.parametrize("name", [None, "other"])
