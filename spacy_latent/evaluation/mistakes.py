@@ -78,6 +78,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
     found += about_missing_labels(nlp, examples, frozen)
     found += about_incomplete_entities(nlp, examples)
     found += about_rejected_spans(nlp, examples, frozen)
+    found += _of_stored_names(nlp)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
     found += _of_empty_texts(nlp)
@@ -407,6 +408,26 @@ def _of_kernels() -> Iterable[Diagnostic]:
             f"launched: {reason}. CuPy launches them: pip install 'spacy-latent[gpu]', for CUDA "
             "13 'spacy-latent[gpu13]'.",
         )
+
+
+def _of_stored_names(nlp: Language) -> Iterable[Diagnostic]:
+    """Yield names of ``doc._.latent`` under which several structures are written; one stays."""
+    writers: dict[str, list[str]] = {}
+    for component, pipe in nlp.pipeline:
+        model = getattr(pipe, "model", None)
+        nodes = model.walk() if isinstance(model, Model) else ()
+        for name in filter(None, [node.attrs.get("stored_as") for node in nodes]):
+            writers.setdefault(name, []).append(f"the LatentTok2Vec of {component}")
+        if getattr(pipe, "cfg", {}).get("annotate", "none") != "none":
+            writers.setdefault(component, []).append(component)
+    for name, found in writers.items():
+        if len(found) > 1:
+            yield Diagnostic(
+                "warning",
+                "stored-twice",
+                f"{' and '.join(found)} write structures to doc._.latent[{name!r}], so only those "
+                "of the last stay. Set another name as stored_as.",
+            )
 
 
 def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:
