@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 EVEN = 0.5
 # Number of texts in the survey of the evidence if labels are given.
 SURVEYED = 1000
+# Names that a config file would not give back as they were.
+UNSAVED = re.compile(r"[=:\n\r]|^[#;\[\s]|\s$")
 # Value of token.ent_iob without annotation.
 MISSING = 0
 # Advice if no setting determines which tokens are outside of entities.
@@ -113,6 +116,13 @@ class EvidenceSettings:
             raise LatentError(
                 f"{name}: evidence.flags is {flags!r}; expected a label for each category of "
                 'doc.cats, as {"has_chemical": "Chemical"}.'
+            )
+        if unsaved := [category for category in flags if UNSAVED.search(category)]:
+            raise LatentError(
+                f"{name}: evidence.flags has the category {unsaved[0]!r}, which config.cfg cannot "
+                "hold: a name on the left of a line has no '=', no ':' and no line break, and "
+                "begins with no '#', ';', '[' or blank. Name the category otherwise, or give the "
+                f"flags as doc._.{ENTITY_FLAGS}."
             )
         if len(set(flags.values())) < len(flags):
             raise LatentError(

@@ -553,6 +553,17 @@ def test_an_augmenter_that_drops_the_labels_of_texts_is_told(name: str, tmp_path
         assert ("augmented-evidence" in codes) == told
 
 
+@pytest.mark.parametrize(
+    "category", ["has.a", "Has A", "has-a", "é", "${a}", "a#b", "a;b", "rem a"]
+)
+def test_categories_of_flags_come_back_from_disk(category: str, tmp_path: Path) -> None:
+    nlp = pipeline(evidence={"flags": {category: "A"}})
+    nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], cats={category: 1.0})])
+    nlp.to_disk(tmp_path)
+    crf: Any = spacy.load(tmp_path).get_pipe("crf_ner")
+    assert crf.cfg["evidence"] == {"flags": {category: "A"}}
+
+
 def test_a_source_that_no_text_has_is_told() -> None:
     nlp = pipeline(evidence={"sources": ["annotator"]})
     with pytest.warns(DoubtfulEvidence, match="'annotator'"):
@@ -565,6 +576,8 @@ def test_a_source_that_no_text_has_is_told() -> None:
         ({"flag": {}}, "'flag'.*flags"),
         ({"flags": ["a"]}, "category"),
         ({"flags": {"a": "A", "b": "A"}}, "once"),
+        ({"flags": {"has:a": "A"}}, "'has:a'"),
+        ({"flags": {"#a": "A"}}, "'#a'"),
         ({"flag_error": 0.5}, r"0\.5"),
         ({"flag_error": -0.1}, "flag_error"),
         ({"negative_share": 1.5}, "negative_share"),
