@@ -549,6 +549,17 @@ def test_what_spacy_is_told_to_drop_is_dropped(doc, way):
     assert not DROPS[way](doc)._.latent
 
 
+def test_none_and_the_doc_cleaner_of_spacy_remove_all_structures(doc):
+    doc.user_data["own"] = 1
+    doc._.latent = None
+    assert not doc._.latent and doc.user_data == {"own": 1}
+    nlp = spacy.blank("en")
+    nlp.add_pipe("latent_encoder", config={"model": {"tok2vec": TOK2VEC}})
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.latent": None}})
+    nlp.initialize()
+    assert not nlp("I hate Paris")._.latent
+
+
 def test_json_that_does_not_have_all_is_told(doc):
     found = srsly.json_loads(srsly.json_dumps(doc.to_json(underscore=["latent"])))
     del found["_"]["latent"]["x"]["stored"]

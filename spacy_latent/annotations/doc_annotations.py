@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 
 from spacy_latent.annotations.as_json import to_json
 from spacy_latent.annotations.latent_annotation import LatentAnnotation
-from spacy_latent.annotations.records import packed, read, unpack
+from spacy_latent.annotations.records import packed, read, remove_all, unpack
 from spacy_latent.errors import LatentError, LatentWarning
 
 EXTENSION = "latent"
@@ -58,11 +58,14 @@ def restore(doc: Doc, value: object) -> None:
 
     ``Doc.from_json`` calls this function. It also accepts a :class:`DocAnnotations` from memory. It
     warns with LatentWarning about a component whose stored data are incomplete, such as JSON of an
-    earlier version.
+    earlier version. None removes all structures, as in the ``attrs`` of spaCy's ``doc_cleaner``.
 
     Raises:
         LatentError: If the value is anything else; components write by ``annotations.write``.
     """
+    if value is None:
+        remove_all(doc)
+        return
     if not isinstance(value, Mapping):
         raise LatentError(
             f"doc._.latent is set to {value!r}; expected what doc.to_json(underscore=['latent']) "

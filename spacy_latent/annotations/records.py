@@ -50,6 +50,13 @@ def write(doc: Doc, component: str, spans: Sequence[SpanStructure]) -> None:
         user_data[key] = {**user_data.get(key, {}), component: record}
 
 
+def remove_all(doc: Doc) -> None:
+    """Remove the structures of all components from ``doc``."""
+    user_data: dict[Any, Any] = doc.user_data
+    for key in [key for key in user_data if _is_ours(key)]:
+        del user_data[key]
+
+
 def _remove(doc: Doc, component: str) -> None:
     user_data: dict[Any, Any] = doc.user_data
     for key, value in list(user_data.items()):

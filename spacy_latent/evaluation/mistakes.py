@@ -19,12 +19,16 @@ from spacy_latent.evaluation.listening import listeners_in, listening_mistakes
 from spacy_latent.evaluation.measured_settings import LayerSettings, measured_notes
 from spacy_latent.models.text_cat_reduce import refuses_empty_texts
 from spacy_latent.pipeline.diagnostic import Diagnostic, Level
-from spacy_latent.pipeline.entity_evidence import EvidenceSettings, EvidenceSurvey
+from spacy_latent.pipeline.entity_evidence import (
+    EvidenceSettings,
+    EvidenceSurvey,
+    lost_by_augmenter,
+)
 from spacy_latent.pipeline.inspection import latent_components
 from spacy_latent.pipeline.missing_upstreams import missing_upstreams
 from spacy_latent.pipeline.scores_given import about_scores
 from spacy_latent.pipeline.scores_of_range import judged_as_labels, weighed_as_labels
-from spacy_latent.pipeline.training_settings import last_step, training_settings
+from spacy_latent.pipeline.training_settings import last_step, training_reader, training_settings
 from spacy_latent.pipeline.unreached_stages import unreached_stages
 
 # Components that set the sentence boundaries that SentenceSpans needs.
@@ -74,6 +78,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
     found += about_missing_labels(nlp, examples, frozen)
     found += about_incomplete_entities(nlp, examples)
     found += about_rejected_spans(nlp, examples, frozen)
+    found += _of_stored_names(nlp)
     found += _of_wildcards(nlp)
     found += _of_own_embedders(nlp, frozen)
     found += _of_empty_texts(nlp)
@@ -152,12 +157,9 @@ def about_rejected_spans(
     The groups are those of the examples, and of the reader in the config, since texts with rejected
     spans may come late in a corpus.
     """
-    config = nlp.config.interpolate()
-    reader: Any = config
-    for part in str(training_settings(nlp).get("train_corpus")).split("."):
-        reader = reader.get(part) if isinstance(reader, dict) else None
+    reader = training_reader(nlp)
     keys = {rejected_key(example.reference) for example in examples}
-    if isinstance(reader, dict) and str(reader.get("@readers")).startswith(LABELLED_CORPORA):
+    if str(reader.get("@readers")).startswith(LABELLED_CORPORA):
         blocks = reader.get("corpora") or {}
         keys |= {one.get("incorrect_spans_key") for one in blocks.values() if isinstance(one, dict)}
     learning = [pipe for name, pipe in nlp.pipeline if name not in frozen]
@@ -182,6 +184,7 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
     from spacy_latent.pipeline.tree_spancat import TreeSpanCategorizer
 
     asked = any(annotated_labels(example.reference) is not None for example in examples)
+    lost = lost_by_augmenter(nlp, examples)
     for name, pipe in nlp.pipeline:
         if isinstance(pipe, CrfEntityRecognizer):
             settings = EvidenceSettings.of_block(name, pipe.cfg["evidence"])
@@ -194,6 +197,8 @@ def about_incomplete_entities(nlp: Language, examples: Sequence[Example]) -> Ite
             expected = f"spacy-latent.label_set_scorer.v1 with spans_key = {pipe.key!r}"
         else:
             continue
+        if lost:
+            yield Diagnostic("warning", "augmented-evidence", f"{name}: {lost}")
         block = nlp.config["components"].get(name, {}).get("scorer") or {}
         scorer = str(block.get("@scorers"))
         if asked and not scorer.startswith(OF_LABEL_SETS):
@@ -403,6 +408,26 @@ def _of_kernels() -> Iterable[Diagnostic]:
             f"launched: {reason}. CuPy launches them: pip install 'spacy-latent[gpu]', for CUDA "
             "13 'spacy-latent[gpu13]'.",
         )
+
+
+def _of_stored_names(nlp: Language) -> Iterable[Diagnostic]:
+    """Yield names of ``doc._.latent`` under which several structures are written; one stays."""
+    writers: dict[str, list[str]] = {}
+    for component, pipe in nlp.pipeline:
+        model = getattr(pipe, "model", None)
+        nodes = model.walk() if isinstance(model, Model) else ()
+        for name in filter(None, [node.attrs.get("stored_as") for node in nodes]):
+            writers.setdefault(name, []).append(f"the LatentTok2Vec of {component}")
+        if getattr(pipe, "cfg", {}).get("annotate", "none") != "none":
+            writers.setdefault(component, []).append(component)
+    for name, found in writers.items():
+        if len(found) > 1:
+            yield Diagnostic(
+                "warning",
+                "stored-twice",
+                f"{' and '.join(found)} write structures to doc._.latent[{name!r}], so only those "
+                "of the last stay. Set another name as stored_as.",
+            )
 
 
 def _of_wildcards(nlp: Language) -> Iterable[Diagnostic]:

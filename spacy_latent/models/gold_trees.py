@@ -71,10 +71,6 @@ def read_gold(
     matched = np.flatnonzero(to_gold >= 0)
     gold_heads = own_heads[to_gold[matched]]
     heads[matched] = np.where(gold_heads >= 0, to_own[gold_heads], -1)
-    arcs = np.flatnonzero((heads >= 0) & (heads != np.arange(len(heads))))
-    found[arcs] = [
-        _place(example, label, labels, component) for label in hashes[to_gold[arcs]].tolist()
-    ]
     starts = np.full(len(predicted), -1)
     whole = worded.all() or not (worded.any() or derived)
     if reference.has_annotation("SENT_START") and whole:
@@ -84,9 +80,14 @@ def read_gold(
         spans = set_sentences(predicted, max_length)
         _forget_roots(heads, spans)
     spaces = predicted.to_array(IS_SPACE).astype(bool)
-    # Heads of white space are not learned.
+    # Heads of white space are not learned, nor are their labels, such as the "dep" that the
+    # component itself writes.
     heads[spaces | ((heads >= 0) & spaces[heads])] = -1
     starts[spaces] = -1
+    arcs = np.flatnonzero((heads >= 0) & (heads != np.arange(len(heads))))
+    found[arcs] = [
+        _place(example, label, labels, component) for label in hashes[to_gold[arcs]].tolist()
+    ]
     return GoldTrees(spans, heads, found, starts)
 
 

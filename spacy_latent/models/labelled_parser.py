@@ -17,6 +17,7 @@ from spacy_latent.layers.labelled_trees import LabelledTrees
 from spacy_latent.layers.relative_biaffine_scorer import build_relative_biaffine_scorer_v1
 from spacy_latent.models.added_labels import BEHIND, UNTRAINED, count_as_trained
 from spacy_latent.models.autograd_recording import recorded
+from spacy_latent.models.configured_attributes import ConfiguredNumber
 from spacy_latent.models.evidence_bound import Evidence, begin
 from spacy_latent.models.latent_layer_model import bring_dropout
 from spacy_latent.models.latent_shim import LatentShim, TrainingSettings
@@ -93,7 +94,7 @@ def build_labelled_parser_v1(
         init=init,
         layers=[tok2vec, trees],
         dims={"nO": nO},
-        attrs={"max_length": max_length, UNTRAINED: 0},
+        attrs={"max_length": ConfiguredNumber(max_length), UNTRAINED: 0},
     )
     model.set_ref("tok2vec", tok2vec)
     return model

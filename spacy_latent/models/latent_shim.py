@@ -335,6 +335,9 @@ class LatentShim(PyTorchShim):
         if width is not None and (not self.is_built or self.cfg["width"] != width):
             self.build(width)
         self.cfg = message["config"]
+        if self._training.temperature.constant:
+            # The config may have changed since. A schedule stays where training left it.
+            self.cfg["temperature"] = self._training.temperature.at(0)
         if self.is_built:
             state = {k: torch.as_tensor(v.copy()) for k, v in message["state"].items()}
             try:

@@ -15,6 +15,7 @@ from spacy_latent.layers.base import ComposerBuilder, ScorerBuilder
 from spacy_latent.layers.biaffine_scorer import build_biaffine_scorer_v1
 from spacy_latent.layers.graph_convolution import build_graph_convolution_v1
 from spacy_latent.layers.latent_layer import LatentLayer
+from spacy_latent.models.configured_attributes import ConfiguredName
 from spacy_latent.models.latent_layer_model import (
     LatentBatch,
     build_latent_layer_model,
@@ -99,7 +100,7 @@ def build_latent_tok2vec_v1(
         residual=width is None if residual is None else residual,
     )
     model = over_embedder(tok2vec, latent, span_getter)
-    model.attrs["stored_as"] = stored_as
+    model.attrs["stored_as"] = ConfiguredName(stored_as or "")
     return model
 
 
@@ -159,7 +160,7 @@ def init(model: Model, X: Any = None, Y: Any = None) -> Model:
 def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     batch, backprop = run(model, docs, is_train)
     name = model.attrs.get("stored_as")
-    if name is not None and not is_train:
+    if name and not is_train:
         layer = latent_layer(model)
         found = read_structures(batch, layer) if batch.groups else [[] for _ in docs]
         for doc, structures in zip(docs, found):

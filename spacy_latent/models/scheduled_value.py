@@ -17,11 +17,14 @@ class ScheduledValue:
     """
 
     expected = "a finite number of at least 0"
+    # Whether it is a number, and no schedule.
+    constant = False
 
     def __init__(self, values: float | Iterable[float], setting: str) -> None:
         self.setting = setting
         self._source: Iterator[float] | None = None
         if isinstance(values, (int, float)):
+            self.constant = True
             self._drawn = [self._checked(values)]
         else:
             self._source = iter(values)
@@ -50,7 +53,7 @@ class ScheduledValue:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"setting": self.setting, "_drawn": list(self._drawn), "_source": None}
+        return {**vars(self), "_drawn": list(self._drawn), "_source": None}
 
 
 class Temperature(ScheduledValue):

@@ -21,6 +21,7 @@ from spacy_latent.layers.encoded_scorer import DISTANCE_BUCKETS
 from spacy_latent.layers.span_features import SpanCells, span_cells, span_features
 from spacy_latent.models.added_labels import BEHIND, IMPOSSIBLE, UNTRAINED, count_as_trained
 from spacy_latent.models.autograd_recording import recorded
+from spacy_latent.models.configured_attributes import ConfiguredNumber
 from spacy_latent.models.sentences import white_space
 from spacy_latent.models.separate_tok2vec import refuse_separate, width_of
 from spacy_latent.models.span_getters import PairSpans, SentenceSpans, SpanGetter
@@ -87,7 +88,11 @@ def build_tree_span_classifier_v1(
             "it gives pairs of texts, and a tree is over one",
             "spacy-latent.SentenceSpans.v1 or spacy-latent.DocSpans.v1 as span_getter",
         )
-    attrs = {"span_getter": span_getter or SentenceSpans(), "max_width": max_width, UNTRAINED: 0}
+    attrs = {
+        "span_getter": span_getter or SentenceSpans(),
+        "max_width": ConfiguredNumber(max_width or 0),
+        UNTRAINED: 0,
+    }
     layers: list[Model] = [tok2vec, Linear(3 * hidden_width), build_pairs(hidden_width)]
     model: Model = Model(NAME, forward, init=init, layers=layers, dims={"nO": nO}, attrs=attrs)
     model.set_ref("tok2vec", tok2vec)
@@ -165,7 +170,7 @@ def forward(model: Model, docs: Sequence[Doc], is_train: bool) -> Any:
     roles, backprop_ends = ends(ops.flatten(arrays), is_train)
     given: list[Any] = [roles, *(pairs.get_param(name) for name in PAIRS)]
     leaves = [xp2torch(array, requires_grad=is_train) for array in given]
-    cells = [span_cells(group.rows.shape[1], model.attrs["max_width"]) for group in groups]
+    cells = [span_cells(group.rows.shape[1], model.attrs["max_width"] or None) for group in groups]
     with threads_of(leaves[0]):
         rows, weights = leaves[0], leaves[1:]
         padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])

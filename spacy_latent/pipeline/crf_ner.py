@@ -21,10 +21,12 @@ from spacy_latent import annotations, confidence
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
 from spacy_latent.pipeline.entity_evidence import (
+    SURVEYED,
     DoubtfulEvidence,
     EvidenceReader,
     EvidenceSettings,
     EvidenceSurvey,
+    lost_by_augmenter,
 )
 from spacy_latent.pipeline.entity_gold import EntityGold
 from spacy_latent.pipeline.factories import default_config, factory_of
@@ -61,8 +63,6 @@ gain = 4.0
 @architectures = "spacy.HashEmbedCNN.v2"
 """
 LOSSES = ("crf", "quadratic", "perceptron", "sparsemap")
-# Number of texts in the survey of the evidence if labels are given.
-SURVEYED = 1000
 
 
 class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
@@ -624,7 +624,8 @@ class CrfEntityRecognizer(CalibratedEntities, TrainedComponent):
                 f"{self.name}: evidence.flags has the label {min(unknown)!r}, and the labels are "
                 f"{', '.join(self.labels)}. Look at the spelling, or add it to the labels."
             )
-        for doubt in survey.doubts():
+        lost = lost_by_augmenter(nlp, get_examples())
+        for doubt in [*survey.doubts(), *filter(None, [lost])]:
             warnings.warn(f"{self.name}: {doubt}", DoubtfulEvidence, stacklevel=2)
         self._resize()
         self.initialize_model(get_examples)

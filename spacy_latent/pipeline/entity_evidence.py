@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import filter_spans
@@ -15,6 +18,7 @@ from spacy_latent.annotations import annotated_labels, check_share, entity_flags
 from spacy_latent.annotations.completeness import ANNOTATED_LABELS, ENTITY_FLAGS
 from spacy_latent.errors import LatentError, LatentWarning, number_of
 from spacy_latent.pipeline.open_tags import starts_and_spaces
+from spacy_latent.pipeline.training_settings import training_reader
 
 if TYPE_CHECKING:
     from spacy_latent.models.tag_evidence import EntityCount
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 
 # Value of a category above which a text has such an entity.
 EVEN = 0.5
+# Number of texts in the survey of the evidence if labels are given.
+SURVEYED = 1000
+# Names that a config file would not give back as they were.
+UNSAVED = re.compile(r"[=:\n\r]|^[#;\[\s]|\s$")
 # Value of token.ent_iob without annotation.
 MISSING = 0
 # Advice if no setting determines which tokens are outside of entities.
@@ -108,6 +116,13 @@ class EvidenceSettings:
             raise LatentError(
                 f"{name}: evidence.flags is {flags!r}; expected a label for each category of "
                 'doc.cats, as {"has_chemical": "Chemical"}.'
+            )
+        if unsaved := [category for category in flags if UNSAVED.search(category)]:
+            raise LatentError(
+                f"{name}: evidence.flags has the category {unsaved[0]!r}, which config.cfg cannot "
+                "hold: a name on the left of a line has no '=', no ':' and no line break, and "
+                "begins with no '#', ';', '[' or blank. Name the category otherwise, or give the "
+                f"flags as doc._.{ENTITY_FLAGS}."
             )
         if len(set(flags.values())) < len(flags):
             raise LatentError(
@@ -459,3 +474,25 @@ class EvidenceSurvey:
                 f"teach, with a precision near 0. Set {ADVICE}."
             )
         return said
+
+
+def lost_by_augmenter(nlp: Language | None, examples: Iterable[Example]) -> str:
+    """Describe the loss of evidence in the texts that an augmenter of the training corpus changes.
+
+    Augmenters of spaCy make new docs without ``doc.user_data``.
+
+    Returns:
+        Sentences, or an empty string if there is no augmenter or no such evidence.
+    """
+    augmenter = None if nlp is None else training_reader(nlp).get("augmenter")
+    if not augmenter or not any(
+        annotated_labels(example.reference) is not None or entity_flags(example.reference)
+        for example in islice(examples, SURVEYED)
+    ):
+        return ""
+    return (
+        f"the training corpus has an augmenter, and texts that it changes lose "
+        f"doc._.{ANNOTATED_LABELS} and doc._.{ENTITY_FLAGS}: they count as annotated for all "
+        "labels. Set augmenter = null; to augment, change the texts before they are saved with "
+        "these."
+    )

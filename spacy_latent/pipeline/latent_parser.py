@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from spacy.attrs import DEP, HEAD
+from spacy.attrs import DEP, HEAD, IS_SPACE
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example, validate_examples
@@ -351,11 +351,14 @@ make_latent_parser = Language.factory(
 
 
 def _labels_of(examples: Iterable[Example]) -> list[str]:
-    """Return the sorted labels of the arcs of all references."""
+    """Return the sorted labels of the arcs of all references, without those of white space."""
     found: set[str] = set()
     for example in examples:
         reference = example.reference
         heads, labels = known_heads(reference)
-        hashes = np.unique(labels[(heads >= 0) & (heads != np.arange(len(heads))) & (labels != 0)])
-        found.update(reference.vocab.strings[int(label)] for label in hashes)
+        known = (heads >= 0) & (heads != np.arange(len(heads))) & (labels != 0)
+        words = reference.to_array(IS_SPACE) == 0
+        found.update(
+            reference.vocab.strings[int(label)] for label in np.unique(labels[known & words])
+        )
     return sorted(found)

@@ -1,10 +1,11 @@
-"""Listeners to a latent encoder that is missing from the pipeline."""
+"""Listeners to a latent encoder that is missing from the pipeline, or that is none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from spacy.language import Language
+from spacy.pipeline.tok2vec import Tok2Vec
 from thinc.api import Model
 
 from spacy_latent.errors import LatentError
@@ -32,7 +33,10 @@ def _listeners(nlp: Language, name: str) -> list[LatentListener]:
 
 
 def refuse_missing_upstreams(nlp: Language | None) -> None:
-    """Raise LatentError for the first missing component.
+    """Raise LatentError for the first missing component, and for one that cannot answer.
+
+    A ``tok2vec`` gives a ``LatentListener`` vectors in training, since spaCy's listener is its base
+    class, and none later.
 
     It is called in ``initialize``. A pipeline that is built step by step has all its components
     only then.
@@ -44,4 +48,20 @@ def refuse_missing_upstreams(nlp: Language | None) -> None:
     for name in nlp.component_names:
         for listener in _listeners(nlp, name):
             # Disabled components are not missing.
+            _refuse_silent(nlp, name, listener.upstream_name)
             listener.meet(listener.upstream_name, name)
+
+
+def _refuse_silent(nlp: Language, name: str, upstream: str) -> None:
+    """Raise LatentError if a component listens to itself, or to a ``tok2vec``."""
+    if upstream == name:
+        raise LatentError(
+            f"{name} listens to itself. Set upstream, in the block of its "
+            "spacy-latent.LatentListener.v1, to the name of a latent encoder before it."
+        )
+    if isinstance(dict(nlp.components)[upstream], Tok2Vec):
+        raise LatentError(
+            f"{name} has a spacy-latent.LatentListener.v1 to {upstream!r}, a component of spaCy's "
+            "tok2vec, which gives it no vectors after training. Take @architectures = "
+            '"spacy.Tok2VecListener.v1".'
+        )

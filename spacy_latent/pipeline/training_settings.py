@@ -12,6 +12,14 @@ def training_settings(nlp: Language) -> dict[str, Any]:
     return dict(nlp.config.interpolate().get("training") or {})
 
 
+def training_reader(nlp: Language) -> dict[str, Any]:
+    """Return the block of the reader of the training corpus, empty if there is none."""
+    reader: Any = nlp.config.interpolate()
+    for part in str(training_settings(nlp).get("train_corpus")).split("."):
+        reader = reader.get(part) if isinstance(reader, dict) else None
+    return dict(reader) if isinstance(reader, dict) else {}
+
+
 def last_step(training: dict[str, Any]) -> int:
     """Return the number of updates after which training ends, 0 if there is no such end.
 

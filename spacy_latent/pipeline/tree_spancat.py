@@ -3,6 +3,7 @@
 Importing this module is cheap. spaCy imports it whenever a pipeline is made.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +19,7 @@ from thinc.api import Model, Optimizer
 from spacy_latent import annotations
 from spacy_latent.errors import LatentError
 from spacy_latent.interventions import intervention_on
+from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence, lost_by_augmenter
 from spacy_latent.pipeline.factories import default_config, factory_of
 from spacy_latent.pipeline.learnt_calibration import CalibratedEntities, EntityCalibration
 from spacy_latent.pipeline.scores_given import follow_settings
@@ -353,7 +355,7 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
             )
         by_place: dict[tuple[int, int], set[str]] = {}
         asked = annotations.annotated_labels(example.reference)
-        bound = self.model.attrs["max_width"]
+        bound = self.model.attrs["max_width"] or None
         for span in aligned:
             if bound is not None and len(span) > bound:
                 self.tell_once(
@@ -465,6 +467,8 @@ class TreeSpanCategorizer(CalibratedEntities, TrainedComponent):
                 f"annotated spans in {key}, the name that spans_key gives",
                 labels is not None,
             )
+        if lost := lost_by_augmenter(nlp, get_examples()):
+            warnings.warn(f"{self.name}: {lost}", DoubtfulEvidence, stacklevel=2)
         set_classes(self.model, self._classes)
         self.initialize_model(get_examples)
         follow_settings(self, nlp)

@@ -275,3 +275,14 @@ def test_a_scorer_that_one_stage_does_not_use_is_none_either() -> None:
     )
     (note,) = [finding for finding in find_traps(at_end) if finding.code == "given-trees"]
     assert "GivenTrees after Marginals" in note.text and "has no part in it" in note.text
+
+
+def test_structures_under_one_name_are_told() -> None:
+    def found(own: str, other: str, annotate: str = "map") -> set[str]:
+        nlp = inline_pipeline("tagger", stored_as=own)
+        inline = {**INLINE, "stored_as": other}
+        nlp.add_pipe("crf_ner", config={"model": {"tok2vec": inline}, "annotate": annotate})
+        return codes(made(nlp))
+
+    assert "stored-twice" in found("x", "x") & found("x", "crf_ner") & found("crf_ner", "x")
+    assert "stored-twice" not in found("x", "y") | found("x", "crf_ner", "none")

@@ -15,7 +15,7 @@ import srsly
 import torch
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span
-from spacy.training import Example
+from spacy.training import Corpus, Example
 from typer.testing import CliRunner
 
 from spacy_latent.annotations import annotated_labels, entity_flags
@@ -25,6 +25,7 @@ from spacy_latent.evaluation.mistakes import find_traps
 from spacy_latent.models.tag_losses import bound_chain
 from spacy_latent.pipeline.entity_evidence import DoubtfulEvidence
 from tests.models.test_crf_loss import every_sequence
+from tests.pipeline.small_pipelines import TOK2VEC
 from tests.pipeline.test_crf_ner import pipeline
 
 WORDS = ["a", "b", "c"]
@@ -524,6 +525,45 @@ def test_tokens_begin_outside_where_neither_annotation_nor_a_source_judges_them(
     np.testing.assert_allclose(scores[:, 0] / scores.sum(1), share, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["crf_ner", "tree_spancat"])
+def test_an_augmenter_that_drops_the_labels_of_texts_is_told(name: str, tmp_path: Path) -> None:
+    """A changed text would count as annotated for all labels."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe(name, config={"model": {"tok2vec": TOK2VEC}})
+    doc = nlp.make_doc("one two")
+    doc.set_ents([Span(doc, 0, 1, label="A")])
+    doc.spans["sc"] = list(doc.ents)
+    DocBin(docs=[doc], store_user_data=True).to_disk(tmp_path / "whole.spacy")
+    doc._.annotated_labels = ["A"]
+    DocBin(docs=[doc], store_user_data=True).to_disk(tmp_path / "some.spacy")
+    augmenter = {"@augmenters": "spacy.lower_case.v1", "level": 0.0}
+    for file, given, told in (
+        ("some", augmenter, True),
+        ("some", None, False),
+        ("whole", augmenter, False),
+    ):
+        nlp.config["corpora"]["train"]["augmenter"] = given
+        corpus = Corpus(tmp_path / f"{file}.spacy")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            nlp.initialize(lambda corpus=corpus: corpus(nlp))
+        said = [str(one.message) for one in found if issubclass(one.category, DoubtfulEvidence)]
+        assert any("augmenter" in one for one in said) == told
+        codes = {one.code for one in find_traps(nlp, list(corpus(nlp)))}
+        assert ("augmented-evidence" in codes) == told
+
+
+@pytest.mark.parametrize(
+    "category", ["has.a", "Has A", "has-a", "é", "${a}", "a#b", "a;b", "rem a"]
+)
+def test_categories_of_flags_come_back_from_disk(category: str, tmp_path: Path) -> None:
+    nlp = pipeline(evidence={"flags": {category: "A"}})
+    nlp.initialize(lambda: [example(nlp, [(0, 1, "A")], cats={category: 1.0})])
+    nlp.to_disk(tmp_path)
+    crf: Any = spacy.load(tmp_path).get_pipe("crf_ner")
+    assert crf.cfg["evidence"] == {"flags": {category: "A"}}
+
+
 def test_a_source_that_no_text_has_is_told() -> None:
     nlp = pipeline(evidence={"sources": ["annotator"]})
     with pytest.warns(DoubtfulEvidence, match="'annotator'"):
@@ -536,6 +576,8 @@ def test_a_source_that_no_text_has_is_told() -> None:
         ({"flag": {}}, "'flag'.*flags"),
         ({"flags": ["a"]}, "category"),
         ({"flags": {"a": "A", "b": "A"}}, "once"),
+        ({"flags": {"has:a": "A"}}, "'has:a'"),
+        ({"flags": {"#a": "A"}}, "'#a'"),
         ({"flag_error": 0.5}, r"0\.5"),
         ({"flag_error": -0.1}, "flag_error"),
         ({"negative_share": 1.5}, "negative_share"),

@@ -436,6 +436,19 @@ def test_a_sentence_of_the_reference_that_begins_with_white_space() -> None:
     assert gold.spans == [(0, 3), (3, 6)]
 
 
+def test_a_doc_that_it_parsed_teaches_it_also_with_white_space() -> None:
+    made = pipeline()
+    optimizer = initialized(made, sample=parsed(made))
+    before = parser_of(made).labels
+    doc = made("He \n left")
+    assert doc[1].dep_ not in before
+    assert made.update([Example(made.make_doc(doc.text), doc)], sgd=optimizer)
+    # Nor is its label taken from the texts.
+    again = pipeline()
+    initialized(again, sample=[*parsed(again), Example(again.make_doc(doc.text), doc)])
+    assert set(parser_of(again).labels) == set(before)
+
+
 def test_other_tokens_than_the_references() -> None:
     made = pipeline()
     reference = Doc(

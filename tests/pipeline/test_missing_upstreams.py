@@ -126,6 +126,22 @@ def test_listeners_of_spacy_are_left_to_it() -> None:
     assert not list(missing_upstreams(nlp))
 
 
+@pytest.mark.parametrize("name", ["crf_ner", "latent_textcat", "latent_parser", "tree_spancat"])
+def test_a_tok2vec_is_no_latent_encoder(name: str) -> None:
+    """It would answer in training alone."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tok2vec", config={"model": TOK2VEC})
+    listening(name, {**LISTENER, "upstream": "tok2vec"}, nlp)
+    with pytest.raises(LatentError, match=rf"{name}.*'tok2vec'.*spacy\.Tok2VecListener\.v1"):
+        initialized(nlp)
+
+
+def test_an_encoder_does_not_listen_to_itself() -> None:
+    nlp = listening("latent_encoder", LISTENER, spacy.blank("en"))
+    with pytest.raises(LatentError, match="latent_encoder listens to itself"):
+        initialized(nlp)
+
+
 def test_a_pipeline_that_is_there_already_is_diagnosed() -> None:
     nlp = latent_pipeline("textcat")
     initialized(nlp)

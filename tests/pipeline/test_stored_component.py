@@ -13,12 +13,19 @@ import pytest
 import spacy
 import srsly
 from spacy.language import Language
-from spacy.tokens import Span
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 from thinc.api import Config
 
 from spacy_latent.errors import LatentError
-from tests.pipeline.small_pipelines import TOK2VEC, examples, initialized
+from tests.pipeline.small_pipelines import (
+    TOK2VEC,
+    examples,
+    initialized,
+    inline_pipeline,
+    latent_pipeline,
+    learn,
+)
 
 MODEL: dict[str, Any] = {"tok2vec": TOK2VEC}
 # Settings of each component to change after training; srsly reads 0.3 as 0.30000000000000004.
@@ -29,6 +36,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "latent_textcat_multilabel": {"annotate": "none", "score_range": [-1.0, 2.0]},
     "tree_spancat": {"annotate": "none", "threshold": 0.25, "probability_threshold": 0.5},
 }
+WORDS = ["I", "like", "London", "a", "lot"]
+ONE_SENTENCE = [True, False, False, False, False]
 LABELLED = [name for name in CHANGED if name != "latent_encoder"]
 
 
@@ -76,6 +85,60 @@ def test_load_takes_settings(name: str, tmp_path: Path) -> None:
     nlp.to_disk(tmp_path)
     again = spacy.load(tmp_path, config={"components": {name: CHANGED[name]}})
     assert settings(again, name) == {**settings(nlp, name), **CHANGED[name]}
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_load_takes_bounds_of_the_model_too(bound: bool, tmp_path: Path) -> None:
+    """Thinc saves them with the weights."""
+    nlp = spacy.blank("en")
+    before, after = (None, 1) if bound else (1, None)
+    nlp.add_pipe("latent_parser", config={"model": {**MODEL, "max_length": before or 512}})
+    nlp.add_pipe("tree_spancat", config={"model": {**MODEL, "max_width": before}})
+    for label in ("A", "B"):
+        nlp.get_pipe("tree_spancat").add_label(label)  # type: ignore[union-attr]
+    initialized(nlp)
+    nlp.to_disk(tmp_path)
+    bounds = {
+        "components.latent_parser.model.max_length": after or 512,
+        "components.tree_spancat.model.max_width": after,
+        "components.tree_spancat.threshold": 0.0,
+    }
+    doc = spacy.load(tmp_path, config=bounds)(Doc(nlp.vocab, words=WORDS, sent_starts=ONE_SENTENCE))
+    assert {len(span) for span in doc._.latent["latent_parser"].spans} == {after or len(WORDS)}
+    assert all(len(span) == 1 for span in doc.spans["sc"]) == bound
+
+
+def test_load_takes_a_temperature_and_leaves_a_schedule_where_it_was(tmp_path: Path) -> None:
+    def heights(nlp: Language) -> list[float]:
+        structure = nlp("I hate Paris")._.latent["latent_encoder"].spans[0]
+        return structure.probabilities.tolist()
+
+    falling = {"@schedules": "compounding.v1", "start": 8.0, "stop": 0.5, "compound": 0.5}
+    for temperature in (1.0, falling):
+        config = {"annotate": "probabilities", "threshold": 0.0}
+        nlp = latent_pipeline("tagger", encoder=config)
+        nlp.config["components"]["latent_encoder"]["model"]["temperature"] = temperature
+        nlp = nlp.from_config(nlp.config)
+        learn(nlp, examples(nlp), 6, initialized(nlp))
+        nlp.to_disk(tmp_path)
+        kept = heights(nlp)
+        assert heights(spacy.load(tmp_path)) == kept
+        path = "components.latent_encoder.model.temperature"
+        if temperature == 1.0:
+            hot = heights(spacy.load(tmp_path, config={path: 1000.0}))
+            # Nearly all trees of three words are as likely.
+            assert max(hot) - min(hot) < 0.5 * (max(kept) - min(kept))
+
+
+@pytest.mark.parametrize("name", [None, "other"])
+def test_load_takes_the_name_of_an_inline_structure(name: str | None, tmp_path: Path) -> None:
+    nlp = inline_pipeline("tagger", stored_as="syntax")
+    initialized(nlp)
+    nlp.to_disk(tmp_path)
+    changed = {"components.tagger.model.tok2vec.stored_as": name}
+    assert list(spacy.load(tmp_path)("I hate Paris")._.latent) == ["syntax"]
+    found = spacy.load(tmp_path, config=changed)("I hate Paris")._.latent
+    assert list(found) == ([name] if name else [])
 
 
 @pytest.mark.parametrize("name", CHANGED)
