@@ -121,8 +121,7 @@ def read_line(
         LatentError: if the line has another format.
     """
     row = _object_of(row, place)
-    is_question = row.get("_is_binary") is True and isinstance(row.get("spans"), list)
-    is_partial = is_question and not _asks_for_category(row)
+    is_partial = _is_question(row) and not _asks_for_category(row)
     if _is_left_out(row, rejected_key):
         return Line(None, is_partial=is_partial)
     from spacy.tokens import Doc
@@ -132,6 +131,19 @@ def read_line(
         plain = {key: value for key, value in row.items() if not _is_underscore(key)}
         reference = Doc(nlp.vocab).from_json(plain)
         return Line(Example(nlp.make_doc(reference.text), reference))
+    return Line(*_read_annotation(nlp, row, place, span_keys, rejected_key), is_partial)
+
+
+def _read_annotation(
+    nlp: Language,
+    row: dict[str, Any],
+    place: str,
+    span_keys: Sequence[str],
+    rejected_key: str | None,
+) -> tuple[Example, list[str]]:
+    """Return the example of a row, and its spans that are misaligned; see :func:`read_line`."""
+    from spacy.training import Example
+
     for key, kinds in (("spans", (list, dict)), ("entities", list)):
         if row.get(key) is not None and not isinstance(row[key], kinds):
             raise LatentError(
@@ -156,7 +168,7 @@ def read_line(
             known["entities"] = [UNKNOWN] * len(gold)
         else:
             if not (span_keys and first_overlap(spans)):
-                known["entities"] = _entities(spans, aligned, gold, is_question, place)
+                known["entities"] = _entities(spans, aligned, gold, _is_question(row), place)
             known["spans"] = {key: aligned for key in span_keys}
     if isinstance(groups := row.get("spans"), dict):
         known["spans"] = {
@@ -166,7 +178,7 @@ def read_line(
     with warnings.catch_warnings():
         # spaCy's warning about misaligned entities, which the result lists.
         warnings.filterwarnings("ignore", message=r"\[W030\]")
-        return Line(Example.from_dict(predicted, known), misaligned, is_partial)
+        return Example.from_dict(predicted, known), misaligned
 
 
 def _object_of(row: Any, place: str) -> dict[str, Any]:
@@ -177,6 +189,11 @@ def _object_of(row: Any, place: str) -> dict[str, Any]:
         return row
     there = f"; there is {', '.join(map(repr, row))}" if isinstance(row, dict) and row else ""
     raise LatentError(f"{place}: expected an object with 'text' or 'tokens'{there}.")
+
+
+def _is_question(row: dict[str, Any]) -> bool:
+    """Return whether the annotator judged what the row shows, and nothing else of the text."""
+    return row.get("_is_binary") is True and isinstance(row.get("spans"), list)
 
 
 def _is_wrong_span(row: dict[str, Any]) -> bool:
