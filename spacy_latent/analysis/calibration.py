@@ -143,6 +143,16 @@ class JudgedEntities:
     lengths: list[int] = field(default_factory=list)
     by_document: bool = False
 
+    def add(
+        self, probability: float, right: bool, text: int, label: str = "", length: int | None = None
+    ) -> None:
+        self.probabilities.append(probability)
+        self.correct.append(right)
+        self.texts.append(text)
+        self.labels.append(label)
+        if length is not None:
+            self.lengths.append(length)
+
 
 def judged_entities(
     examples: Iterable[Example], component: str = "crf_ner"
@@ -186,10 +196,7 @@ def judged_entities(
             ):
                 found.unannotated += 1
             elif entity.probability is not None:
-                found.probabilities.append(entity.probability)
-                found.correct.append(right)
-                found.labels.append(entity.label)
-                found.texts.append(number)
+                found.add(entity.probability, right, number, entity.label)
     found.outside_known = outside or not missing
     return found
 

@@ -62,11 +62,7 @@ class SpanJudge:
                 found.unannotated += 1
                 continue
             predicted.add(place)
-            found.probabilities.append(confidence)
-            found.correct.append(place in right)
-            found.labels.append(label)
-            found.texts.append(text)
-            found.lengths.append(end - start)
+            found.add(confidence, place in right, text, label, end - start)
         is_judged = is_annotated and asked is None
         # Spans that the tokens of the predicted doc cannot form are missing in any set.
         places = {(span.start, span.end, span.label_) for span in gold}

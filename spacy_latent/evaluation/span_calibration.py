@@ -181,11 +181,7 @@ def _judge(
                     if right is None:
                         found.unannotated += 1
                         continue
-                    found.probabilities.append(p)
-                    found.correct.append(right)
-                    found.labels.append("")
-                    found.texts.append(number)
-                    found.lengths.append(len(doc))
+                    found.add(p, right, number, length=len(doc))
                     found.gold += 1
     finally:
         pipe.cfg["min_confidence"] = least
