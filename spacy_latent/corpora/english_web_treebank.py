@@ -18,25 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spacy_latent.corpora.conllu import read_conllu
-from spacy_latent.corpora.sources import Source, check_share, read_source, seeded_share
+from spacy_latent.corpora.sources import Source, check_share, published, read_source, seeded_share
 from spacy_latent.corpora.standard_streams import run
 
 if TYPE_CHECKING:
     from spacy.tokens import Doc
 
-FOLDER = "ud-english-ewt"
-SOURCES = {
-    "train": Source(
-        FOLDER,
-        "en_ewt-ud-train.conllu",
-        "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
-    ),
-    "dev": Source(
-        FOLDER,
-        "en_ewt-ud-dev.conllu",
-        "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
-    ),
-}
+SOURCES = published("""
+ud-english-ewt
+train 3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b en_ewt-ud-train.conllu
+dev 531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6 en_ewt-ud-dev.conllu
+""")
 
 
 def read_trees(text: str, sentences: int = 1) -> list[Doc]:
