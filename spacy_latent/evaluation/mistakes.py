@@ -31,6 +31,7 @@ from spacy_latent.pipeline.unreached_stages import unreached_stages
 SETS_SENTENCES = ("token.sent_start", "token.is_sent_start", "doc.sents", "token.dep", "token.head")
 # Prefix of the names, in any version, of the reader that keeps rejected spans.
 LABELLED_CORPORA = "spacy-latent.LabelledCorpora."
+FROZEN = "{} is frozen: its structure does not learn."
 # Components of spaCy that others may listen to.
 SHARED = ("tok2vec", "transformer", "curated_transformer")
 
@@ -51,11 +52,7 @@ def find_traps(nlp: Language, examples: Sequence[Example] = ()) -> list[Diagnost
         if hasattr(latent.pipe, "listener_map"):
             found += _of_encoder(nlp, component, latent.pipe, frozen, annotating)
         elif component in frozen:
-            found.append(
-                Diagnostic(
-                    "note", "frozen", f"{component} is frozen: its structure does not learn."
-                )
-            )
+            found.append(Diagnostic("note", "frozen", FROZEN.format(component)))
         for key, node in latent.layers.items():
             found += _of_layer(key, node)
             layer = settings_of(latent.pipe, node)
@@ -247,7 +244,7 @@ def _of_encoder(
         )
     awake = [name for name in listening if name not in frozen]
     if component in frozen and (not awake or component in annotating):
-        yield Diagnostic("note", "frozen", f"{component} is frozen: its structure does not learn.")
+        yield Diagnostic("note", "frozen", FROZEN.format(component))
     if pipe.cfg.get("set_heads") and "parser" in names:
         yield Diagnostic(
             "warning",
@@ -270,9 +267,7 @@ def _of_layer(key: str, node: Model) -> Iterable[Diagnostic]:
         before = [stage.name for _, stage in estimator.stages if stage.uses_scores]
         since = f" after {', '.join(before)}" if before else ""
         learned = (
-            "what was learned of them has no part in it"
-            if before
-            else ("nothing is learned of them")
+            "what was learned of them has no part in it" if before else "nothing is learned of them"
         )
         yield Diagnostic(
             "note",

@@ -109,24 +109,16 @@ class Reading:
     put_under: Counts = field(default_factory=dict)
 
 
+@dataclass
 class Run:
     """Run of one pipeline on one corpus."""
 
-    def __init__(
-        self,
-        nlp: Language,
-        corpus: Corpus,
-        component: str | None,
-        seed: int,
-        progress: Progress,
-        stage: str,
-    ) -> None:
-        self.nlp = nlp
-        self.corpus = corpus
-        self.component = component
-        self.seed = seed
-        self.progress = progress
-        self.stage = stage
+    nlp: Language
+    corpus: Corpus
+    component: str | None
+    seed: int
+    progress: Progress
+    stage: str
 
     def reading(self) -> Reading:
         some = self._predict("a look", SOME)
