@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from spacy.attrs import IS_SPACE, SENT_START
+from spacy.training import Example
 
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.annotations.heads import known_heads
 from spacy_latent.annotations.span_structure import probability_of_parts
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 ARC, LABELLED_ARC = "arc", "labelled arc"
 TREE, LABELLED_TREE = "tree", "labelled tree"

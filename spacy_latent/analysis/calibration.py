@@ -6,18 +6,17 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from spacy.scorer import get_ner_prf
+from spacy.training import Example
 
 from spacy_latent.analysis.label_sets import asked_alone
 from spacy_latent.analysis.scores import ExampleScorer, Scores
 from spacy_latent.analysis.task import confidence_interval
 from spacy_latent.annotations import annotated_labels
 from spacy_latent.errors import LatentError, LatentWarning, number_of
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 # Number of draws of outcomes for the calibration error by chance.
 DRAWS = 1000
@@ -500,8 +499,6 @@ def build_entity_scorer_v1(component: str = "crf_ner", bins: int = 10) -> Exampl
     """
 
     def score(examples: Iterable[Example], **kwargs: object) -> Scores:
-        from spacy.scorer import get_ner_prf
-
         examples = list(examples)
         found = get_ner_prf([asked_alone(example) for example in examples], **kwargs)
         docs = [example.predicted for example in examples if len(example.predicted)]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from spacy.training import Example
 
 from spacy_latent.analysis.calibration import JudgedEntities
 from spacy_latent.annotations import annotated_labels
-
-if TYPE_CHECKING:
-    from spacy.training import Example
 
 SPAN, SET_OF_SPANS = "span", "whole set"
 # First token, token after the last, and label.

@@ -14,7 +14,7 @@ import typer
 from spacy_latent.cli.demo import EXPRESSION, carried_pipeline
 from spacy_latent.cli.messages import fail, failing, msg
 from spacy_latent.cli.options import Code, GpuId
-from spacy_latent.cli.pipelines import prepare
+from spacy_latent.cli.pipelines import load, prepare
 from spacy_latent.errors import number_of
 
 if TYPE_CHECKING:
@@ -230,7 +230,6 @@ def explorers_of(
 
 
 def explorer_of(place: str, name: str, alternatives: int, limits: Limits) -> Explorer:
-    from spacy_latent.cli.pipelines import load
     from spacy_latent.pipeline.inspection import choose_components, reads_pairs
     from spacy_latent.visualize.explorer import Explorer
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from spacy.attrs import ENT_IOB, IDX, LENGTH, ORTH, SENT_START, SPACY
 from spacy.tokens import Doc, Span
+from spacy.training import Example
 
 from spacy_latent.annotations import DocAnnotations, SpanStructure, write
 from spacy_latent.confidence import confidences
@@ -578,8 +579,6 @@ def read_annotated_v1(path: Path | None, limit: int = 0) -> Callable[[Language],
     """
 
     def read_corpus(nlp: Language) -> Iterator[Example]:
-        from spacy.training import Example
-
         if path is None:
             raise LatentError("No path of annotated docs is given. Pass --paths.train or so.")
         docs = (row.doc for row in read_rows(path, nlp.vocab) if row.doc is not None)
